@@ -1,11 +1,11 @@
 /*
- * A thread sleeps in epoll; the connection that another thread adds has died before, with the
+ * A thread sleeps in epoll while another thread adds a connection that has already died with the
  * service.
  *
  *   armed_dead ADDRESS PORT
  *
- * Says "connected", waits for the end of the connection, adds it, and says what the thread saw:
- * "woken", how many events, and which.
+ * Prints "connected", waits for the end of the connection, adds it, and prints "woken" with the
+ * number of events and their bits.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

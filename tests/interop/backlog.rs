@@ -1,5 +1,5 @@
-//! Servers with a short accept queue, and more clients than it holds: the kernel's stack and
-//! Tidelane beside each other. The queue overflows on both, and every client is served on both.
+//! More clients than a server's short accept queue holds, on the kernel's stack and on Tidelane.
+//! The queue overflows on both stacks, and every client is served on both.
 
 use std::{fs, time::Duration};
 
@@ -9,16 +9,16 @@ use tidelane_tests::{
     wire::{SERVER, write_random_file},
 };
 
-/// Clients at once, ten times as many as fit into a queue of `BACKLOG`.
+/// Concurrent clients: ten times as many as fit into an accept queue of `BACKLOG`.
 const CLIENTS: u64 = 100;
 /// The backlog of busybox' httpd.
 const BACKLOG: u32 = 9;
-/// Connections, each for one request.
+/// Number of connections, with one request each.
 const TOTAL: u64 = 600;
-/// Long enough for a client whose SYN was dropped some times.
+/// Time limit, long enough for a client whose SYN is dropped several times.
 const LIMIT: Duration = Duration::from_secs(80);
 
-/// A child that echoes, for each connection.
+/// An echo server that forks a child for each connection.
 pub fn a_child_for_each_of_a_hundred_clients() -> Outcome {
     on_both_stacks(7000, |wire| {
         let binary = wire.scratch().join("fork_server");
@@ -33,7 +33,7 @@ pub fn a_child_for_each_of_a_hundred_clients() -> Outcome {
     })
 }
 
-/// An httpd that a router may run: it forks for each connection, and closes what it answered.
+/// busybox httpd, which forks for each connection and closes after its answer.
 pub fn busybox_httpd() -> Outcome {
     require_tools(&["busybox"])?;
     let busybox = find_tool("busybox").map(fs::read).transpose()?;
@@ -56,8 +56,8 @@ pub fn busybox_httpd() -> Outcome {
     })
 }
 
-/// Returns true if an ELF file of 64 bits names an interpreter (PT_INTERP): it is linked
-/// dynamically.
+/// Returns true if a 64-bit ELF file names an interpreter (PT_INTERP), which makes it dynamically
+/// linked.
 fn has_interpreter(file: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let number = |at: usize| {
@@ -74,7 +74,7 @@ fn has_interpreter(file: &[u8]) -> bool {
     (0..count).any(|n| kind(n) == Some(&PT_INTERP.to_le_bytes()))
 }
 
-/// Runs a server on each stack, on a wire of its own, under the same clients.
+/// Runs a server on each stack, on separate wires, under the same clients.
 fn on_both_stacks(
     port: u16,
     programs: impl Fn(&Wire) -> Result<(Program, Program), Stop>,
@@ -109,7 +109,7 @@ fn serve_all(wire: &Wire, client: Program) -> Outcome {
     Ok(())
 }
 
-/// Opens of the client's kernel that were refused or given up, so far.
+/// Returns the number of opens of the client's kernel that were refused or given up.
 fn failures(wire: &Wire) -> Result<u64, Stop> {
     let text = wire.program(Side::Client, "cat").arg("/proc/net/snmp");
     let text = text.run(LIMIT)?.stdout;
@@ -123,7 +123,7 @@ fn failures(wire: &Wire) -> Result<u64, Stop> {
     value.ok_or_else(|| Stop::Fail(format!("no AttemptFails in {text}")))
 }
 
-/// Demands that the service's accept queue was full: else the clients showed nothing.
+/// Demands that the service's accept queue was full; otherwise the test shows nothing.
 fn check_overflow(service: &Service) -> Outcome {
     let counters = service.counters()?;
     let overflows = counters["listen_overflows"].as_u64();

@@ -1,4 +1,4 @@
-//! A server listens in both stacks: its connections stay where they are, whichever stack has them.
+//! A server listens in both stacks, and each connection stays in the stack that accepted it.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use crate::{
 };
 
 const PORT: u16 = 7000;
-/// Clients that knock at once.
+/// Clients that connect at the same time.
 const CLIENTS: u64 = 20;
 /// Time within which a server listens in the service again.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// How clients fared, see `knock.c`.
+/// The results of the clients of `knock.c`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Fared {
     served: u64,
@@ -51,7 +51,7 @@ impl Fared {
     }
 }
 
-/// Clients of the client's side, compiled.
+/// The compiled client program.
 struct Knock(std::path::PathBuf);
 
 impl Knock {
@@ -62,7 +62,8 @@ impl Knock {
         Ok(Self(binary))
     }
 
-    /// So many clients, each of which echoes so many times, with pauses of 10 ms.
+    /// Returns a program of `clients` clients that echo `exchanges` times each, with pauses of 10
+    /// ms.
     fn clients(&self, wire: &Wire, clients: u64, exchanges: u64) -> Program {
         let knock = wire.program(Side::Client, &self.0.to_string_lossy());
         let knock = knock.arg(SERVER).arg(PORT).arg(clients);
@@ -70,8 +71,8 @@ impl Knock {
     }
 }
 
-/// Clients knock while a server starts, again and again: those that come before its listener is in
-/// the service are the kernel's, and stay there.
+/// Clients connect while a server starts, repeatedly. Connections from before its listener is in
+/// the service belong to the kernel and stay there.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -101,8 +102,8 @@ pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     Ok(())
 }
 
-/// Connections that the kernel accepted go on there while the service has the listener; when they
-/// are over, the demux asks the kernel no more.
+/// Connections that the kernel accepted continue there while the service has the listener. When
+/// they have ended, the demux stops to ask the kernel.
 pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -131,7 +132,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     Ok(())
 }
 
-/// Four connections for three seconds.
+/// Starts four connections of three seconds.
 fn long_client(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     client
@@ -149,9 +150,9 @@ fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
     Ok(())
 }
 
-/// Deaths of the service before the size of a program is taken as its settled one.
-const SETTLE: u64 = 2;
-/// Growth of a program in KiB, over all deaths after those, that is not a leak.
+/// Deaths of the service after which the size of a program is the reference.
+const REFERENCE_KILL: u64 = 2;
+/// Growth of a program in KiB, after the reference, that is not a leak.
 const GROWTH_MAX_KIB: u64 = 1024;
 
 /// Descriptors and memory of a program.
@@ -179,7 +180,7 @@ impl Footprint {
     fn check_no_growth(&self, pid: u32) -> Outcome {
         let now = Self::of(pid)?;
         println!("NOTE: the program had {self:?}, and has {now:?}");
-        // A connection that just ended may have left its descriptor to be closed.
+        // A connection that has just ended may have a descriptor left to be closed.
         ensure!(
             now.descriptors <= self.descriptors + 2,
             "{self:?} became {now:?}"
@@ -191,32 +192,32 @@ impl Footprint {
     }
 }
 
-/// The service dies and comes back, again and again, under a server that waits for clients: the
-/// server listens in both stacks within a second, whether clients come or not, no client is lost,
-/// and nothing is left behind.
+/// The service dies and restarts repeatedly under a server that waits for clients. The server
+/// listens in both stacks within a second, with or without clients, no client is lost, and no
+/// descriptor or memory is leaked.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
     let knock = Knock::compile(&wire)?;
     let mut service = wire.service()?;
     let mut server = echo_server(&wire, Some(&service), PORT)?;
     let kills = env_number("TIDELANE_SERVICE_KILLS", 4);
-    let mut settled = None;
+    let mut reference = None;
     let mut restorers = Vec::new();
     for kill in 0..kills {
-        if kill == SETTLE {
-            settled = Some(Footprint::of(server.pid())?);
+        if kill == REFERENCE_KILL {
+            reference = Some(Footprint::of(server.pid())?);
         }
         restorers.push(restorer_of(&service)?);
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
-        // One after the other, on the kernel.
+        // Sequential clients, on the kernel.
         let during = knock.clients(&wire, 3, 1).run(SHORT)?;
         Fared::parse(&during.stdout)?.check_all_served(3)?;
         service = wire.service_again(&service)?;
         let up = Instant::now();
         let coming = knock.clients(&wire, 100, 3).spawn()?;
         if kill % 2 == 0 {
-            // Clients come while the server finds its service.
+            // Clients connect while the server finds its service.
             wait_listening(&service, PORT, up)?;
             Fared::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
         } else {
@@ -235,8 +236,8 @@ pub fn servers_find_the_service_again() -> Outcome {
         }
         server.check_alive()?;
     }
-    if let Some(settled) = settled {
-        settled.check_no_growth(server.pid())?;
+    if let Some(reference) = reference {
+        reference.check_no_growth(server.pid())?;
     }
     server.end(Signal::TERM, SHORT)?;
     wait_until(SHORT, "the listener and its port to go", || {
@@ -247,21 +248,21 @@ pub fn servers_find_the_service_again() -> Outcome {
     })
 }
 
-/// The process that outlives a service.
+/// Returns the process that outlives a service.
 fn restorer_of(service: &Service) -> Result<u32, Stop> {
     let pid = service.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     Ok(children.trim().parse()?)
 }
 
-/// Returns true if the process is there, and not as a zombie.
+/// Returns true if the process exists and is no zombie.
 fn is_restorer(pid: &u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
 }
 
-/// A server that started while there was no service listens in the next one, and so does a listener
-/// that a server opened during that time, and the listener of a server that was reloaded.
+/// A server that started while there was no service listens in the next service, and so does a
+/// listener that a server opened during that time, and the listener of a reloaded server.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;
@@ -306,7 +307,7 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     Ok(())
 }
 
-/// So do programs of several processes, and programs that do more than to wait.
+/// Servers of several processes, and servers with work of their own, find the next service, too.
 pub fn real_servers_find_the_service_again() -> Outcome {
     tools::require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;

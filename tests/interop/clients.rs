@@ -17,7 +17,7 @@ use crate::{
     support::{SHORT, check_load, check_same, echo_client, echo_server, wrk},
 };
 
-/// Every size arrives byte for byte, also over several connections at once.
+/// Files of every size arrive byte for byte, also over several connections at once.
 pub fn curl_from_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -47,7 +47,7 @@ pub fn curl_from_a_kernel_server() -> Outcome {
     check_same(&nginx.file("1m"), &wire.scratch().join("all-1m"))
 }
 
-/// wrk asks FIONREAD after each read.
+/// wrk, which calls FIONREAD after each read.
 pub fn wrk_against_a_kernel_server() -> Outcome {
     require_tools(&["wrk", "nginx"])?;
     let wire = Wire::new()?;
@@ -74,7 +74,7 @@ pub fn wrk_against_a_kernel_server() -> Outcome {
     Ok(())
 }
 
-/// Non-blocking connects, hiredis.
+/// redis-benchmark, with the non-blocking connects of hiredis.
 pub fn redis_benchmark_against_a_kernel_server() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;
@@ -115,7 +115,7 @@ pub fn echo_client_against_a_kernel_server() -> Outcome {
     check_load(&short.run(SHORT)?.json()?)
 }
 
-/// A closed port is refused at once; an address that nobody has ends in an error, not in a hang.
+/// A connect to a closed port is refused at once; to an unused address it fails and does not hang.
 pub fn refused_and_unreachable() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;

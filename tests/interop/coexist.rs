@@ -1,4 +1,4 @@
-//! The kernel goes on working on the same interface and address.
+//! The kernel continues to work on the same interface and address.
 
 use std::{thread, time::Duration};
 
@@ -58,7 +58,7 @@ pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
     check_load(&remote.wait(SHORT)?.success()?.json()?)
 }
 
-/// A port that either stack has is taken for both.
+/// A port that one stack uses is in use for both.
 pub fn address_in_use_both_ways() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

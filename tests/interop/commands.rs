@@ -1,4 +1,4 @@
-//! The `tidelane` command: what it says, and how it exits, when it is used badly or well.
+//! The `tidelane` command: its messages and exit statuses, for wrong and right use.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -56,7 +56,7 @@ pub fn up_says_what_is_wrong() -> Outcome {
         .program(Side::Server, "setpriv")
         .args(&line)
         .finish(SHORT)?;
-    // A source tree that others may not enter makes this a failure to start, not a refusal.
+    // If other users may not enter the source tree, the program cannot start, which is no refusal.
     if !unprivileged.stderr.starts_with("setpriv") {
         check_refusal(&unprivileged, "root")?;
     }
@@ -92,7 +92,7 @@ pub fn a_kernel_without_af_xdp() -> Outcome {
     Ok(())
 }
 
-/// Each command that needs a service says that there is none.
+/// Each command that needs a service reports that there is none.
 pub fn without_a_service() -> Outcome {
     let wire = Wire::new()?;
     for line in ["ss", "stat", "down", "run"] {
@@ -104,8 +104,8 @@ pub fn without_a_service() -> Outcome {
     Ok(())
 }
 
-/// A service of another version, played by this test: `run` does not start the program, and a
-/// program that has the library anyway says so once and is the kernel's.
+/// `run` does not start a program on a service of another version, played by this test. A program
+/// that has the library anyway reports this once and runs on the kernel.
 pub fn another_shared_memory_version() -> Outcome {
     let wire = Wire::new()?;
     let name = format!("{}-other", wire.namespace(Side::Server));
@@ -134,7 +134,8 @@ pub fn another_shared_memory_version() -> Outcome {
     Ok(())
 }
 
-/// A program of another version, played by this test: the service names its own and lives on.
+/// The service refuses a program of another version, played by this test, names its own version,
+/// and goes on.
 pub fn a_program_of_another_version() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -142,7 +143,7 @@ pub fn a_program_of_another_version() -> Outcome {
     let program = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let path = run_dir(service.name()).join("control.sock");
     connect(&program, &SocketAddrUnix::new(path)?)?;
-    // As another version's REGISTER might look: only the first words are the same in all versions.
+    // A REGISTER of another version: only the first words are the same in all versions.
     let mut request = vec![0; 200];
     request[..8].copy_from_slice(&MESSAGE_MAGIC.to_ne_bytes());
     request[8..12].copy_from_slice(&OTHER_VERSION.to_ne_bytes());
@@ -162,7 +163,7 @@ pub fn a_program_of_another_version() -> Outcome {
     service.ask("status").map(|_| ())
 }
 
-/// A service that answers each message with the words of another version.
+/// A service that answers each message with the header of another version.
 struct OtherVersion {
     directory: PathBuf,
 }
@@ -176,7 +177,7 @@ impl OtherVersion {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&listener, &SocketAddrUnix::new(other.socket())?)?;
         listen(&listener, 16)?;
-        // Ends with this case's process.
+        // The thread ends with the process of this case.
         thread::spawn(move || {
             while let Ok(program) = accept_with(&listener, SocketFlags::CLOEXEC) {
                 let mut message = vec![0; 4096];
@@ -186,7 +187,7 @@ impl OtherVersion {
                 message.truncate(len.max(20));
                 message[8..12].copy_from_slice(&OTHER_VERSION.to_ne_bytes());
                 message[16..20].copy_from_slice(&refusal::ABI_VERSION.to_ne_bytes());
-                // A program that has gone does not want it.
+                // Sending fails if the program has ended.
                 let _ = send(&program, &message, SendFlags::NOSIGNAL);
             }
         });
@@ -200,7 +201,7 @@ impl OtherVersion {
 
 impl Drop for OtherVersion {
     fn drop(&mut self) {
-        // What is left is an empty socket file in the run directory of a unique name.
+        // The directory with the unique name contains an empty socket file.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
@@ -267,7 +268,8 @@ pub fn ss_names_the_sockets() -> Outcome {
     Ok(())
 }
 
-/// With `--strict` a connection that would be the kernel's fails; without it, it is the kernel's.
+/// With `--strict` a connection that would fall back to the kernel fails; without it, the kernel
+/// has it.
 pub fn strict_refuses_a_fall_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -284,8 +286,8 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// A program that the library cannot serve is named when another one starts it, once, however it
-/// is started and however often.
+/// A program that the library cannot serve is reported when another program starts it: once, by
+/// whatever call and however often.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
@@ -308,8 +310,8 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
     Ok(())
 }
 
-/// A static program, and one of Go, never see the library: `run` says so, and refuses with
-/// `--strict`. Scripts are as their interpreters.
+/// Static programs and Go programs never load the library: `run` reports them, and refuses them
+/// with `--strict`. A script is classified by its interpreter.
 pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

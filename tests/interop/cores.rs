@@ -1,4 +1,4 @@
-//! A service of two fast-path cores. TIDELANE_CORES=2 runs the other cases on one.
+//! A service with two fast-path cores. TIDELANE_CORES=2 runs the other cases with two cores.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     Ok(service.counters()?[name].as_u64().unwrap_or(0))
 }
 
-/// Frames that each receive queue of the server's interface has taken, as its driver counts them;
-/// none if it does not.
+/// Returns the frames received by each queue of the server's interface, as its driver counts them,
+/// or none if the driver does not count by queue.
 fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     let ethtool = wire
         .program(Side::Server, "ethtool")
@@ -39,7 +39,7 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
         let Some((queue, what)) = rest.and_then(|rest| rest.split_once('_')) else {
             continue;
         };
-        // Some drivers count frames of XDP programs apart from others.
+        // Some drivers count frames of XDP programs separately.
         if let (Ok(queue), "packets" | "xdp_packets") = (queue.parse::<usize>(), what) {
             all.resize(all.len().max(queue + 1), 0);
             all[queue] += count.trim().parse::<u64>()?;
@@ -48,9 +48,9 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     Ok(all)
 }
 
-/// Clients of the kernel and of the service itself, many connections: frames cross from one core's
-/// queue to the other's flows, both queues have some, both ends of a connection in memory meet, a
-/// listener is one line.
+/// Many connections of kernel clients and of the service's own clients. Frames cross from one
+/// core's queue to the other core's flows, both queues receive frames, both ends of a local
+/// connection are on one core, and `tidelane ss` lists a listener once.
 pub fn both_have_connections() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = wire(2)?;
@@ -98,7 +98,7 @@ pub fn both_have_connections() -> Outcome {
     Ok(())
 }
 
-/// A core on a CPU that the machine does not have would run anywhere.
+/// `up` refuses a CPU that the machine does not have: the core would run on any CPU.
 pub fn no_such_cpu() -> Outcome {
     let wire = wire(1)?;
     let name = wire.namespace(Side::Server);
@@ -116,7 +116,7 @@ pub fn no_such_cpu() -> Outcome {
     check_refusal(&up.finish(SHORT)?, "unexpected argument '--no-such-option'")
 }
 
-/// Each core needs a queue of its own: one line says what to do, and that helps.
+/// `up` refuses more cores than queues in one line, whose advice helps.
 pub fn too_few_queues() -> Outcome {
     let wire = wire(1)?;
     let space = wire.namespace(Side::Server);

@@ -1,12 +1,12 @@
 /*
- * A wire that cuts TCP segments into fragments, over IPv4 and IPv6.
+ * A wire that fragments packets with TCP segments, over IPv4 and IPv6.
  *
  *   cutter LEFT RIGHT LENGTH
  *
- * Carries frames between two interfaces. Of what comes by RIGHT, packets with TCP that are longer
- * than LENGTH leave by LEFT in fragments: a few in order, a few backwards, a few with a copy of
- * each fragment, then again; of every hundredth packet one fragment is lost. The sender's offload
- * must be off. Says "ready", and at its end (SIGTERM) how many packets it cut.
+ * Carries frames between two interfaces. TCP packets from RIGHT that are longer than LENGTH leave
+ * by LEFT in fragments: some in order, some backwards, some duplicated, in turn. Every hundredth
+ * packet loses a fragment. The sender's segmentation offload must be off. Prints "ready", and at
+ * its end (SIGTERM) the number of fragmented packets.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ static void end(int signal)
 	ended = 1;
 }
 
-/* All frames of an interface, with what the kernel knows of their offload in front. */
+/* Returns a socket for all frames of an interface, with their offload metadata (virtio_net_hdr). */
 static int open_port(const char *interface)
 {
 	int on = 1, room = 4 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
@@ -52,7 +52,7 @@ static int open_port(const char *interface)
 	return fd;
 }
 
-/* A full queue loses the frame, as any wire's. */
+/* Sends a frame. A full queue drops it, as on any wire. */
 static void put(int fd, const void *frame, size_t len)
 {
 	must(write(fd, frame, len) >= 0 || errno == ENOBUFS || errno == EAGAIN || errno == EINVAL);
@@ -74,7 +74,7 @@ static void put16(uint8_t *at, uint16_t value)
 	at[1] = value;
 }
 
-/* The headers of a fragment, written to `out`; how long they are. */
+/* Writes the headers of a fragment to `out` and returns their length. */
 static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t id, size_t offset,
 		      size_t len, int more)
 {
@@ -124,7 +124,7 @@ static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_
 	}
 }
 
-/* Whether it is TCP, plainly: 4 or 6, or 0 if not. */
+/* Returns 4 or 6 for a plain TCP packet, else 0. */
 static int tcp_version(const uint8_t *frame, size_t len)
 {
 	if (len > LINK + V4 && frame[12] == 8 && frame[13] == 0 && frame[LINK] == 0x45 &&

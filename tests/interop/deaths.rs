@@ -11,15 +11,15 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Kills before the service's size is taken as its settled one.
-const SETTLE: u64 = 5;
-/// Time that a NIC may take to be the kernel's: drivers with zero-copy set up their rings.
+/// Kills after which the service's size is the reference.
+const REFERENCE_KILL: u64 = 5;
+/// Time limit for a NIC to return to the kernel: zero-copy drivers set up their rings again.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Growth in KiB, over all kills after those, that is not a leak.
+/// Growth in KiB, after the reference, that is not a leak.
 const GROWTH_MAX_KIB: u64 = 4096;
 
 fn kills() -> u64 {
-    env_number("TIDELANE_KILLS", 20).max(SETTLE + 1)
+    env_number("TIDELANE_KILLS", 20).max(REFERENCE_KILL + 1)
 }
 
 /// Waits until the service has no socket of `pid`.
@@ -29,14 +29,14 @@ fn wait_freed(service: &Service, pid: u32) -> Outcome {
     })
 }
 
-/// Waits until `pid` has `count` accelerated connections, each with work done.
+/// Waits until `pid` has `count` accelerated connections that have transferred data.
 fn wait_busy(service: &Service, pid: u32, count: usize) -> Outcome {
     wait_until(SHORT, "connections at work", || {
         Ok(busy(service, pid)? == count)
     })
 }
 
-/// Accelerated connections of `pid` with work done.
+/// Returns the number of accelerated connections of `pid` that have transferred data.
 fn busy(service: &Service, pid: u32) -> Result<usize, Stop> {
     let sockets = service.sockets_of(pid)?;
     let busy = sockets.iter().filter(|socket| {
@@ -60,7 +60,7 @@ impl Size {
     }
 
     fn check_no_growth(&self, service: &Service) -> Outcome {
-        // The service closes them when it has seen the last program's end.
+        // The service closes them when it has noticed the end of the last program.
         wait_until(SHORT, "the dead programs' descriptors to be closed", || {
             Ok(service.descriptors_beside_claims()? <= self.descriptors)
         })?;
@@ -71,8 +71,8 @@ impl Size {
     }
 }
 
-/// A server dies under load, again and again: its peers get RST, its port is free at once, another
-/// program's connections notice nothing, the service does not grow.
+/// A server is killed under load, repeatedly. Its peers get RST, its port is free at once,
+/// connections of another program continue, and the service does not grow.
 pub fn killed_program_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -86,7 +86,7 @@ pub fn killed_program_frees_all() -> Outcome {
         .spawn()?;
     let mut size = None;
     for kill in 0..kills {
-        if kill == SETTLE {
+        if kill == REFERENCE_KILL {
             size = Some(Size::of(&service)?);
         }
         let server = echo_server(&wire, Some(&service), 7000)?;
@@ -98,8 +98,8 @@ pub fn killed_program_frees_all() -> Outcome {
         wait_busy(&service, pid, 32)?;
         server.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
-        // The port is free, and who comes back there has seen the first server's end. Clients that
-        // come before the listener is in the service are the kernel's.
+        // The port is free. A client that reconnects has seen the first server's end. Clients that
+        // connect before the listener is in the service are on the kernel.
         let second = echo_server(&wire, Some(&service), 7000)?;
         let pid = second.pid();
         wait_until(SHORT, "the clients to come back", || {
@@ -124,14 +124,14 @@ pub fn killed_program_frees_all() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// An accelerated client dies under load: its kernel server sees each connection end.
+/// An accelerated client is killed under load: its kernel server sees the end of each connection.
 pub fn killed_client_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;
     let _server = echo_server(&wire, None, 7000)?;
     let mut size = None;
     for kill in 0..kills() {
-        if kill == SETTLE {
+        if kill == REFERENCE_KILL {
             size = Some(Size::of(&service)?);
         }
         let client = echo_client(&wire, Side::Client, 7000)?.args("--connections 32 --seconds 20");
@@ -152,8 +152,8 @@ pub fn killed_client_frees_all() -> Outcome {
     }
 }
 
-/// The service dies: programs get ECONNRESET instead of a hang, the kernel serves the interface at
-/// once, and the next `tidelane up` works.
+/// The service is killed: programs get ECONNRESET and do not hang, the kernel serves the interface
+/// at once, and the next `tidelane up` works.
 pub fn killed_service_resets_and_comes_back() -> Outcome {
     let wire = Wire::new()?;
     for _ in 0..3 {
@@ -179,8 +179,8 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
         } else {
             ask_kernel()?;
         }
-        // Both try again, and now the kernel has the server's listener. Of the local ones it shows
-        // both ends.
+        // Both clients connect again, and the kernel now has the server's listener. For local
+        // connections the kernel shows both ends.
         wait_until(SHORT, "the clients to come back", || {
             Ok(wire.kernel_connections(Side::Server, 7000)? >= 4 + 2 * 4)
         })?;
@@ -190,7 +190,7 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
             ensure!(error.contains("reset"), "the {who} client saw {line}");
         }
         ensure!(server.alive(), "the server died with its service");
-        // It still listens in the kernel.
+        // The server still listens in the kernel.
         let to = format!("{SERVER}:7000");
         let again = wire
             .load_tool(Side::Client, "echo-client")?
@@ -201,8 +201,8 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
     Ok(())
 }
 
-/// A connection that died with the service is added to an epoll instance where a thread sleeps
-/// already, in the kernel, for there is no service to ring a doorbell.
+/// A connection that died with the service is added to an epoll instance in which a thread already
+/// sleeps. The thread sleeps in the kernel, because there is no service to ring a doorbell.
 pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("armed_dead");
@@ -227,8 +227,8 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     Ok(())
 }
 
-/// memcached's main thread finds the new service and accepts; its workers, which slept in epoll
-/// instances with contexts of the dead service, take the connections.
+/// memcached's main thread finds the new service and accepts. Its workers, which sleep in epoll
+/// instances with contexts of the dead service, serve the connections.
 pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     tools::require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -259,8 +259,8 @@ pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     Ok(())
 }
 
-/// One thread polls a listener, another one sleeps in an epoll instance. Either may be the one that
-/// finds the new service; connections are served in both cases.
+/// One thread polls a listener, another thread sleeps in an epoll instance. Connections are served
+/// whichever thread finds the new service.
 pub fn a_polling_thread_finds_the_next_service() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("polls_beside");

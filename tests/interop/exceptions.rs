@@ -12,14 +12,14 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client};
 
-/// The reason that `tidelane ss` has for the listener on a port, once it is the kernel's.
+/// Waits until `tidelane ss` shows that the listener on a port is left to the kernel for `reason`.
 fn await_left(service: &Service, port: u16, reason: &str) -> Outcome {
     wait_until(SHORT, &format!("port {port} to be the kernel's"), || {
         is_left(service, port, reason)
     })
 }
 
-/// Returns true if the listener at `port` is the kernel's, for this reason.
+/// Returns true if the listener at `port` is left to the kernel for this reason.
 fn is_left(service: &Service, port: u16, reason: &str) -> Result<bool, Stop> {
     let end = format!(":{port}");
     let of_port = |socket: &Value| socket["local"].as_str().is_some_and(|l| l.ends_with(&end));
@@ -31,7 +31,7 @@ fn is_left(service: &Service, port: u16, reason: &str) -> Result<bool, Stop> {
     }))
 }
 
-/// Starts a server that is to be the kernel's, and waits for its port there.
+/// Starts a server that is left to the kernel, and waits for its port there.
 fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<Running, Stop> {
     let mut server = program.accelerated(service).spawn()?;
     wait_until(SHORT, &format!("port {port} to listen"), || {
@@ -42,7 +42,7 @@ fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<
 }
 
 /// `--no-listen` and `--kernel-port` leave a listener to the kernel, `ss` says so, and `--strict`
-/// does not mind. Others are served.
+/// accepts this. Other listeners are served.
 pub fn listeners_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -116,7 +116,7 @@ pub fn connections_by_choice() -> Outcome {
     Ok(())
 }
 
-/// A server executes another program for each connection.
+/// A server that executes another program for each connection.
 pub fn a_server_that_hands_over() -> Outcome {
     for how in ["execvp", "execlp", "fexecve", "execveat", "posix_spawn"] {
         loses_its_first("hand_over", "cat", how)
@@ -125,7 +125,7 @@ pub fn a_server_that_hands_over() -> Outcome {
     Ok(())
 }
 
-/// A server sends each connection to another process.
+/// A server that sends each connection to another process.
 pub fn a_server_that_sends_connections_on() -> Outcome {
     for call in ["sendmsg", "sendmmsg"] {
         loses_its_first("sends_on", call, "")?;
@@ -133,8 +133,8 @@ pub fn a_server_that_sends_connections_on() -> Outcome {
     Ok(())
 }
 
-/// A server hands its connections over. Its first clients are reset, for their connections cannot
-/// move; then the kernel has them, and each gets its bytes.
+/// Runs a server that hands its connections over. Its first clients are reset, because accelerated
+/// connections cannot move. The next ones are on the kernel, and are served.
 fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join(name);
@@ -167,7 +167,7 @@ fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     Ok(())
 }
 
-/// Starts a server that forks for each connection, with a connection that lives for long.
+/// Starts a server that forks for each connection, and a long connection to it.
 fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Stop> {
     let binary = wire.scratch().join("fork_server");
     let source = tools::source_root().join("tests/interop/fork_server.c");
@@ -184,8 +184,8 @@ fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Sto
     Ok((server, client))
 }
 
-/// Runs at least `total` clients of a connection each, `at_once` at a time: none may fail. The load
-/// opens up to `at_once` more connections before it ends.
+/// Runs at least `total` clients with one connection each, `at_once` at a time. None may fail. The
+/// load opens up to `at_once` more connections before it ends.
 fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     let client = wire.load_tool(Side::Client, "short-client")?;
     let client = client.arg("--connect").arg(format!("{SERVER}:7000"));
@@ -198,14 +198,14 @@ fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     Ok(())
 }
 
-/// A server forks for each connection, and its children end at once: the kernel gets its
-/// connections. No client fails, and accelerated connections stay as they are.
+/// A server forks for each connection, and its children end at once. The kernel gets its new
+/// connections. No client fails, and accelerated connections stay accelerated.
 pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let (server, long) = fork_server(&wire, &service)?;
     short_clients(&wire, 8, 300)?;
-    // The program learns of it when it forks for a client that came a while after the change.
+    // The program notices when it forks for a client that connects some time after the change.
     wait_until(SHORT, "port 7000 to be the kernel's", || {
         short_clients(&wire, 8, 2)?;
         is_left(&service, 7000, "forks for each connection")
@@ -228,8 +228,8 @@ pub fn a_server_that_forks_for_each_connection() -> Outcome {
     Ok(())
 }
 
-/// A server forks for each connection, and its children live for long, as PostgreSQL's do: its
-/// connections are accelerated, beside a client now and then that ends at once.
+/// A server forks for each connection, and its children live long, as PostgreSQL's do. Its
+/// connections are accelerated, even if a client now and then ends at once.
 pub fn a_server_with_long_lived_children() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -248,8 +248,8 @@ pub fn a_server_with_long_lived_children() -> Outcome {
     Ok(())
 }
 
-/// `git daemon` executes `git upload-pack` for each connection, and is known for that: every clone
-/// is whole.
+/// `git daemon` executes `git upload-pack` for each connection, and is known for this: every clone
+/// is complete.
 pub fn git_daemon_is_known() -> Outcome {
     require_tools(&["git"])?;
     let wire = Wire::new()?;

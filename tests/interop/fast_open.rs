@@ -13,7 +13,7 @@ use crate::support::{SHORT, check_same};
 /// Port of nginx' listener with `fastopen`.
 const PORT: u16 = 8080;
 
-/// A wire at both ends of which the kernel lets text go with SYN.
+/// Returns a wire on which the kernels at both ends allow data in SYNs.
 fn wire() -> Result<Wire, Stop> {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -37,7 +37,7 @@ fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     Ok(nginx)
 }
 
-/// Gets a file with `curl --tcp-fastopen` a few times: the first one gets a cookie.
+/// Fetches a file with `curl --tcp-fastopen` several times; the first connection requests a cookie.
 fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     for name in ["64", "1m", "64", "1k"] {
         let got = wire.scratch().join("got");
@@ -59,7 +59,7 @@ fn check_counter(service: &Service, name: &str) -> Outcome {
     Ok(())
 }
 
-/// The kernel's curl, the service's nginx.
+/// The client is curl on the kernel, the server nginx on the service.
 pub fn nginx_takes_text_with_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;
@@ -68,7 +68,7 @@ pub fn nginx_takes_text_with_syn() -> Outcome {
     check_counter(&service, "fast_open_passive")
 }
 
-/// The service's curl, the kernel's nginx.
+/// The client is curl on the service, the server nginx on the kernel.
 pub fn curl_sends_text_with_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -77,8 +77,8 @@ pub fn curl_sends_text_with_syn() -> Outcome {
     check_counter(&service, "fast_open_active")
 }
 
-/// A cookie that the service gave is good with the next one: both have the namespace's key, which
-/// is the kernel's.
+/// A cookie of one service is valid with the next one, because both use the kernel's key of the
+/// namespace.
 pub fn cookies_outlive_the_service() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;

@@ -1,10 +1,10 @@
-//! A flood of SYNs from addresses that nobody has: connections go on, new ones come about, and
-//! nothing piles up.
+//! A SYN flood from unused addresses: existing connections continue, new ones are established, and
+//! no state accumulates.
 //!
-//! How much of its goodput a flow keeps depends on what else these CPUs do, so it is printed and
-//! not judged (`--nocapture`); from 200,000 SYN/s on, the kernel's stack is measured beside it.
-//! What makes the SYNs takes its part of the CPU on which the flow's client is: what is left while
-//! it sends them to nobody is measured, too.
+//! The goodput that a flow keeps depends on the other load of these CPUs, so it is printed
+//! (`--nocapture`) and not asserted. From 200,000 SYN/s on, the kernel's stack is measured, too.
+//! The flood generator shares the CPU of the flow's client. A control run with a flood to an
+//! interface without a listener measures the generator's share.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -18,30 +18,31 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load};
 
-/// The listener that is flooded.
+/// Port of the flooded listener.
 const VICTIM: u16 = 7100;
-/// The flow that was there before.
+/// Port of the flow that exists before the flood.
 const BULK: u16 = 7000;
-/// From here on the kernel is measured, too.
+/// Rate from which on the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
-/// And the client's interface sends no more than so many Mbit/s: what its CPU can, and what some
-/// NICs can. The SYNs do not pass its queue; they come on top.
+/// Rates of the client's interface in Mbit/s: that of its CPU, and those of common NICs. The SYNs
+/// do not pass this queue.
 const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
-/// New connections that must come about during the flood.
+/// New connections that must be established during the flood.
 const NEW_CLIENTS: u64 = 100;
-/// Half-open connections that the service may have, all listeners together.
+/// Limit of half-open connections of all listeners of the service.
 const HALF_OPEN_MAX: u64 = 4096;
-/// What the service may have grown by: 4096 half-open connections, and buffers of the new clients.
+/// Limit of the service's growth: 4096 half-open connections, and buffers of the new clients.
 const GROWTH_KIB_MAX: u64 = 48 << 10;
-/// Any step's time limit.
+/// Time limit of a step.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Which way the established flow's bytes go, and over which IP version the flood comes.
+/// The direction of the established flow, and the IP version of the flood.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     /// From the kernel's client to a program of the service; SYNs over IPv4.
     Upload,
-    /// The other way; SYNs over IPv6, from a million addresses.
+    /// From a program of the service to the kernel's server; SYNs over IPv6, from a million
+    /// addresses.
     Download,
 }
 
@@ -76,7 +77,7 @@ fn floods(direction: Direction) -> Outcome {
     Ok(())
 }
 
-/// The kernel's side sends as it does everywhere, whatever this machine has chosen for itself.
+/// Returns a wire with CUBIC on the kernel's side, whatever the default of this machine is.
 fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         congestion: Some("cubic".to_owned()),
@@ -85,7 +86,7 @@ fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     })
 }
 
-/// Service and servers have a CPU, flood and clients another one, if there is.
+/// Returns the CPU of service and servers; flood and clients have another one, if there is one.
 fn server_cpu() -> &'static str {
     match thread::available_parallelism() {
         Ok(cpus) if cpus.get() > 1 => "1",
@@ -99,7 +100,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Starts a flow that goes on until it is ended.
+    /// Starts a flow that continues until it is ended.
     fn start(wire: &Wire, service: Option<&Service>, direction: Direction) -> Result<Self, Stop> {
         let tool = |side, name| -> Result<Program, Stop> {
             let tool = wire.load_tool(side, name)?;
@@ -130,19 +131,19 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Seconds and bytes so far.
+    /// Returns seconds and bytes so far.
     fn progress(&mut self) -> Result<(f64, u64), Stop> {
         self.sink.check_alive()?;
         let written = self.sink.written().0;
         let lines = written.lines().filter(|line| line.starts_with('{'));
-        // The last line may be half written.
+        // The last line may be incomplete.
         let mut values = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let last = values.next_back().unwrap_or_default();
         let (seconds, bytes) = (last["seconds"].as_f64(), last["bytes"].as_u64());
         Ok((seconds.unwrap_or(0.0), bytes.unwrap_or(0)))
     }
 
-    /// Ends it: every byte was looked at.
+    /// Ends the flow and checks that every byte was compared.
     fn end(self) -> Outcome {
         let line = self.sink.end(Signal::TERM, LONG)?.success()?.json()?;
         ensure!(line["bytes"].as_u64() > Some(0), "nothing came: {line}");
@@ -150,7 +151,7 @@ impl Flow {
     }
 }
 
-/// The flood, for the time that it was asked for.
+/// Starts the flood for the given time.
 fn start_flood(
     wire: &Wire,
     direction: Direction,
@@ -208,7 +209,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     let mut flow = Flow::start(wire, service, direction)?;
     check_new_clients(wire, 4)?;
     let resident = service.map(Service::resident_kib).transpose()?;
-    let calm = flow.progress()?;
+    let alone = flow.progress()?;
     thread::sleep(Duration::from_secs(1));
     let before = flow.progress()?;
     let aside = start_flood(wire, direction, rate, wire.add_dead_end(Side::Client)?)?;
@@ -228,12 +229,17 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     };
     println!(
         "{stack}: {}",
-        report([calm, before], [beside, spent], [begin, end], &flood.stdout)
+        report(
+            [alone, before],
+            [beside, spent],
+            [begin, end],
+            &flood.stdout
+        )
     );
     if let (Some(service), Some(resident)) = (service, resident) {
         check_service(wire, service, resident)?;
     }
-    // Afterwards all is as before.
+    // The service recovers completely after the flood.
     check_new_clients(wire, NEW_CLIENTS)?;
     let last = flow.progress()?;
     tools::wait_until(
@@ -244,7 +250,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     flow.end()
 }
 
-/// What the flood may have left behind in the service, and in the kernel's table of neighbours.
+/// Checks the remains of the flood in the service, and in the kernel's neighbour table.
 fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcome {
     let counters = service.counters()?;
     ensure!(
@@ -267,16 +273,16 @@ fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcom
     Ok(())
 }
 
-/// Bytes of a flow at two times, in seconds.
+/// Seconds and bytes of a flow at two times.
 type Span = [(f64, u64); 2];
 
-/// Goodput before, beside a flood that goes nowhere, and in the flood; and what the flood was.
-fn report(calm: Span, aside: Span, flooded: Span, flood: &str) -> String {
+/// Formats the goodput before the flood, beside a flood without a listener, and in the flood.
+fn report(alone: Span, aside: Span, flooded: Span, flood: &str) -> String {
     let rate = |[from, to]: Span| {
         let bytes = to.1.saturating_sub(from.1) as f64;
         bytes * 8e-9 / (to.0 - from.0).max(1e-3)
     };
-    let [before, beside, during] = [calm, aside, flooded].map(rate);
+    let [before, beside, during] = [alone, aside, flooded].map(rate);
     let share = |of: f64| during / of.max(1e-9);
     let what = flood.lines().last().unwrap_or_default();
     format!(

@@ -1,5 +1,5 @@
 /*
- * An echo server as they were first written: a child for each connection.
+ * An echo server that forks a child for each connection.
  *
  *   fork_server PORT [BACKLOG]
  */

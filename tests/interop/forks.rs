@@ -1,4 +1,4 @@
-//! Servers whose children have connections that their parents made.
+//! Servers whose children use connections of their parents.
 
 use std::{thread, time::Duration};
 
@@ -32,7 +32,8 @@ fn wait_quiet(service: &Service) -> Outcome {
     })
 }
 
-/// A child for each connection: bytes intact, the service carries them, nothing is left behind.
+/// A server forks for each connection: bytes are intact, the service carries the connections, and
+/// none of its resources leak.
 pub fn a_child_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("fork_server");
@@ -61,7 +62,7 @@ pub fn a_child_for_each_connection() -> Outcome {
     Ok(())
 }
 
-/// redis saves again and again under load: its child has all connections and only ends.
+/// redis saves repeatedly under load. Its child inherits all connections and only ends.
 pub fn redis_saves_under_load() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let wire = Wire::new()?;
@@ -94,7 +95,7 @@ pub fn redis_saves_under_load() -> Outcome {
     crate::servers::check_redis_csv(&load.wait(Duration::from_secs(40))?.success()?.stdout)
 }
 
-/// A forking server is killed, its children serve on.
+/// The children of a killed server continue to serve.
 pub fn children_outlive_their_parent() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("fork_server");
@@ -112,8 +113,8 @@ pub fn children_outlive_their_parent() -> Outcome {
     wait_quiet(&service)
 }
 
-/// A connection cannot leave its program but by fork: a message or an exec that would lose it says
-/// so, or fails under `--strict`. The connection itself is unharmed.
+/// A connection can leave its program only by fork. A message or an exec that would lose the
+/// connection is reported, or fails under `--strict`. The connection itself is unharmed.
 pub fn what_cannot_be_passed_on_is_said() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("passes_on");

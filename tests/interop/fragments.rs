@@ -1,4 +1,4 @@
-//! Segments that are cut into fragments on their way to an accelerated program.
+//! Segments that are fragmented on their way to an accelerated program.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load};
 
-/// The longest packet that fits, on the way to the server.
+/// MTU of the path to the server.
 const LENGTH: &str = "600";
 const FAST: u16 = 7000;
 const PLAIN: u16 = 7001;
@@ -25,14 +25,14 @@ fn wire() -> Result<Wire, Stop> {
     })
 }
 
-/// An echo server for both versions of IP.
+/// Starts an echo server for both versions of IP.
 fn server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Server, "echo-server")?;
     let server = server.args("--address ::").arg("--port").arg(port);
     wire.start_server(server, service, port)
 }
 
-/// A client of the kernel's that sends requests of several segments.
+/// Returns a client on the kernel that sends requests of several segments.
 fn client(wire: &Wire, address: IpAddr, port: u16) -> Result<Program, Stop> {
     let client = wire.load_tool(Side::Client, "echo-client")?;
     let client = client.arg("--connect").arg(SocketAddr::new(address, port));
@@ -43,7 +43,7 @@ fn counter(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or(0)
 }
 
-/// A counter of the kernel's IPv4 or IPv6 at the server's side.
+/// Returns a counter of the kernel's IPv4 or IPv6 on the server's side.
 fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let path = format!("/proc/net/{file}");
@@ -62,8 +62,8 @@ fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Makes the middle a router between two halves of the network, whose route to the server takes
-/// packets of [`LENGTH`]; the client lets routers cut (RFC 791: no DF).
+/// Makes the middle namespace a router between two subnets, whose route to the server has an MTU of
+/// [`LENGTH`]. The client allows fragmentation (RFC 791: no DF).
 fn route(wire: &Wire) -> Outcome {
     let space = wire.namespace(Side::Middle);
     wire.sysctl(Side::Middle, "net.ipv4.ip_forward", "1")?;
@@ -84,15 +84,15 @@ fn route(wire: &Wire) -> Outcome {
     wire.sysctl(Side::Client, "net.ipv4.ip_no_pmtu_disc", "1")
 }
 
-/// RFC 1122 §3.3.2: a router cuts what a kernel's TCP sends to an accelerated program; beside it,
-/// fragments of a ping and of TCP that nobody accelerates are the kernel's.
+/// RFC 1122 §3.3.2: a router fragments the segments of a kernel's TCP to an accelerated program.
+/// Fragments of a ping, and of a TCP connection that is not accelerated, go to the kernel.
 pub fn a_router_cuts_segments() -> Outcome {
     let wire = wire()?;
     route(&wire)?;
     let service = wire.service()?;
     let _fast = server(&wire, Some(&service), FAST)?;
     let _plain = server(&wire, None, PLAIN)?;
-    // Before the others: whether each answer of a ping comes at once depends on their load.
+    // The ping comes first, because the latency of its answers depends on the load of the others.
     let ping = wire.load_tool(Side::Client, "ping")?;
     let ping = ping.arg("--to").arg(SERVER).args("--count 20 --bytes 4000");
     ping.run(SHORT)?;
@@ -117,7 +117,7 @@ pub fn a_router_cuts_segments() -> Outcome {
     Ok(())
 }
 
-/// RSTs that the kernel of the server's side sent.
+/// Returns the number of RSTs that the kernel on the server's side sent.
 fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
@@ -128,7 +128,8 @@ fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// What cuts, between the ends; the client's kernel leaves no segments to be cut by its device.
+/// Starts the program that fragments packets between the ends. The client's kernel leaves no
+/// segmentation to its device.
 fn cutter(wire: &Wire) -> Result<Running, Stop> {
     require_tools(&["cc", "ethtool"])?;
     let binary = wire.scratch().join("cutter");
@@ -149,8 +150,8 @@ fn cutter(wire: &Wire) -> Result<Running, Stop> {
     Ok(cutter)
 }
 
-/// Fragments of both versions come in order, backwards, twice, and some are lost; to the service,
-/// and beside it to the kernel.
+/// Fragments of both IP versions arrive in order, backwards and duplicated, and some are lost: of
+/// connections of the service, and of the kernel.
 pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
     let wire = wire()?;
     let cutter = cutter(&wire)?;

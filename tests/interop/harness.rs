@@ -1,4 +1,4 @@
-//! The harness itself, on the kernel's stack: what fails here is not Tidelane's fault.
+//! Tests of the harness on the kernel's stack, so that Tidelane cannot cause their failures.
 
 use std::{
     process::{Command, Stdio},
@@ -13,10 +13,10 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Set for the owner that is to be killed.
+/// Variable that marks the owner process that is killed.
 const OWNER_VARIABLE: &str = "TIDELANE_TEST_OWNER";
 
-/// Two kernels, one wire.
+/// An echo between the kernels at both ends of a wire.
 pub fn kernel_echo_over_the_wire() -> Outcome {
     let options = WireOptions {
         congestion: Some("cubic".to_owned()),
@@ -51,11 +51,11 @@ pub fn a_killed_owner_leaves_nothing() -> Outcome {
         Ok(list.lines().filter(|line| line.starts_with(&owner)).count())
     };
     tools::wait_until(SHORT, "the owner's namespaces", || Ok(count()? == 2))?;
-    // Killed in the middle of what it does next, whatever that is on this machine today.
+    // The kill hits the owner at an arbitrary point.
     program::send_signal(child.id(), Signal::KILL)?;
     child.wait_with_output()?;
     tools::wait_until(SHORT, "the namespaces to go", || Ok(count()? == 0))?;
-    // The namespaces go first.
+    // The namespaces are removed first.
     let directories = || -> Result<usize, tidelane_tests::Stop> {
         Ok(std::fs::read_dir(std::env::temp_dir())?
             .filter_map(Result::ok)
@@ -72,7 +72,7 @@ fn own_until_killed() -> Outcome {
     fail!("nobody killed the owner");
 }
 
-/// The stateless echo on AF_XDP, by which the benches know the wire's limit, serves kernel clients.
+/// The stateless echo on AF_XDP, which measures the wire's limit in benches, serves kernel clients.
 pub fn stateless_echo_on_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let echo = wire

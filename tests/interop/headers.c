@@ -4,10 +4,10 @@
  *   headers peer ADDRESS OWN_ADDRESS PORT
  *   headers own  ADDRESS OWN_ADDRESS PORT
  *
- * The own side connects with DiffServ field and TTL of its choice, changes both on the live
- * connection, and accepts a connection on a listener with a third choice, and one on which nothing
- * was chosen. The peer says which
- * fields came in SYN, in SYN,ACK and with text; ADDRESS is the other end's.
+ * The own side connects with a DiffServ field and a TTL, changes both on the established
+ * connection, accepts a connection on a listener with other values, and one on a listener without
+ * any. The peer prints the fields of SYN, of SYN,ACK and of data segments. ADDRESS is the other
+ * end's.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -102,7 +102,7 @@ static void be_own(const char *peer, const char *own, int port)
 	heard_byte(plain);
 }
 
-/* One line for each kind of packet and what its header says. ECN's bits are not the program's. */
+/* Prints the kind and the header fields of a packet, without the ECN bits. */
 static void say_packet(const unsigned char *ip, ssize_t len)
 {
 	static char said[64][64];

@@ -1,4 +1,4 @@
-//! DiffServ field and TTL of what a program sends, on its peer's side of the wire.
+//! DiffServ field and TTL of a program's packets, as its peer receives them.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tidelane_tests::{
 };
 
 const PORT: u16 = 7200;
-/// What must happen, on however busy a machine.
+/// Time limit of a step on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What the peer saw of a program on `service`, or on the kernel.
+/// Returns the header fields that the peer received from a program on `service`, or on the kernel.
 fn seen(
     wire: &Wire,
     service: Option<&Service>,
@@ -41,9 +41,9 @@ fn seen(
     Ok(other.wait(LONG)?.success()?.stdout)
 }
 
-/// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: as the program says, before and during the
-/// connection, and of accepted ones as their listener says; as on the kernel's stack. RFC 1122
-/// §3.2.1.7: else as the host's sysctls say.
+/// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: the program's options determine the fields, before
+/// and during the connection, and its listener's options those of accepted connections, as on the
+/// kernel's stack. RFC 1122 §3.2.1.7: otherwise the host's sysctls do.
 pub fn ip_headers_are_as_chosen() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("headers-program");
@@ -51,7 +51,7 @@ pub fn ip_headers_are_as_chosen() -> Outcome {
     tools::compile(&binary, &[source])?;
     let (server, client) = (SERVER.to_string(), CLIENT.to_string());
     let (server_v6, client_v6) = (SERVER_V6.to_string(), CLIENT_V6.to_string());
-    // What it is where nobody chooses.
+    // The values for programs that set no option.
     wire.sysctl(Side::Server, "net.ipv4.ip_default_ttl", "55")?;
     wire.sysctl(Side::Server, "net.ipv6.conf.eth1.hop_limit", "55")?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! Programs that mean ill: what they do to themselves is their own affair.
+//! Hostile programs, which may harm only themselves.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -18,8 +18,8 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// A program writes random values into all of its shared memory, again and again, while others
-/// carry traffic. Nobody else notices.
+/// A program writes random values into all of its shared memory, repeatedly, while other programs
+/// carry traffic. No other program is affected.
 pub fn scribbler_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -58,8 +58,8 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
-/// Programs make the service's write to their doorbell block, until they are thrown out. Others
-/// carry traffic meanwhile, and lose no connection.
+/// Programs make the service's write to their doorbell block, until the service ends their
+/// sessions. Other programs carry traffic meanwhile, and lose no connection.
 pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -87,7 +87,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
-/// Messages that are none, of every length, to the registration socket: the service lives on.
+/// Malformed messages of every length to the registration socket: the service goes on.
 pub fn nonsense_at_the_registration_socket() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -95,11 +95,11 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
     for len in [0, 1, 8, 95, 96, 97, 4096, 65_536] {
         for fill in [0, 0xff, 0x5a] {
             let talker = registration_socket(&service)?;
-            // The service may hang up before all of it is sent.
+            // The service may close the socket before all bytes are sent.
             let _ = send(&talker, &vec![fill; len], SendFlags::NOSIGNAL);
         }
     }
-    // Silent ones, all at once.
+    // Connections that send nothing, all at once.
     let silent: Vec<OwnedFd> = (0..64)
         .map(|_| registration_socket(&service))
         .collect::<Result<_, _>>()?;
@@ -108,21 +108,21 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)?;
     drop(silent);
     tools::wait_until(Duration::from_secs(5), "descriptors to be closed", || {
-        // The echo server's own.
+        // The margin covers the descriptors of the echo server.
         Ok(service.descriptors()? <= before + 8)
     })
 }
 
 fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
     let path = run_dir(service.name()).join("control.sock");
-    // Close-on-exec: a server that is started meanwhile must not hold it.
+    // Close-on-exec, so that a server that is started meanwhile does not inherit the socket.
     let flags = SocketFlags::CLOEXEC;
     let talker = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     connect(&talker, &SocketAddrUnix::new(path)?)?;
     Ok(talker)
 }
 
-/// An unprivileged program may use the service, and may not ask its admin socket to end.
+/// An unprivileged program may use the service, and may not use its admin socket.
 pub fn unprivileged_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -132,7 +132,7 @@ pub fn unprivileged_program() -> Outcome {
         !mode.intersects(Mode::WOTH),
         "anybody may write to the admin socket"
     );
-    // The tree may be where only root can read.
+    // The source tree may be readable for root only.
     let home = wire.scratch().join("bin");
     std::fs::create_dir(&home)?;
     for name in ["tidelane", "libtidelane.so", "tidelane-load"] {

@@ -1,4 +1,4 @@
-//! Idle connections: what they take, and that it goes back.
+//! The memory of idle connections, and its release.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, tools::wait_until, wire::SERVE
 use crate::support::{SHORT, echo_server};
 
 const CONNECTIONS: u64 = 12_000;
-/// Bytes of service and program for each: a million fit into 4 GiB.
+/// Limit of service and program in bytes per connection: a million fit into 4 GiB.
 const EACH_MAX: u64 = 4294;
-/// KiB that may be left of them.
+/// Limit of the service's memory in KiB after the connections have ended.
 const LEFT_MAX_KIB: u64 = 4096;
 
-/// Connections that had a request each, and rest: they take little, and when their program has
-/// ended, the service gives its memory back.
+/// Connections with one request each, which rest, take little memory. When their program has ended,
+/// the service returns the memory to the system.
 pub fn memory_goes_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

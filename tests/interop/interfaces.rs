@@ -17,11 +17,11 @@ use crate::{
 
 /// Bytes of the transfer in which the driver is reset; their rate is limited.
 const RESET_BYTES: u64 = 6 << 20;
-/// How long traffic runs before and after a change.
+/// Duration of traffic before and after a change.
 const WHILE: Duration = Duration::from_millis(700);
 
-/// Verified echoes, each a full segment, for some seconds. On a slow machine they take more, and
-/// its NICs take theirs to come up.
+/// Starts verified echoes of full segments for some seconds. A slow machine gets more time, also
+/// for its NICs to come up.
 fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 1400 --warmup 0");
@@ -31,7 +31,7 @@ fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     Ok(running)
 }
 
-/// Demands that the traffic goes on until its end, without failures, over the same connections.
+/// Demands that the traffic continues to its end without failures, over the same connections.
 fn check_traffic(running: Running, service: &Service) -> Outcome {
     let segments = || Ok::<_, Stop>(service.counters()?["in_segs"].as_u64().unwrap_or(0));
     let before = segments()?;
@@ -45,7 +45,7 @@ fn check_traffic(running: Running, service: &Service) -> Outcome {
     check_load(&running.wait(SHORT)?.success()?.json()?)
 }
 
-/// A machine may start the service before its NIC has found a link.
+/// The service starts on an interface without a link, as it may during boot.
 pub fn a_service_starts_without_a_carrier() -> Outcome {
     let wire = Wire::new()?;
     ip(&wire, Side::Client, "link set eth1 down")?;
@@ -60,7 +60,7 @@ pub fn a_service_starts_without_a_carrier() -> Outcome {
     check_traffic(begin_traffic(&wire)?, &service)
 }
 
-/// An interface that is down for a moment costs time, and no connection.
+/// An interface that is down for a moment delays connections and ends none.
 pub fn down_and_up_again() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -72,7 +72,7 @@ pub fn down_and_up_again() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// Segments of open connections follow the interface's MTU: a larger one would not leave it.
+/// Segments of open connections follow the interface's MTU, as larger ones could not leave it.
 pub fn the_mtu_changes() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -91,7 +91,7 @@ pub fn the_mtu_changes() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// An interface is the same one under another name.
+/// A service follows its interface through a change of the name.
 pub fn renamed() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -105,7 +105,7 @@ pub fn renamed() -> Outcome {
     check_traffic(begin_traffic(&wire)?, &service)
 }
 
-/// A driver that left its NIC, as where the NIC is unplugged.
+/// A driver that is unbound from its NIC, as when the NIC is unplugged.
 struct Driver {
     directory: PathBuf,
     device: String,
@@ -135,7 +135,7 @@ impl Driver {
     }
 }
 
-/// Without its interface a service ends, and says so; its programs are the kernel's then.
+/// A service whose interface is removed ends and logs this. Its programs are on the kernel then.
 pub fn gone() -> Outcome {
     for change in ["link del eth1", "link set eth1 netns"] {
         let wire = Wire::new()?;
@@ -165,8 +165,8 @@ pub fn gone() -> Outcome {
     Ok(())
 }
 
-/// The driver sets its rings up anew, in each way that it has, in the middle of a transfer: that
-/// takes longer, the bytes are right, and the service goes on.
+/// The driver reinitializes its rings during a transfer, in each way that it supports. The transfer
+/// takes longer, its bytes are right, and the service goes on.
 pub fn the_driver_is_reset() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;
@@ -237,7 +237,7 @@ pub fn the_driver_is_reset() -> Outcome {
     Ok(())
 }
 
-/// Two services cannot share an interface: the second is told of the first.
+/// Two services cannot share an interface: the error of the second one names the first.
 pub fn a_second_service_is_told_of_the_first() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

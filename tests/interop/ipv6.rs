@@ -37,7 +37,7 @@ fn curl(wire: &Wire, side: Side, url: &str) -> Program {
         .arg(url)
 }
 
-/// Every size to clients of both versions, and the names by which nginx knows both ends.
+/// Files of every size to clients of both versions, and the addresses that nginx sees of both ends.
 pub fn nginx_on_both_versions() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -81,7 +81,7 @@ pub fn nginx_on_both_versions() -> Outcome {
     Ok(())
 }
 
-/// Active opens: the service resolves the neighbour and chooses the address.
+/// Active opens: the service resolves the neighbour and selects the source address.
 pub fn clients_of_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -96,7 +96,7 @@ pub fn clients_of_a_kernel_server() -> Outcome {
         let expected = format!("X-Names: {CLIENT_V6}/{SERVER_V6}");
         ensure!(headers.contains(&expected), "no {expected} in {headers}");
     }
-    // A port that nobody has is refused, a neighbour that does not exist is not found.
+    // A connect to a closed port is refused; one to a missing neighbour finds no route.
     let refused = curl(&wire, Side::Client, &format!("http://[{SERVER_V6}]:9/"));
     let refused = refused.arg("-v").accelerated(&service).strict();
     let refused = refused.finish(SHORT)?;
@@ -107,8 +107,8 @@ pub fn clients_of_a_kernel_server() -> Outcome {
     Ok(())
 }
 
-/// Both programs on one service, and more connections than one ephemeral port gives.
-pub fn memory_wire() -> Outcome {
+/// Both programs on one service, with more connections than one ephemeral port allows.
+pub fn local_path() -> Outcome {
     require_tools(&["curl", "nginx", "redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -129,7 +129,7 @@ pub fn memory_wire() -> Outcome {
     check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)
 }
 
-/// An address comes and goes while the service runs.
+/// An address is added and removed while the service runs.
 pub fn addresses_come_and_go() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! The service on this kernel and this NIC: a start that says how packets go, or the reason.
+//! The start of the service on this kernel and NIC: the log names the mode, or `up` the reason.
 
 use std::fs;
 
@@ -11,14 +11,14 @@ use crate::{
     support::SHORT,
 };
 
-/// The oldest kernel that has all that the service needs: `docs/kernels.md`.
+/// The oldest kernel with all features that the service needs: `docs/kernels.md`.
 const OLDEST: (u32, u32) = (5, 11);
-/// The oldest kernel with transmit metadata of AF_XDP for checksums, and the oldest one that was
-/// seen to heed the metadata on virtio-net.
+/// The oldest kernel with transmit metadata of AF_XDP for checksums, and the oldest one whose
+/// virtio-net applies the metadata.
 const TX_METADATA: (u32, u32) = (6, 11);
 const TX_METADATA_OF_VIRTIO: (u32, u32) = (7, 3);
 
-/// Major and minor version of the kernel that runs.
+/// Returns the major and minor version of the running kernel.
 fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = text.split(['.', '-']).map(str::parse);
@@ -28,8 +28,8 @@ fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
     }
 }
 
-/// An older kernel is refused by the feature that it lacks. On another one the log names the mode
-/// that the kernel shows, and `tidelane stat` the features that are missing.
+/// An older kernel is refused by the name of a missing feature. On other kernels the log names the
+/// mode that the kernel shows, and `tidelane stat` the missing features.
 pub fn starts_or_says_why() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

@@ -1,8 +1,8 @@
 /*
- * Clients that knock at a server which may not listen yet. Arguments: address, port, clients,
- * exchanges of each, pause between them in milliseconds. Each client connects until it is not
- * refused, and echoes so many times. Prints a line with how they fared:
- * "served N refused N reset N broken N silent N"; refused counts tries, the others clients.
+ * Clients of a server that may not listen yet. Arguments: address, port, clients, exchanges of
+ * each, pause between them in milliseconds. Each client connects until it is not refused, and then
+ * echoes. Prints the results: "served N refused N reset N broken N silent N"; "refused" counts
+ * attempts, the others count clients.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@ static struct sockaddr_in server = {.sin_family = AF_INET};
 static int exchanges, pause_ms;
 static atomic_int served, refused, reset, broken, silent;
 
-/* A connection, or -1 if the client has fared in another way. */
+/* Returns a connection. Counts any other result of the client, and returns -1. */
 static int arrive(void)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};

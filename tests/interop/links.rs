@@ -1,4 +1,4 @@
-//! Kinds of interfaces: those that are served, those that are refused, and VLANs.
+//! Kinds of interfaces: served kinds, refused kinds, and VLANs.
 
 use std::{fs, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
-/// Interfaces by the words of `ip` that make them, and of the refusal of each.
+/// Kinds of interfaces: the words of `ip` that create each, and those of the refusal.
 const KINDS: [(&str, &str); 11] = [
     ("link add x0 type bond", "x0 is a bond: the kernel runs XDP"),
     ("link add x0 type team", "x0 is a team: the kernel runs XDP"),
@@ -43,7 +43,7 @@ const KINDS: [(&str, &str); 11] = [
     ("link show dev lo", "lo is the loopback"),
 ];
 
-/// As [`ip`], for a link that a kernel may not know: skips then.
+/// Runs [`ip`], and skips if the kernel does not know the kind of link.
 fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
     ip(wire, side, words).map_err(|_| Stop::Skip(format!("this kernel cannot: ip {words}")))
 }
@@ -53,7 +53,7 @@ fn up(wire: &Wire, interface: &str, words: &str) -> Outcome {
     check_refusal(&finished, words)
 }
 
-/// Each kind that is not served is refused in one line that names the kind and the way out.
+/// Each kind that is not served is refused in one line, which names the kind and the remedy.
 pub fn kinds_are_refused_with_the_reason() -> Outcome {
     let wire = Wire::new()?;
     let mut made = Vec::new();
@@ -89,12 +89,12 @@ pub fn kinds_are_refused_with_the_reason() -> Outcome {
         made.push("port");
     }
     println!("NOTE: {} kinds", made.len());
-    // The loopback alone shows nothing about kinds that the kernel names.
+    // The loopback alone would show nothing about kinds that the kernel names.
     ensure!(made.len() > 1, "this kernel has no kinds but {made:?}");
     Ok(())
 }
 
-/// Starts an XDP program of somebody else.
+/// Attaches an XDP program of another owner.
 fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result<Running, Stop> {
     let binary = wire.scratch().join("other_xdp");
     let source = tools::source_root().join("tests/interop/other_xdp.c");
@@ -108,7 +108,7 @@ fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result
     Ok(other)
 }
 
-/// An interface with a program of somebody else is refused, with the program's place and name.
+/// An interface with an XDP program of another owner is refused, with the program's place and name.
 pub fn programs_of_others_are_named() -> Outcome {
     let wire = Wire::new()?;
     let mut modes = vec!["generic"];
@@ -135,7 +135,7 @@ pub fn programs_of_others_are_named() -> Outcome {
     Ok(())
 }
 
-/// An interface that becomes a port of a bridge has no addresses of its own: the service ends.
+/// An interface that becomes a port of a bridge has no addresses of its own, so the service ends.
 pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
     let wire = Wire::new()?;
     make(&wire, Side::Server, "link add br0 type bridge")?;
@@ -149,7 +149,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
             && log.contains("the service ends"),
         "{log}"
     );
-    // Its programs are the kernel's, at the addresses' new place.
+    // The kernel serves its programs at the new place of the addresses.
     for words in [
         "address flush dev eth1",
         "link set br0 up",
@@ -161,7 +161,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
     check_load(&client.args("--seconds 0.5").run(SHORT)?.json()?)
 }
 
-/// The link address of a side's interface.
+/// Returns the link address of a side's interface.
 fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     let space = wire.namespace(side);
     let file = format!("/sys/class/net/{INTERFACE}/address");
@@ -169,8 +169,8 @@ fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     Ok(text.trim().to_owned())
 }
 
-/// A frame with a VLAN tag is of another network, whatever the packet in it: no accelerated
-/// connection may see it. The tag of a NIC's driver may be in the frame or beside it.
+/// A frame with a VLAN tag belongs to another network, whatever packet it contains, so no
+/// accelerated connection may receive it. The tag may be in the frame or in its metadata.
 pub fn tagged_frames_reach_no_connection() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -186,7 +186,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
         );
         program.args(&line).run(SHORT)?.json()
     };
-    // The stranger must be found, for the server's answer to leave.
+    // The stranger needs a neighbour entry, or the server's answer could not leave.
     let stranger = link_address(&wire, Side::Client)?;
     let neighbour = format!("neigh add 10.77.0.77 lladdr {stranger} dev eth1");
     ip(&wire, Side::Server, &neighbour)?;
@@ -196,7 +196,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     }
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].take());
     ensure!(opens(&service)? == 0, "a tagged frame opened a connection");
-    // A priority alone makes no other network.
+    // A priority tag (VLAN 0) does not make another network.
     let heard = attack(20_005, "--vlan 0")?;
     ensure!(heard["syn_acks"] == 1, "priority alone: {heard}");
     let heard = attack(20_004, "")?;
@@ -205,7 +205,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
 }
 
 /// Gives both ends a VLAN device with addresses of its own. The client's kernel puts the tags into
-/// its frames, as a NIC does: on a veth they would go beside the frame (`docs/kernels.md`).
+/// its frames, as a NIC does; over a veth they would be in the metadata (`docs/kernels.md`).
 fn add_vlans(wire: &Wire) -> Outcome {
     require_tools(&["ethtool"])?;
     let offload = wire
@@ -223,9 +223,9 @@ fn add_vlans(wire: &Wire) -> Outcome {
     Ok(())
 }
 
-/// VLAN devices on the served NIC are the kernel's, while connections without a tag are
-/// accelerated. A client in the VLAN does not reach an accelerated listener, although it asks for
-/// the listener's address.
+/// VLAN devices on the served NIC belong to the kernel, while connections without a tag are
+/// accelerated. A client in the VLAN does not reach an accelerated listener, even at the listener's
+/// address.
 pub fn vlans_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     add_vlans(&wire)?;
@@ -252,7 +252,8 @@ pub fn vlans_beside_the_service() -> Outcome {
     for running in [fast, plain] {
         check_load(&running.wait(SHORT)?.success()?.json()?)?;
     }
-    // The listener's address by way of the VLAN. The kernel, which has the frame, may do anything.
+    // A connect to the listener's address through the VLAN. The kernel, which gets the frame, may
+    // answer or not.
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].as_u64());
     let before = opens(&service)?;
     ip(&wire, Side::Client, "route add 10.77.0.1/32 dev eth1.5")?;
@@ -272,8 +273,8 @@ pub fn vlans_beside_the_service() -> Outcome {
     check_load(&tool("10.77.0.1:7000")?.run(SHORT)?.json()?)
 }
 
-/// A VLAN of a NIC is served in generic mode: bytes both ways, `down`, a kill, and GRO of the NIC
-/// below is as before. A VLAN of anything else is refused.
+/// A VLAN device of a NIC is served in generic mode. Bytes are right in both directions, and `down`
+/// and a kill restore GRO of the NIC below. A VLAN device of another kind of interface is refused.
 pub fn a_vlan_is_served() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;
@@ -347,6 +348,6 @@ pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
     let took = service.counters()?["in_segs"].as_u64();
     ensure!(took > Some(mib), "the service took {took:?} segments");
     fs::remove_file(stored)?;
-    // Its workers give up the port, too.
+    // Its workers release the port, too.
     nginx.master.end(Signal::TERM, SHORT).map(drop)
 }

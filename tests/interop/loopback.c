@@ -1,7 +1,7 @@
 /* Connections within the host: listeners and clients at every kind of address, both ends in this
- * program. What it prints must be the same on every stack.
+ * program. The output must be the same on every stack.
  *
- *     loopback table OWN OTHER    all pairs; OWN is the served interface's address, OTHER another's
+ *     loopback table OWN OTHER    all pairs; addresses of the served interface and of another
  *     loopback leave PORT         connects to PORT at 127.0.0.1, in a new network namespace
  */
 #define _GNU_SOURCE
@@ -103,7 +103,7 @@ static void wait_for(int fd, short events)
 	must(poll(&wanted, 1, PATIENCE_MS) == 1);
 }
 
-/* Both ends are connected: bytes, half close, and the end of each. */
+/* Exchanges data on a connection, with a half close and the end of both directions. */
 static void exchange(int client, int server)
 {
 	char bytes[4096], got[4096];
@@ -216,7 +216,7 @@ static void table(const char *own, const char *other)
 		all_clients(listener, own, other);
 		must(close(listener) == 0);
 	}
-	/* The more specific one of two that share the port has the connection. */
+	/* Of two listeners on one port, the more specific one gets the connection. */
 	int any = listener_at("0.0.0.0", 0, 1), on = 1, server;
 	union name name = name_of("127.0.0.1", port_of(any));
 	int one = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
@@ -227,7 +227,7 @@ static void table(const char *own, const char *other)
 	must((server = accept(one, NULL, NULL)) >= 0);
 	exchange(client, server);
 	printf("the more specific one: ok\n");
-	/* A reset comes after the text that was written before it. */
+	/* A reset arrives after the data that was written before it. */
 	struct linger at_once = {.l_onoff = 1};
 	char text[64];
 	int listener = listener_at("127.0.0.1", 0, 0);
@@ -241,7 +241,7 @@ static void table(const char *own, const char *other)
 	must(recv(server, text, sizeof text, 0) == 16);
 	must(recv(server, text, sizeof text, 0) == -1);
 	printf("after the text: %s\n", strerror(errno));
-	/* A connection to itself: simultaneous open, which needs no listener. */
+	/* A connection to itself: a simultaneous open, which needs no listener. */
 	client = socket(AF_INET, SOCK_STREAM, 0);
 	name = name_of("127.0.0.1", 0);
 	must(bind(client, &name.any, sizeof name) == 0);
@@ -253,7 +253,7 @@ static void table(const char *own, const char *other)
 	printf("\n");
 }
 
-/* A program that goes to another network namespace has another loopback. */
+/* A program that moves to another network namespace has another loopback. */
 static int leave(unsigned short port)
 {
 	union name there = name_of("127.0.0.1", port);

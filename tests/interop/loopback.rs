@@ -1,4 +1,4 @@
-//! `tidelane run --loopback`: both ends of a connection within the host are the service's.
+//! `tidelane run --loopback`: the service has both ends of a connection within the host.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,13 +16,13 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same},
 };
 
-/// The server's address on an interface that is not served.
+/// Address of the server on an interface that is not served.
 const OTHER: &str = "10.99.0.1";
-/// Connections of the table that the service carries: the listeners, in their order, have 6, 1, 3,
-/// 9, 12, 3, 6, 0 and 2; one is reset in the end.
+/// Connections in the table that the service carries: the listeners, in their order, have 6, 1, 3,
+/// 9, 12, 3, 6, 0 and 2; one is reset at the end.
 const CARRIED: u64 = 43;
 
-/// The program that makes all kinds of connections.
+/// Compiles the program that makes all kinds of connections.
 fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     let binary = wire.scratch().join("loopback-program");
     let source = tools::source_root().join("tests/interop/loopback.c");
@@ -30,26 +30,26 @@ fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     Ok(binary)
 }
 
-/// An echo server with these options of its own, on the service.
+/// Starts an echo server on the service with these options, and these options of `tidelane run`.
 fn server(wire: &Wire, service: &Service, options: &str, run: &str) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Server, "echo-server")?;
     let server = server.args("--port 7000").args(options).run_options(run);
     wire.start_server(server, Some(service), 7000)
 }
 
-/// A client of port 7000 at `address`.
+/// Returns a client of port 7000 at `address`.
 fn client(wire: &Wire, side: Side, address: &str) -> Result<Program, Stop> {
     let client = wire.load_tool(side, "echo-client")?.arg("--connect");
     Ok(client.arg(format!("{address}:7000")))
 }
 
-/// Connections that the service's programs opened, and that they accepted.
+/// Returns the number of connections that the service's programs opened and accepted.
 fn opens(service: &Service) -> Result<[u64; 2], Stop> {
     let counters = service.counters()?;
     Ok(["active_opens", "passive_opens"].map(|name| counters[name].as_u64().unwrap_or(0)))
 }
 
-/// redis and its benchmark; every connection is the service's, at both ends.
+/// redis and its benchmark: the service has every connection, at both ends.
 pub fn redis_on_localhost() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;
@@ -80,7 +80,7 @@ pub fn redis_on_localhost() -> Outcome {
     Ok(())
 }
 
-/// A body of nginx through curl; the listing names the addresses.
+/// curl fetches a file from nginx; the listing has the right addresses.
 pub fn nginx_and_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -106,8 +106,8 @@ pub fn nginx_and_curl() -> Outcome {
     Ok(())
 }
 
-/// Listeners and clients at every kind of address: names, results and bytes are the kernel's, and
-/// as many connections as should be are the service's.
+/// Listeners and clients at every kind of address: addresses, results and bytes are those of the
+/// kernel, and the expected number of connections is accelerated.
 pub fn all_addresses_as_on_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let space = wire.namespace(Side::Server);
@@ -152,7 +152,7 @@ pub fn all_addresses_as_on_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// One end without the option, or without Tidelane: the connection is the kernel's.
+/// If one program runs without the option, or without Tidelane, the kernel has the connection.
 pub fn mixed_ends_are_the_kernels() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -188,8 +188,8 @@ pub fn mixed_ends_are_the_kernels() -> Outcome {
     Ok(())
 }
 
-/// Programs of another network namespace have another loopback, also where it is admitted; so has
-/// a program that goes there.
+/// Programs of another network namespace have another loopback, even if that namespace is admitted.
+/// So has a program that moves there.
 pub fn another_namespace_does_not_meet() -> Outcome {
     let wire = Wire::new()?;
     let config = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -202,11 +202,11 @@ pub fn another_namespace_does_not_meet() -> Outcome {
     check_load(&ask(Side::Server)?.run(SHORT)?.json()?)?;
     let here = opens(&service)?;
     ensure!(here[1] > 0, "the service had no connection");
-    // The client's side has a namespace of its own, whose programs register as well.
+    // The client's side is another namespace, whose programs register with the service, too.
     let line = ask(Side::Client)?.finish(SHORT)?;
     ensure!(line.stdout.contains("refused"), "the other side: {line}");
     ensure!(opens(&service)? == here, "they met");
-    // A listener there is no listener here.
+    // A listener in that namespace is not reachable here.
     let tool = wire.load_tool(Side::Client, "echo-server")?;
     let tool = tool.args("--port 7001 --address 127.0.0.1");
     let there = tool
@@ -232,7 +232,7 @@ pub fn another_namespace_does_not_meet() -> Outcome {
 /// Frames from the wire to and from loopback addresses reach no listener and no connection.
 pub fn no_frame_reaches_it() -> Outcome {
     let wire = Wire::new()?;
-    // The worst case: the interface has a loopback address of its own.
+    // In the worst case the interface itself has a loopback address.
     let space = wire.namespace(Side::Server);
     let odd = ["address", "add", "127.7.7.7/8", "dev", INTERFACE];
     let all: Vec<&str> = ["ip", "-n", &space].into_iter().chain(odd).collect();
@@ -274,7 +274,7 @@ pub fn no_frame_reaches_it() -> Outcome {
     Ok(())
 }
 
-/// A program that dies resets its peers; a service that dies resets both ends, and then the
+/// The death of a program resets its peers. The death of the service resets both ends, and then the
 /// kernel's loopback serves.
 pub fn deaths_reset_the_other_end() -> Outcome {
     let wire = Wire::new()?;
@@ -318,7 +318,7 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     Ok(())
 }
 
-/// The operator's rules hold within the host, at both ends.
+/// The operator's rules apply within the host, at both ends.
 pub fn rules_hold() -> Outcome {
     let wire = Wire::new()?;
     let config = "[[rule]]\naction = \"refuse\"\ndirection = \"in\"\npeer = [\"127.0.0.0/8\"]\n";

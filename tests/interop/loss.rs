@@ -23,7 +23,7 @@ fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     impaired_wire(&WireOptions::default(), &impairment, seconds)
 }
 
-/// The kernel's own TCP gets through this wire, and the wire does lose frames.
+/// The kernel's own TCP works over this wire, and the wire does lose frames.
 pub fn kernel_bulk() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let (wire, impair) = lossy_wire(8)?;
@@ -68,7 +68,7 @@ pub fn bulk_through_nginx() -> Outcome {
     check_same(&nginx.file("bulk"), &got)
 }
 
-/// 1 % of the frames of each direction lost by netem, on the ports of a bridge between the ends.
+/// netem loses 1 % of the frames of each direction, on the ports of a bridge between the ends.
 pub fn one_percent_by_netem() -> Outcome {
     require_tools(&["curl", "nginx", "tc", "ethtool"])?;
     let mib = env_number("TIDELANE_LOSS_MIB", 64);
@@ -91,7 +91,7 @@ pub fn one_percent_by_netem() -> Outcome {
         }
     }
     command(&[&ip[..], &["set", "bridge", "up"]].concat())?;
-    // Segments that are joined would be lost together, and seldom.
+    // Joined segments would be lost together, and rarely.
     for (side, line) in [
         (Side::Server, "-K eth1 tso off gso off"),
         (Side::Middle, "-K left gro off"),

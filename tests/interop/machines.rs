@@ -1,5 +1,5 @@
-//! Two machines on one link, each with a kernel of its own: accelerated programs on both, or
-//! accelerated ones on one and the other kernel's TCP on the other.
+//! Two machines on one link with a kernel each: accelerated programs on both, or on one of them
+//! with the kernel's TCP on the other.
 //!
 //! Each test runs on both machines, as a server or as a client: [`tidelane_tests::far`].
 
@@ -18,15 +18,15 @@ use crate::support::{SHORT, check_load, check_same};
 /// A file beside nginx's own, of TIDELANE_BULK_MIB, and the seed of its bytes.
 const BULK: &str = "bulk";
 const BULK_SEED: u64 = 99;
-/// Enough for the bulk.
+/// Time limit that suffices for the bulk file.
 const LONG: Duration = Duration::from_secs(60);
-/// The port of the echo server, and its connections at once.
+/// Port of the echo server. Its concurrent connections follow.
 const ECHO_PORT: u16 = 7000;
 const ECHOES: usize = 8;
-/// Connections of one client program at once.
+/// Concurrent connections of one client program.
 const PARALLEL: u32 = 4;
 
-/// The tests, in the order in which both machines come to them.
+/// The tests, in the order in which both machines run them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     BothAccelerated = 1,
@@ -47,7 +47,7 @@ pub fn kernel_client() -> Outcome {
     run(Test::KernelClient)
 }
 
-/// Servers on the other kernel's stack, and accelerated clients.
+/// Accelerated clients, and servers on the other kernel's stack.
 pub fn kernel_server() -> Outcome {
     run(Test::KernelServer)
 }
@@ -57,12 +57,13 @@ pub fn over_ipv6() -> Outcome {
     run(Test::OverIpv6)
 }
 
-/// 1 % of the frames of each direction lost before the kernel that accelerated servers serve.
+/// 1 % of the frames of each direction is lost at the kernel that is the client of accelerated
+/// servers.
 pub fn loss_before_a_kernel_client() -> Outcome {
     run(Test::LossBeforeAKernelClient)
 }
 
-/// 1 % of the frames of each direction lost before the kernel that serves accelerated clients.
+/// 1 % of the frames of each direction is lost at the kernel that serves accelerated clients.
 pub fn loss_before_a_kernel_server() -> Outcome {
     run(Test::LossBeforeAKernelServer)
 }
@@ -113,7 +114,7 @@ impl Test {
         )
     }
 
-    /// The server's address as it is written before a port.
+    /// Returns the server's address in the form that stands before a port.
     fn host(self) -> String {
         match self {
             Self::OverIpv6 => format!("[{SERVER_V6}]"),
@@ -130,10 +131,10 @@ impl Test {
     }
 }
 
-/// Loses 1 % of what the kernel of this machine sends and receives.
+/// Makes netem lose 1 % of the frames that this machine's kernel sends and receives.
 fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     let space = wire.namespace(side);
-    // Segments that are joined would be lost together, and seldom.
+    // Joined segments would be lost together, and rarely.
     let line = format!("-K {INTERFACE} tso off gso off gro off");
     wire.program(side, "ethtool").args(&line).run(SHORT)?;
     let inside = |line: &str| {
@@ -154,7 +155,7 @@ fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     Ok(())
 }
 
-/// Frames that netem has dropped on an interface.
+/// Returns the number of frames that netem has dropped on an interface.
 fn lost(wire: &Wire, side: Side, interface: &str) -> Result<u64, Stop> {
     let space = wire.namespace(side);
     let text = command(&["tc", "-n", &space, "-s", "qdisc", "show", "dev", interface])?;
@@ -173,7 +174,7 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// The server's half: serves until the client has seen all of it.
+    /// Runs the server's half: serves until the client is done.
     fn serve(&self, far: &Far) -> Outcome {
         let options = NginxOptions {
             server: "listen [::]:80 ipv6only=on;".to_owned(),
@@ -212,7 +213,7 @@ impl End<'_> {
         self.wire.start_server(tool, self.service, ECHO_PORT)
     }
 
-    /// The client's half.
+    /// Runs the client's half.
     fn ask(&self, far: &Far) -> Outcome {
         let mut talk = far.meet(self.wire, self.test as u32)?;
         self.fetch_files()?;
@@ -224,12 +225,13 @@ impl End<'_> {
         Ok(())
     }
 
-    /// A program of this end, on the stack that the test gives it. What would fall back fails.
+    /// Returns a program of this end, on the stack that the test gives it. A fall back to the
+    /// kernel fails.
     fn program(&self, name: &str) -> Program {
         self.wire.program(self.side, name).on(self.service).strict()
     }
 
-    /// The bytes that a file must have: the seeds say them, on either machine.
+    /// Returns the expected bytes of a file, which follow from its seed on either machine.
     fn expected(&self, name: &str) -> Result<PathBuf, Stop> {
         let path = self.wire.scratch().join(format!("expected-{name}"));
         let own = FILES.iter().zip(1..).find(|((own, _), _)| *own == name);
@@ -272,7 +274,7 @@ impl End<'_> {
             .try_for_each(|(name, got)| check_same(&self.expected(name)?, got))
     }
 
-    /// Values of several sizes go to redis and come back.
+    /// Stores values of several sizes in redis and reads them back.
     fn store_values(&self) -> Outcome {
         let host = self.test.host();
         let host = host.trim_matches(['[', ']']);
@@ -280,7 +282,7 @@ impl End<'_> {
             let random = self.wire.scratch().join("random");
             let [value, got] = ["value", "got"].map(|name| self.wire.scratch().join(name));
             write_random_file(&random, len as u64, len as u64)?;
-            // A text, so that redis-cli's own output adds only a line end.
+            // The value is text, so that redis-cli's output differs by the line end only.
             let bytes = std::fs::read(&random)?;
             let text: String = bytes.iter().map(|b| char::from(b'a' + b % 26)).collect();
             std::fs::write(&value, text)?;
@@ -298,7 +300,7 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Long connections, while both machines look which stack has them.
+    /// Runs long connections, while both machines check which stack has them.
     fn echo(&self, talk: &mut Talk) -> Outcome {
         let path = binary("tidelane-load")?;
         let to = format!("{}:{ECHO_PORT}", self.test.host());
@@ -326,7 +328,8 @@ impl End<'_> {
         check_load(&client.wait(LONG)?.success()?.json()?)
     }
 
-    /// Established connections of the echo here: accelerated ones, and the kernel's.
+    /// Returns the numbers of established echo connections here: accelerated ones, and the
+    /// kernel's.
     fn connections(&self) -> Result<(usize, usize), Stop> {
         let kernel = self.wire.kernel_connections(self.side, ECHO_PORT)?;
         let sockets = match self.service {
@@ -348,8 +351,8 @@ impl End<'_> {
         Ok((accelerated.count(), kernel))
     }
 
-    /// Demands that the service carried all connections of the test, and that frames were lost
-    /// where some should be.
+    /// Demands that the service carried all connections of the test, and that frames were lost if
+    /// the test demands this.
     fn check_counters(&self) -> Outcome {
         let lossy = self.test.has_loss();
         let Some(service) = self.service else {
@@ -364,7 +367,8 @@ impl End<'_> {
             Side::Server => "passive_opens",
             _ => "active_opens",
         };
-        // Files one by one, some of those at once, two for each of four values, the echo.
+        // Single files, some of them in parallel, two connections for each of four values, and the
+        // echo.
         let least = FILES.len() as u64 + 1 + u64::from(PARALLEL) + 8 + ECHOES as u64;
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
         ensure!(

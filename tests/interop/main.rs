@@ -1,13 +1,14 @@
 //! Unmodified programs on Tidelane, against the kernel at the other end of a veth pair.
 //!
-//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. How long
-//! the long tests go on: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB (bytes
-//! through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
-//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE and
-//! TIDELANE_FLOOD_SECONDS (SYNs per second, default 50,000, and for how long, default 2).
-//! TIDELANE_PEER and TIDELANE_PEER_NIC: the tests of `machines`, on two of them.
+//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. Variables
+//! set the length of the long tests: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB
+//! (MiB through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
+//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE (SYNs per
+//! second, default 50,000) and TIDELANE_FLOOD_SECONDS (default 2).
+//!
+//! TIDELANE_PEER and TIDELANE_PEER_NIC select the tests of `machines`, for two machines.
 //! TIDELANE_CORES gives each service that many fast-path cores, on the first CPUs (default: one
-//! that is not pinned).
+//! core, not pinned).
 
 use std::process::ExitCode;
 
@@ -130,7 +131,7 @@ const CASES: &[Case] = cases![
     offloads::uploads_with_all_offloads 180,
     ipv6::nginx_on_both_versions 60,
     ipv6::clients_of_a_kernel_server 60,
-    ipv6::memory_wire 60,
+    ipv6::local_path 60,
     ipv6::addresses_come_and_go 60,
     both_stacks::no_client_is_reset_while_a_server_starts 900,
     both_stacks::connections_of_the_kernel_go_on_there 120,

@@ -1,4 +1,4 @@
-/* What must hold, or the program says where it did not, and ends. */
+/* Conditions that end the program, with the failed line, if they do not hold. */
 #ifndef MUST_H
 #define MUST_H
 

@@ -1,4 +1,4 @@
-//! Offloads of the NIC: what must be off is off while a service runs, and as before afterwards.
+//! Offloads of the NIC that the service needs off: off while the service runs, restored afterwards.
 
 use std::fs;
 
@@ -13,20 +13,20 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server, ip},
 };
 
-/// `ethtool` with these words at one side.
+/// Runs `ethtool` with these words at one side.
 fn ethtool(wire: &Wire, side: Side, words: &str) -> Result<String, Stop> {
     let program = wire.program(side, "ethtool").args(words);
     Ok(program.run(SHORT)?.stdout)
 }
 
-/// All features of an interface of the server's.
+/// Returns all features of an interface on the server's side.
 fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     let text = ethtool(wire, Side::Server, &format!("-k {interface}"))?;
-    // Begins with a line that names the interface.
+    // The first line names the interface.
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 
-/// Demands that no feature is on that hides packets or their tags from the demux.
+/// Demands that every feature that hides packets or tags from the demux is off.
 fn check_off(wire: &Wire, interface: &str) -> Outcome {
     let now = features(wire, interface)?;
     for name in [
@@ -45,7 +45,7 @@ fn log_of(service: &Service) -> Result<String, Stop> {
     Ok(fs::read_to_string(path)?)
 }
 
-/// Modes of XDP that the NIC of the wire can serve in.
+/// Returns the XDP modes in which the NIC of the wire can serve.
 fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
     let mut modes = Vec::new();
     for mode in ["native", "generic"] {
@@ -62,7 +62,7 @@ fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
     Ok(modes)
 }
 
-/// After `down`, after SIGTERM, after SIGKILL, and under another name: all features are as before.
+/// All features are restored after `down`, after SIGTERM, after SIGKILL, and under another name.
 pub fn settings_are_as_before() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -75,7 +75,7 @@ pub fn settings_are_as_before() -> Outcome {
             match end {
                 "down" => {
                     service.down()?;
-                    // At once: a script may look as soon as the command has ended.
+                    // The features are read at once, as a script may do after the command.
                     let now = features(&wire, name)?;
                     ensure!(now == before, "after down: {before}, then {now}");
                 }
@@ -115,8 +115,8 @@ fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
     Ok(())
 }
 
-/// The process that waits for a service's end has no right but to change settings of the NIC, and
-/// ends with the service.
+/// The process that outlives a service has no right except to change settings of the NIC, and ends
+/// with the service.
 pub fn the_waiting_process_has_one_right() -> Outcome {
     const NET_ADMIN: &str = "0000000000001000";
     let wire = Wire::new()?;
@@ -141,13 +141,13 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
     service.kill()?;
     wait_until(SHORT, "its end", || {
         let status = fs::read_to_string(&status).unwrap_or_default();
-        // Its new parent may not have waited for it yet.
+        // Its new parent may not have reaped it yet.
         Ok(status.is_empty() || status.contains("\nState:\tZ"))
     })
 }
 
-/// A feature that was off stays off. One that an operator switches on while the service runs is
-/// switched off again, which the log says, and is on afterwards.
+/// A feature that was off stays off. If an operator switches a feature on while the service runs,
+/// the service switches it off again, logs this, and restores it on afterwards.
 pub fn an_operator_changes_them() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -181,8 +181,8 @@ pub fn an_operator_changes_them() -> Outcome {
     Ok(())
 }
 
-/// Bytes are right both ways with every offload on at both ends, and with every one off, in each
-/// mode that the NIC has.
+/// Bytes are right in both directions with all offloads on at both ends, and with all off, in each
+/// mode of the NIC.
 pub fn uploads_with_all_offloads() -> Outcome {
     require_tools(&["ethtool", "curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -202,7 +202,7 @@ pub fn uploads_with_all_offloads() -> Outcome {
         for (server, client) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
             for (side, state) in [(Side::Server, server), (Side::Client, client)] {
                 for offload in OFFLOADS {
-                    // Each driver lets some be switched.
+                    // Each driver supports some of these offloads.
                     let line = format!("-K eth1 {offload} {state}");
                     wire.program(side, "ethtool").args(&line).finish(SHORT)?;
                 }

@@ -1,11 +1,12 @@
 /*
- * A connection with options, for tests that look at their effect.
+ * A connection with options, for tests of their effect.
  *
  *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count |
  *                                soft_error | soft_error_told | soft_error_sendfile |
  *                                congestion [NAME]
  *
- * It connects, sets the options, says "ready", waits until GO_FILE is there, and says what it sees.
+ * Connects, sets the options, prints "ready", waits until GO_FILE exists, and prints its
+ * observation.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -68,7 +69,7 @@ static void got_nothing(int fd)
 	printf("read %zd %s\n", got, strerrorname_np(errno));
 }
 
-/* The first sendfile tells the error, and takes nothing; another one does. How many went. */
+/* The first sendfile returns the error and sends nothing, the next one sends. Returns its bytes. */
 static ssize_t meet_with_file(int fd, size_t len)
 {
 	int file = memfd_create("text", 0);
@@ -77,14 +78,14 @@ static ssize_t meet_with_file(int fd, size_t len)
 		return -1;
 	ssize_t sent = sendfile(fd, file, &at, len);
 	printf("sendfile %zd %s, at %ld\n", sent, strerrorname_np(errno), (long)at);
-	/* It may be said once more in between. */
+	/* The error may be reported once more meanwhile. */
 	while ((sent = sendfile(fd, file, &at, len)) < 0 && errno == EHOSTUNREACH)
 		;
 	printf("sendfile %zd, at %ld\n", sent, (long)at);
 	return sent;
 }
 
-/* The way to the peer is gone for a while: what is said of that, and that the connection lives. */
+/* The route to the peer is lost for a while: checks the reported error, and the connection. */
 static int meet_error(int fd, const char *go, int told, int by_file)
 {
 	char bytes[1000] = "x", back[64];

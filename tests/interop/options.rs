@@ -1,4 +1,4 @@
-//! Options of sockets and of the service whose effect the peer sees, or would see if it were there.
+//! Options of sockets and of the service whose effect the peer observes, as loss or as silence.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use tidelane_tests::{
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 const PORT: u16 = 7100;
-/// What must happen, on however busy a machine.
+/// Time limit of a step on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A kernel echo server at the client's end, and the program that connects to it.
@@ -37,7 +37,7 @@ impl Ends {
         })
     }
 
-    /// Starts the program; it has connected and set its options when this returns.
+    /// Starts the program and returns once it has connected and set its options.
     fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
         let go = self.go_file();
         let _ = fs::remove_file(&go);
@@ -66,7 +66,7 @@ impl Ends {
         running.wait(LONG)?.success()
     }
 
-    /// The client's kernel does not know its own address any more: it answers nothing, and no RST.
+    /// Removes the client's address from its kernel, which then sends no answer and no RST.
     fn silence(&self, silent: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let address = format!("{CLIENT}/24");
@@ -77,7 +77,7 @@ impl Ends {
         command(&line).map(drop)
     }
 
-    /// The client's kernel becomes a router that knows no way to the client's address.
+    /// Makes the client's kernel a router without a route to the client's address.
     fn lose_way(&self, lost: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let router = "10.77.0.77/24";
@@ -86,7 +86,7 @@ impl Ends {
             |words: &[&str]| command(&[&["ip", "-n", space.as_str()], words].concat()).map(drop);
         self.wire.sysctl(Side::Client, "net.ipv4.ip_forward", "1")?;
         if lost {
-            // In this order: with its first address a network's others go.
+            // The order matters: the other addresses of a subnet go with its first one.
             self.silence(true)?;
             ip(&["address", "add", router, "dev", INTERFACE])?;
             return ip(&["route", "add", "unreachable", &unreachable]);
@@ -96,7 +96,7 @@ impl Ends {
         self.silence(false)
     }
 
-    /// ECN-capable packets that the client's kernel received so far: the service sent them.
+    /// Returns the number of ECN-capable packets of the service that the client's kernel received.
     fn ecn_packets(&self) -> Result<u64, Stop> {
         let space = self.wire.namespace(Side::Client);
         let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/netstat"])?;
@@ -110,7 +110,7 @@ impl Ends {
     }
 }
 
-/// Ends with ETIMEDOUT on both stacks, not before `least_ms`.
+/// Demands ETIMEDOUT on both stacks, after at least `least_ms`.
 fn times_out(option: &str, least_ms: u64) -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -132,18 +132,18 @@ fn times_out(option: &str, least_ms: u64) -> Outcome {
     Ok(())
 }
 
-/// Idle 1 s, then 2 probes: the peer is silent, and nothing was sent.
+/// Keepalive of 1 s and 2 probes ends an idle connection whose peer is silent.
 pub fn keepalive_ends_a_silent_connection() -> Outcome {
-    // A probe may have been answered just before the peer fell silent.
+    // A probe may have been answered just before the peer became silent.
     times_out("keepalive", 1900)
 }
 
-/// What is not acknowledged within TCP_USER_TIMEOUT ends the connection.
+/// TCP_USER_TIMEOUT ends a connection with unacknowledged data.
 pub fn user_timeout_ends_a_silent_connection() -> Outcome {
     times_out("user_timeout", 1400)
 }
 
-/// `--congestion`, and TCP_CONGESTION beside it, say the truth.
+/// `--congestion` and TCP_CONGESTION report the algorithm in use.
 pub fn congestion_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     for algorithm in ["cubic", "newreno", "dctcp", "bbr"] {
@@ -188,7 +188,7 @@ pub fn congestion_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// `--ecn`, in both directions: whether data comes to the peer as ECN-capable.
+/// `--ecn`, in both directions: data arrives at the peer as ECN-capable, or not.
 pub fn ecn_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     ends.wire.sysctl(Side::Client, "net.ipv4.tcp_ecn", "1")?;
@@ -218,12 +218,12 @@ pub fn ecn_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// TCP_SYNCNT 1: an open gives up after one more SYN, on both stacks.
+/// TCP_SYNCNT 1: an open fails after one retransmission of the SYN, on both stacks.
 pub fn syn_count_is_as_chosen() -> Outcome {
     times_out("syn_count", 1900)
 }
 
-/// RFC 9293 MUST-20: the third retransmission has the kernel look at the neighbour again.
+/// RFC 9293 MUST-20: the third retransmission makes the kernel probe the neighbour again.
 pub fn a_silent_peer_is_looked_for() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -237,8 +237,8 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
     ends.silence(false)
 }
 
-/// RFC 9293 MUST-47, SHLD-20, SHLD-25: what routers say is told to a program, as by the kernel: by
-/// SO_ERROR, and by any call if it asked for that with IP_RECVERR. The connection goes on.
+/// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program learns of ICMP errors as from the kernel: by
+/// SO_ERROR, and by any call with IP_RECVERR. The connection continues.
 pub fn soft_errors_are_told() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;

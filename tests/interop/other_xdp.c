@@ -1,6 +1,7 @@
 /*
- * Somebody else's XDP program: passes every frame. Arguments: interface, mode (native, generic or
- * offloaded), the program's name. Prints "ready" when it is attached, and holds it until killed.
+ * An XDP program that is not Tidelane's and passes every frame. Arguments: interface, mode
+ * (native, generic or offloaded), the program's name. Prints "ready" when it is attached, and
+ * holds it until killed.
  */
 #include <linux/bpf.h>
 #include <linux/if_link.h>

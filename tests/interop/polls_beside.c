@@ -1,5 +1,5 @@
-/* polls_beside PORT: an echo server that polls its listener, one connection after the other, while
- * another thread sleeps in an epoll instance with a listener of its own. */
+/* polls_beside PORT: an echo server that polls its listener and serves one connection at a time.
+ * Another thread sleeps in an epoll instance with a listener of its own. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>

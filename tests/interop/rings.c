@@ -1,7 +1,7 @@
 /*
- * An echo server that registers its sockets as libuv does: by EPOLL_CTL entries of a ring of
- * io_uring where there are rings, and by epoll_ctl where there are none. Prints "ring" or "calls",
- * the port is its argument, and it ends after one client.
+ * An echo server that registers its sockets as libuv does: by EPOLL_CTL entries of an io_uring
+ * where it gets one, else by epoll_ctl. Argument: port. Prints "ring" or "calls", and ends after
+ * one client.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -8,14 +8,14 @@ use crate::support::{SHORT, check_load, echo_client};
 
 const PORT: u16 = 7300;
 
-/// Starts the server that registers its sockets as libuv does.
+/// Starts a server that registers its sockets by io_uring, as libuv does.
 fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Running, Stop> {
     let binary = wire.scratch().join("rings");
     let source = tools::source_root().join("tests/interop/rings.c");
     tools::compile(&binary, &[source])?;
     let server = wire.program(Side::Server, &binary.to_string_lossy());
     let server = server.arg(PORT);
-    // As `tidelane run --io-uring` does.
+    // The environment of `tidelane run --io-uring`.
     let server = if allowed {
         server.env("TIDELANE_IO_URING", "1")
     } else {
@@ -24,7 +24,7 @@ fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Runnin
     wire.start_server(server, service, PORT)
 }
 
-/// A client's verified echoes, and the way by which the server registered its sockets.
+/// Runs a client with verified echoes. Returns the way by which the server registered its sockets.
 fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     let client = client.args("--connections 1 --warmup 0 --seconds 0.3");
@@ -32,7 +32,7 @@ fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     Ok(server.wait(SHORT)?.success()?.stdout)
 }
 
-/// A program that gets no ring uses the calls, and its connections are accelerated.
+/// A program that gets no ring uses system calls, and its connections are accelerated.
 pub fn a_server_without_a_ring_is_served() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -47,7 +47,7 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
     Ok(())
 }
 
-/// The same program has its ring on the kernel's stack, and where its user allows one.
+/// The same program gets its ring on the kernel's stack, and where its user allows rings.
 pub fn a_ring_is_there_where_it_is_allowed() -> Outcome {
     let wire = Wire::new()?;
     let way = serve(&wire, start(&wire, None, false)?)?;

@@ -24,10 +24,10 @@ pub mod watchdog;
 
 /// The attacker's user and group: `nobody`, who owns no service, no socket and no file here.
 pub const ATTACKER_ID: &str = "65534";
-/// User and group of an attacker beside that attacker.
+/// User and group of a second attacker.
 const ACCOMPLICE_ID: &str = "65533";
 
-/// Where the attacker is, seen from the service.
+/// The place of the attacker, relative to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Another user beside the service.
@@ -38,8 +38,8 @@ pub enum Origin {
     Container,
 }
 
-/// The attacker of `service` on one side of the wire: `tidelane-attacker --service NAME`, to be
-/// continued with the name of an attack and its options.
+/// Returns the attacker of `service` on one side of the wire: `tidelane-attacker --service NAME`.
+/// The caller adds the name of an attack and its options.
 pub fn attacker(
     wire: &Wire,
     side: Side,
@@ -53,8 +53,8 @@ pub fn attacker(
         .arg(service.name()))
 }
 
-/// A program of the attacker's user, to be continued with its command line. The namespaces are
-/// made by the attacker itself, which needs no privilege.
+/// Returns a program of the attacker's user; the caller adds its command line. The attacker makes
+/// its namespaces itself, without privileges.
 pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     let program = wire.program(side, "setpriv");
     let id = match origin {
@@ -71,8 +71,8 @@ pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     }
 }
 
-/// A copy of one of Tidelane's binaries that every user may run: the tree may be where only root
-/// can read.
+/// Returns a copy of one of Tidelane's binaries that every user may run, because the source tree
+/// may be readable for root only.
 pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
     let home = wire.scratch().join("bin");
     fs::create_dir_all(&home)?;
@@ -86,14 +86,15 @@ pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
     Ok(copy)
 }
 
-/// All that a kernel client of one side reads from the server's address, until the server closes.
+/// Returns all bytes that a kernel client of one side reads from the server until the server
+/// closes.
 pub fn hear(wire: &Wire, side: Side, port: u16) -> Result<String, Stop> {
     let script = format!("exec 3<>/dev/tcp/{SERVER}/{port} && exec cat <&3");
     let client = wire.program(side, "timeout").args("5 bash -c").arg(script);
     Ok(client.run(SHORT)?.stdout)
 }
 
-/// All lines that an attacker wrote, in order.
+/// Returns all lines that an attacker wrote, in order.
 pub fn lines(finished: &Finished) -> Result<Vec<Value>, Stop> {
     let lines = finished.stdout.lines().map(serde_json::from_str);
     match lines.collect() {

@@ -1,6 +1,6 @@
 /*
- * A server that accepts in one process and serves in another, to which each connection goes in a
- * message.
+ * A server that accepts in one process and sends each connection to another one (SCM_RIGHTS), which
+ * serves it.
  *
  *   sends_on PORT sendmsg|sendmmsg
  */

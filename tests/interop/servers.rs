@@ -15,7 +15,7 @@ use crate::support::{
     SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server,
 };
 
-/// The textbook server: small, large and pipelined messages, one and many connections.
+/// An echo server with small, large and pipelined messages, on one and many connections.
 pub fn echo() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -73,7 +73,7 @@ fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> 
     Ok(tool.arg("--body").arg(nginx.file(name).display()))
 }
 
-/// Demands that curl gets each of nginx' files, and these, byte for byte.
+/// Demands that curl fetches each of nginx' files, and the files of `more`, byte for byte.
 pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
     let names = FILES.iter().map(|(name, _)| name).chain(more);
     for name in names {
@@ -85,7 +85,7 @@ pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Each size, and one large file, arrives byte for byte; a missing one is a 404.
+/// Files of every size, and one large file, arrive byte for byte; a missing one is a 404.
 pub fn nginx_bodies_by_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -102,7 +102,7 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     Ok(())
 }
 
-/// Closed-loop clients that compare every body.
+/// Closed-loop clients compare every body.
 pub fn nginx_keep_alive_and_close() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -143,7 +143,7 @@ pub fn nginx_under_wrk() -> Outcome {
     Ok(())
 }
 
-/// `nginx -s reload` under load: no request of a new connection fails, old workers go.
+/// `nginx -s reload` under load: no request of a new connection fails, and old workers end.
 pub fn nginx_reload() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -160,7 +160,7 @@ pub fn nginx_reload() -> Outcome {
     check_load(&client.wait(SHORT)?.success()?.json()?)
 }
 
-/// A worker that is killed is replaced, and the listener serves on.
+/// A killed worker is replaced, and the listener continues to serve.
 pub fn nginx_worker_restart() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -183,8 +183,8 @@ pub fn nginx_worker_restart() -> Outcome {
     Ok(())
 }
 
-/// Each worker has a listener of its own (SO_REUSEPORT), and its share of the connections, also one
-/// that takes the place of a worker that was killed.
+/// Each worker has a listener of its own (SO_REUSEPORT) and its share of the connections, also a
+/// worker that replaces a killed one.
 pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
     const CONNECTIONS: usize = 64;
     let wire = Wire::new()?;
@@ -205,7 +205,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
             Ok(shares.iter().sum::<usize>() == CONNECTIONS)
         })?;
         let shares = shares(&service, &workers)?;
-        // A share is 16; the chance of fewer than 3 is one in a million.
+        // The expected share is 16; the probability of fewer than 3 is one in a million.
         ensure!(
             shares.iter().all(|share| *share >= 3),
             "the workers have {shares:?} connections"
@@ -221,7 +221,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
     Ok(())
 }
 
-/// The numbers of accelerated connections of programs.
+/// Returns the number of accelerated connections of each program.
 fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
     let sockets = service.sockets()?;
     let of = |pid: &u32| {
@@ -232,7 +232,7 @@ fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
     Ok(pids.iter().map(of).collect())
 }
 
-/// A redis that keeps nothing, on its usual port.
+/// Starts a redis without persistence on its usual port.
 pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let server = wire.program(Side::Server, "redis-server");
@@ -259,7 +259,7 @@ pub fn redis_benchmark() -> Outcome {
     Ok(())
 }
 
-/// Demands a line for SET and one for GET.
+/// Demands a line for SET and a line for GET.
 pub fn check_redis_csv(text: &str) -> Outcome {
     for name in ["\"SET\"", "\"GET\""] {
         ensure!(
@@ -270,7 +270,7 @@ pub fn check_redis_csv(text: &str) -> Outcome {
     Ok(())
 }
 
-/// Values of many sizes come back as they went.
+/// Values of many sizes are read back unchanged.
 pub fn redis_values() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -279,7 +279,7 @@ pub fn redis_values() -> Outcome {
         let value = wire.scratch().join("value");
         let got = wire.scratch().join("got");
         write_random_file(&value, len, len)?;
-        // A text, so that redis-cli's own output adds only a line end.
+        // The value is text, so that redis-cli's output differs by the line end only.
         let text: String = fs::read(&value)?
             .iter()
             .map(|b| char::from(b'a' + b % 26))
@@ -301,7 +301,7 @@ pub fn redis_values() -> Outcome {
     Ok(())
 }
 
-/// memcached with four threads: descriptors cross threads.
+/// memcached with four threads, in which descriptors pass from thread to thread.
 pub fn memcached_four_threads() -> Outcome {
     require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -313,7 +313,7 @@ pub fn memcached_four_threads() -> Outcome {
         .program(Side::Client, "memcaslap")
         .arg("-s")
         .arg(format!("{SERVER}:11211"));
-    // -v 0.2: a fifth of the values is compared with what was set.
+    // -v 0.2 compares a fifth of the values with the stored ones.
     let finished = client
         .args("-T 2 -c 16 -t 5s -v 0.2")
         .run(Duration::from_secs(40))?;
@@ -325,7 +325,7 @@ pub fn memcached_four_threads() -> Outcome {
     Ok(())
 }
 
-/// Demands operations, and no value that came back wrong.
+/// Demands operations, and no value that differs.
 fn check_memcaslap(text: &str) -> Outcome {
     let number = |name: &str| -> Option<u64> {
         let line = text
@@ -350,8 +350,9 @@ fn check_memcaslap(text: &str) -> Outcome {
     Ok(())
 }
 
-/// BEAM accepts first and waits afterwards; one thread adds with EPOLLONESHOT to the epoll instance
-/// where another one sleeps. It copies the options of its listener to each connection.
+/// BEAM accepts a connection before it waits for one. One thread adds descriptors with EPOLLONESHOT
+/// to the epoll instance in which another one sleeps. BEAM copies the listener's options to each
+/// connection.
 pub fn erlang_echo() -> Outcome {
     require_tools(&["erl", "erlc"])?;
     let wire = Wire::new()?;

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several tests.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -7,7 +7,7 @@ use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, ensure, tools::patience, wire::SERVER,
 };
 
-/// Enough for any short program.
+/// Time limit of a short program.
 pub const SHORT: Duration = Duration::from_secs(20);
 
 /// Runs `ip` with these arguments at one side.
@@ -16,7 +16,7 @@ pub fn ip(wire: &Wire, side: Side, arguments: &str) -> Outcome {
     ip.run(SHORT).map(drop)
 }
 
-/// An echo server on the server's side, on either stack, ready.
+/// Starts an echo server on the server's side, on either stack, and waits until it is ready.
 pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire
         .load_tool(Side::Server, "echo-server")?
@@ -25,7 +25,7 @@ pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<
     wire.start_server(server, service, port)
 }
 
-/// An echo client of one side that connects to the server's address.
+/// Returns an echo client of one side that connects to the server's address.
 pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> {
     let to = format!("{SERVER}:{port}");
     Ok(wire
@@ -34,15 +34,15 @@ pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> 
         .arg(to))
 }
 
-/// wrk, which counts a request that takes longer than two seconds as failed: on a slow machine they
-/// are more.
+/// Returns wrk with a longer time limit on slow machines, since wrk counts a request of more than
+/// two seconds as failed.
 pub fn wrk(wire: &Wire, side: Side) -> Program {
     let timeout = 2 * patience();
     let wrk = wire.program(side, "wrk").arg("--timeout");
     wrk.arg(format!("{timeout}s"))
 }
 
-/// Demands that a load client's line shows work and no failure.
+/// Demands that a load client's result shows work and no failure.
 pub fn check_load(line: &Value) -> Outcome {
     ensure!(line["errors"] == 0, "connections failed: {line}");
     ensure!(
@@ -52,7 +52,7 @@ pub fn check_load(line: &Value) -> Outcome {
     Ok(())
 }
 
-/// Demands equal files.
+/// Demands that two files are equal.
 pub fn check_same(one: &Path, other: &Path) -> Outcome {
     let (a, b) = (fs::read(one)?, fs::read(other)?);
     ensure!(
@@ -71,7 +71,7 @@ pub fn check_same(one: &Path, other: &Path) -> Outcome {
     Ok(())
 }
 
-/// Demands that the kernel has no connection on `port` while a client of it is at work.
+/// Demands that the kernel has no connection on `port` while a client of that port is at work.
 pub fn check_not_in_kernel(wire: &Wire, port: u16) -> Outcome {
     let count = wire.kernel_connections(Side::Server, port)?;
     ensure!(

@@ -2,9 +2,9 @@
  * Clients that wait for an answer and send nothing. Arguments: address, port, connections,
  * seconds, local port or 0, and the call in which they wait: poll, select, epoll (one thread,
  * without a limit) or recv (a thread for each). Each client echoes a byte, and waits. Prints
- * "waiting" when all do, and, when none waits any more or the time is over, a line with how they
- * fared: "reset N ended N silent N". With a local port, the one client comes back from the same
- * port after its reset, echoes for the seconds, and the line is "served N".
+ * "waiting" when all clients wait. When none waits any more, or the time is over, prints the
+ * results: "reset N ended N silent N". With a local port, the single client connects again from
+ * that port after its reset, echoes for the given seconds, and prints "served N".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -75,7 +75,7 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The client comes back from the same port, and is served. */
+/* Connects again from the same port and demands an echo. */
 static void come_back(int seconds)
 {
 	long end = now_ms() + 1000L * seconds, served = 0;
@@ -90,7 +90,7 @@ static void come_back(int seconds)
 
 static int reset, ended, left;
 
-/* Something came for a client: it is the end of its connection. */
+/* Counts an event of a client, which is the end of its connection. */
 static void look(struct pollfd *client, int flags)
 {
 	char byte;
@@ -135,7 +135,7 @@ static void wait_in_select(int count, long end)
 	}
 }
 
-/* In one sleep, without a limit: nothing but the end of a connection wakes the thread. */
+/* Waits in one sleep without a limit: only the end of a connection wakes the thread. */
 static void *wait_in_epoll(void *argument)
 {
 	int epoll = epoll_create1(0), count = *(int *)argument;

@@ -1,4 +1,4 @@
-//! Clients that wait for an answer, and send nothing, when a service dies: each of them is told.
+//! Clients that wait for an answer, and send nothing, when a service dies: each of them is reset.
 
 use std::{
     fmt::Display,
@@ -17,9 +17,9 @@ use tidelane_tests::{
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 const PORT: u16 = 7000;
-/// A peer is told within this time.
-const TOLD_MAX: Duration = Duration::from_secs(2);
-/// Clients give up waiting after this time.
+/// Time limit for the reset of a peer.
+const RESET_MAX: Duration = Duration::from_secs(2);
+/// Time after which clients give up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The clients of `waiting.c`, compiled.
@@ -39,7 +39,7 @@ impl Waiting {
         program.arg(PATIENCE.as_secs()).arg(0)
     }
 
-    /// Clients of the client's side that wait in `poll`.
+    /// Returns clients of the client's side that wait in `poll`.
     fn pollers(&self, wire: &Wire, server: impl Display, count: usize) -> Program {
         self.clients(wire, Side::Client, server, count).arg("poll")
     }
@@ -60,8 +60,8 @@ fn kill(service: &Service) -> Outcome {
     wait_until(SHORT, "the end of the service", || Ok(!service.alive()))
 }
 
-/// So many clients are reset, the last of them `within` this time from now.
-fn check_told(clients: Running, count: usize, within: Duration) -> Outcome {
+/// Demands that `count` clients are reset, the last of them `within` this time from now.
+fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     let began = Instant::now();
     let finished = clients.wait(PATIENCE + SHORT)?.success()?;
     let took = began.elapsed();
@@ -72,7 +72,7 @@ fn check_told(clients: Running, count: usize, within: Duration) -> Outcome {
     Ok(())
 }
 
-/// Clients on the kernel, over both versions of IP: a server's service dies.
+/// The service of a server dies. Its clients are on the kernel, over both versions of IP.
 pub fn peers_of_a_dead_service_are_told() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -83,11 +83,11 @@ pub fn peers_of_a_dead_service_are_told() -> Outcome {
     let v4 = start(waiting.pollers(&wire, SERVER, 3))?;
     let v6 = start(waiting.pollers(&wire, SERVER_V6, 3))?;
     kill(&service)?;
-    check_told(v4, 3, TOLD_MAX)?;
-    check_told(v6, 3, TOLD_MAX)
+    check_reset(v4, 3, RESET_MAX)?;
+    check_reset(v6, 3, RESET_MAX)
 }
 
-/// A server on the kernel that waits for requests: the service of its clients dies.
+/// The service of clients dies. Their server, on the kernel, waits for requests.
 pub fn servers_are_told_of_dead_clients() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -100,13 +100,13 @@ pub fn servers_are_told_of_dead_clients() -> Outcome {
         "no connections"
     );
     kill(&service)?;
-    check_told(clients, 20, TOLD_MAX)?;
-    wait_until(TOLD_MAX, "the server's connections to end", || {
+    check_reset(clients, 20, RESET_MAX)?;
+    wait_until(RESET_MAX, "the server's connections to end", || {
         Ok(wire.kernel_connections(Side::Server, PORT)? == 0)
     })
 }
 
-/// Thousands of them, which waited for some time.
+/// Thousands of clients that have waited for some time are reset.
 pub fn many_peers_are_told() -> Outcome {
     const COUNT: usize = 8000;
     let wire = Wire::new()?;
@@ -116,11 +116,11 @@ pub fn many_peers_are_told() -> Outcome {
     let clients = start(waiting.pollers(&wire, SERVER, COUNT))?;
     std::thread::sleep(Duration::from_secs(1));
     kill(&service)?;
-    check_told(clients, COUNT, TOLD_MAX)
+    check_reset(clients, COUNT, RESET_MAX)
 }
 
-/// Clients on Tidelane: their own service dies, that of the server, or both at once, in whatever
-/// call they wait.
+/// Clients on Tidelane learn of the death of their own service, of the server's, or of both at
+/// once, in whatever call they wait.
 pub fn programs_whose_service_dies_are_told() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
         for how in ["poll", "select", "epoll", "recv"] {
@@ -136,15 +136,15 @@ pub fn programs_whose_service_dies_are_told() -> Outcome {
             if server_dies {
                 far.kill()?;
             }
-            check_told(clients, 20, TOLD_MAX)
+            check_reset(clients, 20, RESET_MAX)
                 .map_err(|stop| Stop::Fail(format!("{how}: {stop:?}")))?;
         }
     }
     Ok(())
 }
 
-/// Both ends are on Tidelane and at work. Both services die, one shortly after the other: the
-/// clients come back, on the kernel, and none waits for ever.
+/// Both ends are on Tidelane and transfer data. Both services die, one shortly after the other. The
+/// clients connect again, on the kernel, and none hangs.
 pub fn clients_at_work_outlive_both_services() -> Outcome {
     for round in 0..8 {
         let wire = Wire::new()?;
@@ -176,8 +176,8 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
     Ok(())
 }
 
-/// A client comes back from the same port, to the kernel's listener, at once: its connection is not
-/// disturbed by what is sent because of the first one.
+/// A client connects again from the same port, to the kernel's listener, at once. The segments that
+/// are sent because of the first connection do not disturb the new one.
 pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -200,7 +200,7 @@ pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
     Ok(())
 }
 
-/// Where one of twenty frames is lost, a client may have to wait for the next segment.
+/// Where one of twenty frames is lost, a client may have to wait for a retransmitted segment.
 pub fn peers_are_told_through_loss() -> Outcome {
     const COUNT: usize = 100;
     let impairment = Impairment {
@@ -213,10 +213,10 @@ pub fn peers_are_told_through_loss() -> Outcome {
     let _server = echo_server(&wire, Some(&service), PORT)?;
     let clients = start(waiting.pollers(&wire, SERVER, COUNT))?;
     kill(&service)?;
-    check_told(clients, COUNT, Duration::from_secs(17))
+    check_reset(clients, COUNT, Duration::from_secs(17))
 }
 
-/// `tidelane down` resets them itself, and nothing follows.
+/// `tidelane down` resets the connections itself, and nothing is sent afterwards.
 pub fn a_service_that_ends_tells_its_peers() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -224,7 +224,7 @@ pub fn a_service_that_ends_tells_its_peers() -> Outcome {
     let _server = echo_server(&wire, Some(&service), PORT)?;
     let clients = start(waiting.pollers(&wire, SERVER, 100))?;
     service.down()?;
-    check_told(clients, 100, TOLD_MAX)?;
+    check_reset(clients, 100, RESET_MAX)?;
     let load = echo_client(&wire, Side::Client, PORT)?.args("--seconds 0.3");
     check_load(&load.run(SHORT)?.json()?)
 }

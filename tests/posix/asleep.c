@@ -1,4 +1,4 @@
-/* One thread sleeps for what another one arms: add and modify while a wait is under way. */
+/* A thread sleeps in a wait while another thread adds or modifies descriptors. */
 #include "posix.h"
 
 static int add(int epfd, int fd, unsigned bits, unsigned data)
@@ -13,7 +13,7 @@ static int modify(int epfd, int fd, unsigned bits, unsigned data)
 	return epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* A thread that waits once, for ever, and says what it saw. */
+/* A thread that waits once without a limit, and prints the events. */
 struct sleeper {
 	pthread_t thread;
 	volatile pid_t tid;
@@ -51,7 +51,7 @@ static const unsigned kinds[] = {
 	EPOLLIN | EPOLLET | EPOLLONESHOT,
 };
 
-/* A connection that is readable when it is added, again when it is armed again, and later. */
+/* A connection that is readable when it is added, when it is armed again, and later. */
 void armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -91,7 +91,7 @@ static void accept_one(int listener)
 	close(fd);
 }
 
-/* The same with a listener, which was asked for a connection before. */
+/* The same for a listener on which accept was called before. */
 void listener_armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -119,7 +119,7 @@ void listener_armed_while_asleep(void)
 	}
 }
 
-/* As BEAM does: accept first, and add the listener when there was no connection. */
+/* accept comes first, and the listener is added when there was no connection, as BEAM does. */
 void accept_then_wait(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
@@ -137,7 +137,7 @@ void accept_then_wait(void)
 	}
 	peer_connects(port);
 	say_woken(&sleeper);
-	/* A call that does not sleep sees it, too. */
+	/* A wait that does not sleep reports the connection, too. */
 	accept_one(listener);
 	must(modify(epfd, listener, EPOLLIN, 9) == 0);
 	for (int round = 0; round < 3; round++) {
@@ -158,7 +158,7 @@ static void *accept_twice(void *arg)
 	return NULL;
 }
 
-/* A thread sleeps in accept; the listener comes into an epoll instance where nobody waits. */
+/* A thread sleeps in accept while the listener is added to an epoll instance without a waiter. */
 void accepting_while_added(void)
 {
 	int port, listener = own_listener(0, &port), epfd = epoll_create1(0);
@@ -199,10 +199,8 @@ static void start_poller(struct poller *poller, int fd, int selects)
 	await_asleep(poller->tid);
 }
 
-/*
- * Threads sleep in poll and select for a descriptor that another thread adds to an epoll instance,
- * where a third one waits: all of them wake.
- */
+/* Threads sleep in poll and select for a descriptor that another thread adds to an epoll instance,
+ * in which a third thread waits. All of them wake. */
 void polled_while_added(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -238,7 +236,7 @@ static void *sleep_and_read(void *arg)
 	return NULL;
 }
 
-/* Several threads wait at one instance: as many wake as there are connections with news. */
+/* Several threads wait in one epoll instance: as many wake as connections are ready. */
 void several_asleep(void)
 {
 	enum { COUNT = 4 };
@@ -263,7 +261,7 @@ void several_asleep(void)
 	say("all woken");
 }
 
-/* One report per arming, whichever stack has the connection. */
+/* A listener with EPOLLONESHOT is reported once per arming, whichever stack has the connection. */
 void one_shot_listener(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);

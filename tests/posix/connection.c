@@ -1,4 +1,4 @@
-/* Opening, names, options. */
+/* Opening connections, addresses, and options. */
 #include "posix.h"
 
 void blocking_connect(void)
@@ -23,7 +23,7 @@ void blocking_connect(void)
 	show(close(fd));
 }
 
-/* A connect that does not wait is under way, however soon the peer's answer is there. */
+/* A non-blocking connect returns EINPROGRESS, however soon the peer answers. */
 void connects_at_once(void)
 {
 	int listener, others = 0;
@@ -169,7 +169,7 @@ void timeouts(void)
 	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
 	show(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time));
 	show(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
-	/* The kernel rounds to its ticks. */
+	/* The kernel rounds to its timer ticks. */
 	say("time %ld %d %u", (long)got.tv_sec, got.tv_usec >= 49000 && got.tv_usec <= 56000, len);
 	long begin = now_ms();
 	show(read(fd, bytes, 1));

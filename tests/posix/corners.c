@@ -1,4 +1,5 @@
-/* Corners: options, flags, vectors, readiness of what is not connected, nested instances. */
+/* Corner cases: options, flags, vectors, readiness of unconnected sockets, nested epoll
+ * instances. */
 #include "posix.h"
 
 static int number_of(int fd, int level, int name)
@@ -13,7 +14,7 @@ static int set(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* Numbers that the kernel takes, and those that it refuses. */
+/* Option values that the kernel accepts, and values that it refuses. */
 void option_ranges(void)
 {
 	static const struct {
@@ -49,7 +50,7 @@ static void say_congestion(int fd, socklen_t room)
 	say("congestion %d, %u bytes, %.*s", result, len, (int)len, result ? "" : name);
 }
 
-/* The name that was set is the one in use. */
+/* TCP_CONGESTION returns the name that was set. */
 void congestion_names(void)
 {
 	int other, fd = accepted(0, &other), port, listener = own_listener(0, &port);
@@ -61,7 +62,7 @@ void congestion_names(void)
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "no-such-thing", 13));
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "", 0));
 	say_congestion(fd, 16);
-	/* A listener's is its connections'. */
+	/* Connections inherit the listener's algorithm. */
 	show(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
 	want_connections(listener);
 	peer_connects(port);
@@ -69,7 +70,7 @@ void congestion_names(void)
 	say_congestion(fd, 16);
 }
 
-/* Numbers of tcp_info that cannot be anything else. */
+/* Fields of tcp_info with known values. */
 void info_numbers(void)
 {
 	int other, fd = accepted(0, &other);
@@ -92,7 +93,7 @@ void info_numbers(void)
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
 	say("reordering %u, sent again now %u", info.tcpi_reordering, info.tcpi_retrans);
-	/* What <netinet/tcp.h> does not have yet, by offset. */
+	/* Fields that <netinet/tcp.h> lacks, by offset. */
 	unsigned char all[236];
 	uint64_t pacing, sent, again;
 	uint32_t seen, windows[2];
@@ -107,7 +108,7 @@ void info_numbers(void)
 	say("reordering seen %u, windows %d %d", seen, windows[0] > 0, windows[1] > 0);
 }
 
-/* Vectors: many parts, empty parts, impossible numbers of parts. */
+/* Vectors with many parts, with empty parts, and with impossible numbers of parts. */
 void vectors(void)
 {
 	int other, fd = accepted(0, &other);
@@ -142,7 +143,7 @@ void vectors(void)
 	show(fsync(fd));
 }
 
-/* What recv's flags do to each other. */
+/* Combinations of recv's flags. */
 void receive_flags(void)
 {
 	int other, fd = accepted(0, &other);
@@ -178,7 +179,7 @@ void receive_flags(void)
 	show(recv(fd, bytes, 8, MSG_DONTWAIT));
 }
 
-/* What accept4 sets, and what it does not take over. */
+/* Flags that accept4 sets, and flags that it does not inherit. */
 void accept_flags(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
@@ -210,7 +211,7 @@ void accept_flags(void)
 	say("length %u, port %d, rest %d", len, ntohs(own.sin_port) == port, own.sin_zero[0]);
 }
 
-/* Names of sockets in each state. */
+/* getsockname and getpeername in each state. */
 void names(void)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET};
@@ -253,7 +254,7 @@ static int state_of(int fd)
 	return info.tcpi_state;
 }
 
-/* Each order of shutting down. */
+/* shutdown in each order. */
 void shutdown_states(void)
 {
 	static const int orders[][2] = {{SHUT_RD, SHUT_WR}, {SHUT_WR, SHUT_RD},
@@ -266,7 +267,7 @@ void shutdown_states(void)
 			say_poll(fd);
 			ssize_t sent = send(fd, "x", 1, MSG_NOSIGNAL);
 			say("send %zd %s", sent, sent < 0 ? strerrorname_np(errno) : "");
-			/* What nobody has read would make a reset of the peer's close. */
+			/* Unread data would turn the peer's close into a reset. */
 			if (sent > 0)
 				must(peer_receives(other, 1, ANY_BYTES).first == 1);
 			show(recv(fd, &byte, 1, MSG_DONTWAIT));
@@ -293,7 +294,7 @@ static void *shut_later(void *arg)
 	return NULL;
 }
 
-/* A thread that sleeps in read wakes when another one shuts the connection down. */
+/* A thread that sleeps in read wakes when another thread shuts the connection down. */
 void shutdown_wakes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -310,7 +311,7 @@ void shutdown_wakes(void)
 	pthread_join(thread, NULL);
 }
 
-/* poll and select of nothing, of too much, and of what is no descriptor. */
+/* poll and select without descriptors, with too many, and with invalid ones. */
 void poll_errors(void)
 {
 	int other, fd = accepted(0, &other);
@@ -343,7 +344,7 @@ void poll_errors(void)
 	say("%s |%s", events_text(twice[0].revents), events_text(twice[1].revents));
 }
 
-/* What epoll refuses. */
+/* Errors of epoll_ctl. */
 void epoll_errors(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0), outer = epoll_create1(0);
@@ -377,7 +378,7 @@ void epoll_errors(void)
 	show(epoll_ctl(outer, EPOLL_CTL_ADD, fd, &event));
 }
 
-/* A timeout that is not there, and one that is too long for a timeval. */
+/* A missing timeout, and one that is too long for a timeval. */
 void timeout_values(void)
 {
 	int other, fd = accepted(0, &other);
@@ -405,7 +406,7 @@ void timeout_values(void)
 	show(recv(fd, bytes, 1, 0));
 }
 
-/* Every descriptor of both programs is closed, but those that they talk over. */
+/* Closes every descriptor of both programs except those between them. */
 void peer_closes_all(void)
 {
 	int port, listener = own_listener(0, &port);

@@ -1,7 +1,7 @@
-/* Bytes: reading, writing, flags, ends. */
+/* Data: reading, writing, flags, and the end of the stream. */
 #include "posix.h"
 
-/* Both names, a request and a reply, an orderly end. */
+/* Addresses, a request and a reply, and an orderly end. */
 void basics(void)
 {
 	int other, fd = accepted(SOCK_CLOEXEC, &other);
@@ -30,7 +30,7 @@ void basics(void)
 	show(close(fd));
 }
 
-/* EAGAIN here, EAGAIN there. */
+/* EAGAIN for reads and for writes. */
 void nonblocking(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), port, on = 0;
@@ -60,7 +60,7 @@ void nonblocking(void)
 	say("peer got all %d %ld", got.first == total, got.second);
 }
 
-/* Every way to read and write. */
+/* Every call that reads or writes. */
 void messages(void)
 {
 	int other, fd = accepted(0, &other);
@@ -147,7 +147,7 @@ static void on_pipe(int signal)
 	pipes += signal == SIGPIPE;
 }
 
-/* Half-closed connections, and writing where nobody reads. */
+/* Half-closed connections, and writing to a peer that has closed. */
 void shutdowns(void)
 {
 	int other, fd = accepted(0, &other);
@@ -187,7 +187,7 @@ void shutdowns(void)
 	show(read(fresh, bytes, 1));
 }
 
-/* The peer resets: once ECONNRESET, then the end. */
+/* The peer resets: ECONNRESET once, then the end of the stream. */
 void resets(void)
 {
 	int other, error = -1, fd = accepted(0, &other);
@@ -228,7 +228,7 @@ void resets(void)
 	show(getpeername(fd, (void *)&name, &len));
 	close(fd);
 
-	/* We reset. */
+	/* A reset by this side. */
 	fd = accepted(0, &other);
 	struct linger at_once = {.l_onoff = 1};
 	show(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
@@ -237,7 +237,7 @@ void resets(void)
 	say("peer got %ld %s", got.first, strerrorname_np(got.second));
 }
 
-/* We reset, after text that the peer gets: by SO_LINGER, and as we have not read all. */
+/* A reset by this side after data that the peer must get: by SO_LINGER, and by unread data. */
 void resets_after_text(void)
 {
 	struct linger at_once = {.l_onoff = 1};
@@ -263,7 +263,7 @@ static void *write_much(void *arg)
 	return NULL;
 }
 
-/* Much in both directions at once, blocking, two threads on one socket. */
+/* Bulk data in both directions at once, blocking, with two threads on one socket. */
 void bulk(void)
 {
 	int other, fd = accepted(0, &other);
@@ -279,7 +279,7 @@ void bulk(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* What ioctl counts. */
+/* The counts of FIONREAD and SIOCOUTQ. */
 void counts(void)
 {
 	int other, count = -1, fd = accepted(0, &other);

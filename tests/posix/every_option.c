@@ -1,4 +1,4 @@
-/* Every option of a TCP socket that Linux has, asked for and set. */
+/* Every option of a TCP socket in Linux, read and set. */
 #include "posix.h"
 
 /* One more than the largest number of each level in Linux 6.18. */
@@ -12,11 +12,9 @@ static const struct level {
 	{"TCP", IPPROTO_TCP, 46},
 };
 
-/*
- * Options with an effect that the service does not have, or that no two connections agree on. The
- * service refuses to set the former on a connection; a socket that sets them before stays with the
- * kernel.
- */
+/* Options with an effect that the service does not implement, and options whose values differ
+ * between connections. The service refuses to set the former on a connection; a socket that sets
+ * them before it connects stays with the kernel. */
 static const struct {
 	int level, name, asked;
 } left_out[] = {
@@ -79,7 +77,7 @@ static void set(const char *what, int fd, const struct level *level, int name)
 	say("%s set %s %d: %s", what, level->name, name, result ? strerrorname_np(errno) : "done");
 }
 
-/* Of a connection, which the service has. */
+/* Options of an accelerated connection. */
 void every_option(void)
 {
 	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
@@ -97,7 +95,7 @@ void every_option(void)
 	}
 }
 
-/* As proxies do it: the address is bound, and the port chosen by connect. */
+/* The address is bound, and connect chooses the port, as proxies do. */
 void bound_without_port(void)
 {
 	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -1,4 +1,4 @@
-/* TCP Fast Open: text that goes with SYN, at both ends. */
+/* TCP Fast Open: data in the SYN, at both ends. */
 #include "posix.h"
 
 #define SYN_DATA 32 /* TCPI_OPT_SYN_DATA */
@@ -39,7 +39,7 @@ static void try_values(const char *where, int fd)
 			say("%s: a key of %d bytes", where, len);
 }
 
-/* Numbers that the kernel takes or refuses. */
+/* Option values that the kernel accepts or refuses. */
 void fast_open_options(void)
 {
 	int port, other, fresh = socket(AF_INET, SOCK_STREAM, 0);
@@ -53,7 +53,7 @@ void fast_open_options(void)
 	try_values("accepted", accepted(0, &other));
 }
 
-/* A listener of the peer's that takes text with SYN, and knows us. */
+/* Returns a listener of the peer that accepts data in SYNs, and whose cookie we have. */
 static struct sockaddr_in fast_listener(int *listener)
 {
 	struct sockaddr_in name = peer_listener(listener);
@@ -82,7 +82,7 @@ static int events_now(int fd)
 	return entry.revents;
 }
 
-/* The `count` bytes that were sent have arrived, and SYN had some of them. */
+/* Returns true if the `count` sent bytes have arrived, some of them in the SYN. */
 static int check_arrived(int fd, int listener, long count)
 {
 	int other = peer_must("accept %d", listener);
@@ -111,7 +111,7 @@ static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t cou
 	return sendfile(fd, fileno(file), &offset, count);
 }
 
-/* connect returns at once, and SYN goes with the first write, whichever call that is. */
+/* connect returns at once, and the SYN leaves with the first write, by any call. */
 void fast_open_deferred(void)
 {
 	int listener;
@@ -140,7 +140,7 @@ void fast_open_deferred(void)
 	}
 }
 
-/* Those that wait for a deferred connection in epoll, and those that never write. */
+/* Programs that wait in epoll for a deferred connection, and programs that never write. */
 void fast_open_unwritten(void)
 {
 	int listener, epfd = epoll_create1(0);
@@ -211,7 +211,8 @@ void fast_open_sendto(void)
 	close(fd);
 	peer_must("close %d", other);
 
-	/* More than SYN carries: a call that waits sends all, another one what SYN carries. */
+	/* More data than the SYN carries: a blocking call sends all, a non-blocking one what
+	 * fits. */
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	show(sendto(fd, bytes, 20000, MSG_FASTOPEN, (void *)&name, sizeof name));
 	other = check_arrived(fd, listener, 20000);
@@ -225,7 +226,7 @@ void fast_open_sendto(void)
 	peer_must("close %d", other);
 }
 
-/* Our listener takes text with SYN. */
+/* A listener of this program accepts data in SYNs. */
 void fast_open_accepted(void)
 {
 	for (int late = 0; late < 2; late++) {

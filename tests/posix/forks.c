@@ -1,7 +1,7 @@
 /* Connections that several processes hold. */
 #include "posix.h"
 
-/* Ends the child without the peer's stream of commands, which is the parent's. */
+/* Ends the child without flushing the command stream to the peer, which belongs to the parent. */
 #define CHILD_ENDS(status) _exit(status)
 
 static int status_of(pid_t child)
@@ -38,7 +38,7 @@ static void listen_until_killed(int port, int told)
 	pause();
 }
 
-/* The port of a listener whose process was killed is free when that is known to the parent. */
+/* The port of a killed process' listener is free as soon as the parent knows of the death. */
 void killed_listener(void)
 {
 	int told[2], port = 0, in_use = 0, result;
@@ -56,14 +56,14 @@ void killed_listener(void)
 	say("in use %d", in_use);
 }
 
-/* Parent accepts, child serves, parent closes. */
+/* The parent accepts, the child serves, and the parent closes. */
 void fork_serves(void)
 {
 	int port, listener = own_listener(0, &port);
 	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
-		/* Some of it is there before the fork, some is read before it. */
+		/* Some data arrives before the fork, and some is read before it. */
 		peer_sends(other, 5000, 1);
 		int fd = accept(listener, NULL, NULL);
 		must(fd >= 0);
@@ -90,7 +90,7 @@ void fork_serves(void)
 	}
 }
 
-/* A child that has everything, uses nothing and ends, in each way: what redis does to save. */
+/* A child inherits all connections, uses none and ends in one of several ways, as redis saves. */
 void fork_saves(void)
 {
 	enum { N = 5 };
@@ -126,7 +126,7 @@ void fork_saves(void)
 		close(go[0]);
 		close(go[1]);
 	}
-	/* The one that the parent closed while the child had it. */
+	/* The connection that the parent closed while the child had it. */
 	struct answer got = peer_receives(others[0], -1, 0);
 	say("peer got %ld %ld", got.first, got.second);
 	for (int i = 1; i < N; i++) {
@@ -137,7 +137,7 @@ void fork_saves(void)
 	}
 }
 
-/* Open as long as anybody has it open. */
+/* A connection stays open as long as any process has it open. */
 void fork_keeps_open(void)
 {
 	int other, go[2], fd = accepted(0, &other);
@@ -160,7 +160,7 @@ void fork_keeps_open(void)
 	give_byte(go[1]);
 	got = peer("join %ld", job);
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
-	/* And the other way round. */
+	/* The same with the roles exchanged. */
 	fd = accepted(0, &other);
 	child = fork();
 	if (child == 0) {
@@ -179,7 +179,7 @@ void fork_keeps_open(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* In turn: each takes it from the other. */
+/* Both processes use the connection in turn. */
 void fork_takes_turns(void)
 {
 	int other, there[2], back[2], fd = accepted(0, &other);
@@ -213,7 +213,7 @@ void fork_takes_turns(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* One process sits in read, the other one writes: the oldest kind of terminal program. */
+/* One process reads and the other one writes, as in a simple terminal program. */
 void fork_reads_and_writes(void)
 {
 	int other, fd = accepted(0, &other), heard[2];
@@ -239,7 +239,7 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
-/* Both sit in read: each byte goes to one of them. */
+/* Both processes sleep in read: each byte goes to one of them. */
 void fork_both_read(void)
 {
 	int other, fd = accepted(0, &other), sums[2];
@@ -275,7 +275,7 @@ void fork_both_read(void)
 	    status_of(children[1]));
 }
 
-/* What the parent wrote and the peer has not taken yet comes before what the child writes. */
+/* The parent's unacknowledged data precedes the child's data. */
 void fork_unacknowledged(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -308,7 +308,7 @@ void fork_unacknowledged(void)
 	    status_of(child));
 }
 
-/* As a daemon comes about: the child of the child has it. */
+/* A grandchild has the connection, as in a daemon. */
 void fork_twice(void)
 {
 	int other, fd = accepted(0, &other), done[2];
@@ -339,7 +339,7 @@ void fork_twice(void)
 	wait_byte(done[0]);
 }
 
-/* Names, options and states are the connection's, whoever asks. */
+/* Addresses, options and states are the same in both processes. */
 void fork_looks_the_same(void)
 {
 	int other, on = 1, fd = accepted(0, &other);
@@ -389,7 +389,7 @@ void fork_looks_the_same(void)
 	read_exactly(fd, 20, 2);
 }
 
-/* SO_LINGER of 0 resets when the last one closes, and not before. */
+/* SO_LINGER of 0 resets at the last close, and not before. */
 void fork_lingers(void)
 {
 	int other, go[2], fd = accepted(0, &other);
@@ -419,7 +419,7 @@ void fork_lingers(void)
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
 }
 
-/* The client's side: a connection that was opened here is used there. */
+/* A connection that the parent opened is used in the child. */
 void fork_connected(void)
 {
 	int other, fd = connected(&other);
@@ -439,7 +439,7 @@ void fork_connected(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Many at once, by epoll, with a child that made none of them. */
+/* A child serves many inherited connections by epoll. */
 void fork_serves_many(void)
 {
 	enum { N = 40 };
@@ -493,7 +493,7 @@ static void *echoes(void *arg)
 	return NULL;
 }
 
-/* A thread works on a connection while another one forks, again and again. */
+/* A thread uses a connection while another thread forks repeatedly. */
 void fork_beside_threads(void)
 {
 	int other, fd = accepted(0, &other);
@@ -515,7 +515,7 @@ void fork_beside_threads(void)
 	pthread_join(thread, NULL);
 }
 
-/* The connection is over when the child looks: what came before is still there, then the error. */
+/* The connection is over when the child uses it: it reads the earlier data, then the error. */
 void fork_after_the_end(void)
 {
 	for (int reset = 0; reset < 2; reset++) {

@@ -3,14 +3,12 @@
 
 #include "posix.h"
 
-/*
- * Connections that a case opens, and the least share of each of two listeners: the chance of less
- * is one in a billion.
- */
+/* Connections that a case opens, and the least share of each of two listeners. The probability of
+ * a smaller share is one in a billion. */
 #define MANY 64
 #define SHARE 8
 
-/* A listener of a group at `port`, or at a port of its own if that is 0. */
+/* Returns a listener of a group at `port`, or at a new port if `port` is 0. */
 static int member(int port, int *got)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -26,7 +24,7 @@ static int member(int port, int *got)
 	return fd;
 }
 
-/* Opens connections and sees to it that each is good for bytes. Counts those of each listener. */
+/* Opens connections, transfers data on each, and counts those of each listener. */
 static void open_and_count(int port, int count, const int *listeners, int *counts, int of)
 {
 	struct pollfd polled[4];
@@ -48,7 +46,7 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 	}
 }
 
-/* Each of two listeners gets its share; what is left of a group has all. */
+/* Each of two listeners gets its share; the last one of a group gets all connections. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
@@ -66,7 +64,7 @@ void group_shares(void)
 	say("shared again %d %d", counts[0] >= SHARE, counts[1] >= SHARE);
 }
 
-/* As servers do it: each process has a listener of its own. */
+/* Each process has a listener of its own, as in servers. */
 void group_of_processes(void)
 {
 	int port, listener = member(0, &port), ready[2], end[2], count[1] = {0};
@@ -123,7 +121,7 @@ static int choose_second(int fd)
 	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program);
 }
 
-/* A program chooses the listener. */
+/* A BPF program selects the listener. */
 void group_with_a_program(void)
 {
 	int port, listeners[2], counts[2] = {0};
@@ -137,7 +135,7 @@ void group_with_a_program(void)
 	say("%d %d", counts[0], counts[1]);
 }
 
-/* The backlog of a listener is what it was told last. */
+/* The backlog of a listener is that of the last listen. */
 void listen_again(void)
 {
 	int port, listener = member(0, &port), others[8];

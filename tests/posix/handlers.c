@@ -1,4 +1,4 @@
-/* Signal handlers that use sockets, or fork, wherever they interrupt their thread. */
+/* Signal handlers that use sockets, or fork, at any point of their thread. */
 #include "posix.h"
 
 enum { TICKS = 200 };
@@ -42,7 +42,7 @@ static int listens(void)
 	return fd;
 }
 
-/* A handler forks while its thread opens and closes listeners, and forks itself. */
+/* A handler forks while its thread opens and closes listeners, and forks. */
 void handler_forks(void)
 {
 	int other, fd = accepted(0, &other), fds[4] = {-1, -1, -1, -1};
@@ -76,7 +76,7 @@ static void write_here(int signal)
 	errno = before;
 }
 
-/* A handler writes to the connection that its thread is just writing to. */
+/* A handler writes to the connection to which its thread is writing. */
 void handler_writes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -105,7 +105,7 @@ static void jump_out(int signal)
 	siglongjmp(out, 1);
 }
 
-/* A handler leaves the call that it interrupts: what the call had locked is free again. */
+/* A handler jumps out of the call that it interrupts; the locks of the call are free again. */
 void handler_jumps_out(void)
 {
 	int other, fd = accepted(0, &other);

@@ -1,7 +1,7 @@
-//! The same C program on the kernel's stack and on Tidelane: what it sees must be the same.
+//! The same C program on the kernel's stack and on Tidelane. Its output must be the same.
 //!
 //! `cargo test -p tidelane-tests --test posix`, as root, after `make build`. POSIX_CASES="a b" runs
-//! only those of the cases of `posix.c`.
+//! only those cases of `posix.c`.
 
 use std::{
     fs,
@@ -19,12 +19,13 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER},
 };
 
-/// One case on one stack takes no longer: a hundred times what the slowest needs when all is idle.
+/// Time limit of a case on one stack: a hundred times the duration of the slowest on an idle
+/// machine.
 const CASE_MAX: Duration = Duration::from_secs(90);
-/// After so many cases without an end the others are not tried: the report must come in time.
+/// Limit of hanging cases, after which the others are skipped, so that the report comes in time.
 const HANGS_MAX: usize = 3;
-/// Cases that use the kernel's stack on purpose: in the others a fall-back is an error. (Whether
-/// anything listens at the interface's own address, the kernel knows best.)
+/// Cases that use the kernel's stack on purpose; in the others a fall back to the kernel is an
+/// error. (Only the kernel knows whether a program listens at the interface's own address.)
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
 const CASES: &[Case] = &[
@@ -65,7 +66,7 @@ impl Programs {
         let dir = tools::source_root().join("tests/posix");
         let programs = Self {
             posix: into.join("posix"),
-            // Not the name of a peer's socket: the stage waits for that to appear.
+            // Not the name of a peer's socket, whose appearance the stage waits for.
             peer: into.join("peer-program"),
         };
         let mut sources = Vec::new();
@@ -80,7 +81,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// The names of the cases that are wanted.
+    /// Returns the names of the selected cases.
     fn cases(&self) -> Result<Vec<String>, Stop> {
         if let Ok(wanted) = std::env::var("POSIX_CASES") {
             return Ok(wanted.split_whitespace().map(str::to_owned).collect());
@@ -93,7 +94,7 @@ impl Programs {
     }
 }
 
-/// Where the cases run, and where the peer does.
+/// The places of the cases and of the peer.
 struct Stage<'a> {
     wire: &'a Wire,
     programs: &'a Programs,
@@ -103,7 +104,7 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Both programs on the server's side, at this address.
+    /// Returns a stage with both programs on the server's side, at this address.
     fn of_one_host(wire: &'a Wire, programs: &'a Programs, address: Ipv4Addr) -> Self {
         Self {
             wire,
@@ -115,26 +116,26 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// On which stacks: the services of the case and of its peer, and what else is set for the case.
+/// The services of the case and of its peer, and further settings of the case.
 #[derive(Clone, Copy, Default)]
 struct Stacks<'a> {
     own: Option<&'a Service>,
     peer: Option<&'a Service>,
-    /// Options of `tidelane run`, for both.
+    /// Options of `tidelane run`, for both programs.
     run_options: &'a str,
     environment: &'a [(&'a str, &'a str)],
 }
 
-/// What a case saw.
+/// The output of a case.
 struct Seen {
     text: String,
     ended_well: bool,
-    /// Who was where, if it had to be killed.
+    /// The state of all threads, if the case hung.
     hung: Option<String>,
 }
 
 impl Stage<'_> {
-    /// A peer for one case: what a case leaves behind there, or breaks, goes with it.
+    /// Starts a peer for one case. Any state that a case leaves there ends with the peer.
     fn peer(&self, stacks: Stacks<'_>) -> Result<(PathBuf, Running), Stop> {
         static PEERS: AtomicU32 = AtomicU32::new(0);
         let number = PEERS.fetch_add(1, Ordering::Relaxed);
@@ -194,7 +195,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Where all programs of both ends are, and what the service knows: for a case without an end.
+    /// Returns the state of all programs at both ends, and of the service, for a case that hangs.
     fn situation(&self, stacks: Stacks<'_>) -> String {
         let mut text = format!("no end in {} s; at that time:\n", CASE_MAX.as_secs());
         for side in [Side::Server, Side::Client] {
@@ -213,7 +214,7 @@ impl Stage<'_> {
     }
 }
 
-/// Runs all cases in both ways and reports each difference, at once, in case this run is killed.
+/// Runs all cases in both ways. Reports each difference at once, in case this run is killed.
 fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome {
     let (mut failed, mut hung) = (Vec::new(), 0);
     let cases = stage.programs.cases()?;
@@ -238,7 +239,7 @@ fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome
     Err(Stop::Fail(format!("failed: {}", failed.join(" "))))
 }
 
-/// What is wrong with what a case saw, if anything.
+/// Returns the difference between two outputs, if there is one.
 fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
     if expected.ended_well && expected.hung.is_none() && expected.text == seen.text {
         return None;
@@ -259,8 +260,7 @@ fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
     Some(report)
 }
 
-/// The lines of both that are equal, the last few of them, and then as many of each as are needed
-/// to understand what went wrong.
+/// Returns the last equal lines, and the first different lines of each output.
 fn difference(expected: &str, seen: &str) -> String {
     const BEFORE: usize = 6;
     const SHOWN: usize = 40;
@@ -282,7 +282,7 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// A wire at both ends of which the kernel lets text go with SYN.
+/// Returns a wire on which the kernels at both ends allow data in SYNs.
 fn wire() -> Result<Wire, Stop> {
     let wire = Wire::new()?;
     for side in [Side::Server, Side::Client] {
@@ -291,7 +291,7 @@ fn wire() -> Result<Wire, Stop> {
     Ok(wire)
 }
 
-/// With the library preloaded and nothing to talk to, nothing changes.
+/// The library without a service changes nothing.
 fn without_a_service() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -307,7 +307,7 @@ fn without_a_service() -> Outcome {
     compare(&stage, Stacks::default(), preloaded)
 }
 
-/// Over the wire to a program on the kernel's stack.
+/// The peer runs on the kernel's stack, over the wire.
 fn kernel_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -326,7 +326,7 @@ fn kernel_peer() -> Outcome {
     compare(&stage, Stacks::default(), accelerated)
 }
 
-/// Both programs on one service: the memory wire.
+/// Both programs run on one service, over the local path.
 fn accelerated_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -340,7 +340,7 @@ fn accelerated_peer() -> Outcome {
     compare(&stage, Stacks::default(), accelerated)
 }
 
-/// Both programs on one service, over loopback.
+/// Both programs run on one service, over loopback.
 fn over_loopback() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;

@@ -1,4 +1,4 @@
-/* Several epoll instances: one of the moment, and one within another. */
+/* Several epoll instances: a temporary one, and one within another. */
 #include "posix.h"
 
 static int control(int epfd, int operation, int fd, unsigned bits, unsigned data)
@@ -12,8 +12,8 @@ static int wait_one(int epfd, struct epoll_event *event)
 	return epoll_wait(epfd, event, 1, PATIENCE);
 }
 
-/* One wait in an epoll instance of the moment, then the connection comes into one that stays: that
- * one reports what comes. */
+/* Waits once in a temporary epoll instance. Then the connection is added to a lasting one, which
+ * reports its events. */
 void epoll_of_the_moment(void)
 {
 	enum { N = 40 };
@@ -64,7 +64,7 @@ static void say_inner(void)
 	say_one("inner", inner, PATIENCE);
 }
 
-/* Of the kernel's descriptors, and while the thread sleeps. */
+/* With descriptors of the kernel, and while the thread sleeps. */
 static void nest_more(unsigned bits, int fd, int other)
 {
 	struct epoll_event event;

@@ -1,7 +1,7 @@
-/* Bytes that depend on their position, so that a lost, doubled or misplaced one is found. */
+/* Bytes that depend on their position, so that a lost, duplicated or misplaced byte is found. */
 #include <stddef.h>
 
-/* A receiver with this seed does not look at the bytes. */
+/* A receiver with this seed does not compare the bytes. */
 #define ANY_BYTES 4242u
 
 static inline unsigned char pattern_byte(unsigned seed, long position)

@@ -1,6 +1,6 @@
 /*
- * The other end of the tests: always on the kernel's stack, told what to do over a unix socket, one
- * line at a time, one line of answer each. Bytes are a pattern of their position and a seed.
+ * The other end of the tests, always on the kernel's stack. It executes commands from a unix socket;
+ * each is a line, and so is each answer. Data is a pattern of its position and a seed.
  *
  *   peer UNIX_PATH ADDRESS
  */
@@ -56,7 +56,7 @@ static void *send_all(void *arg)
 	return NULL;
 }
 
-/* Receives `count` bytes, or all until the end if it is negative. */
+/* Receives `count` bytes, or all until the end if `count` is negative. */
 static void *receive_all(void *arg)
 {
 	struct job *job = arg;
@@ -79,7 +79,7 @@ static void *receive_all(void *arg)
 	return NULL;
 }
 
-/* As send_all, in writes of which the last byte each is urgent. */
+/* Sends like send_all, in writes whose last byte is urgent. */
 static void *send_all_urgent(void *arg)
 {
 	struct job *job = arg;
@@ -108,7 +108,7 @@ static int do_urgent(FILE *out, int fd, long count, unsigned seed)
 	return fprintf(out, "ok %ld\n", (long)send(fd, bytes, count, MSG_NOSIGNAL | MSG_OOB));
 }
 
-/* Waits for urgent data; how many bytes are before the urgent one, and it. */
+/* Waits for urgent data. Prints the number of bytes before the urgent byte, and its value. */
 static int do_mark(FILE *out, int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLPRI};
@@ -163,7 +163,7 @@ static int do_connect(FILE *out, const char *address, int port)
 	return fprintf(out, "ok %d\n", fd);
 }
 
-/* Opens with as much of `count` bytes as SYN carries. */
+/* Connects with as much of `count` bytes as the SYN carries. */
 static int fast_connect(FILE *out, const char *address, int port, long count)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -220,7 +220,7 @@ static int reset(FILE *out, int fd)
 	return fprintf(out, "ok\n");
 }
 
-/* Closes whatever there is, in one of the ways that programs do it. */
+/* Closes all descriptors, in one of the ways that programs use. */
 static int close_all(FILE *out, int how)
 {
 	int last = fileno(out);
@@ -290,9 +290,9 @@ int main(int argc, char **argv)
 	if (argc != 3)
 		return 2;
 	own_address = argv[2];
-	/* A test that was killed does not wait for its answer. */
+	/* A killed test does not read its answer. */
 	signal(SIGPIPE, SIG_IGN);
-	/* The name that the tests wait for appears only once it can be connected to. */
+	/* The socket gets the name that the tests wait for once it listens. */
 	snprintf(name.sun_path, sizeof name.sun_path, "%s.new", argv[1]);
 	unlink(name.sun_path);
 	/* Tests leave connections behind. */

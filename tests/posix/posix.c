@@ -1,6 +1,6 @@
 /*
- * Test cases for POSIX sockets. Each prints what it sees; the lines must be the same on the
- * kernel's stack and on Tidelane.
+ * Test cases for POSIX sockets. The output of each case must be the same on the kernel's stack and
+ * on Tidelane.
  *
  *   POSIX_PEER=path POSIX_OWN_ADDRESS=a POSIX_PEER_ADDRESS=b posix CASE
  *   posix --list
@@ -52,7 +52,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "--list")) {
 			puts(cases[i].name);
 		} else if (!strcmp(argv[1], cases[i].name)) {
-			/* Whatever the case leaves behind can be ended together. */
+			/* Processes that the case leaves behind are in its process group, to be
+			 * ended together. */
 			setpgid(0, 0);
 			cases[i].run();
 			return 0;

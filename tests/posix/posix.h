@@ -1,4 +1,4 @@
-/* What the test cases share: the peer at the other end, and saying what happened. */
+/* Common functions of the test cases: commands to the peer, and output. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,10 +34,10 @@
 
 #include "pattern.h"
 
-/* One line of what this program sees; the runner compares these lines between the stacks. */
+/* Prints a line of output, which the runner compares between the stacks. */
 #define say(...) (printf(__VA_ARGS__), putchar('\n'), fflush(stdout))
 
-/* A call's result and error by name. */
+/* Prints a call's result, and its error by name. */
 #define show(call)                                                                     \
 	do {                                                                           \
 		errno = 0;                                                             \
@@ -45,7 +45,7 @@
 		say("%s = %ld %s", #call, result_, result_ < 0 ? strerrorname_np(errno) : ""); \
 	} while (0)
 
-/* The test cannot go on. */
+/* Ends the test, which cannot continue. */
 #define must(condition)                                                                \
 	do {                                                                           \
 		if (!(condition)) {                                                    \
@@ -55,10 +55,10 @@
 		}                                                                      \
 	} while (0)
 
-/* Milliseconds that something which must happen may take: much, as the machine may be busy. */
+/* Time limit in milliseconds for an expected event on a busy machine. */
 #define PATIENCE 60000
 
-/* Waits for something that this program cannot be woken for. */
+/* Polls a condition for which this program has no event. */
 #define await(condition)                                                                \
 	do {                                                                           \
 		long deadline_ = now_ms() + PATIENCE;                                  \
@@ -73,36 +73,34 @@ struct answer {
 	long first, second;
 };
 
-/* Tells the peer something. */
+/* Sends a command to the peer and returns its answer. */
 struct answer peer(const char *format, ...);
-/* As `peer`, and it must work. */
+/* Sends a command to the peer, which must succeed. */
 long peer_must(const char *format, ...);
-/* The peer sends, receives; the call returns when it is done. */
+/* Make the peer send or receive, and return when it has done so. */
 void peer_sends(int fd, long count, unsigned seed);
 struct answer peer_receives(int fd, long count, unsigned seed);
 
-/* A listener of ours on every address. */
+/* Returns a listener of this program on every address. */
 int own_listener(int flags, int *port);
-/* The peer connects to `port`; its descriptor. */
+/* Makes the peer connect to `port`, and returns the peer's descriptor. */
 int peer_connects(int port);
-/* A connection that we accepted, and the peer's end. */
+/* Returns an accepted connection, and the peer's end of it. */
 int accepted(int flags, int *peer_fd);
-/* A connection that we opened, and the peer's end. */
+/* Returns a connection that this program opened, and the peer's end of it. */
 int connected(int *peer_fd);
-/* The name of a listener of the peer's; its descriptor in `fd`. */
+/* Returns the address of a new listener of the peer, and its descriptor in `fd`. */
 struct sockaddr_in peer_listener(int *fd);
 
 void wait_readable(int fd);
-/* Waits until poll says all of `events`, of which POLLHUP and POLLERR need not be asked for. */
+/* Waits until poll reports all of `events`. POLLHUP and POLLERR need not be requested. */
 void await_events(int fd, short events);
-/*
- * Gives what is under way the time to arrive, so that most likely the next call is the first to see
- * it. What a case says must not depend on it: under load the time may not be enough.
- */
+/* Gives data in flight time to arrive, so that the next call most likely is the first to see it.
+ * The output of a case must not depend on this: on a busy machine the pause may be too short. */
 void pause_briefly(void);
 /* Waits until the thread `tid` of this process sleeps. */
 void await_asleep(pid_t tid);
-/* Says to the service that this process wants connections, without taking any. */
+/* Announces to the service that this process accepts connections, without accepting any. */
 void want_connections(int listener);
 void read_exactly(int fd, long count, unsigned seed);
 void write_exactly(int fd, long count, unsigned seed);

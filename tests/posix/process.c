@@ -32,7 +32,7 @@ void duplicates(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Programs that close whatever they find do not harm what comes later. */
+/* Programs that close all descriptors do not harm later sockets. */
 void closes_all(void)
 {
 	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port);
@@ -55,8 +55,8 @@ void closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Standard error is a connection, and the library has something to say: the connection cannot be
- * sent to another process. The peer sees nothing of that. */
+/* Standard error is a connection, and the library has a message, because the connection cannot be
+ * sent to another process. The peer must not receive the message. */
 void connection_as_standard_error(void)
 {
 	int other, pair[2], fd = accepted(0, &other), before = dup(2);
@@ -81,7 +81,7 @@ void connection_as_standard_error(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* A master that listens, a worker that accepts. */
+/* A master listens, and a worker accepts. */
 void forked_listener(void)
 {
 	int port, listener = own_listener(0, &port), ready[2];
@@ -118,7 +118,7 @@ void forked_listener(void)
 	read_exactly(fd, 10, 1);
 }
 
-/* A child that does nothing with its parent's connections does not disturb them. */
+/* A child that does not use its parent's connections does not disturb them. */
 void forked_connection(void)
 {
 	int other, status, fd = accepted(0, &other);
@@ -140,7 +140,7 @@ void forked_connection(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* What a program wrote before it ended arrives, however it ends. */
+/* Data that a program wrote before its end arrives, however it ends. */
 void ends(void)
 {
 	for (int how = 0; how < 3; how++) {
@@ -183,7 +183,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Accepted in one thread, served in others. */
+/* One thread accepts, and others serve. */
 void threads(void)
 {
 	int port, listener = own_listener(0, &port), epfds[2], others[8];
@@ -218,7 +218,7 @@ void threads(void)
 /* The C library takes thread-local variables from the stack; support.c has two large ones. */
 #define OWN_VARIABLES (129 << 10)
 
-/* Accepts, answers and closes with a quarter of the stack taken by a buffer. */
+/* Accepts, answers and closes while a buffer occupies a quarter of the stack. */
 static void *serve_on_small_stack(void *listener)
 {
 	char buffer[LARGE_BUFFER];
@@ -232,7 +232,7 @@ static void *serve_on_small_stack(void *listener)
 	return NULL;
 }
 
-/* Threads of servers have small stacks. */
+/* Servers whose threads have small stacks. */
 void small_stack(void)
 {
 	int port, listener = own_listener(0, &port);
@@ -259,14 +259,14 @@ static void write_in_handler(int signal)
 	handled = write(signal_fd, text, sizeof text) == sizeof text && signal == SIGUSR1;
 }
 
-/* The first write to a connection, in a handler on a signal stack of the usual size. */
+/* The first write to a connection, in a handler on a signal stack of the default size. */
 void signal_stack(void)
 {
 	long size = sysconf(_SC_SIGSTKSZ), page = sysconf(_SC_PAGESIZE);
 	long whole = (size + page - 1) / page * page;
 	char *stack = mmap(NULL, whole + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	/* What goes beyond the stack ends the program. */
+	/* An access beyond the stack ends the program. */
 	must(stack != MAP_FAILED);
 	must(mprotect(stack + page, whole, PROT_READ | PROT_WRITE) == 0);
 	stack_t alternate = {.ss_sp = stack + page, .ss_size = size};
@@ -289,7 +289,7 @@ static void on_alarm(int signal)
 	alarms += signal == SIGALRM;
 }
 
-/* When the signal has come and the reader has had the time to go on sleeping. */
+/* Sends after the signal has arrived and the reader sleeps again. */
 static void *send_later(void *arg)
 {
 	await(alarms > 0);
@@ -298,7 +298,7 @@ static void *send_later(void *arg)
 	return NULL;
 }
 
-/* Alarms until `quiet`: a single one could come before the call that it is to interrupt. */
+/* Sends alarms until `quiet`; a single alarm could arrive before the call that it interrupts. */
 static void alarm_often(void)
 {
 	struct itimerval often = {.it_value.tv_usec = 50000, .it_interval.tv_usec = 50000};
@@ -351,7 +351,7 @@ void signals(void)
 	interrupted_calls(fd, epfd);
 	action.sa_flags = SA_RESTART;
 	sigaction(SIGALRM, &action, NULL);
-	/* The thread that sends must not take the signal. */
+	/* The thread that sends must not receive the signal. */
 	pthread_t thread;
 	alarms = 0;
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
@@ -361,7 +361,7 @@ void signals(void)
 	show(read(fd, &byte, 1));
 	quiet();
 	pthread_join(thread, NULL);
-	/* With a mask for the time of the wait. */
+	/* With a signal mask during the wait. */
 	alarms = 0;
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
@@ -410,7 +410,7 @@ void files(void)
 	close(fd);
 }
 
-/* What haproxy does: socket to pipe to socket. */
+/* Splices from socket to pipe to socket, as haproxy does. */
 void spliced(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), ends[2];

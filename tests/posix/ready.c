@@ -1,11 +1,11 @@
-/* Readiness: epoll in all its modes, poll, select, with descriptors of the kernel beside ours. */
+/* Readiness: epoll in all its modes, poll and select, together with descriptors of the kernel. */
 #include "posix.h"
 
 static void wait_and_say(int epfd, int timeout)
 {
 	struct epoll_event events[8];
 	int count = epoll_wait(epfd, events, 8, timeout);
-	/* In the order of the data, which is ours to choose. */
+	/* Sort by the user data, which the test chooses. */
 	for (unsigned data = 0; data < 16; data++)
 		for (int i = 0; i < count; i++)
 			if (events[i].data.u32 == data)
@@ -61,7 +61,7 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 }
 
-/* The last bytes and the end come together; the program reads the bytes only. */
+/* The last bytes and the end arrive together; the program reads the bytes only. */
 void data_and_end(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
@@ -96,7 +96,7 @@ void edge_triggered(void)
 	wait_and_say(epfd, 20);
 	peer_must("close %d", other);
 	wait_and_say(epfd, PATIENCE);
-	/* The kernel wakes twice for the end: whoever is quick enough sees it twice. */
+	/* The kernel wakes twice for the end, and a fast reader sees both. */
 	epoll_wait(epfd, &(struct epoll_event){0}, 1, 20);
 	wait_and_say(epfd, 20);
 	close(fd);
@@ -113,7 +113,7 @@ void edge_triggered(void)
 	while (write(fd, bytes, sizeof bytes) > 0)
 		;
 	say("full %s", strerrorname_np(errno));
-	/* What the peer's kernel still takes may have made room meanwhile: look again until not. */
+	/* The peer's kernel may have made room meanwhile: write again until there is none. */
 	do {
 		struct epoll_event event;
 		while (write(fd, bytes, sizeof bytes) > 0)
@@ -142,7 +142,7 @@ void one_shot(void)
 	wait_and_say(epfd, 20);
 }
 
-/* Ours and the kernel's in one epoll instance. */
+/* Descriptors of Tidelane and of the kernel in one epoll instance. */
 void mixed(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0), ends[2];
@@ -164,7 +164,7 @@ void mixed(void)
 	must(write(ends[1], "x", 1) == 1);
 	peer_sends(other, 10, 1);
 	wait_readable(fd);
-	/* Both are ready; within a few calls both are reported. */
+	/* Both are ready; a few calls report both. */
 	unsigned seen = 0;
 	for (int i = 0; i < 20; i++) {
 		struct epoll_event events[4];
@@ -193,7 +193,7 @@ void mixed(void)
 	say("seen %x", seen);
 }
 
-/* Registered first, connected later. */
+/* The socket is registered first and connected later. */
 void added_early(void)
 {
 	int listener, error = -1, epfd = epoll_create1(0);
@@ -256,7 +256,7 @@ static void *wait_in_epoll(void *arg)
 	return NULL;
 }
 
-/* A thread sleeps; another one adds the ready socket. */
+/* A thread sleeps while another one adds the ready socket. */
 void added_while_asleep(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);

@@ -1,4 +1,4 @@
-/* Options that have an effect: what is sent, how much is taken, when a reader or writer wakes. */
+/* Options with an effect on sent packets, on buffer limits, or on wake-ups. */
 #include "posix.h"
 
 static int number_of(int fd, int level, int name)
@@ -28,7 +28,7 @@ static void try_values(int fd, const struct tried *tried)
 	}
 }
 
-/* Numbers that the kernel takes, changes or refuses, on a connection. */
+/* Values of options of a connection that the kernel accepts, changes or refuses. */
 void setting_ranges(void)
 {
 	static const struct tried tried[] = {
@@ -64,7 +64,7 @@ void setting_ranges(void)
 	say("byte %x, length %u", byte, len);
 }
 
-/* What a listener was given, its connections have. */
+/* Connections inherit the options of their listener. */
 void settings_inherited(void)
 {
 	int port, listener = own_listener(0, &port);
@@ -104,7 +104,7 @@ static int waiting(int fd)
 	return count;
 }
 
-/* Readers wake only for so many bytes. */
+/* SO_RCVLOWAT: readers wake only for so many bytes. */
 void receive_low(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
@@ -118,7 +118,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, 0));
 	show(recv(fd, bytes, 100, 0));
 	show(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
-	/* Two segments of which one is not enough. */
+	/* Two segments, the first of which is not enough. */
 	peer_sends(other, 600, 2);
 	await(waiting(fd) == 600);
 	say("events%s", events_text(events_now(fd)));
@@ -129,7 +129,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, PATIENCE));
 	say("events%s", events_text(events_now(fd)));
 	show(recv(fd, bytes, sizeof bytes, 0));
-	/* The end is worth waking for, and so is less of it once that is asked for. */
+	/* The end wakes a reader, and so do fewer bytes after the option is lowered. */
 	peer_sends(other, 10, 5);
 	await(waiting(fd) == 10);
 	say("events%s", events_text(events_now(fd)));
@@ -142,23 +142,23 @@ void receive_low(void)
 	show(recv(fd, bytes, sizeof bytes, 0));
 }
 
-/* More than the first window has to be there at once. */
+/* A low-water mark above the first window. */
 void receive_low_large(void)
 {
 	int other, fd = accepted(0, &other);
 	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 300000));
 	long job = peer_must("send %d %ld %u", other, 300000L, 1);
 	wait_readable(fd);
-	/* Linux wakes it, too, when no more can come. */
+	/* Linux also wakes the reader when no more data can arrive. */
 	say("there %d", waiting(fd) > 100000);
-	/* Linux wakes a reader who has some of them already only for so many more. */
+	/* Linux wakes a reader that has some of the bytes only for that many more. */
 	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
 	read_exactly(fd, 300000, 1);
 	struct answer sent = peer("join %ld", job);
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* What comes without being read, of a peer that has more than that. */
+/* Prints whether unread data stays below the bound, for a peer that has more to send. */
 static void say_bound(int fd, int other, int bound)
 {
 	enum { ALL = 600000 };
@@ -176,7 +176,7 @@ static void say_bound(int fd, int other, int bound)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* SO_RCVBUF bounds what the peer may send, before listen and before connect. */
+/* SO_RCVBUF limits unread data of the peer, before listen and before connect. */
 void receive_buffer(void)
 {
 	int port, other, listener = own_listener(0, &port);
@@ -205,14 +205,14 @@ static void fill(int fd)
 	} while (poll(&entry, 1, 50) > 0);
 }
 
-/* SO_SNDBUF bounds what is written and not acknowledged. */
+/* SO_SNDBUF limits unacknowledged data. */
 void send_buffer(void)
 {
 	int other, fd = accepted(0, &other), unacked = 0;
 	show(set(fd, SOL_SOCKET, SO_SNDBUF, 20000));
 	fill(fd);
 	must(ioctl(fd, TIOCOUTQ, &unacked) == 0);
-	/* Linux begins a last packet, of up to 64 KiB, below the limit. */
+	/* Linux starts a last packet, of up to 64 KiB, below the limit. */
 	say("bounded %d", unacked <= 120000);
 	say("events%s", events_text(events_now(fd)));
 	shutdown(fd, SHUT_WR);
@@ -220,11 +220,11 @@ void send_buffer(void)
 	say("peer got %d, %ld", got.first > unacked, got.second);
 }
 
-/* TCP_NOTSENT_LOWAT bounds what is written and not sent. */
+/* TCP_NOTSENT_LOWAT limits unsent data. */
 void unsent_low(void)
 {
 	int other, fd = accepted(0, &other);
-	/* tcpi_notsent_bytes, which this libc's struct has not. */
+	/* tcpi_notsent_bytes, which this libc's struct lacks. */
 	uint32_t info[40] = {0}, *unsent = &info[36];
 	socklen_t len = sizeof info;
 	show(set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
@@ -242,7 +242,8 @@ void unsent_low(void)
 	say("peer got %d, %ld", got.first > 1000000, got.second);
 }
 
-/* A connection is accepted with its first bytes; the option may come before listen, or after. */
+/* TCP_DEFER_ACCEPT: accept returns a connection with its first bytes. Set before listen, or
+ * after. */
 void deferred_accept(void)
 {
 	for (int late = 0; late < 2; late++) {
@@ -266,7 +267,7 @@ void deferred_accept(void)
 		int fd = accept(listener, NULL, NULL);
 		must(fd >= 0);
 		show(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
-		/* One that ends without a byte is accepted, too. */
+		/* A connection that ends without data is accepted, too. */
 		other = peer_connects(ntohs(name.sin_port));
 		peer_must("close %d", other);
 		wait_readable(listener);
@@ -286,7 +287,7 @@ static unsigned long pacing_of(int fd)
 	return rate;
 }
 
-/* SO_MAX_PACING_RATE has 32 bits or 64. */
+/* SO_MAX_PACING_RATE has 32 bits or 64 bits. */
 void pacing_values(void)
 {
 	static const unsigned long rates[] = {0, 1000, 0xfffffffe, 0xffffffff, 123456789012, ~0ul};
@@ -310,7 +311,7 @@ void pacing_values(void)
 	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
 }
 
-/* What is bounded takes its time: set before there is a connection, on it, or at its listener. */
+/* A paced transfer takes its time: set before connect, on a connection, or on its listener. */
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {
@@ -341,7 +342,7 @@ void paced(void)
 	}
 }
 
-/* What congestion controls tell of themselves: those that every kernel has, nothing. */
+/* TCP_CC_INFO: empty for the congestion controls that every kernel has. */
 void congestion_details(void)
 {
 	static const char *const names[] = {"cubic", "reno"};

@@ -14,7 +14,7 @@ static void exchange(FILE *in, FILE *out, int other)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Streams for both directions, and one each; the last is closed by `exit`. */
+/* A stream for both directions, and one for each; `exit` closes the last. */
 void streams(void)
 {
 	int other, fd = accepted(0, &other);

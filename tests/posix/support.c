@@ -15,7 +15,7 @@ static void open_peer(void)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	must(fd >= 0);
 	must(connect(fd, (void *)&name, sizeof name) == 0);
-	/* Out of the way of what the tests count. */
+	/* Use a high number, so that the tests' own numbers are not affected. */
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, 500);
 	must(high >= 0);
 	close(fd);
@@ -91,7 +91,7 @@ int peer_connects(int port)
 
 void want_connections(int listener)
 {
-	/* The first accept tells the service that this process wants connections. */
+	/* The first accept announces to the service that this process accepts connections. */
 	int flags = fcntl(listener, F_GETFL);
 	must(fcntl(listener, F_SETFL, flags | O_NONBLOCK) == 0);
 	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);

@@ -1,4 +1,4 @@
-/* Urgent data: MSG_OOB, SO_OOBINLINE, SIOCATMARK, and who is told. */
+/* Urgent data: MSG_OOB, SO_OOBINLINE, SIOCATMARK, and events. */
 #include "posix.h"
 
 static void peer_sends_urgent(int fd, long count, unsigned seed)
@@ -27,7 +27,7 @@ static unsigned char byte_at(unsigned seed, long at)
 	return bytes[at];
 }
 
-/* Reading stops before the urgent byte, and then leaves it out. */
+/* Reading stops before the urgent byte, and then skips it. */
 void urgent_received(void)
 {
 	int other, fd = accepted(0, &other);
@@ -70,7 +70,7 @@ void urgent_received(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* It alone is nothing to read, and a read goes past it. */
+/* A single urgent byte is not readable, and a read skips it. */
 void urgent_alone(void)
 {
 	int other, fd = accepted(0, &other);
@@ -81,7 +81,7 @@ void urgent_alone(void)
 	show(recv(fd, b, 10, MSG_DONTWAIT));
 	say("events%s, readable %d, at %d", events_text(events_of(fd)), readable_now(fd), sockatmark(fd));
 	show(recv(fd, b, 1, MSG_OOB));
-	/* It is taken first, and left out all the same. */
+	/* The urgent byte is read first, and a later read skips it all the same. */
 	peer_sends_urgent(other, 1, 8);
 	await_events(fd, POLLPRI);
 	show(recv(fd, b, 1, MSG_OOB));
@@ -89,7 +89,7 @@ void urgent_alone(void)
 	peer_sends(other, 5, 9);
 	show(recv(fd, b, 5, MSG_WAITALL));
 	say("bytes %d", pattern_matches(b, 5, 9, 0));
-	/* The end comes behind it. */
+	/* The end of the stream follows the urgent byte. */
 	peer_sends_urgent(other, 1, 10);
 	await_events(fd, POLLPRI);
 	peer_must("close %d", other);
@@ -100,7 +100,7 @@ void urgent_alone(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* One after another: the last is urgent, the others are text. */
+/* Several urgent bytes in a row: the last is urgent, the others are normal data. */
 void urgent_often(void)
 {
 	int other, fd = accepted(0, &other);
@@ -117,7 +117,7 @@ void urgent_often(void)
 	say("good %d, rest %d %d", good, pattern_matches(b + 45, 3, 1, 0),
 	    pattern_matches(b + 48, 1, 2, 0));
 	show(sockatmark(fd));
-	/* The one that is next is left out, though it is not the last any more. */
+	/* The next urgent byte is skipped, although it is not the last any more. */
 	peer_sends(other, 4, 3);
 	peer_sends_urgent(other, 1, 4);
 	await(readable_now(fd) == 4);
@@ -128,7 +128,7 @@ void urgent_often(void)
 	say("byte %d", b[0] == byte_at(4, 0));
 }
 
-/* In line it is a byte as others, but reading stops before it. */
+/* In line the urgent byte is normal data, but reading stops before it. */
 void urgent_in_line(void)
 {
 	int other, fd = accepted(0, &other), on = 1, got = -1;
@@ -153,7 +153,7 @@ void urgent_in_line(void)
 	say("events%s, at %d", events_text(events_of(fd)), sockatmark(fd));
 	show(recv(fd, b, sizeof b, 0));
 	say("bytes %d", pattern_matches(b, 5, 3, 0));
-	/* Changed at the mark. */
+	/* The option changes at the mark. */
 	peer_sends_urgent(other, 1, 4);
 	await_events(fd, POLLPRI);
 	say("readable %d", readable_now(fd));
@@ -164,7 +164,7 @@ void urgent_in_line(void)
 	show(recv(fd, b, 1, MSG_OOB));
 	say("byte %d", b[0] == byte_at(4, 0));
 	close(fd);
-	/* A listener's connections have it from the start. */
+	/* Connections inherit the option from their listener. */
 	int port, listener = own_listener(0, &port);
 	on = 1;
 	must(setsockopt(listener, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
@@ -179,7 +179,7 @@ void urgent_in_line(void)
 	say("byte %d", b[0] == byte_at(5, 0));
 }
 
-/* Sent in all ways; what the peer sees. */
+/* Urgent data sent by all calls, as the peer receives it. */
 void urgent_sent(void)
 {
 	int other, fd = accepted(0, &other);
@@ -211,7 +211,7 @@ void urgent_sent(void)
 	show(sockatmark(fd));
 }
 
-/* Much of it, and many marks, in both directions; nothing is lost but what is urgent. */
+/* Bulk data with many marks in both directions: nothing is lost but urgent bytes. */
 void urgent_bulk(void)
 {
 	int other, fd = accepted(0, &other), on = 1;
@@ -236,7 +236,7 @@ void urgent_bulk(void)
 	say("peer sent %ld %ld", got.first, got.second);
 }
 
-/* epoll and select. */
+/* epoll and select report urgent data. */
 void urgent_events(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epoll = epoll_create1(0);
@@ -265,7 +265,7 @@ void urgent_events(void)
 	FD_SET(fd, &except);
 	patience = (struct timeval){0, 0};
 	show(select(fd + 1, NULL, NULL, &except, &patience));
-	/* Behind it the level-triggered one reports again. */
+	/* A level-triggered wait reports again behind the urgent byte. */
 	peer_sends(other, 5, 3);
 	show(epoll_wait(epoll, &got, 1, PATIENCE));
 	say("events%s", events_text(got.events));
@@ -301,7 +301,7 @@ static void *send_urgent_late(void *arg)
 	return NULL;
 }
 
-/* A read that waits goes on past a byte that is left out. */
+/* A blocking read continues past a skipped byte. */
 void urgent_while_waiting(void)
 {
 	int other, fd = accepted(0, &other);

@@ -5,8 +5,8 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 use super::{Origin, as_attacker, attacker, hear, lines};
 use crate::support::SHORT;
 
-/// The premises of all other cases: the attacker's container has no interface, and the attacker
-/// can carry a connection by hand where nothing forbids it.
+/// Tests the premises of all other cases: the attacker's container has no interface, and the
+/// attacker can open a connection with its own frames where nothing forbids it.
 pub fn what_the_attacker_can_do() -> Outcome {
     let wire = Wire::new()?;
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");

@@ -1,4 +1,4 @@
-//! Admission by namespace, user and group, and of programs that a cgroup judges.
+//! Admission by namespace, user and group, and of programs whose cgroup has BPF programs.
 
 use std::{fs, path::PathBuf};
 
@@ -11,20 +11,20 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// The answer to an attacker's PROBE.
+/// Returns the answer to an attacker's PROBE.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())
 }
 
-/// The permission bits of the registration socket.
+/// Returns the permission bits of the registration socket.
 fn mode(service: &Service) -> Result<u32, Stop> {
     let socket = run_dir(service.name()).join("control.sock");
     Ok(stat(socket)?.st_mode & 0o777)
 }
 
-/// Without a configuration: root and the group `tidelane`. The configuration admits other users,
-/// and takes that back, without a restart.
+/// Without a configuration, root and the group `tidelane` are admitted. The configuration admits
+/// other users, and revokes this, without a restart.
 pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("", &[])?;
@@ -68,8 +68,8 @@ pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     Ok(())
 }
 
-/// Members of the group `tidelane` of the host may use a service that has no configuration, and may
-/// open its socket; nobody else.
+/// Members of the host's group `tidelane` may use a service that has no configuration, and may open
+/// its socket; other users may not.
 pub fn members_of_the_group_are_admitted() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with_groups(&format!("root:x:0:\ntidelane:x:{ATTACKER_ID}:\n"))?;
@@ -83,13 +83,14 @@ pub fn members_of_the_group_are_admitted() -> Outcome {
     Ok(())
 }
 
-/// A program under `tidelane run` in a network namespace of its own, and a client over loopback.
+/// Returns a program under `tidelane run` in a network namespace of its own, and its loopback
+/// client.
 fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     let tidelane = tools::binary("tidelane")?;
     let load = tools::binary("tidelane-load")?;
     let (tidelane, load) = (tidelane.display(), load.display());
     let name = service.name();
-    // Nothing outlives the script, whatever ends it.
+    // No process outlives the script.
     let script = format!(
         "ip link set lo up
          timeout 30 {tidelane} run --name {name} -- {load} echo-server --port 7000 &
@@ -101,8 +102,8 @@ fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     Ok(program.args("--net timeout 30 sh -c").arg(script))
 }
 
-/// A program in another network namespace, root's too, stays with the kernel, where it works;
-/// `ss` says why. Until the configuration admits its namespace.
+/// A program in another network namespace, also root's, stays with the kernel and works there, and
+/// `ss` says why, until the configuration admits its namespace.
 pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let all_users = "[access]\nusers = ['*']\n";
@@ -144,7 +145,7 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
         "--strict: {strict}"
     );
 
-    // A namespace that the configuration names by its file.
+    // The configuration names a namespace by its file.
     let admitted = format!(
         "[access]\nusers = ['*']\nnamespaces = ['/run/netns/{}']\n",
         wire.namespace(Side::Client)
@@ -163,8 +164,8 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// Root's server whose workers are another user's, as Debian's nginx: the workers use what their
-/// master was admitted to, with no configuration at all.
+/// Root's server has workers of another user, as Debian's nginx. The workers are admitted with
+/// their master, without a configuration.
 pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("", &[])?;
@@ -177,7 +178,7 @@ pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     crate::support::check_not_in_kernel(&wire, 80)
 }
 
-/// The mounted cgroup2 hierarchy; skips without one.
+/// Returns the mounted cgroup2 hierarchy; skips without one.
 fn hierarchy() -> Result<PathBuf, Stop> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));

@@ -1,4 +1,4 @@
-//! Whose bytes are in whose memory, and who may delay whom with memory.
+//! Isolation of bytes between users, and attacks that delay others by memory.
 
 use serde_json::Value;
 use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
@@ -6,13 +6,13 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines, readable_copy};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Bytes that the other user's clients send.
+/// Data that the other user's clients send.
 const SECRET: &str = "TIDELANE-SECRET";
-/// How many of them there are.
+/// Number of these clients.
 const CLIENTS: u64 = 100;
 
-/// Connections of root's that waited for accept leave their bytes in the service. A connection of
-/// another user's that waited brings none of them along.
+/// Root's connections that wait for accept leave their data in buffers of the service. A connection
+/// of another user that waits later does not transfer any of it.
 pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -23,11 +23,11 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
         .arg(service.name())
         .args(&format!("staged --bind 0.0.0.0:7000 {SECRET} --wait 2"))
         .spawn()?;
-    // Behind what the other user's clients will send to the same places.
+    // The secret is behind the positions to which the other user's clients send.
     let text = format!("{}{SECRET}", ".".repeat(100));
     let senders = send(&wire, &service, 7000, CLIENTS, &text)?;
     let owned = staged(owner)?;
-    // The premise: what was received before accept is in the memory of the program that accepts.
+    // The premise: data received before accept is in the memory of the accepting program.
     ensure!(owned["clients"] == CLIENTS, "{owned}");
     ensure!(owned["found"] == CLIENTS, "{owned}");
     drop(senders);
@@ -42,8 +42,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     Ok(())
 }
 
-/// A program that takes pages away from its own region has the kernel refuse that: no core of the
-/// service ever waits in a hole that is being punched, and others' requests are answered.
+/// The kernel refuses a program that tries to punch holes into its own region. No core of the
+/// service waits for such a hole, and requests of other users are answered.
 pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -62,7 +62,7 @@ pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     Ok(())
 }
 
-/// Kernel clients that send `text` to the server's `port` and stay.
+/// Starts kernel clients that send `text` to the server's `port` and stay connected.
 fn send(
     wire: &Wire,
     service: &Service,
@@ -81,7 +81,7 @@ fn send(
         .spawn()
 }
 
-/// The attack's result.
+/// Returns the attack's result.
 fn staged(program: Running) -> Result<Value, Stop> {
     let finished = program.wait(SHORT)?.success()?;
     Ok(lines(&finished)?.pop().unwrap_or_default())

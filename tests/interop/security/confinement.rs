@@ -1,4 +1,4 @@
-//! An intruder into the service would have no more rights than serving needs.
+//! Confinement: an intruder into the service has no more rights than serving needs.
 
 use std::{
     fs,
@@ -17,11 +17,11 @@ use crate::{
 
 /// CAP_NET_ADMIN, CAP_NET_BIND_SERVICE and CAP_CHOWN.
 const NEEDED: u64 = 1 << 12 | 1 << 10 | 1;
-/// CAP_SYS_NICE and CAP_BPF, which some kernels and some limits make necessary.
+/// Additionally CAP_SYS_NICE and CAP_BPF, which some kernels and some limits require.
 const AT_MOST: u64 = NEEDED | 1 << 23 | 1 << 39;
 
-/// Each thread of the service has the capabilities that serving needs and no way to others, runs
-/// under the filter of system calls, and the process leaves no core file.
+/// Each thread of the service has only the capabilities that serving needs, cannot gain others, and
+/// runs under the seccomp filter. The process leaves no core file.
 pub fn each_thread_has_what_serving_needs() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -46,7 +46,8 @@ pub fn each_thread_has_what_serving_needs() -> Outcome {
             ensure!(field(&status, what)? == value, "{name}: {what} of {status}");
         }
         if name.starts_with("tdl-core") {
-            // A core has precedence when it is in the normal class, and needs no capability for it.
+            // A core may have a negative nice value in the normal class, and needs no capability
+            // for it.
             let stat = fs::read_to_string(task.join("stat"))?;
             let rest = stat.rsplit(')').next().unwrap_or_default();
             let nice = rest.split_whitespace().nth(16);
@@ -74,15 +75,15 @@ pub fn each_thread_has_what_serving_needs() -> Outcome {
     Ok(())
 }
 
-/// The rest of the line that begins with `name`.
+/// Returns the rest of the line that begins with `name`.
 fn field<'a>(text: &'a str, name: &str) -> Result<&'a str, Stop> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.ok_or_else(|| Stop::Fail(format!("no {name} in {text}")))?;
     Ok(line.trim())
 }
 
-/// The service does all that it is there for, and makes no call that its filter denies: it would
-/// have ended.
+/// The service runs all its functions without a system call that its filter denies, which would end
+/// it.
 pub fn serving_makes_no_denied_call() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -92,7 +93,7 @@ pub fn serving_makes_no_denied_call() -> Outcome {
         let client = client.args("--connections 64 --bytes 20000 --warmup 0 --seconds 1");
         check_load(&client.on(on).run(SHORT)?.json()?)?;
     }
-    // Connections of its own, each with a port of the pool and a neighbour to resolve.
+    // A second service, whose connections need ports of the pool and a neighbour.
     let away = wire.service_with(Side::Client, &[])?;
     let _kernel = echo_server(&wire, None, 7001)?;
     let client = echo_client(&wire, Side::Client, 7001)?;
@@ -123,11 +124,11 @@ pub fn serving_makes_no_denied_call() -> Outcome {
     Ok(())
 }
 
-/// `up` writes through no link that somebody left where its files are to be, and uses no directory
-/// that others may write to.
+/// `up` writes through no symbolic link at the places of its files, and uses no directory that
+/// others may write to.
 pub fn links_are_not_followed() -> Outcome {
     let wire = Wire::new()?;
-    // The first service makes the directories of all; its own files go with it.
+    // The first service makes the common directories; its own files are removed with it.
     let service = wire.service()?;
     let name = format!("{}-bait", service.name());
     let bait = Bait(name.clone());
@@ -169,12 +170,12 @@ pub fn links_are_not_followed() -> Outcome {
     Ok(())
 }
 
-/// Files of a service that does not come up.
+/// The files of a service that does not start.
 struct Bait(String);
 
 impl Drop for Bait {
     fn drop(&mut self) {
-        // Whichever of them are there: each is a link, a file or a directory of this case.
+        // Each of these, if present, is a link, a file or a directory of this case.
         let _ = fs::remove_file(log_of(&self.0));
         let _ = fs::remove_file(run_dir(&self.0));
         let _ = fs::remove_dir_all(run_dir(&self.0));

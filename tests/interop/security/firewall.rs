@@ -1,4 +1,4 @@
-//! Rules of the host that connections would bypass: no service starts beside them unnoticed.
+//! Rules of the host that connections would bypass: no service starts beside them by default.
 
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
 
@@ -13,7 +13,7 @@ fn in_server(wire: &Wire, command: &str) -> Result<(), Stop> {
         .map(drop)
 }
 
-/// The message of `tidelane up` when it does not start.
+/// Returns the message of a `tidelane up` that fails.
 fn refusal(wire: &Wire) -> Result<String, Stop> {
     match wire.configured_service("", &[]) {
         Ok(_) => Err(Stop::Fail("it started".to_owned())),
@@ -22,13 +22,13 @@ fn refusal(wire: &Wire) -> Result<String, Stop> {
     }
 }
 
-/// A filter of tc, a chain of nftables: `up` names them and does not start, unless it is told that
-/// Tidelane's rules replace them, on the command line or in the configuration.
+/// `up` names a tc filter and an nftables chain and does not start, unless the command line or the
+/// configuration says that Tidelane's rules replace them.
 pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     tools::require_tools(&["tc", "nft"])?;
     let wire = Wire::new()?;
     in_server(&wire, "tc qdisc add dev eth1 clsact")?;
-    // Nothing that filters yet, and a table that is hooked in nowhere.
+    // A classifier without a filter, and a table without a hooked chain, do not count.
     in_server(&wire, "nft add table ip idle")?;
     drop(wire.configured_service("", &[])?);
     in_server(

@@ -1,4 +1,4 @@
-//! One user takes whatever they can get, while others go on.
+//! One user takes as much as possible, while other users continue.
 
 use std::{thread, time::Duration};
 
@@ -8,8 +8,8 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Growth of the service for one user, in KiB: the user's limits times what each thing costs
-/// the service at most.
+/// Limit of the service's growth for one user, in KiB: the user's limits times the largest cost of
+/// each resource.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// Root's traffic, and root's new connections, listeners and programs.
@@ -27,7 +27,7 @@ impl Others {
         Ok(Self { _server, client })
     }
 
-    /// Another program of root's registers, listens, and connects.
+    /// A new program of root registers, listens, and connects.
     fn check_newcomer(&self, wire: &Wire, service: &Service, port: u16) -> Outcome {
         let _server = echo_server(wire, Some(service), port)?;
         ensure!(
@@ -38,14 +38,14 @@ impl Others {
         check_load(&client.accelerated(service).run(SHORT)?.json()?)
     }
 
-    /// Traffic that went on all the time lost nothing.
+    /// The traffic that ran all the time lost nothing.
     fn check(self) -> Outcome {
         let ended = self.client.end(rustix::process::Signal::TERM, SHORT)?;
         check_load(&ended.success()?.json()?)
     }
 }
 
-/// Units of `resource` that the user of `uid` has, and how often more were refused.
+/// Returns the usage of `resource` by the user `uid`, and the number of refusals.
 fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
@@ -57,7 +57,7 @@ fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), St
 
 const NOBODY: u64 = 65_534;
 
-/// 1,024 registrations of one user were all that there were.
+/// Idle registrations of one user reach their limit and leave room for other users.
 pub fn idle_registrations_shut_nobody_out() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -80,7 +80,7 @@ pub fn idle_registrations_shut_nobody_out() -> Outcome {
     others.check()
 }
 
-/// A program that connects and sends nothing does not stay.
+/// A program that connects and sends nothing is disconnected.
 pub fn silent_registrations_end() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -100,8 +100,8 @@ pub fn silent_registrations_end() -> Outcome {
     Ok(())
 }
 
-/// One program grew the service by 567 MB in five seconds. The control thread has time for others
-/// meanwhile.
+/// A program that repeats every request does not grow the service, and the control thread has time
+/// for other programs meanwhile.
 pub fn one_program_does_not_grow_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -137,7 +137,7 @@ pub fn one_program_does_not_grow_the_service() -> Outcome {
     others.check()
 }
 
-/// The operator's limits hold, and `ss` says which of them a socket met.
+/// The operator's limits apply, and `ss` names the limit that a socket reached.
 pub fn limits_are_as_configured() -> Outcome {
     let wire = Wire::new()?;
     let limits = "[limits.user.root]\nlisteners = 1\n";
@@ -147,7 +147,7 @@ pub fn limits_are_as_configured() -> Outcome {
     let second = second.args("--port 7001").accelerated(&service);
     let _second = wire.start_server(second, None, 7001)?;
     ensure!(service.has_listener(7000)?, "the first one is the kernel's");
-    // The kernel listens before the service has refused.
+    // The kernel listens before the service has refused the listener.
     let expected = Value::from("limit: listeners of user 0 (1)");
     tools::wait_until(SHORT, "the second listener's reason", || {
         let sockets = service.sockets()?;
@@ -159,12 +159,12 @@ pub fn limits_are_as_configured() -> Outcome {
         Ok(reason == Some(&expected))
     })?;
     ensure!(!service.has_listener(7001)?, "there are two");
-    // The kernel serves its clients.
+    // The kernel serves the clients of that listener.
     let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// Answers that nobody reads lie in the kernel's memory: not many, and not for long.
+/// Unread answers occupy little of the kernel's memory, and end the session.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -176,7 +176,7 @@ pub fn unread_answers_end_a_session() -> Outcome {
     Ok(())
 }
 
-/// The kernel bounds the accept queue of every socket, and so does the service.
+/// The accept queue of a socket has the bound of the kernel.
 pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
     let wire = Wire::new()?;
     wire.sysctl(Side::Server, "net.core.somaxconn", "3")?;

@@ -1,4 +1,4 @@
-//! A peer on the link that lies about its addresses: the service believes what the kernel would.
+//! A peer on the link that forges addresses: the service accepts only what the kernel would accept.
 
 use serde_json::Value;
 use tidelane_tests::{
@@ -8,18 +8,18 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, echo_server};
 
-/// Echo servers: of the service, and of the kernel beside it.
+/// Ports of the echo servers of the service, and of the kernel.
 const FAST: u16 = 7000;
 const PLAIN: u16 = 7001;
-/// Bytes that the attacker sends when its handshake is complete.
+/// Data that the attacker sends when its handshake is complete.
 const TEXT: &str = "are you there?\n";
-/// Nobody's address on the link, and nobody's link addresses.
+/// An unused address of the link, and unused link addresses.
 const NOBODY: &str = "10.77.0.88";
 const NOBODYS_LINK: &str = "02:00:00:00:00:66";
 const OTHER_LINK: &str = "02:00:00:00:00:99";
 
-/// Sources from which nothing may come: loopback, the server's own addresses on either interface,
-/// broadcast addresses of its networks, groups, "this network", a network behind another interface.
+/// Impossible sources: loopback, the server's own addresses on either interface, broadcast
+/// addresses of its networks, groups, "this network", and a network behind another interface.
 const MARTIANS: [&str; 15] = [
     "127.0.0.1",
     "127.8.8.8",
@@ -38,7 +38,7 @@ const MARTIANS: [&str; 15] = [
     "ff02::1",
 ];
 
-/// A wire whose server has a second interface, and both servers.
+/// A wire whose server has a second interface, with both servers.
 struct Scene {
     wire: Wire,
     service: Service,
@@ -72,7 +72,7 @@ impl Scene {
         })
     }
 
-    /// A connection made by hand from `from` to `port`, with frames to `to_link`.
+    /// Opens a connection with the attacker's own frames from `from` to `port`, sent to `to_link`.
     fn attack(&mut self, from: &str, port: u16, to_link: &str, more: &str) -> Result<Value, Stop> {
         self.from_port += 1;
         let to = if from.contains(':') {
@@ -118,7 +118,7 @@ fn counter(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or(0)
 }
 
-/// No connection and no answer for a source that cannot be, whichever stack has the port.
+/// Packets from an impossible source get no connection and no answer, on either stack.
 pub fn martians_are_nobody() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
@@ -139,7 +139,8 @@ pub fn martians_are_nobody() -> Outcome {
     Ok(())
 }
 
-/// Frames to another link address, or to everyone, are not for this host (the interface hears all).
+/// Frames to another link address, or to broadcast, are not accepted (the interface is
+/// promiscuous).
 pub fn frames_for_others_are_not_taken() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
@@ -156,8 +157,8 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
     Ok(())
 }
 
-/// A host that answers in the name of an address that the kernel resolves to another host, or to
-/// none, gets nothing after the handshake; an administrator's neighbour is served and stays.
+/// A host that answers for an address that the kernel resolves to another host, or not at all,
+/// receives nothing after the handshake. A permanent neighbour entry is used and stays.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;

@@ -1,4 +1,4 @@
-//! Ports: the programs that may have one, for how long, and the cost to others.
+//! Ports: the right to a port, its duration, and the cost to other users.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +16,15 @@ use crate::support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_s
 
 /// A port that only root may have.
 const PRIVILEGED: u16 = 22;
-/// Ports that one user may reserve, and how many the attacker asks for.
+/// Limit of one user's reserved ports. The attacker asks for more.
 const PORTS_PER_USER: u64 = 2000;
 const TIMES: u64 = 8000;
-/// Time of the attacker for that: its messages are limited, too.
+/// Time limit of the attack, whose messages are limited, too.
 const LONG: Duration = Duration::from_secs(60);
-/// Time of an answer of the control thread on a busy machine, where it used to take ten
-/// seconds and more.
+/// Time limit for an answer of the control thread on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// The word for a request in the attack's first line.
+/// Returns the value of `key` in the attack's first line.
 fn said(attack: Running, key: &str) -> Result<Value, Stop> {
     let finished = attack.wait(SHORT)?.success()?;
     let first = lines(&finished)?.into_iter().next().unwrap_or_default();
@@ -36,13 +35,14 @@ fn claims(service: &Service) -> Result<u64, Stop> {
     Ok(service.counters()?["claims"].as_u64().unwrap_or(0))
 }
 
-/// Root's kernel server has its port's clients, every one of them.
+/// Demands that root's kernel server serves all clients of its port.
 fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     let client = echo_client(wire, Side::Client, port)?.args("--connections 4 --seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// In a namespace of its own the attacker may bind any port. That is no title to the service's.
+/// In a namespace of its own the attacker may bind any port. Such a socket gives no right to the
+/// port in the service's namespace.
 pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -59,7 +59,7 @@ pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
     Ok(())
 }
 
-/// A socket that gets no packets of the served interface is no title to them.
+/// A socket that is bound to another interface gives no right to a port of the served interface.
 pub fn a_socket_of_another_interface_is_no_title() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -71,8 +71,8 @@ pub fn a_socket_of_another_interface_is_no_title() -> Outcome {
     Ok(())
 }
 
-/// Sockets with SO_REUSEADDR share a port, and a listener among them has its clients, whoever
-/// reserved the port for connections.
+/// Sockets with SO_REUSEADDR share a port. The listener among them serves its clients even if
+/// another program reserved the port for connections.
 pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -87,9 +87,9 @@ pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     check_server_of_root(&wire, 7000)
 }
 
-/// The attacker closes its listening socket, and goes on serving in the service. Nobody else gets
-/// the port in the kernel, to lose its clients to the attacker; and it is free when the attacker
-/// is gone.
+/// The attacker closes its listening socket and continues to serve in the service. No other program
+/// can bind the port in the kernel and lose its clients to the attacker. The port is free when the
+/// attacker has ended.
 pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -112,7 +112,7 @@ pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
 }
 
 /// A loop of bind, RESERVE and close: the attacker gets its share, and the control thread answers
-/// all the time, also when the attacker ends. The kernel has ports for its own connections.
+/// all the time, also when the attacker ends. The kernel keeps ports for its own connections.
 pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     let wire = Wire::new()?;
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -162,8 +162,8 @@ fn echo_server_of_the_client(wire: &Wire) -> Result<Running, Stop> {
     Ok(server)
 }
 
-/// Two users have a port each of one service at the same time, and a user's privileges are asked
-/// for by the kernel: the attacker has no port below 1024.
+/// Two users have one port each of one service at the same time. The kernel checks privileges: the
+/// attacker gets no port below 1024.
 pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -179,8 +179,8 @@ pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
     check_not_in_kernel(&wire, PRIVILEGED)
 }
 
-/// The sockets of a SO_REUSEPORT group share a port and its clients. Another user's socket does not
-/// join them, as in the kernel, and the port is free when the last of them is gone.
+/// The sockets of a SO_REUSEPORT group share a port and its clients. Another user's socket cannot
+/// join, as in the kernel, and the port is free when the last socket is closed.
 pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
     const PORT: u16 = 8000;
     let wire = Wire::new()?;
@@ -218,7 +218,7 @@ pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
     };
     let joined = join()?;
     ensure!(!joined.status.success(), "{ATTACKER_ID} joined: {joined}");
-    // The workers outlive a master that is killed.
+    // The workers outlive the killed master.
     let workers = nginx.workers()?;
     drop(nginx);
     for worker in workers {
@@ -227,7 +227,7 @@ pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
     tools::wait_until(SHORT, "the port", || Ok(join()?.status.success()))
 }
 
-/// A descriptor that takes a minute to close holds nobody else up.
+/// A descriptor that takes a minute to close delays no other user.
 pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

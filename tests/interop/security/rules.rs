@@ -12,7 +12,7 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// A configuration that admits everybody, with these rules.
+/// Returns a configuration that admits all users, with these rules.
 fn config(rules: &str) -> String {
     format!("{rules}\n[access]\nusers = ['*']\n")
 }
@@ -24,7 +24,8 @@ fn reload(service: &Service, rules: &str) -> Outcome {
     }
 }
 
-/// Curl's exit status for a file of nginx: 0, 7 for a refusal, 28 for no answer in a second.
+/// Returns curl's exit status for a file of nginx: 0, 7 for a refusal, 28 for no answer in a
+/// second.
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     let url = format!("http://{SERVER}/64");
     let curl = wire
@@ -42,7 +43,7 @@ fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
         .collect())
 }
 
-/// Clients from outside, by port, prefix and the server's user.
+/// Rules for arriving connections: by port, prefix, and the server's user.
 pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     let wire = Wire::new()?;
     let refused = "[[rule]]\naction = 'refuse'\ndirection = 'in'\nlocal_port = 80\n";
@@ -85,7 +86,7 @@ pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     Ok(())
 }
 
-/// Programs that connect: refused at once, or left waiting, as by the kernel's own rules.
+/// Rules for opened connections: refused at once, or without an answer, as by the kernel's rules.
 pub fn programs_are_refused_and_left_waiting() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;
@@ -131,8 +132,8 @@ pub fn programs_are_refused_and_left_waiting() -> Outcome {
     Ok(())
 }
 
-/// The rules hold between programs of one service, too; and a connection that new rules refuse is
-/// reset, while the others go on.
+/// The rules apply between programs of one service, too. A connection that new rules refuse is
+/// reset, and the others continue.
 pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;
@@ -182,7 +183,7 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     Ok(())
 }
 
-/// SIGHUP is as good as `tidelane reload`.
+/// SIGHUP has the same effect as `tidelane reload`.
 pub fn a_hang_up_reads_the_rules_again() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;

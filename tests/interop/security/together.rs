@@ -1,4 +1,4 @@
-//! All attacks at once, while another user carries traffic.
+//! All attacks at the same time, while another user carries traffic.
 
 use std::env;
 
@@ -8,9 +8,9 @@ use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Descriptors that the service may have more of afterwards: the echo server's own.
+/// Tolerance for the service's descriptors afterwards, for those of the echo server.
 const KEPT_MAX: usize = 8;
-/// The kinds of attack of one barrage.
+/// The attacks of one run.
 const ATTACKS: [&str; 6] = [
     "claims",
     "registrations",
@@ -20,19 +20,19 @@ const ATTACKS: [&str; 6] = [
     "scribbling",
 ];
 
-/// Seconds of the attacks, and of the traffic beside them. `TIDELANE_BARRAGE` gives more.
+/// Returns the duration of attacks and traffic in seconds. `TIDELANE_BARRAGE` sets a longer one.
 fn seconds() -> u64 {
     tools::env_number("TIDELANE_BARRAGE", 4)
 }
 
 /// Claims, registrations, descriptors, messages, holes and random values of uid 65534, and
-/// descriptors that take long to close of uid 65533, all at once: another user's traffic loses
+/// descriptors that take long to close of uid 65533, all at once. The traffic of another user loses
 /// nothing.
 ///
-/// The output compares the traffic's latency with that of the traffic alone, and with that beside
-/// as many threads that only use the CPU. The service has CPU 1. The attacks have as much of CPU 0
-/// as the traffic's two ends leave (SCHED_IDLE), so that the comparison is about the service, and
-/// not about the share of the CPU: threads that only use the CPU change nothing then.
+/// The output compares the traffic's latency with that of undisturbed traffic, and with that beside
+/// as many threads that only use the CPU. The service has CPU 1. The attacks run on CPU 0 in
+/// SCHED_IDLE, as the traffic's two ends have precedence. The comparison therefore measures the
+/// service and not the share of the CPU: threads that only use the CPU change nothing then.
 /// `TIDELANE_BARRAGE_ORDINARY=1` gives the attacks the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
@@ -70,7 +70,7 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     Ok(())
 }
 
-/// An attacker on the CPU of the traffic.
+/// Puts an attacker on the CPU of the traffic.
 fn in_the_way(attacker: Program) -> Program {
     let attacker = attacker.cpus("0");
     match env::var_os("TIDELANE_BARRAGE_ORDINARY") {
@@ -85,7 +85,7 @@ fn begun(attacker: &Running) -> Outcome {
     })
 }
 
-/// Verified echoes for some time; the output has their latency.
+/// Runs verified echoes for some time and prints their latency.
 fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 1 --bytes 1000 --warmup 0.2");
@@ -100,7 +100,7 @@ fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
     Ok(())
 }
 
-/// Each attack was carried out.
+/// Demands that each attack was carried out.
 fn check_tolls(lines: &[Value]) -> Outcome {
     let tolls = lines.last().cloned().unwrap_or_default();
     println!("{tolls}");
