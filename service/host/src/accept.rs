@@ -1,9 +1,8 @@
-//! Connections that are established get a home: a slot of a member of their listener, and memory of
-//! its program for what arrived before accept.
+//! Assigns established connections to a context of their listener, with a slot and memory of its
+//! program for data that arrived before accept.
 //!
-//! As in the kernel, a connection whose bytes were acknowledged is not given up because its program
-//! has no descriptor or no memory for it at present: it waits in the accept queue, and the backlog
-//! bounds how many do.
+//! As in the kernel, a connection with acknowledged data is not reset because its program currently
+//! has no descriptor or no memory. It waits in the accept queue, whose length the backlog bounds.
 
 use tidelane_abi::control_event;
 use tidelane_engine::{Engine, FlowId, ListenerId};
@@ -14,29 +13,29 @@ use crate::{
     Host,
     carry::Lying,
     io::{HostIo, slot_event},
-    listeners::{Member, Seat},
+    listeners::{Acceptor, Member},
     slots,
 };
 
-/// A connection that nobody has accepted may take one part in so many of its program's receive
-/// memory: other connections wait, too.
+/// Divisor of a program's receive memory: the largest part that one connection may use before
+/// accept. Other connections wait, too.
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
-    /// The kernel gets the SYNs of a kernel socket's listener from now on.
+    /// Leaves SYNs for the listener of a kernel socket to the kernel from now on.
     pub fn leave_syns(&mut self, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.engine.leave_syns(listener);
         }
     }
 
-    /// Returns true if no connection is on its way to the programs of a kernel socket's listener.
+    /// Returns true if no connection is under way to the programs of a kernel socket's listener.
     pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
         let listener = self.io.listeners.find(key);
         listener.is_none_or(|id| self.engine.is_listener_idle(now, id))
     }
 
-    /// Gives an established connection to a member of its listener, or lets it wait for one.
+    /// Assigns an established connection to a context of its listener, or queues it.
     #[inline(never)]
     pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
         let Some(listener) = self.io.listeners.get_mut(id) else {
@@ -44,30 +43,30 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         let first = listener.waiting.is_empty();
-        if !(first && self.house(now, flow, id))
+        if !(first && self.assign_to_member(now, flow, id))
             && let Some(listener) = self.io.listeners.get_mut(id)
         {
             listener.waiting.push_back(flow);
-            self.unhoused |= !listener.members.is_empty();
+            self.has_unassigned |= !listener.members.is_empty();
         }
     }
 
-    /// A connection has left a slot and its memory: those that wait may look at once.
+    /// Called when a connection has left a slot and its memory: queued connections try again.
     pub(crate) fn note_room(&mut self) {
-        if self.unhoused {
+        if self.has_unassigned {
             self.next_sweep = self.io.now;
         }
     }
 
-    /// Tries again to give a home to those that wait for one, in their order.
+    /// Tries again to assign the queued connections, in their order.
     #[cold]
     #[inline(never)]
-    pub(crate) fn house_waiting(&mut self, now: Instant) {
-        self.unhoused = false;
+    pub(crate) fn assign_waiting(&mut self, now: Instant) {
+        self.has_unassigned = false;
         for id in self.io.listeners.with_waiting() {
             while let Some(flow) = self.io.listeners.first_waiting(id) {
-                if !self.house(now, flow, id) {
-                    self.unhoused = true;
+                if !self.assign_to_member(now, flow, id) {
+                    self.has_unassigned = true;
                     break;
                 }
                 if let Some(listener) = self.io.listeners.get_mut(id) {
@@ -77,7 +76,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A connection that no program ever had was reset: nobody will take it.
+    /// Removes a connection that was reset in the accept queue.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -85,20 +84,21 @@ impl<P: PacketIo> Host<P> {
         self.engine.accept_taken(id, 1);
     }
 
-    /// Gives `flow` to a member, or resets it if none could ever have it. False if it has to wait.
-    fn house(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
-        let Some((seat, slot, generation)) = self.find_home(flow, id) else {
+    /// Assigns `flow` to a context, or resets it if no program could ever hold it. Returns false if
+    /// it has to wait.
+    fn assign_to_member(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
+        let Some((acceptor, slot, generation)) = self.find_context(flow, id) else {
             let hopeless = self.io.is_hopeless(flow, id);
             if hopeless {
                 self.engine.abort(now, flow, &mut self.io);
             }
             return hopeless;
         };
-        let Seat {
+        let Acceptor {
             program,
             context,
             cookie,
-        } = seat;
+        } = acceptor;
         self.attach(flow, program, context, slot, generation);
         if let Some(binding) = self.io.binding(flow) {
             binding.announce = true;
@@ -120,38 +120,43 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// The member that gets `flow`, with a slot that it has from now on: the one with the fewest
-    /// untaken connections, or the next that has room.
-    fn find_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Seat, u32, u32)> {
-        let first = self.io.listeners.get_mut(id)?.choose()?.seat;
-        if let Some((slot, generation)) = self.io.move_in(&self.engine, flow, &first) {
+    /// Selects the context that gets `flow`, and takes a slot for it. The context with the fewest
+    /// untaken connections comes first, then the next one that has room.
+    fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
+        let first = self.io.listeners.get_mut(id)?.choose()?.acceptor;
+        if let Some((slot, generation)) = self.io.bind_to_slot(&self.engine, flow, &first) {
             return Some((first, slot, generation));
         }
-        self.find_other_home(flow, id)
+        self.find_other_context(flow, id)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_other_home(&mut self, flow: FlowId, id: ListenerId) -> Option<(Seat, u32, u32)> {
+    fn find_other_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
         let mut members: Vec<&Member> = self.io.listeners.get(id)?.members.iter().collect();
         members.sort_unstable_by_key(|member| member.load());
-        let seats: Vec<Seat> = members.iter().map(|member| member.seat).collect();
-        seats.into_iter().skip(1).find_map(|seat| {
-            let (slot, generation) = self.io.move_in(&self.engine, flow, &seat)?;
-            Some((seat, slot, generation))
+        let acceptors: Vec<Acceptor> = members.iter().map(|member| member.acceptor).collect();
+        acceptors.into_iter().skip(1).find_map(|acceptor| {
+            let (slot, generation) = self.io.bind_to_slot(&self.engine, flow, &acceptor)?;
+            Some((acceptor, slot, generation))
         })
     }
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Takes a slot of a member's program, and moves what was received before accept from the
-    /// staging area to its region. None, and nothing changed, if there is no slot, no memory for
-    /// these bytes, or no way to tell the member: what is acknowledged must not get lost.
-    fn move_in(&mut self, engine: &Engine, flow: FlowId, seat: &Seat) -> Option<(u32, u32)> {
+    /// Takes a slot of a member's program, and moves the data received before accept from the
+    /// staging area to the program's region. Returns `None` and changes nothing if there is no
+    /// slot, no memory for the data, or no room for the event: acknowledged data must not be lost.
+    fn bind_to_slot(
+        &mut self,
+        engine: &Engine,
+        flow: FlowId,
+        acceptor: &Acceptor,
+    ) -> Option<(u32, u32)> {
         let binding = self.bindings.get_mut(flow.index())?.as_mut()?;
-        let Seat {
+        let Acceptor {
             program, context, ..
-        } = *seat;
+        } = *acceptor;
         if !self.programs.contexts.takes_control(program, context) {
             return None;
         }
@@ -174,8 +179,8 @@ impl<P: PacketIo> HostIo<P> {
         Some((slot, generation))
     }
 
-    /// [`Env::place`](tidelane_engine::Env::place) before accept. No more than each program which
-    /// may get the connection can have room for.
+    /// [`Env::place`](tidelane_engine::Env::place) before accept. Places at most as much as each
+    /// program that may get the connection can hold.
     pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;
@@ -192,14 +197,15 @@ impl<P: PacketIo> HostIo<P> {
         binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
-    /// Returns true if some program would have no room for `flow` even with all of its memory free.
+    /// Returns true if no memory of some program, even if all is free, could hold the data of
+    /// `flow`.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let staged = binding.and_then(|binding| binding.rx);
         staged.is_some_and(|buffer| buffer.len() > self.longest_buffer(Some(id)))
     }
 
-    /// The longest receive buffer that every holder of `listener` could ever have.
+    /// Returns the longest receive buffer that every holder of `listener` could have.
     fn longest_buffer(&self, listener: Option<ListenerId>) -> u32 {
         let listener = listener.and_then(|id| self.listeners.get(id));
         let holders = listener.map_or(&[][..], |listener| &listener.holders);

@@ -1,20 +1,20 @@
-//! Accounts: how much of the service each user has, and may have.
+//! Accounts: the resources of the service that each user has, and may have.
 //!
-//! Three things decide whether a user gets one more of a [`Resource`]:
+//! Three conditions decide whether a user gets one more of a [`Resource`]:
 //!
-//! - the user's own limit, which holds for all of the service: a [`User`] counts what they have on
-//!   all cores and in the control plane together, so a limit need not be split over the cores;
-//! - the pool that it comes from. A [`Ledger`] knows the pools of one place (a core, or the control
-//!   plane): a core's flow table is no help to another core's connections, so the pools are not
-//!   added up;
-//! - the reserve. A user may hold as much of a pool as is free in it, apart from an eighth that is
-//!   kept for root ([`Weight`]): a user who is alone gets nearly half, two get less than a third
-//!   each, and the next one always finds something.
+//! - The user's own limit holds for the whole service. A [`User`] counts the usage on all cores and
+//!   in the control plane together, so that a limit need not be split over the cores.
+//! - The pool must have room. A [`Ledger`] has the pools of one place (a core, or the control
+//!   plane). The pools are not added up, because one core's flow table cannot hold another core's
+//!   connections.
+//! - The share ([`Weight`]): a user may hold at most as much of a pool as is free, not counting an
+//!   eighth that is reserved for root. A single user gets nearly half, two users get less than a
+//!   third each, and a further user still finds some.
 //!
-//! An [`Account`] is a user's page in a ledger, and a [`Charge`] is what was taken. It goes back
-//! when the charge is dropped, so nothing that owns one can forget it.
+//! An [`Account`] is a user's entry in a ledger, and a [`Charge`] is a taken quantity. Dropping the
+//! charge returns the quantity, so that no owner can forget to return it.
 //!
-//! Counters are atomics, since a user's programs are on all cores; none is touched unless something
+//! Counters are atomic, since a user's programs are on all cores. They change only when an object
 //! is opened or closed.
 
 mod account;

@@ -14,7 +14,7 @@ use crate::{
     rules::{Action, Credentials, Direction, Opening},
 };
 
-/// Paid for the flow from a listener that the engine makes next: see
+/// The charge for the next flow that the engine makes from a listener: see
 /// [`Env::admit`](tidelane_engine::Env::admit).
 #[derive(Debug, Default)]
 pub struct Prepaid {
@@ -24,12 +24,13 @@ pub struct Prepaid {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Whose `listener` is.
+    /// Returns the credentials of the listener's first program.
     fn owner_of(&self, listener: ListenerId) -> Option<Arc<Credentials>> {
         Some(self.listeners.get(listener)?.owner.clone())
     }
 
-    /// The rules' verdict on a connection that a program opens, and the program's credentials.
+    /// Returns the rules' verdict on a connection that a program opens, and the program's
+    /// credentials.
     pub(crate) fn judge_connect(
         &mut self,
         program: ProgramId,
@@ -51,7 +52,7 @@ impl<P: PacketIo> HostIo<P> {
         (owner, action)
     }
 
-    /// The operator's rules' verdict on a connection that a peer asks for.
+    /// Returns the verdict of the operator's rules on a connection that a peer opens.
     #[inline(never)]
     pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
         let Some(owner) = self.owner_of(listener) else {
@@ -70,7 +71,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Charges a flow from `listener` to the user who has that.
+    /// Charges a flow from `listener` to the user of the listener.
     pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         self.prepaid = Prepaid {
             owner: self.owner_of(listener),
@@ -95,7 +96,7 @@ impl<P: PacketIo> HostIo<P> {
         Admission::Flow
     }
 
-    /// The last charge was for `flow`.
+    /// Assigns the last charge to `flow`.
     pub(crate) fn hand_charge_to(&mut self, flow: FlowId) {
         let Prepaid {
             flow: charge,
@@ -108,7 +109,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The ports from which `program` may connect.
+    /// Returns the ports from which `program` may connect.
     pub(crate) fn port_share(&self, program: ProgramId) -> PortShare {
         let program = self.programs.get(program);
         match program.map(|program| program.account.user()) {
@@ -119,7 +120,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The account of the first that holds `listener`.
+    /// Returns the account of the first program that holds `listener`.
     pub(crate) fn account_of(&self, listener: ListenerId) -> Option<&Arc<Account>> {
         let holder = self.listeners.get(listener)?.holders.first()?;
         Some(&self.programs.get(*holder)?.account)

@@ -1,4 +1,4 @@
-//! The program's half of a slot: positions, buffers and flags, none of which is trusted.
+//! The program's half of a slot: positions, buffers and flags, all of them untrusted.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{Advance, Engine, FlowId, Misuse};
@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Acts on the program's half of a slot.
+    /// Processes the program's half of a slot.
     #[inline(never)]
     pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
         self.advance_slot(now, id, slot);
     }
 
-    /// The same, for whoever has many of them.
+    /// Processes the program's half of a slot, for callers in a loop over slots.
     #[inline(always)]
     pub(crate) fn advance_slot(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {
@@ -51,11 +51,11 @@ impl<P: PacketIo> Host<P> {
                     self.close_ended(now, id, slot);
                 }
             }
-            Some(SlotUse::Elsewhere(stub)) => {
-                let stub = *stub;
-                let current = stub.generation == view.generation;
+            Some(SlotUse::Elsewhere(former)) => {
+                let former = *former;
+                let current = former.generation == view.generation;
                 if current && view.flags & program_flags::CLOSE != 0 {
-                    self.close_stub(now, id, stub, view.flags);
+                    self.close_former_slot(now, id, former, view.flags);
                 }
             }
             _ => {}
@@ -67,10 +67,10 @@ impl<P: PacketIo> Host<P> {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };
-        let Some(seat) = &binding.seat else {
+        let Some(home_slot) = &binding.home_slot else {
             return;
         };
-        let view = slots::read_program(seat.view());
+        let view = slots::read_program(home_slot.view());
         if binding.generation != view.generation || binding.closed_by_program {
             return;
         }
@@ -87,7 +87,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// With more than positions that may have changed.
+    /// Processes a half in which more than positions may have changed.
     #[inline(never)]
     fn advance_unusually(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
         let honest = self.adopt_buffers(flow, &view);
@@ -99,7 +99,7 @@ impl<P: PacketIo> Host<P> {
         }
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
-            // Published at the end of the step, when what could be sent is sent.
+            // The flow is published at the end of the step, after the sends.
             self.io.mark(flow);
         }
         if changed != 0 {
@@ -107,15 +107,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The program wrote nonsense.
+    /// Resets a connection whose program wrote invalid values.
     #[cold]
     fn end_misuse(&mut self, now: Instant, flow: FlowId) {
         self.io.counters.misuses += 1;
         self.engine.abort(now, flow, &mut self.io);
     }
 
-    /// Takes over a new send buffer, and frees receive buffers that the program has left. False if
-    /// the program wrote nonsense.
+    /// Adopts a new send buffer, and frees receive buffers that the program has left. Returns false
+    /// if the program wrote invalid values.
     #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -148,7 +148,8 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// Passes on how far a program has read and written. False if it cannot have.
+/// Passes the program's read and write positions to the engine. Returns false if they are
+/// impossible.
 #[inline(always)]
 fn advance_positions(
     engine: &mut Engine,

@@ -12,8 +12,7 @@ use crate::{
     urgent::Urgent,
 };
 
-/// Buffers of a connection whose program does not have it yet lie in the host's own region, under
-/// this number.
+/// Number under which the host's own region holds buffers of connections before accept.
 pub const STAGING: ProgramId = ProgramId(0);
 /// A receive buffer starts with this size (4 KiB) unless the first segment needs more.
 const RX_LOG2_FIRST: u8 = 12;
@@ -21,29 +20,29 @@ const RX_LOG2_FIRST: u8 = 12;
 /// How frames of a flow reach the peer.
 #[derive(Clone, Copy, Debug)]
 pub enum Path {
-    /// Over the memory wire.
+    /// Over the local path, to a program of this host.
     Memory,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour, which is held. `None` before a passive open from the link is complete:
-        /// what is sent goes back where the SYN came from.
+        /// The neighbour, which is held. `None` until a passive open from the link is complete:
+        /// until then segments go back to the link address of the SYN.
         hop: Option<HopId>,
-        /// Ethernet and IP header with the link address known last.
+        /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
-    /// Through a port as soon as the kernel has resolved the neighbour: nothing is sent before.
+    /// Through a port as soon as the kernel has resolved the neighbour; nothing is sent before.
     Waiting {
-        /// The neighbour, which is held. `None` without a route, and with too many neighbours.
+        /// The neighbour, which is held. `None` without a route, or with too many neighbours.
         hop: Option<HopId>,
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
     },
-    /// Nowhere: a rule drops what the program sends to open the connection.
+    /// Nowhere: a rule drops the segments by which the program opens the connection.
     Nowhere,
 }
 
 impl Path {
-    /// The headers of a path over a port.
+    /// Returns the headers of a path over a port.
     pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         match self {
             Self::Memory | Self::Nowhere => None,
@@ -51,7 +50,7 @@ impl Path {
         }
     }
 
-    /// The neighbour that the path holds.
+    /// Returns the neighbour that the path holds.
     pub fn hop_mut(&mut self) -> Option<&mut HopId> {
         match self {
             Self::Memory | Self::Nowhere => None,
@@ -60,7 +59,7 @@ impl Path {
     }
 }
 
-/// A flow's tie to a program.
+/// The binding of a flow to a program.
 pub struct Binding {
     /// The program that has the buffers; [`STAGING`] until one accepts the connection.
     pub home: ProgramId,
@@ -68,64 +67,65 @@ pub struct Binding {
     pub connection: u64,
     /// Slot in the home's region (none in staging).
     pub slot: u32,
-    /// The same, to look at without a search. None in staging.
-    pub seat: Option<SlotHandle>,
+    /// The same slot as a handle, which saves a look-up. `None` in staging.
+    pub home_slot: Option<SlotHandle>,
     /// The slot's generation.
     pub generation: u32,
     /// Context of the home that gets the events.
     pub context: u32,
-    /// Listener that it came from.
+    /// Listener that accepted the connection.
     pub listener: Option<ListenerId>,
-    /// How frames leave.
+    /// Path of its frames.
     pub path: Path,
-    /// Its local port.
+    /// Local port.
     pub local_port: u16,
-    /// A local end that a program reserved, and which program: told to the driver at the end.
+    /// A local address and port that a program reserved, and the program: reported to the driver at
+    /// the end.
     pub reserved: Option<(ProgramId, Endpoint)>,
-    /// Where received bytes are placed.
+    /// Buffer for received data.
     pub rx: Option<StreamBuffer>,
     /// Replaced receive buffers that the program may still be reading.
     pub rx_old: Vec<StreamBuffer>,
-    /// Bytes before this were read by the program, and checked.
+    /// Validated position up to which the program has read.
     pub rx_read: u32,
     /// `rx_head` as last published.
     pub rx_head: u32,
-    /// Where bytes to send lie, as validated.
+    /// Validated buffer of data to send.
     pub tx: Option<StreamBuffer>,
-    /// The word that `tx` was made from.
+    /// The buffer word from which `tx` was made.
     pub tx_word: BufferWord,
     /// `tx_head` as last passed to the engine.
     pub tx_head: u32,
-    /// Program flags as last acted upon.
+    /// Program flags as last processed.
     pub program_flags: u32,
-    /// Service flags to publish; CLOSED since there is a cause.
+    /// Service flags to publish; CLOSED once there is a cause.
     pub service_flags: u32,
     /// Close cause, once there is one.
     pub cause: u32,
-    /// The last error that did not end it, as the slot has it.
+    /// The last error that did not end the connection, as the slot has it.
     pub soft_error: u32,
-    /// Urgent data, both ways.
+    /// Urgent data in both directions.
     pub urgent: Urgent,
-    /// It is in the host's list of flows to publish.
+    /// True if the flow is in the host's list of flows to publish.
     pub dirty: bool,
-    /// The program must be told even if no field changed.
+    /// True if the program needs an event even if no field has changed.
     pub announce: bool,
-    /// The program closed the slot.
+    /// True once the program has closed the slot.
     pub closed_by_program: bool,
-    /// The program wants to know when bytes were sent (TCP_NOTSENT_LOWAT).
+    /// True if the program wants to know the sent position (TCP_NOTSENT_LOWAT).
     pub reports_sent: bool,
-    /// Something was received since the last sweep for idle buffers.
+    /// True if data was received since the last sweep for idle buffers.
     pub active: bool,
-    /// Whose the program is that listened or connected: for rules that come later.
+    /// Credentials of the program that listened or connected, for rules that come later.
     pub owner: Option<Arc<Credentials>>,
-    /// The charge of its user for the connection; none for connections of nobody.
+    /// The charge to the user for the connection; `None` for connections without a user.
     pub charge: Option<Charge>,
-    /// And for its place in a SYN queue, as long as it has one.
+    /// The charge for the place in a SYN queue, as long as the connection has one.
     pub half_open: Option<Charge>,
 }
 
 impl Binding {
-    /// A new flow's tie, at home nowhere yet.
+    /// Returns the binding of a new flow, without a program.
     pub fn new(path: Path, local_port: u16) -> Self {
         let service_flags = match path {
             Path::Memory => service_flags::MEMORY_WIRE,
@@ -135,7 +135,7 @@ impl Binding {
             home: STAGING,
             connection: 0,
             slot: u32::MAX,
-            seat: None,
+            home_slot: None,
             generation: 0,
             context: 0,
             listener: None,
@@ -170,8 +170,8 @@ impl Binding {
         self.home != STAGING
     }
 
-    /// Copies `payload` to stream position `pos` of the receive buffer, which is made or enlarged
-    /// as needed. False if there is no memory.
+    /// Copies `payload` to stream position `pos` of the receive buffer, which is allocated or
+    /// enlarged as needed. Returns false if there is no memory.
     pub fn place(
         &mut self,
         region: &Region,
@@ -192,7 +192,7 @@ impl Binding {
         buffer.write(region, pos, payload)
     }
 
-    /// The receive buffer, if it has room for `len` bytes at `pos` as it is.
+    /// Returns the receive buffer if it has room for `len` bytes at `pos` as it is.
     #[inline(always)]
     pub fn rx_for(&self, pos: u32, len: usize) -> Option<StreamBuffer> {
         let end = pos.wrapping_add(len as u32);
@@ -205,7 +205,7 @@ impl Binding {
             .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())
     }
 
-    /// Looks how far the program has read since its last announcement.
+    /// Reads the program's position since its last announcement.
     fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
         let Some(slot) = slot else { return };
         let read = slots::rx_read(slot);
@@ -242,7 +242,7 @@ impl Binding {
         true
     }
 
-    /// Gives all receive buffers back.
+    /// Frees all receive buffers.
     pub fn free_rx(&mut self, allocator: &mut impl Buffers) {
         for buffer in self.rx.take().into_iter().chain(self.rx_old.drain(..)) {
             allocator.free(buffer);
@@ -250,32 +250,32 @@ impl Binding {
     }
 }
 
-/// The rest of a connection in the slot of a program that holds it while another program has it.
+/// The old slot of a connection whose program still holds it, while another program has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stub {
+pub struct FormerSlot {
     /// Number of the connection.
     pub connection: u64,
     /// The slot's generation.
     pub generation: u32,
-    /// Context that waits for it.
+    /// Context that waits for the connection.
     pub context: u32,
-    /// The program was told of news, and has not taken the connection since.
-    pub told: bool,
+    /// True if the program was notified of a change and has not taken the connection since.
+    pub notified: bool,
 }
 
-/// A slot that a program has: with a live flow, or with what is left of one.
+/// The use of a slot.
 pub enum SlotUse {
-    /// No one has it.
+    /// The slot is free.
     Free,
-    /// A flow of the engine has it.
+    /// The slot belongs to a flow of the engine.
     Live(FlowId),
-    /// The flow is over; the program has not closed the slot yet.
+    /// The flow has ended, and the program has not closed the slot yet.
     Ended(Box<Binding>),
     /// A shared connection that another program has at present.
-    Elsewhere(Stub),
+    Elsewhere(FormerSlot),
 }
 
-/// The cause to publish for a binding that ends without one.
+/// Returns the cause to publish; a binding without one ended in order.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

@@ -1,17 +1,17 @@
-//! Bytes of a connection on their way from one region to another.
+//! Copies a connection's data from one region to another.
 //!
-//! A stream buffer is memory that other connections had before: what lies outside of the ranges
-//! that this connection received, or wrote, is theirs, and may be another user's. So bytes leave a
-//! region by stream positions only, and never by whole buffers.
+//! A stream buffer is memory that other connections used before. Bytes outside of the ranges that
+//! this connection received or wrote belong to them, perhaps to another user. Data is therefore
+//! copied by stream positions only, never by whole buffers.
 
 use std::ops::Range;
 
 use tidelane_ring::{Region, StreamBuffer};
 
-/// Bytes on their way at a time.
+/// Bytes copied at a time.
 const CHUNK_LEN: usize = 2048;
 
-/// A stream buffer, and the region in which it lies.
+/// A stream buffer with its region.
 #[derive(Clone, Copy)]
 pub struct Lying<'r> {
     region: &'r Region,
@@ -19,13 +19,13 @@ pub struct Lying<'r> {
 }
 
 impl<'r> Lying<'r> {
-    /// `buffer`, which lies in `region`.
+    /// Returns `buffer`, which lies in `region`.
     pub fn new(region: &'r Region, buffer: StreamBuffer) -> Self {
         Self { region, buffer }
     }
 
-    /// Copies the bytes at the stream positions of `ranges` to their places in `to`, and nothing
-    /// else. Of each range, no more than either buffer holds.
+    /// Copies the bytes at the stream positions of `ranges` to their positions in `to`, and nothing
+    /// else. Of each range, copies at most the length of either buffer.
     pub fn carry(self, to: Lying<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
             self.carry_range(to, range);
@@ -55,7 +55,7 @@ impl<'r> Lying<'r> {
 mod tests {
     use super::*;
 
-    /// Everything that was not asked for stays as it was, at the edges and across the wrap.
+    /// All other bytes stay unchanged, at the edges and across the wrap.
     #[test]
     fn nothing_but_the_ranges_moves() {
         let (from_region, to_region) = (filled(1), filled(2));
@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    /// Positions come from the engine, which a program's words reach: they cannot make it long.
+    /// A program influences the positions, but cannot make the copy longer than the buffer.
     #[test]
     fn a_range_longer_than_the_buffer_ends() {
         let (from_region, to_region) = (filled(1), filled(2));

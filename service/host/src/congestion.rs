@@ -1,15 +1,15 @@
-//! Which congestion controls a program may choose.
+//! The congestion controls that a program may choose.
 
 use tidelane_abi::congestion;
 use tidelane_engine::{Algorithm, SocketOptions};
 
-/// Congestion controls that a program may choose: as in the kernel, those that
-/// `net.ipv4.tcp_allowed_congestion_control` names, or all with CAP_NET_ADMIN. A request beyond
-/// them leaves a connection with the congestion control that it has otherwise.
+/// The congestion controls that a program may choose. As in the kernel, these are the ones in
+/// `net.ipv4.tcp_allowed_congestion_control`, or all with CAP_NET_ADMIN. A request for another one
+/// leaves a connection unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedCongestion(u32);
 
-/// Names of the kernel's, and numbers of the ABI.
+/// Names in the kernel, and numbers in the ABI.
 const NAMES: [(&str, u16); 4] = [
     ("reno", congestion::RENO),
     ("cubic", congestion::CUBIC),
@@ -18,22 +18,22 @@ const NAMES: [(&str, u16); 4] = [
 ];
 
 impl AllowedCongestion {
-    /// All there are.
+    /// All congestion controls.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// The algorithms of a list of names with blanks between them.
+    /// Returns the algorithms of a list of names, separated by blanks.
     pub fn named(list: &str) -> Self {
         let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name);
         let bits = list.split_whitespace().filter_map(known);
         Self(bits.fold(0, |all, (_, number)| all | 1 << number))
     }
 
-    /// Returns true if a program may choose what has this number in the ABI.
+    /// Returns true if a program may choose the algorithm with this ABI number.
     pub fn has(self, number: u16) -> bool {
         u32::from(number) < u32::BITS && self.0 & 1 << number != 0
     }
 
-    /// The options without a choice that the program may not make.
+    /// Returns the options without a congestion control that the program may not choose.
     pub(crate) fn restrict(self, options: SocketOptions, base: &SocketOptions) -> SocketOptions {
         let number = |algorithm| match algorithm {
             Algorithm::NewReno => congestion::RENO,

@@ -1,4 +1,4 @@
-//! The contexts of all programs of a host, in one list that each step looks through.
+//! The contexts of all programs of a host, in one list that each step scans.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,38 +10,38 @@ use tidelane_ring::{
 
 use crate::program::ProgramId;
 
-/// Control events that wait for room in a context's ring, or that it will be owed. With so many no
-/// request is taken from it, and no connection given to it.
+/// Limit of control events that wait for room in a context's ring, or are still owed to it. At the
+/// limit the context's requests are not read, and it gets no connection.
 const CONTROL_BACKLOG_MAX: usize = 512;
 
 /// Rings a context's doorbell. The daemon's is an eventfd.
 pub trait Bell: Send {
-    /// Wakes the sleeping context. False if the program has made that impossible.
+    /// Wakes the sleeping context. Returns false if the program has made that impossible.
     fn ring(&self) -> bool;
 }
 
 /// The service's side of one context.
 pub struct Context {
     region: Arc<ProgramRegion>,
-    /// Of its rings in the region.
+    /// Number of the context's rings in the region.
     rings: u32,
     data_requests: DataRequestConsumer,
     data_events: DataEventProducer,
     control_requests: ControlRequestConsumer,
     control_events: ControlEventProducer,
     backlog: VecDeque<ControlEvent>,
-    /// Requests that were taken and are to be answered later.
-    owed: usize,
+    /// Requests that were read and will be answered later.
+    reserved_answers: usize,
     bell: Box<dyn Bell>,
-    /// Something was pushed since the last [`publish`](Self::publish).
+    /// True if an event was pushed since the last [`publish`](Self::publish).
     pushed: bool,
-    /// It is in the list of those that are to be published.
-    told: bool,
+    /// True if the context is in the list of contexts to publish.
+    has_events: bool,
 }
 
 impl Context {
-    /// The service's side of the rings with number `rings` of the region, which are new. `None` if
-    /// there are no such.
+    /// Returns the service's side of the new rings with number `rings` of the region, or `None` if
+    /// the region has no such rings.
     pub fn new(region: Arc<ProgramRegion>, rings: u32, bell: Box<dyn Bell>) -> Option<Self> {
         Some(Self {
             data_requests: DataRequestConsumer::new(region.clone(), rings)?,
@@ -51,39 +51,39 @@ impl Context {
             region,
             rings,
             backlog: VecDeque::new(),
-            owed: 0,
+            reserved_answers: 0,
             bell,
             pushed: false,
-            told: false,
+            has_events: false,
         })
     }
 
-    /// How many data requests wait, at least; zero only if there are none.
+    /// Returns a lower bound of the waiting data requests; zero only if there are none.
     #[inline]
     pub fn data_waiting(&mut self) -> Result<u32, Corrupt> {
         self.data_requests.known()
     }
 
-    /// Waiting data request `ahead`, copied out and not decoded yet.
+    /// Returns the waiting data request at index `ahead`, copied and not decoded.
     #[inline]
     pub fn data_word(&self, ahead: u32) -> u64 {
         self.data_requests.peek(ahead)
     }
 
-    /// Gives the places of the first `count` waiting data requests back to the program.
+    /// Returns the ring entries of the first `count` waiting data requests to the program.
     #[inline]
     pub fn drop_data(&mut self, count: u32) {
         self.data_requests.drop_known(count);
     }
 
-    /// Returns true if a control request is to be taken. A program that does not read its events
-    /// is not asked for more: what it costs would be the service's memory.
+    /// Returns true if a control request is to be read. No request is read from a program that does
+    /// not read its events, because the answers would take the service's memory.
     #[inline]
     pub fn has_control(&self) -> bool {
         !self.control_requests.is_empty() && self.takes_control()
     }
 
-    /// The next control request that is to be taken. Its place is the program's again.
+    /// Reads the next control request, and returns its ring entry to the program.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
         if !self.takes_control() {
@@ -94,20 +94,20 @@ impl Context {
         Ok(request)
     }
 
-    /// Returns true if requests are to be taken.
+    /// Returns true if requests are to be read.
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.data_requests.is_empty() || self.has_control()
     }
 
-    /// A request is answered later: its answer will find room.
-    pub fn owe(&mut self) {
-        self.owed += 1;
+    /// Reserves room for an answer that follows later.
+    pub fn reserve_answer(&mut self) {
+        self.reserved_answers += 1;
     }
 
-    /// A request that was owed an answer has it, or is owed it anew.
-    pub fn settle(&mut self) {
-        self.owed = self.owed.saturating_sub(1);
+    /// Releases the room that [`reserve_answer`](Self::reserve_answer) reserved.
+    pub fn release_answer(&mut self) {
+        self.reserved_answers = self.reserved_answers.saturating_sub(1);
     }
 
     /// Queues a data event.
@@ -118,9 +118,9 @@ impl Context {
         Ok(())
     }
 
-    /// Queues a control event; one that finds the ring full waits in the service. That has room for
-    /// the answer to what [`next_control`](Self::next_control) gave, and for what
-    /// [`Contexts::takes_control`] was asked for.
+    /// Queues a control event; if the ring is full, the event waits in the service. There is room
+    /// for the answer to a request of [`next_control`](Self::next_control), and after
+    /// [`Contexts::takes_control`] returned true.
     pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
         if self.backlog.is_empty() {
             match self.control_events.push(event) {
@@ -139,13 +139,13 @@ impl Context {
         Ok(())
     }
 
-    /// Returns true if another control event has room, in the ring or in the backlog.
+    /// Returns true if the ring or the backlog has room for another control event.
     #[inline]
     fn takes_control(&self) -> bool {
-        self.backlog.len() + self.owed < CONTROL_BACKLOG_MAX
+        self.backlog.len() + self.reserved_answers < CONTROL_BACKLOG_MAX
     }
 
-    /// Moves waiting control events to the ring. Whether some still wait.
+    /// Moves waiting control events to the ring. Returns true if some still wait.
     #[inline]
     fn push_backlog(&mut self) -> bool {
         !self.backlog.is_empty() && self.push_waiting()
@@ -163,8 +163,8 @@ impl Context {
         !self.backlog.is_empty()
     }
 
-    /// Makes queued events visible, and rings the doorbell if the program sleeps. False if that is
-    /// impossible.
+    /// Makes queued events visible, and rings the doorbell if the program sleeps. Returns false if
+    /// the doorbell cannot be rung.
     #[inline]
     fn publish(&mut self) -> bool {
         if !std::mem::take(&mut self.pushed) {
@@ -179,25 +179,25 @@ impl Context {
     }
 }
 
-/// A context, and whose it is.
+/// A context with its program and number.
 struct Entry {
     program: ProgramId,
     number: u32,
     context: Context,
 }
 
-/// All contexts that are answered: those of programs that are gone are not here.
+/// All contexts that get events. Contexts of removed programs are not here.
 #[derive(Default)]
 pub struct Contexts {
     entries: Vec<Entry>,
-    /// By program and then number: the place in `entries`.
+    /// Index in `entries`, by program and number.
     places: Vec<Vec<Option<u32>>>,
-    /// Places of contexts that may have been told something.
-    told: Vec<u32>,
+    /// Indices of contexts that may have events to publish.
+    unpublished: Vec<u32>,
 }
 
 impl Contexts {
-    /// Adds a context. False if there is one with that number.
+    /// Adds a context. Returns false if the number is in use.
     pub fn insert(&mut self, program: ProgramId, number: u32, context: Context) -> bool {
         let (owner, index) = (program.0 as usize, number as usize);
         if self.places.len() <= owner {
@@ -219,11 +219,11 @@ impl Contexts {
         true
     }
 
-    /// Removes all contexts of a program. Places change.
+    /// Removes all contexts of a program. Indices change.
     pub fn remove_all(&mut self, program: ProgramId) {
         self.entries.retain(|entry| entry.program != program);
         self.places.iter_mut().for_each(Vec::clear);
-        self.told.clear();
+        self.unpublished.clear();
         for (at, entry) in (0..).zip(&self.entries) {
             let places = &mut self.places[entry.program.0 as usize];
             let index = entry.number as usize;
@@ -231,8 +231,8 @@ impl Contexts {
                 places.resize(index + 1, None);
             }
             places[index] = Some(at);
-            if entry.context.told {
-                self.told.push(at);
+            if entry.context.has_events {
+                self.unpublished.push(at);
             }
         }
     }
@@ -247,7 +247,7 @@ impl Contexts {
         self.place(program, number).is_some()
     }
 
-    /// Returns true if the context can be told of one more connection.
+    /// Returns true if the context has room for the event of one more connection.
     pub fn takes_control(&self, program: ProgramId, number: u32) -> bool {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0));
@@ -255,21 +255,21 @@ impl Contexts {
         entry.is_some_and(|entry| entry.context.takes_control())
     }
 
-    /// Context `number` of a program to tell it something, or its first one if there is none with
-    /// that number.
+    /// Returns context `number` of a program for an event, or the program's first context if there
+    /// is none with that number.
     #[inline]
     pub fn tell(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0))?;
         let context = &mut self.entries.get_mut(place as usize)?.context;
-        if !context.told {
-            context.told = true;
-            self.told.push(place);
+        if !context.has_events {
+            context.has_events = true;
+            self.unpublished.push(place);
         }
         Some(context)
     }
 
-    /// The place of the first context with requests to take, from place `from` on.
+    /// Returns the index of the first context with requests to read, from index `from` on.
     #[inline]
     pub fn next_asking(&self, from: usize) -> Option<usize> {
         let entries = self.entries.get(from..)?;
@@ -279,41 +279,41 @@ impl Contexts {
         found.map(|ahead| from + ahead)
     }
 
-    /// Whose context is at `place`, its number, and the context.
+    /// Returns program, number and context at index `place`.
     #[inline]
     pub fn owned(&mut self, place: usize) -> Option<((ProgramId, u32), &mut Context)> {
         let entry = self.entries.get_mut(place)?;
         Some(((entry.program, entry.number), &mut entry.context))
     }
 
-    /// The context at `place`.
+    /// Returns the context at index `place`.
     #[inline]
     pub fn at(&mut self, place: usize) -> Option<&mut Context> {
         Some(&mut self.entries.get_mut(place)?.context)
     }
 
-    /// Returns true if some context has events to publish.
+    /// Returns true if some context may have events to publish.
     #[inline]
-    pub fn any_told(&self) -> bool {
-        !self.told.is_empty()
+    pub fn has_unpublished(&self) -> bool {
+        !self.unpublished.is_empty()
     }
 
-    /// Makes all that contexts were told visible, and rings those that sleep. Those whose control
-    /// events wait for room stay to be published. Returns a program whose doorbell could not be
-    /// rung.
+    /// Makes all queued events visible, and rings the doorbells of sleeping contexts. Contexts
+    /// whose control events still wait for room stay in the list. Returns a program whose doorbell
+    /// could not be rung.
     #[inline(never)]
     pub fn publish(&mut self) -> Option<ProgramId> {
         let mut stuck = None;
         let entries = &mut self.entries[..];
-        self.told.retain(|place| {
+        self.unpublished.retain(|place| {
             let Some(entry) = entries.get_mut(*place as usize) else {
                 return false;
             };
-            entry.context.told = entry.context.push_backlog();
+            entry.context.has_events = entry.context.push_backlog();
             if !entry.context.publish() {
                 stuck = Some(entry.program);
             }
-            entry.context.told
+            entry.context.has_events
         });
         stuck
     }

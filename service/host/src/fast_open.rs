@@ -1,5 +1,5 @@
-//! Fast Open (RFC 7413): what the driver knows of its host's policy and of a listener's socket, and
-//! active opens whose SYN waits for text.
+//! Fast Open (RFC 7413): the host's policy, options of a listener's socket, and active opens whose
+//! SYN waits for data.
 
 use tidelane_abi::{ControlRequest, fast_open};
 use tidelane_engine::{
@@ -14,16 +14,16 @@ use crate::Host;
 /// Fast Open options of a listener's kernel socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerFastOpen {
-    /// TCP_FASTOPEN: requests that may be pending; none is not at all.
+    /// TCP_FASTOPEN: limit of pending requests; zero disables Fast Open.
     pub places: u32,
     /// TCP_FASTOPEN_NO_COOKIE.
     pub without_cookie: bool,
-    /// TCP_FASTOPEN_KEY; the host's if there is none.
+    /// TCP_FASTOPEN_KEY; `None` for the host's keys.
     pub keys: Option<FastOpenKeys>,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// The host's policy, and the keys of its cookies; without any they stay as they are.
+    /// Sets the host's policy and cookie keys; `None` keeps the keys.
     pub fn set_fast_open(&mut self, policy: FastOpenPolicy, keys: Option<FastOpenKeys>) {
         self.engine.set_fast_open_policy(policy);
         if let Some(keys) = keys {
@@ -31,7 +31,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Takes the Fast Open options of a listener's kernel socket over.
+    /// Sets the Fast Open options of a listener.
     pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
         let engine = &mut self.engine;
         engine.set_fast_open_places(listener, set.places);
@@ -41,8 +41,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Active OPEN as a program asks for it: the flow, and how many bytes its SYN waits for; 0 if
-    /// it is on its way.
+    /// Opens a connection for a program. Returns the flow, and the number of bytes that its SYN can
+    /// carry and waits for; 0 if the SYN does not wait.
     pub(crate) fn open(
         &mut self,
         now: Instant,

@@ -1,5 +1,4 @@
-//! Fragments of packets: put together here, then received as the whole. See
-//! `docs/design/fragments.md`.
+//! Reassembly of IP fragments in the host. See `docs/design/fragments.md`.
 
 use tidelane_engine::LinkId;
 use tidelane_fragments::{Reassembler, Unfinished};
@@ -9,20 +8,21 @@ use tidelane_wire::{DropReason, IpFields, WholeHeaders, emit_time_exceeded, pars
 
 use crate::{Host, Siblings, hash::stray_ip_id};
 
-/// The least time between two errors about packets that did not become whole.
+/// Least time between two ICMP errors about incomplete packets.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A core's packets in fragments.
+/// The incomplete packets of a core.
 #[derive(Default)]
 pub(crate) struct Fragments {
     pub(crate) reassembler: Reassembler,
-    /// No error is sent before.
+    /// Time before which no ICMP error is sent.
     next_error: Instant,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// A frame that carries a fragment. Whichever core it came to, one core has all of its
-    /// packet's: a NIC spreads them by addresses, but a veth by whatever sent them.
+    /// Receives a frame with a fragment. One core reassembles all fragments of a packet, on
+    /// whichever queue they arrive: a NIC distributes them by addresses, a veth by the sender's
+    /// CPU.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_fragment(
@@ -59,19 +59,19 @@ impl<P: PacketIo> Host<P> {
         due.is_some_and(|at| at <= now)
     }
 
-    /// Gives up packets that have waited too long, and tells who sent their first fragment (RFC
-    /// 1122 §3.3.2, RFC 8200 §4.5), but not often.
+    /// Drops packets whose time limit has passed, and sends the ICMP error to the sender of their
+    /// first fragment (RFC 1122 §3.3.2, RFC 8200 §4.5), with a rate limit.
     #[cold]
     #[inline(never)]
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
         while let Some(unfinished) = self.fragments.reassembler.expire(now) {
-            if now >= self.fragments.next_error && self.tell_sender(now, &unfinished) {
+            if now >= self.fragments.next_error && self.send_time_exceeded(now, &unfinished) {
                 self.fragments.next_error = now + ERROR_INTERVAL;
             }
         }
     }
 
-    fn tell_sender(&mut self, now: Instant, unfinished: &Unfinished) -> bool {
+    fn send_time_exceeded(&mut self, now: Instant, unfinished: &Unfinished) -> bool {
         let Some((first, packet)) = &unfinished.first else {
             return false;
         };

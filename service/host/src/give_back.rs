@@ -1,7 +1,8 @@
-//! Connections that a program got and never took: they go back to their listener.
+//! Returns connections that a program never accepted to their listener.
 //!
-//! In the kernel the accept queue is the listener's, so a worker that ends (a reload, a crash) takes no
-//! connection with it. Here each member has some on their way to it; they must not be lost either.
+//! In the kernel the accept queue belongs to the listener, so a worker that ends (a reload, a
+//! crash) takes no connection with it. Here each context has connections assigned to it, which must
+//! not be lost either.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{FlowId, FlowState};
@@ -15,9 +16,8 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Takes `flow` back from the program that has it, if that program never took it from the
-    /// accept queue, has read and written nothing, and others hold the listener. Returns true if
-    /// it did.
+    /// Takes `flow` back from the program that has it, if the program has not accepted it, has read
+    /// and written nothing, and other programs hold the listener. Returns true if it did.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return false;
@@ -27,7 +27,7 @@ impl<P: PacketIo> Host<P> {
         };
         let home = binding.home;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
-        // Bytes that a program read may be gone; bytes that it wrote are nowhere else.
+        // Data that a program read may be lost, and data that it wrote is nowhere else.
         let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
         let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
         let others = self

@@ -1,10 +1,10 @@
-//! Segments without a flow that may be of connections of the kernel: they are handed back to it.
+//! Hands segments without a flow back to the kernel, whose connection may need them.
 //!
-//! A frame can come to the service although it is the kernel's: it was in a ring when the kernel
-//! got its connection, it answers a SYN cookie of the kernel, or the kernel answered for a while
-//! because a core showed no life. The service would answer with a RST. Where the driver can hand
-//! frames to the kernel, it gets the segment instead: the kernel has the connection, or sends the
-//! RST itself. See `docs/design/claims.md`.
+//! A frame of a kernel connection can reach the service: it was in a ring when the kernel accepted
+//! the connection, it answers a SYN cookie of the kernel, or the kernel accepted connections while
+//! a core did not respond. The service would answer with a RST. Where the driver can inject frames
+//! into the kernel, the kernel gets the segment instead, and sends the RST itself if it has no such
+//! connection. See `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::PacketIo;
@@ -15,27 +15,27 @@ use tidelane_wire::{
 
 use crate::{
     Host, HostRequest,
-    io::{HostIo, MEMORY_LINK},
+    io::{HostIo, LOCAL_PATH_LINK},
 };
 
-/// Frames that wait for the driver. Segments beyond are answered with a RST.
+/// Limit of frames that wait for the driver. Further segments are answered with a RST.
 const FRAMES_MAX: usize = 256;
 
-/// Segments that the kernel is to have.
+/// Segments without a flow, for the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct HandBack {
-    /// The driver hands frames to the kernel.
+    /// True if the driver can inject frames into the kernel.
     enabled: bool,
-    /// Of the frames that are being looked at: their segments have no flow.
+    /// Keys of the segments without a flow among the frames of the present burst.
     keys: Vec<FlowKey>,
-    /// For the driver.
+    /// Frames for the driver.
     frames: Vec<Stray>,
 }
 
 /// A frame for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// The connection of its segment.
+    /// The 4-tuple of its segment.
     pub key: FlowKey,
     /// The frame, whose checksums are complete.
     pub frame: Vec<u8>,
@@ -46,13 +46,13 @@ impl HandBack {
         self.enabled && self.frames.len() + self.keys.len() < FRAMES_MAX
     }
 
-    /// Returns true if there are frames to keep among those that are being looked at.
+    /// Returns true if some frames of the present burst have to be kept.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Keeps the frames whose segments have no flow. They go to the kernel with their checksums.
+    /// Keeps the frames whose segments have no flow, with complete checksums.
     #[cold]
     pub(crate) fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         for frame in frames {
@@ -68,8 +68,8 @@ impl HandBack {
 }
 
 impl Stray {
-    /// A frame with a TCP segment, whose sender may have left the checksum to the link. `None` for
-    /// a SYN: the kernel would accept what the service refused.
+    /// Parses a frame with a TCP segment, and completes its checksum. Returns `None` for a SYN: the
+    /// kernel would accept a connection that the service has refused.
     fn of(frame: &[u8]) -> Option<Self> {
         let packet = parse_frame(frame).ok()?;
         if packet.protocol != protocol::TCP {
@@ -101,13 +101,13 @@ impl Stray {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns true if the segment that this RST answers goes to the kernel instead: one that
-    /// acknowledges, for the port of a listener. (A RST that answers a SYN acknowledges it,
-    /// RFC 9293 §3.10.7.1: the service has refused the client.)
+    /// Returns true if the kernel gets the segment that this RST would answer: a segment with ACK
+    /// for the port of a listener. (A RST that answers a SYN has ACK, RFC 9293 §3.10.7.1: the
+    /// service has refused the client.)
     #[cold]
     pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
         let port = out.key.local.port;
-        let is_reset = out.flags == TcpFlags::RST && out.link != MEMORY_LINK;
+        let is_reset = out.flags == TcpFlags::RST && out.link != LOCAL_PATH_LINK;
         let listens = || self.listeners.iter().any(|(_, l)| l.local.port == port);
         let leaves = is_reset && self.hand_back.has_room() && listens();
         if leaves {
@@ -118,17 +118,17 @@ impl<P: PacketIo> HostIo<P> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// The driver hands frames of [`take_strays`](Self::take_strays) to the kernel.
+    /// Enables the hand-back: the driver injects the frames of [`take_strays`](Self::take_strays).
     pub fn enable_hand_back(&mut self) {
         self.io.hand_back.enabled = true;
     }
 
-    /// Frames whose segments have no flow here: the kernel is to receive them.
+    /// Takes the frames without a flow for the kernel.
     pub fn take_strays(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.io.hand_back.frames)
     }
 
-    /// Frames that were looked at go to the kernel, if their segments have no flow.
+    /// Keeps frames of a processed burst whose segments have no flow.
     #[cold]
     pub(crate) fn hand_back<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let before = self.io.hand_back.frames.len();

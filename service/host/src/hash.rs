@@ -1,4 +1,4 @@
-//! Hashes without randomness of their own: what they give must repeat in the simulator.
+//! Hashes without randomness of their own, so that the simulator can repeat a run.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
 
@@ -6,11 +6,11 @@ use siphasher::sip::SipHasher13;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, IpAddress};
 
-/// Builds hashers that all start from the same state. Only for maps whose keys the service chooses;
-/// what a peer can choose is hashed with a secret.
+/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. Keys
+/// that a peer can choose are hashed with a secret.
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
 
-/// Builds hashers for what a peer can choose: without the key nobody makes keys collide.
+/// Builds keyed hashers for keys that a peer can choose, so that a peer cannot cause collisions.
 pub struct SecretState(pub [u8; 16]);
 
 impl BuildHasher for SecretState {
@@ -21,8 +21,8 @@ impl BuildHasher for SecretState {
     }
 }
 
-/// The seed of the flow labels of IPv6. Everybody on the path sees labels: the secret that protects
-/// sequence numbers must not be the key of a hash that was not made to hide it.
+/// Returns the seed of IPv6 flow labels. Labels are visible on the path, so the secret that
+/// protects sequence numbers must not key a hash that is not made to hide it.
 pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     let mut hasher = SipHasher13::new_with_key(&secret);
     hasher.write(b"flow label");
@@ -31,8 +31,8 @@ pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     [first, hasher.finish()]
 }
 
-/// How far the timestamps between the addresses of `key` are ahead of the clock (RFC 7323 §7.1), as
-/// in Linux: no peer learns how long the machine runs, or which addresses are one machine's.
+/// Returns the offset of timestamps between the addresses of `key` (RFC 7323 §7.1), as in Linux: no
+/// peer learns the uptime of the machine, or which addresses belong to one machine.
 pub fn timestamp_offset(secret: &[u8; 16], key: &FlowKey) -> u32 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"timestamps");
@@ -41,8 +41,8 @@ pub fn timestamp_offset(secret: &[u8; 16], key: &FlowKey) -> u32 {
     hasher.finish() as u32
 }
 
-/// The identification with which a flow's IPv4 packets begin, which nobody can tell, nor from that
-/// of another flow or of an earlier one between the same ends.
+/// Returns the first identification of a flow's IPv4 packets. It is unpredictable, also from other
+/// flows and from earlier connections with the same 4-tuple.
 pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"identification");
@@ -54,8 +54,8 @@ pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     hasher.finish() as u16
 }
 
-/// The identification of a packet to `peer` that is of no flow and that routers may cut. There are
-/// a few in a second, so that a random number is unlike those of the packets before.
+/// Returns the identification of a packet to `peer` without a flow and without DF. There are few of
+/// them per second, so a random number hardly repeats a recent one.
 pub fn stray_ip_id(secret: &[u8; 16], peer: IpAddress, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"stray");

@@ -1,23 +1,23 @@
-//! Flows that hold a receive buffer: the host looks at these alone when it gives memory back.
+//! Flows with a receive buffer, which the host scans to give memory back.
 
 use tidelane_engine::FlowId;
 
-/// Above this number of holders a buffer that is empty goes back at once, and the next connection
-/// that receives something gets its pages, which are in the cache. Below it a connection keeps its
-/// buffer between requests.
+/// Number of flows above which an empty buffer is freed at once, so that the next connection that
+/// receives data gets its pages, which are in the cache. Below it a connection keeps its buffer
+/// between requests.
 const CROWD: usize = 1024;
 
-/// A set of flows, which is gone through again and again.
+/// A set of flows that is scanned round-robin.
 #[derive(Debug, Default)]
 pub struct Holders {
     words: Vec<u64>,
     count: usize,
-    /// Where the last look was.
+    /// Position of the scan.
     at: usize,
 }
 
 impl Holders {
-    /// A flow has a receive buffer now.
+    /// Adds a flow, which has got a receive buffer.
     pub fn add(&mut self, flow: FlowId) {
         let (word, bit) = place(flow);
         if self.words.len() <= word {
@@ -27,7 +27,7 @@ impl Holders {
         self.words[word] |= bit;
     }
 
-    /// A flow has none any more.
+    /// Removes a flow, which has no receive buffer any more.
     pub fn remove(&mut self, flow: FlowId) {
         let (word, bit) = place(flow);
         if let Some(bits) = self.words.get_mut(word) {
@@ -36,23 +36,23 @@ impl Holders {
         }
     }
 
-    /// Number of flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Returns true if there are none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Returns true if there are so many that empty buffers are to go back at once.
+    /// Returns true if there are so many flows that empty buffers are freed at once.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.count > CROWD
     }
 
-    /// The flow after the one that was looked at last.
+    /// Returns the next flow of the scan.
     pub fn next(&mut self) -> Option<FlowId> {
         if self.is_empty() {
             self.words = Vec::new();

@@ -1,8 +1,8 @@
-//! Neighbours on a link. Flows keep a [`HopId`], so that a changed link address is seen by all of
+//! Neighbours on a link. Flows keep a [`HopId`], so that a changed link address applies to all of
 //! them at once.
 //!
-//! Peers choose which neighbours there are, so the table is bounded: one that no flow uses any more
-//! stays, as it may come again soon, until its place is needed.
+//! Peers determine which neighbours there are, so the table is bounded. An unused neighbour stays,
+//! because it may be needed again soon, until its place is needed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,14 +11,14 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::hash::SecretState;
 
-/// Neighbours that are kept.
+/// Limit of neighbours.
 const HOPS_MAX: usize = 65_536;
-/// A hop in use is confirmed with the kernel this often.
+/// Interval in which the kernel confirms a hop in use.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
-/// The kernel is asked this often about a hop that it has not resolved.
+/// Interval of requests to the kernel about an unresolved hop.
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of a hop. Good for as long as it is held, and until another one is made.
+/// Number of a hop. Valid while the hop is held, and until another hop is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopId(u32);
 
@@ -29,11 +29,11 @@ pub struct Hop {
     pub addr: IpAddress,
     /// Its link address, once the kernel has resolved it.
     pub mac: Option<MacAddress>,
-    /// When the kernel was last asked about it.
+    /// Time of the last request to the kernel.
     asked: Option<Instant>,
-    /// Flows that go over it.
+    /// Number of flows over it.
     users: u32,
-    /// It is in the list of those that may go.
+    /// True if the hop is in `unused`.
     listed: bool,
 }
 
@@ -41,12 +41,12 @@ pub struct Hop {
 pub struct Hops {
     entries: Vec<Hop>,
     index: HashMap<IpAddress, HopId, SecretState>,
-    /// Next hops without users, the longest unused first. A hop that got users since stays listed.
+    /// Hops without users, the longest unused first. A hop that got users again stays in the list.
     unused: VecDeque<HopId>,
 }
 
 impl Hops {
-    /// None yet.
+    /// Returns an empty table.
     pub fn new(secret: [u8; 16]) -> Self {
         Self {
             entries: Vec::new(),
@@ -55,12 +55,12 @@ impl Hops {
         }
     }
 
-    /// The hop with this address.
+    /// Returns the hop with this address.
     pub fn find(&self, addr: IpAddress) -> Option<HopId> {
         self.index.get(&addr).copied()
     }
 
-    /// The hop with this address, made if it is new. `None` if all are in use.
+    /// Returns the hop with this address, and makes it if it is new. `None` if all are in use.
     pub fn find_or_make(&mut self, addr: IpAddress) -> Option<HopId> {
         if let Some(known) = self.find(addr) {
             return Some(known);
@@ -101,17 +101,17 @@ impl Hops {
         &mut self.entries[id.0 as usize]
     }
 
-    /// A hop's present state.
+    /// Returns the present state of a hop.
     pub fn get(&self, id: HopId) -> &Hop {
         &self.entries[id.0 as usize]
     }
 
-    /// One more flow goes over hop `id`.
+    /// Counts one more flow over hop `id`.
     pub fn hold(&mut self, id: HopId) {
         self.entry(id).users += 1;
     }
 
-    /// A flow that held hop `id` is over.
+    /// Releases hop `id` for a flow.
     pub fn let_go(&mut self, id: HopId) {
         let hop = self.entry(id);
         debug_assert!(hop.users > 0, "who lets go has held");
@@ -122,9 +122,9 @@ impl Hops {
         }
     }
 
-    /// Follows the kernel's entry for a neighbour. Returns the hop if the entry changed it. A
-    /// resolved neighbour becomes a hop before any flow needs it: answers to its first segments go
-    /// to it, and not to another host that sends in its name.
+    /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed. A
+    /// resolved neighbour becomes a hop before a flow needs it, so that answers to its first
+    /// segments go to this neighbour and not to another host that forges its address.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),
@@ -134,19 +134,19 @@ impl Hops {
         (before != mac).then_some(id)
     }
 
-    /// Returns true if flows go over hop `id`.
+    /// Returns true if flows use hop `id`.
     pub fn is_used(&self, id: HopId) -> bool {
         self.get(id).users > 0
     }
 
-    /// Notes that the kernel is asked about hop `id` now; its address.
+    /// Records a request to the kernel about hop `id`. Returns its address.
     pub fn doubt(&mut self, id: HopId, now: Instant) -> IpAddress {
         let hop = self.entry(id);
         hop.asked = Some(now);
         hop.addr
     }
 
-    /// Notes that hop `id` is needed at `now`; its address if the kernel should be asked about it.
+    /// Records a use of hop `id` at `now`. Returns its address if a request to the kernel is due.
     pub fn use_at(&mut self, id: HopId, now: Instant) -> Option<IpAddress> {
         let hop = self.entry(id);
         let due = match (hop.asked, hop.mac) {

@@ -1,7 +1,7 @@
-//! Pages of free receive memory go back to the system, and no core waits for that.
+//! Returns pages of free receive memory to the system without a wait of a core.
 //!
-//! To take pages away is a call that may wait for others who look at the same file, so the driver
-//! makes it elsewhere. Meanwhile the memory is lent to the driver, and given to no connection.
+//! Freeing pages is a call that may wait for other users of the file, so the driver makes it on
+//! another thread. Meanwhile the memory is lent to the driver, and no connection gets it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use tidelane_ring::{ProgramRegion, StreamBuffer};
 
 use crate::{Host, HostRequest, ProgramId};
 
-/// Blocks that are lent at a time.
+/// Limit of blocks that are lent at a time.
 const BLOCKS_MAX: usize = 64;
 
-/// Receive memory of one program that no connection uses.
+/// Free receive memory of one program.
 #[derive(Debug)]
 pub struct IdlePages {
     program: ProgramId,
@@ -22,7 +22,7 @@ pub struct IdlePages {
 }
 
 impl IdlePages {
-    /// Gives the pages back to the system. What cannot be given back is used again later.
+    /// Returns the pages to the system. Pages that cannot be freed are used again later.
     pub fn give_back(&self) {
         let _ = self
             .region
@@ -31,9 +31,8 @@ impl IdlePages {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Answer to [`HostRequest::IdleMemory`]: memory to be
-    /// [given back](IdlePages::give_back), and to be returned by
-    /// [`take_back_pages`](Self::take_back_pages).
+    /// Answers [`HostRequest::IdleMemory`]: returns memory to be [freed](IdlePages::give_back) and
+    /// then returned by [`restore_lent_pages`](Self::restore_lent_pages).
     pub fn lend_idle_pages(&mut self) -> Vec<IdlePages> {
         let mut lent = Vec::new();
         for (program, entry) in self.io.programs.iter_mut() {
@@ -48,24 +47,24 @@ impl<P: PacketIo> Host<P> {
         lent
     }
 
-    /// The pages are gone: connections may have the memory again.
-    pub fn take_back_pages(&mut self, pages: Vec<IdlePages>) {
+    /// Makes lent memory available to connections again.
+    pub fn restore_lent_pages(&mut self, pages: Vec<IdlePages>) {
         for IdlePages {
             program,
             region,
             block,
         } in pages
         {
-            // The number may be another program's by now.
+            // The number may belong to another program by now.
             let entry = self.io.programs.get_mut(program);
             if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &region)) {
-                entry.rx.take_back(block);
+                entry.rx.restore(block);
             }
         }
         self.note_room();
     }
 
-    /// Asks for the pages of programs that were given no receive memory since the last time.
+    /// Requests the freeing of pages for programs that got no receive memory since the last call.
     pub(crate) fn look_for_idle_pages(&mut self) {
         let mut found = false;
         for (_, program) in self.io.programs.iter_mut() {

@@ -1,16 +1,16 @@
-//! Which packets the host takes, judged by their sources: what Linux checks in
-//! `ip_route_input_slow`, `__fib_validate_source` and `ip6_rcv_core`.
+//! Source checks of received packets, as in Linux' `ip_route_input_slow`, `__fib_validate_source`
+//! and `ip6_rcv_core`.
 //!
-//! The driver reads the kernel's tables and settings and hands them over as an [`IngressPolicy`].
-//! A flow's peer is checked when the flow is made, as in the kernel, where the route of an
-//! established socket is not looked up again: segments of a flow pay nothing, and a flow survives
-//! a change that would refuse it now.
+//! The driver reads the kernel's tables and settings and passes them as an [`IngressPolicy`]. A
+//! flow's peer is checked when the flow is made, as in the kernel, which does not look up the route
+//! of an established socket again. Segments of a flow are not checked, and a flow survives a change
+//! that would refuse it now.
 
 use tidelane_wire::{DropReason, IpAddress};
 
 use crate::prefixes::Prefixes;
 
-/// Where a route of the kernel's leads.
+/// The target of a kernel route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Out over the served interface.
@@ -19,9 +19,9 @@ pub enum Way {
     Elsewhere,
     /// To this host itself.
     Local,
-    /// To everyone on a link, or to a group.
+    /// To a broadcast or multicast address.
     Broadcast,
-    /// Nowhere: packets are refused.
+    /// To no target: packets are refused.
     Unreachable,
 }
 
@@ -30,45 +30,45 @@ pub enum Way {
 pub struct KernelRoute {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Its length on the 128-bit form.
+    /// Prefix length on the 128-bit form.
     pub prefix_len: u8,
-    /// Where it leads.
+    /// Target of the route.
     pub way: Way,
 }
 
 /// Reverse path filtering (RFC 3704), with the numbers of the sysctl `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReversePathFilter {
-    /// Any source will do.
+    /// Any source is accepted.
     #[default]
     Off,
-    /// The route back leads over the interface that the packet came by.
+    /// The route to the source leads over the interface on which the packet arrived.
     Strict,
-    /// There is a route back.
+    /// There is a route to the source.
     Loose,
 }
 
-/// The kernel's settings of the served interface that decide about sources of IPv4 packets.
+/// The kernel's settings of the served interface for the sources of IPv4 packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceChecks {
-    /// `rp_filter`, the greater of the interface's and of `all`.
+    /// `rp_filter`, the larger value of the interface and `all`.
     pub reverse_path: ReversePathFilter,
     /// `accept_local`: packets may come from this host's own addresses.
     pub accept_local: bool,
-    /// `route_localnet`: `127.0.0.0/8` is a network like others.
+    /// `route_localnet`: `127.0.0.0/8` is routed as other networks.
     pub route_localnet: bool,
 }
 
-/// The kernel's routes and settings, as far as they say which packets are taken.
+/// The kernel's routes and settings for source checks.
 #[derive(Clone, Debug, Default)]
 pub struct IngressPolicy {
-    /// The kernel's routing tables, in the order in which they are asked.
+    /// The kernel's routing tables, in look-up order.
     tables: Vec<Prefixes<Way>>,
     checks: SourceChecks,
 }
 
 impl IngressPolicy {
-    /// The policy of a host with these routing tables, which are asked in this order.
+    /// Returns the policy of a host with these routing tables, in look-up order.
     pub fn new(tables: Vec<Vec<KernelRoute>>, checks: SourceChecks) -> Self {
         let table = |routes: Vec<KernelRoute>| {
             let known = |route: KernelRoute| (route.prefix, route.prefix_len, route.way);
@@ -78,10 +78,10 @@ impl IngressPolicy {
         Self { tables, checks }
     }
 
-    /// Where the route to `addr` leads; `None` without a route.
+    /// Returns the target of the route to `addr`; `None` without a route.
     fn way_to(&self, addr: IpAddress) -> Option<Way> {
         let way = self.tables.iter().find_map(|table| table.lookup(addr))?;
-        // Every link has its `fe80::/64`, and the table one for all.
+        // Every link has its `fe80::/64`, but the table has one entry for all.
         if addr.is_link_local_v6() && way != Way::Local {
             return Some(Way::Out);
         }
@@ -95,8 +95,8 @@ impl IngressPolicy {
 
     /// Checks the source address of a packet.
     ///
-    /// Broadcast addresses of the interface's networks, which Linux refuses only with `rp_filter`,
-    /// are refused always: an answer would go to every host there.
+    /// Broadcast addresses of the interface's networks are always refused, unlike in Linux without
+    /// `rp_filter`, because an answer would go to every host there.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         if !can_be_a_host(src) {
             return Err(DropReason::BadAddress);
@@ -107,7 +107,7 @@ impl IngressPolicy {
         }
         let strictness = match src.is_v4() {
             true => self.checks.reverse_path,
-            // As in Linux, where only netfilter has such a filter for IPv6.
+            // As in Linux, where only netfilter has this filter for IPv6.
             false => ReversePathFilter::Off,
         };
         match self.way_to(src) {
@@ -128,7 +128,7 @@ impl IngressPolicy {
     /// Checks the peer of a new connection.
     ///
     /// Segments to the peer must leave over the served interface. Where the kernel would answer
-    /// over another interface, or to itself, the service gives no answer.
+    /// over another interface, or to itself, the service does not answer.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.check_source(peer)?;
         if !self.leads_out(peer) {
@@ -138,8 +138,8 @@ impl IngressPolicy {
     }
 }
 
-/// Returns true if `addr` can be the address of one host: it is no group, not everyone's, not
-/// "this network".
+/// Returns true if `addr` can be the address of one host: no multicast, no broadcast, not "this
+/// network".
 pub fn can_be_a_host(addr: IpAddress) -> bool {
     let nobody = addr.is_unspecified() || addr.is_this_network_v4();
     !nobody && !addr.is_multicast_or_broadcast()

@@ -25,41 +25,41 @@ use crate::{
     journal::Keeper,
     late_resets::LateResets,
     listeners::Listeners,
+    local_path::{self, LocalPath},
     local_ports::LocalPorts,
     memory::{Staging, StreamMemory},
-    memory_wire::{self, MemoryWire},
     ports::PortPool,
     program::Programs,
     routes::Routes,
     rules::RuleSet,
-    transmit::outlet,
+    transmit::transmitter,
     within_host::AddressesWithin,
 };
 
-/// The memory wire's number; a port's is its index plus one.
-pub const MEMORY_LINK: LinkId = LinkId(0);
-/// Bytes of receive buffers for connections that no program has accepted yet.
+/// Link number of the local path; a port's number is its index plus one.
+pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
+/// Bytes of receive buffers for connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
 /// Bytes of Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
-/// Requests to the driver that may wait.
+/// Limit of waiting requests to the driver.
 const REQUESTS_MAX: usize = 4096;
 
 /// Ports, programs, listeners and bindings.
 pub struct HostIo<P> {
-    /// One per NIC queue.
+    /// Ports, one per NIC queue.
     pub ports: Vec<P>,
     /// Segments between programs of this host.
-    pub memory: MemoryWire,
+    pub memory: LocalPath,
     /// The interface's routes and neighbours.
     pub routes: Routes,
-    /// The host's addresses beside those of the interface.
+    /// The host's addresses that are not the interface's.
     pub within: AddressesWithin,
     /// Registered programs.
     pub programs: Programs,
     /// The users' accounts on this core.
     pub ledger: Ledger,
-    /// Paid for the flow that the engine makes next: see [`Env::admit`].
+    /// The charge for the flow that the engine makes next: see [`Env::admit`].
     pub(crate) prepaid: Prepaid,
     /// Claimed listening sockets.
     pub listeners: Listeners,
@@ -67,23 +67,23 @@ pub struct HostIo<P> {
     pub pool: PortPool,
     /// Local ports in use.
     pub local_ports: LocalPorts,
-    /// By flow number.
+    /// Bindings, by flow number.
     pub bindings: Vec<Option<Binding>>,
-    /// Those with a receive buffer.
+    /// Flows with a receive buffer.
     pub(crate) holders: Holders,
-    /// Flows whose program must be told something.
+    /// Flows with changes to publish to their programs.
     pub dirty: Vec<FlowId>,
-    /// Connections to hand to a member of their listener.
+    /// Connections to assign to a context of their listener.
     pub accepted: Vec<(FlowId, ListenerId)>,
     /// The journal of connections, if there is one.
     pub(crate) journal: Keeper,
-    /// Flows that ended in this step, and whose binding ends with them.
+    /// Flows that ended in this step, with their bindings.
     pub released: Vec<FlowId>,
-    /// Buffers before accept.
+    /// Buffers of connections before accept.
     pub staging: Staging,
-    /// The memory for received bytes of all cores.
+    /// The memory for received data of all cores.
     pub stream_memory: StreamMemory,
-    /// Where the frame that is being processed came from.
+    /// Link address of the sender of the present frame.
     pub arrival: Option<MacAddress>,
     /// The time of this step.
     pub now: Instant,
@@ -91,19 +91,19 @@ pub struct HostIo<P> {
     pub counters: HostCounters,
     /// The operator's rules.
     pub rules: RuleSet,
-    /// Segments of the connection that is being opened are dropped.
+    /// True while the segments of a connection that opens are dropped.
     pub muted: bool,
-    /// For the driver.
+    /// Requests to the driver.
     pub requests: VecDeque<HostRequest>,
     /// True if a port got a frame since the last flush.
     pub tx_queued: bool,
-    /// A port or the memory wire had no room: the engine is to resume sending.
+    /// True if a port or the local path had no room: the engine has to resume sending.
     pub blocked: bool,
-    /// Resets that found no room.
+    /// Resets for which there was no room.
     pub late_resets: LateResets,
-    /// Segments that the kernel is to have.
+    /// Segments for the kernel.
     pub(crate) hand_back: HandBack,
-    /// Bytes of payload that every port takes in a super-frame; zero if one has none.
+    /// Payload limit of a super-frame on all ports; zero if a port has none.
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
@@ -112,7 +112,7 @@ pub struct HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// No programs yet.
+    /// Returns the environment of a host without programs.
     pub fn new(ports: Vec<P>, mut routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
         routes.interface.mtu = routes.interface.mtu.min(mtu_of(&ports));
         let region = Region::heap(STAGING_LEN)?;
@@ -124,7 +124,7 @@ impl<P: PacketIo> HostIo<P> {
         Ok(Self {
             ports,
             super_payload_max,
-            memory: MemoryWire::default(),
+            memory: LocalPath::default(),
             routes,
             within: AddressesWithin::default(),
             programs: Programs::default(),
@@ -156,19 +156,19 @@ impl<P: PacketIo> HostIo<P> {
         })
     }
 
-    /// The largest MTU whose packets all ports carry.
+    /// Returns the largest MTU that all ports support.
     pub fn ports_mtu(&self) -> u32 {
         mtu_of(&self.ports)
     }
 
-    /// Asks the driver for something.
+    /// Queues a request to the driver.
     pub fn request(&mut self, request: HostRequest) {
         if self.requests.len() < REQUESTS_MAX {
             self.requests.push_back(request);
         }
     }
 
-    /// The tie of `flow`.
+    /// Returns the binding of `flow`.
     #[inline]
     pub fn binding(&mut self, flow: FlowId) -> Option<&mut Binding> {
         self.bindings.get_mut(flow.index())?.as_mut()
@@ -188,7 +188,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Makes room in the list. Apart, so that nobody saves registers for it.
+    /// Grows the list. A separate function, so that the common path saves no registers for it.
     #[cold]
     #[inline(never)]
     fn mark_with_room(&mut self, flow: FlowId) {
@@ -210,8 +210,8 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// [`Env::place`] where the buffer has to be made or enlarged, or lies in the staging area, as
-    /// no program has accepted the connection yet.
+    /// [`Env::place`] where the buffer has to be allocated or enlarged, or lies in the staging area
+    /// before accept.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
@@ -247,25 +247,25 @@ impl<P: PacketIo> Env for HostIo<P> {
             Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
-            // The way to the peer may have changed since its first SYN.
+            // The path to the peer may have changed since its first SYN.
             let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
             if let Some(to) = to {
                 template.set_link(self.routes.interface.mac, to);
             }
         }
         let source = if out.payload_len > 0 {
-            let (Some(seat), Some(buffer)) = (&binding.seat, binding.tx) else {
+            let (Some(home_slot), Some(buffer)) = (&binding.home_slot, binding.tx) else {
                 debug_assert!(false, "the engine sends what was never written");
                 return Ok(());
             };
-            Some((&**seat.region(), buffer))
+            Some((&**home_slot.region(), buffer))
         } else {
             None
         };
         if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
-            return outlet!(self).transmit_syn_ack(out, template);
+            return transmitter!(self).transmit_syn_ack(out, template);
         }
-        outlet!(self).transmit(out, template, source)
+        transmitter!(self).transmit(out, template, source)
     }
 
     #[inline(always)]
@@ -274,7 +274,7 @@ impl<P: PacketIo> Env for HostIo<P> {
             return false;
         };
         let by_port = matches!(binding.path, Path::Port { .. });
-        by_port && (!text || binding.seat.is_some() && binding.tx.is_some())
+        by_port && (!text || binding.home_slot.is_some() && binding.tx.is_some())
     }
 
     #[inline(always)]
@@ -284,13 +284,13 @@ impl<P: PacketIo> Env for HostIo<P> {
             .and_then(|flow| self.bindings.get_mut(flow.index()))
             && let Path::Port { template, .. } = &mut binding.path
         {
-            let source = match (&binding.seat, binding.tx) {
-                (Some(seat), Some(buffer)) if out.payload_len > 0 => {
-                    Some((&**seat.region(), buffer))
+            let source = match (&binding.home_slot, binding.tx) {
+                (Some(home_slot), Some(buffer)) if out.payload_len > 0 => {
+                    Some((&**home_slot.region(), buffer))
                 }
                 _ => None,
             };
-            return outlet!(self).transmit_single(out, template, source, None);
+            return transmitter!(self).transmit_single(out, template, source, None);
         }
         debug_assert!(false, "only of flows that `takes_directly` said so of");
         Err(TxFull)
@@ -343,7 +343,7 @@ impl<P: PacketIo> Env for HostIo<P> {
     }
 
     fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
-        if link == MEMORY_LINK {
+        if link == LOCAL_PATH_LINK {
             return 0;
         }
         timestamp_offset(&self.secret, key)
@@ -369,11 +369,11 @@ impl<P: PacketIo> Env for HostIo<P> {
         let Some(buffer) = binding.rx_for(pos, payload.len()) else {
             return self.place_with_room(flow, pos, payload);
         };
-        let Some(seat) = &binding.seat else {
+        let Some(home_slot) = &binding.home_slot else {
             return self.place_with_room(flow, pos, payload);
         };
         binding.active = true;
-        buffer.write(seat.region().region(), pos, payload)
+        buffer.write(home_slot.region().region(), pos, payload)
     }
 
     #[inline]
@@ -404,8 +404,8 @@ impl<P: PacketIo> Env for HostIo<P> {
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
-        let mtu = if link == MEMORY_LINK {
-            memory_wire::MTU
+        let mtu = if link == LOCAL_PATH_LINK {
+            local_path::MTU
         } else {
             self.routes.interface.mtu
         };
@@ -414,7 +414,7 @@ impl<P: PacketIo> Env for HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Everything but progress: notes it for the program, and for the end of the step.
+    /// Records an event other than progress for the program, and for the end of the step.
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
         self.journal.note(flow, event);
@@ -449,7 +449,7 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
-/// The names of a flow, for its slot.
+/// Returns the addresses and numbers of a flow for its slot.
 pub fn names_of(key: &FlowKey, connection: u64, mss: u32) -> SlotNames {
     SlotNames {
         local_addr: key.local.addr.0,
@@ -462,7 +462,7 @@ pub fn names_of(key: &FlowKey, connection: u64, mss: u32) -> SlotNames {
     }
 }
 
-/// A control event about a slot.
+/// Returns a control event about a slot.
 pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> ControlEvent {
     ControlEvent {
         kind,
@@ -476,7 +476,7 @@ pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> Control
     }
 }
 
-/// A control event that there is no connection.
+/// Returns the control event of a failed open.
 pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
     let kind = control_event::CONNECT_FAILED;
     ControlEvent {
@@ -491,7 +491,7 @@ pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
     }
 }
 
-/// The largest MTU whose packets all of `ports` carry.
+/// Returns the largest MTU that all of `ports` support.
 fn mtu_of<P: PacketIo>(ports: &[P]) -> u32 {
     let frame_len = |port: &P| port.capabilities().tx_frame_len_max;
     let frame_len = ports.iter().map(frame_len).min().unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
-//! The journal of connections: what another process needs to reset them if this one is killed.
+//! The journal of connections: the state that another process needs to reset them after a kill.
 //!
-//! A kernel's stack never dies, so a peer that waits for an answer waits without a limit. A service
-//! that is killed resets nothing. The process that outlives the service shares this memory with it,
+//! The kernel's stack never dies, so a peer that waits for an answer waits without a limit. A
+//! killed service resets nothing. The process that outlives the service shares this memory with it,
 //! and sends the peer of each entry a segment that ends the connection.
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //!                              64 entries of 64 bytes, by number of the flow
 //! ```
 //!
-//! The host writes an entry when a connection is established, clears it when the flow ends, and
-//! brings the sequence numbers up to date now and then ([`Host::sweep`]): a connection whose peer
-//! waits is idle, so its entry is exact soon. Pages without entries are given back.
+//! The host writes an entry when a connection is established and clears it when the flow ends.
+//! [`Host::sweep`] updates the sequence numbers at intervals: a connection whose peer waits is
+//! idle, so its entry is exact soon. Pages without entries are given back.
 
 use std::{
     io,
@@ -32,31 +32,31 @@ use crate::{Host, binding::Path};
 
 /// Bytes of an entry.
 const ENTRY: u64 = 64;
-/// Bytes of a page, and of what lies before the entries of an area.
+/// Bytes of a page, and of the header of an area.
 const PAGE: u64 = 4096;
 /// Entries of a page.
 const ENTRIES_OF_PAGE: u32 = (PAGE / ENTRY) as u32;
-/// Where the state of an entry is: the word that is written last.
+/// Offset of the state in an entry: the word that is written last.
 const STATE_AT: usize = 48;
-/// Where the sequence numbers of an entry are.
+/// Offset of the sequence numbers in an entry.
 const NUMBERS_AT: usize = 36;
-/// Flows whose entries are brought up to date at once.
+/// Flows whose entries are updated in one part.
 const PART_MAX: usize = 4096;
-/// The entry is that of a connection.
+/// The entry belongs to a connection.
 const USED: u32 = 1;
 /// The connection uses timestamps.
 const TIMESTAMPS: u32 = 1 << 1;
 
-/// A connection, as the other process sees it.
+/// A connection in the form that the other process reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Both ends.
+    /// The 4-tuple.
     pub key: FlowKey,
-    /// SND.UNA, not later than it is.
+    /// SND.UNA, or an earlier value.
     pub snd_una: SeqNumber,
-    /// RCV.NXT, not later than it is.
+    /// RCV.NXT, or an earlier value.
     pub rcv_nxt: SeqNumber,
-    /// How far TSval is ahead of the clock, if the connection uses timestamps.
+    /// Offset of TSval from the clock, if the connection uses timestamps.
     pub timestamp_offset: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ impl JournalEntry {
     }
 }
 
-/// The sequence numbers as an entry has them.
+/// Encodes the sequence numbers of an entry.
 fn numbers(snd_una: SeqNumber, rcv_nxt: SeqNumber) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&snd_una.to_u32().to_ne_bytes());
@@ -113,7 +113,8 @@ pub struct JournalMemory {
 }
 
 impl JournalMemory {
-    /// Memory for so many cores with so many flows each. Children of this process share it.
+    /// Allocates the memory for `cores` cores with `flows_max` flows each. Child processes share
+    /// it.
     pub fn create(cores: u32, flows_max: u32) -> io::Result<Self> {
         Self::with_file(cores, flows_max).map(|(memory, _)| memory)
     }
@@ -125,11 +126,11 @@ impl JournalMemory {
         Ok((Self { region, flows_max }, file))
     }
 
-    /// The journal of a core.
+    /// Returns the journal of a core.
     ///
     /// # Panics
     ///
-    /// If there are not so many cores.
+    /// Panics if the journal has fewer cores.
     pub fn of_core(&self, core: u32) -> FlowJournal {
         let start = u64::from(core) * area_len(self.flows_max);
         assert!(start < self.region.len(), "an area for each core");
@@ -145,7 +146,7 @@ impl JournalMemory {
         }
     }
 
-    /// The entries of all cores. Only of a service that is dead: a living one changes them.
+    /// Returns the entries of all cores, for use after the end of the service, which changes them.
     pub fn entries(&self) -> impl Iterator<Item = JournalEntry> + '_ {
         let area = area_len(self.flows_max);
         let starts = (0..self.region.len() / area).map(move |core| core * area);
@@ -162,53 +163,53 @@ impl JournalMemory {
     }
 }
 
-/// Bytes of a core's area: whole pages.
+/// Returns the bytes of a core's area in whole pages.
 fn area_len(flows_max: u32) -> u64 {
     PAGE + (u64::from(flows_max) * ENTRY).next_multiple_of(PAGE)
 }
 
-/// Where an entry is in its area.
+/// Returns the offset of an entry in its area.
 fn offset(index: u32) -> u64 {
     PAGE + u64::from(index) * ENTRY
 }
 
-/// The writer's account of a page of entries.
+/// The writer's record of a page of entries.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     /// Entries in use.
     used: u8,
-    /// The page is in one of the lists of pages to look at.
+    /// True if the page is in `emptied` or `idle`.
     listed: bool,
-    /// An entry was written since the page came to its list.
+    /// True if an entry was written since the page came to its list.
     touched: bool,
 }
 
-/// The journal of one core, for writing.
+/// The journal of one core, with its write position.
 #[derive(Debug)]
 pub struct FlowJournal {
     region: Arc<Region>,
     start: u64,
     flows_max: u32,
-    /// After the last entry that was ever in use.
+    /// Index after the last entry that was ever in use.
     bound: u32,
     /// Entries in use.
     used: u32,
     pages: Vec<Page>,
-    /// Pages that had no entries, since the last look.
+    /// Pages that became empty since the last call of `give_back`.
     emptied: Vec<u32>,
-    /// Pages that had none at the last look.
+    /// Pages that were empty at the last call of `give_back`.
     idle: Vec<u32>,
 }
 
 impl FlowJournal {
-    /// The connection of flow `index` is established.
+    /// Writes the entry of flow `index`, which is established.
     pub fn enter(&mut self, index: u32, entry: &JournalEntry) {
         if index >= self.flows_max || self.is_used(index) {
             return;
         }
         let at = self.start + offset(index);
         self.region.copy_in(at, &entry.to_bytes());
-        // The reader sees an entry as a whole: this process may be killed at any instruction.
+        // The reader must see whole entries, as this process may be killed at any instruction.
         compiler_fence(Ordering::Release);
         let timestamps = entry.timestamp_offset.map_or(0, |_| TIMESTAMPS);
         self.set_state(index, USED | timestamps);
@@ -226,7 +227,7 @@ impl FlowJournal {
         page.touched = true;
     }
 
-    /// The flow `index`, which may never have been established, is over.
+    /// Clears the entry of flow `index`, which has ended and may never have been established.
     pub fn clear(&mut self, index: u32) {
         if !self.is_used(index) {
             return;
@@ -244,7 +245,7 @@ impl FlowJournal {
         }
     }
 
-    /// The sequence numbers of flow `index` are these by now.
+    /// Updates the sequence numbers of flow `index`.
     pub fn update(&mut self, index: u32, snd_una: SeqNumber, rcv_nxt: SeqNumber) {
         if !self.is_used(index) {
             return;
@@ -293,18 +294,18 @@ impl FlowJournal {
     }
 }
 
-/// How far the entries are up to date.
+/// The progress of an update of all entries.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// The flow to look at next.
+    /// The next flow to update.
     at: usize,
-    /// Flows that the present round has still to look at.
+    /// Number of flows that remain in this round.
     left: usize,
-    /// Frames received before it began.
+    /// Number of received frames at the start of the round.
     in_frames: u64,
 }
 
-/// The journal of a host, if there is one, and how far it is up to date.
+/// The journal of a host, if it has one, and the progress of its updates.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     journal: Option<FlowJournal>,
@@ -314,7 +315,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Notes a flow that is established, which is to be entered.
+    /// Records a flow that is established, to be entered at the end of the step.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);
@@ -326,7 +327,7 @@ impl Keeper {
         !self.established.is_empty()
     }
 
-    /// The flow is over.
+    /// Clears the entry of a flow that has ended.
     pub(crate) fn clear(&mut self, flow: FlowId) {
         if let Some(journal) = &mut self.journal {
             journal.clear(flow.index() as u32);
@@ -335,7 +336,7 @@ impl Keeper {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// The host, which is new, writes the journal of its connections.
+    /// Sets the journal of a new host.
     pub fn set_journal(&mut self, journal: FlowJournal) {
         self.io.journal.journal = Some(journal);
     }
@@ -367,7 +368,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Brings the entries of some flows up to date, and gives back pages without entries.
+    /// Updates the entries of some flows, and gives back pages without entries.
     pub(crate) fn tend_journal(&mut self) {
         let Keeper { journal, round, .. } = &mut self.io.journal;
         let Some(journal) = journal else {
@@ -390,7 +391,7 @@ impl<P: PacketIo> Host<P> {
         journal.give_back();
     }
 
-    /// Returns true if sequence numbers may have moved on, or pages may have to be given back.
+    /// Returns true if sequence numbers may have advanced, or pages may have to be given back.
     pub(crate) fn is_journal_stale(&self) -> bool {
         let Keeper { journal, round, .. } = &self.io.journal;
         let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;

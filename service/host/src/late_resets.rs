@@ -1,6 +1,6 @@
-//! Resets for which there was no room when their flows ended. What is lost on its way to a wire is
-//! lost, but a program that ends may leave more connections than a port has frames, and nobody
-//! would reset them again: peers that have sent all they had would wait for ever.
+//! Resets for which the port had no room when their flows ended. A program that ends may leave more
+//! connections than a port has frames. Without a later attempt, peers that have sent all their data
+//! would wait for ever.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::HeaderTemplate;
 
-use crate::{binding::Path, io::HostIo, transmit::outlet};
+use crate::{binding::Path, io::HostIo, transmit::transmitter};
 
-/// Resets that may wait; more are lost.
+/// Limit of waiting resets; further ones are lost.
 const WAITING_MAX: usize = 65_536;
 
-/// A reset, and how it gets to its peer: its flow is gone by then.
+/// A reset with the headers to its peer, since its flow no longer exists.
 struct LateReset {
     out: SegmentOut,
-    /// None for the memory wire.
+    /// `None` for the local path.
     template: Option<HeaderTemplate>,
 }
 
@@ -35,7 +35,7 @@ impl<P: PacketIo> HostIo<P> {
         let template = match &binding.path {
             Path::Port { template, .. } => Some(*template),
             Path::Memory => None,
-            // Where its peer is nobody knows, or a rule lets nothing go there.
+            // The neighbour is unknown, or a rule drops the segments.
             Path::Waiting { .. } | Path::Nowhere => return,
         };
         if self.late_resets.0.len() < WAITING_MAX {
@@ -44,11 +44,11 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Sends what was put off, as far as there is room now.
+    /// Sends waiting resets while there is room.
     pub(crate) fn send_late_resets(&mut self) {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
-                Some(template) => outlet!(self).transmit_single(out, template, None, None),
+                Some(template) => transmitter!(self).transmit_single(out, template, None, None),
                 None => self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull),
             };
             if sent.is_err() {
@@ -57,7 +57,7 @@ impl<P: PacketIo> HostIo<P> {
             }
             self.late_resets.0.pop_front();
         }
-        // A crowd of them may have taken much memory.
+        // A large number of them may have grown the list.
         self.late_resets = LateResets::default();
     }
 }

@@ -1,8 +1,8 @@
 //! A whole host: the engine, the programs that use it, and the links that it uses.
 //!
-//! Deterministic and without I/O of its own: the daemon and the simulator drive the same host with
-//! [`Host::step`]. One step takes frames, segments of the memory wire and programs' requests in
-//! batches, tells programs what happened, and sends.
+//! The host is deterministic and does no I/O of its own: the daemon and the simulator drive the
+//! same one with [`Host::step`]. One step takes frames, segments of the local path and programs'
+//! requests in batches, notifies programs, and sends.
 //!
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
@@ -32,9 +32,9 @@ mod io;
 mod journal;
 mod late_resets;
 mod listeners;
+mod local_path;
 mod local_ports;
 mod memory;
-mod memory_wire;
 mod options;
 mod paths;
 mod ports;
@@ -77,7 +77,7 @@ pub use crate::{
     hand_back::Stray,
     idle_pages::IdlePages,
     ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
-    io::MEMORY_LINK,
+    io::LOCAL_PATH_LINK,
     journal::{FlowJournal, JournalEntry, JournalMemory},
     memory::{MemoryLimits, StreamMemory},
     ports::PORTS_PER_REQUEST,
@@ -91,17 +91,17 @@ pub use crate::{
     within_host::AddressesWithin,
 };
 
-/// While something could not be delivered, the host looks again this often.
+/// Interval of retries while some event or frame could not be delivered.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// Timers that come later than this come late.
+/// Delay from which on a timer counts as late.
 const LATE_MIN: Duration = Duration::from_millis(2);
-/// Late timers are held for no longer than this.
+/// Limit of the time for which late timers are held.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
 /// A request of the host to its driver, taken by [`Host::take_request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRequest {
-    /// Ask the kernel to resolve, or to confirm, this neighbour; [`Host::set_neighbour`] answers.
+    /// Have the kernel resolve or confirm this neighbour; [`Host::set_neighbour`] answers.
     Resolve {
         /// The neighbour's address.
         addr: IpAddress,
@@ -111,11 +111,11 @@ pub enum HostRequest {
         /// The local address.
         addr: IpAddress,
     },
-    /// Segments came that may be of the kernel's connections: [`Host::take_strays`].
+    /// Segments arrived that may belong to kernel connections: [`Host::take_strays`].
     Strays,
-    /// Free receive memory has pages that may go: [`Host::lend_idle_pages`].
+    /// Free receive memory has pages that can be freed: [`Host::lend_idle_pages`].
     IdleMemory,
-    /// A connection from a port that a program had reserved is over: it may have been the last.
+    /// The connection of a reserved port has ended; it may have been the last one of this port.
     PortIdle {
         /// The program that had reserved the port.
         program: ProgramId,
@@ -124,18 +124,18 @@ pub enum HostRequest {
     },
 }
 
-/// Counters of a host, beside those of its engine.
+/// Counters of a host, in addition to those of its engine.
 #[derive(Clone, Debug)]
 pub struct HostCounters {
     /// Frames received.
     pub in_frames: u64,
-    /// Of these: handed over to the core that has the flow.
+    /// Received frames that were handed over to the core of their flow.
     pub handed_over: u64,
-    /// Segments that the memory wire delivered.
+    /// Segments that the local path delivered.
     pub memory_segments: u64,
-    /// Segments handed to a port.
+    /// Segments passed to a port.
     pub out_segments: u64,
-    /// Requests of unknown kind.
+    /// Requests of an unknown kind.
     pub bad_requests: u64,
     /// Connections aborted because their program wrote impossible values.
     pub misuses: u64,
@@ -143,11 +143,11 @@ pub struct HostCounters {
     pub corrupt_rings: u64,
     /// Programs removed because their doorbell could not be rung.
     pub stuck_doorbells: u64,
-    /// Times that the kernel was asked about a neighbour because a peer did not answer.
+    /// Requests to the kernel about a neighbour because a peer did not answer.
     pub path_doubts: u64,
-    /// Senders that were told that not all fragments of a packet came.
+    /// ICMP errors sent about packets with missing fragments.
     pub out_time_excds: u64,
-    /// By [`DropReason::index`].
+    /// Dropped packets, by [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
 }
 
@@ -169,7 +169,7 @@ impl Default for HostCounters {
     }
 }
 
-/// A host. `P` is what its links are.
+/// A host with links of type `P`.
 pub struct Host<P: PacketIo> {
     engine: Engine,
     io: HostIo<P>,
@@ -177,28 +177,29 @@ pub struct Host<P: PacketIo> {
     parked: VecDeque<Parked>,
     shared: SharedConnections,
     place: Place,
-    /// Other cores, if there are any.
+    /// The other cores, if there are any.
     siblings: Option<Siblings>,
-    /// Packets of which fragments are missing.
+    /// Incomplete packets.
     fragments: Fragments,
-    /// Connections that ever came to a program.
+    /// Number of connections that programs have had.
     connections: u64,
-    /// One for each port; none while its frames are looked at.
+    /// A burst for each port; `None` while its frames are processed.
     bursts: Vec<Option<P::Burst>>,
-    /// Steps in a row in which a port had as many frames as one takes.
+    /// Consecutive steps in which a port had a full burst.
     full_bursts: usize,
-    /// When the timers were due that are held, and until when.
+    /// Due time of the held timers, and the limit of the hold.
     held: Option<(Instant, Instant)>,
     backlogged: bool,
-    /// Connections wait for a member of their listener to have room for them.
-    unhoused: bool,
+    /// True if connections wait for a context of their listener with room.
+    has_unassigned: bool,
     next_sweep: Instant,
-    /// The largest receive window of connections while there is no pressure on memory.
+    /// Limit of receive windows without memory pressure.
     rx_window_max: u32,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// A host on `interface`, whose queues are `ports`. `secret` keys sequence numbers and hashes.
+    /// Makes a host on `interface` with the queues `ports`. `secret` keys sequence numbers and
+    /// hashes.
     pub fn new(
         config: EngineConfig,
         secret: [u8; 16],
@@ -233,12 +234,12 @@ impl<P: PacketIo> Host<P> {
             full_bursts: 0,
             held: None,
             backlogged: false,
-            unhoused: false,
+            has_unassigned: false,
             next_sweep: Instant(0),
         })
     }
 
-    /// Makes the host, which is new, one of several cores.
+    /// Makes a new host one of several cores.
     #[must_use]
     pub fn beside(mut self, siblings: Siblings) -> Self {
         self.place = siblings.place();
@@ -246,7 +247,7 @@ impl<P: PacketIo> Host<P> {
         self
     }
 
-    /// The host, which is new, shares this memory for received bytes with other cores.
+    /// Makes a new host share the memory for received data with other cores.
     pub fn set_stream_memory(&mut self, memory: StreamMemory) {
         let (ledger, high) = (&self.io.ledger, memory.limits().high);
         ledger.set_capacity(accounts::Resource::StreamBytes, high);
@@ -254,8 +255,8 @@ impl<P: PacketIo> Host<P> {
         self.io.stream_memory = memory;
     }
 
-    /// One turn: everything that has come is processed, everything that follows is sent and told.
-    /// Returns true if there was anything to do.
+    /// Processes all input, and sends and publishes all results. Returns true if there was any
+    /// work.
     pub fn step(&mut self, now: Instant) -> bool {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
@@ -271,7 +272,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.run_timers(now);
         self.end_batch(now);
-        if self.has_news() {
+        if self.has_changes() {
             self.publish(now);
         }
         if self.io.tx_queued {
@@ -281,14 +282,15 @@ impl<P: PacketIo> Host<P> {
         worked || !self.io.memory.is_empty()
     }
 
-    /// Sends the acknowledgments that the engine owes. Each part of a step is a function of its
-    /// own: in one function their variables would not fit into registers.
+    /// Sends the ACKs that the engine owes. Each part of a step is a function of its own, because
+    /// the variables of all parts together would not fit into registers.
     #[inline(never)]
     fn end_batch(&mut self, now: Instant) {
         self.engine.batch_end(now, &mut self.io);
     }
 
-    /// Hands queued frames to the links; what they cannot take yet is offered again next step.
+    /// Passes queued frames to the links. Frames for which a link has no room are offered again in
+    /// the next step.
     fn flush_ports(&mut self) {
         self.io.tx_queued = false;
         for port in &mut self.io.ports {
@@ -312,9 +314,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns true if timers that are due wait a little longer. Where timers are late, this thread
-    /// got its CPU late, and so did the kernel thread that delivers the peers' acknowledgments: it
-    /// runs first.
+    /// Returns true if due timers wait a little longer. If timers are late, this thread got its CPU
+    /// late, and so did the kernel thread that delivers the peers' ACKs, which has to run first.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(due) = self.engine.next_timeout() else {
@@ -330,7 +331,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// When the engine's timers run, if they are not held.
+    /// Returns the due time of the engine's timers.
     fn timers_due(&self) -> Option<Instant> {
         let due = self.engine.next_timeout()?;
         match self.held {
@@ -339,7 +340,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// When [`step`](Self::step) must be called again, if nothing else happens.
+    /// Returns the time at which [`step`](Self::step) must be called again without other events.
     pub fn next_timeout(&self) -> Option<Instant> {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         let soon = (self.backlogged || self.io.blocked || self.io.tx_queued || undone)
@@ -362,13 +363,13 @@ impl<P: PacketIo> Host<P> {
         !self.io.requests.is_empty()
     }
 
-    /// The next request to the driver.
+    /// Takes the next request to the driver.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.io.requests.pop_front()
     }
 
-    /// Returns true if a step would find something to do now. The driver asks after it has
-    /// announced its sleep.
+    /// Returns true if a step would find work now. The driver asks after it has announced its
+    /// sleep.
     pub fn has_work(&self) -> bool {
         !self.io.memory.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)

@@ -1,8 +1,8 @@
 //! Listeners, and the choice of the context that gets a new connection.
 //!
-//! A listener is one kernel socket's 3-tuple. Several programs may hold it (fork after listen), and
-//! the contexts among them that wait for connections are its *members*: a program that holds the
-//! socket but never accepts, like a supervising parent, gets none.
+//! A listener is the 3-tuple of one kernel socket. Several programs may hold it (fork after
+//! listen). Those of their contexts that wait for connections are its *members*. A program that
+//! holds the socket but never accepts, such as a supervising parent, has none.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,32 +14,32 @@ use tidelane_wire::Endpoint;
 
 use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Credentials};
 
-/// A context that takes connections.
+/// A context that accepts connections of a listener.
 #[derive(Debug)]
 pub struct Member {
-    /// The holder.
-    pub seat: Seat,
-    /// Connections given to it and not taken yet.
+    /// The context.
+    pub acceptor: Acceptor,
+    /// Connections assigned to it and not accepted yet.
     pub untaken: u32,
-    /// Connections given to it in all; decides between equals.
+    /// Connections assigned to it in all, which decides between equal members.
     pub given: u64,
-    /// Its user's place among the members.
+    /// The charge of its user for the membership.
     _place: Charge,
 }
 
-/// Where connections of a listener can go.
+/// A context that can get connections of a listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
-    /// Its program.
+pub struct Acceptor {
+    /// The program.
     pub program: ProgramId,
-    /// Its number within the program.
+    /// Number of the context within the program.
     pub context: u32,
     /// The program's number for the listener.
     pub cookie: u64,
 }
 
 impl Member {
-    /// The order of members: the least loaded one gets the next connection.
+    /// Returns the sort key of members: the smallest one gets the next connection.
     pub fn load(&self) -> (u32, u64) {
         (self.untaken, self.given)
     }
@@ -51,54 +51,55 @@ pub struct Listener {
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
-    /// Where it listens.
+    /// Listening address and port.
     pub local: Endpoint,
-    /// Connections within the host are its own, too.
+    /// True if it also gets connections within the host.
     pub within_host: bool,
-    /// Whose the program was that listened first.
+    /// Credentials of the program that listened first.
     pub owner: Arc<Credentials>,
     /// Programs that hold the socket.
     pub holders: Vec<ProgramId>,
-    /// Contexts that take its connections.
+    /// Contexts that accept its connections.
     pub members: Vec<Member>,
-    /// Established connections, oldest first, that no member was there for, or had room for.
+    /// Established connections, oldest first, for which no member existed or had room.
     pub waiting: VecDeque<FlowId>,
 }
 
 impl Listener {
-    /// The member to give the next connection to: the one with the fewest untaken ones.
+    /// Returns the member for the next connection: the one with the fewest untaken ones.
     pub fn choose(&mut self) -> Option<&mut Member> {
         self.members.iter_mut().min_by_key(|member| member.load())
     }
 
-    /// A context of a program that takes its connections.
+    /// Returns a member by its program and context.
     pub fn member(&mut self, program: ProgramId, context: u32) -> Option<&mut Member> {
-        let is_it =
-            |member: &&mut Member| member.seat.program == program && member.seat.context == context;
+        let is_it = |member: &&mut Member| {
+            member.acceptor.program == program && member.acceptor.context == context
+        };
         self.members.iter_mut().find(is_it)
     }
 
-    /// Adds a member, which is none yet, for whom its user paid with `place`.
-    pub fn join(&mut self, seat: Seat, place: Charge) {
+    /// Adds a new member. `place` is its user's charge.
+    pub fn join(&mut self, acceptor: Acceptor, place: Charge) {
         self.members.push(Member {
-            seat,
+            acceptor,
             untaken: 0,
             given: 0,
             _place: place,
         });
     }
 
-    /// Removes a member. Returns how many connections it had not taken.
+    /// Removes a member. Returns the number of connections that it had not accepted.
     pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
         self.remove_members(|member| {
-            member.seat.program == program && member.seat.context == context
+            member.acceptor.program == program && member.acceptor.context == context
         })
     }
 
-    /// Removes a program. Whether it was the last that held the socket, and how many connections
-    /// it had not taken.
+    /// Removes a program. Returns true if it was the last holder of the socket, and the number of
+    /// connections that it had not accepted.
     pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
-        let untaken = self.remove_members(|member| member.seat.program == program);
+        let untaken = self.remove_members(|member| member.acceptor.program == program);
         self.holders.retain(|held| *held != program);
         (self.holders.is_empty(), untaken)
     }
@@ -114,14 +115,14 @@ impl Listener {
         untaken
     }
 
-    /// `program` took `count` connections, through whichever context. Returns how many of them
-    /// were outstanding.
+    /// Records that `program` accepted `count` connections through any of its contexts. Returns how
+    /// many of them were outstanding.
     pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
         let mut left = count;
         for member in self
             .members
             .iter_mut()
-            .filter(|member| member.seat.program == program)
+            .filter(|member| member.acceptor.program == program)
         {
             let taken = left.min(member.untaken);
             member.untaken -= taken;
@@ -139,17 +140,17 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// The listener `id`.
+    /// Returns the listener `id`.
     pub fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.entries.get(id.index())?.as_ref()
     }
 
-    /// The listener `id`.
+    /// Returns the listener `id`.
     pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// The listener of the kernel socket `key`.
+    /// Returns the listener of the kernel socket `key`.
     pub fn find(&self, key: u64) -> Option<ListenerId> {
         let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
         self.entries
@@ -158,7 +159,7 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
-    /// The listener that programs call `number`.
+    /// Returns the listener with this number among programs.
     pub fn numbered(&self, number: u32) -> Option<ListenerId> {
         self.by_number.get(&number).copied()
     }
@@ -179,7 +180,7 @@ impl Listeners {
         Some(listener)
     }
 
-    /// All of them.
+    /// Returns all listeners.
     pub fn iter(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
         self.entries
             .iter()
@@ -187,7 +188,7 @@ impl Listeners {
             .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
     }
 
-    /// Listeners that have members, and connections that wait for one.
+    /// Returns the listeners that have members and waiting connections.
     pub fn with_waiting(&self) -> Vec<ListenerId> {
         self.iter()
             .filter(|(_, l)| !l.waiting.is_empty() && !l.members.is_empty())
@@ -195,12 +196,12 @@ impl Listeners {
             .collect()
     }
 
-    /// The connection of `id` that has waited longest.
+    /// Returns the connection of `id` that has waited longest.
     pub fn first_waiting(&self, id: ListenerId) -> Option<FlowId> {
         self.get(id)?.waiting.front().copied()
     }
 
-    /// The listeners that `program` holds.
+    /// Returns the listeners that `program` holds.
     pub fn held_by(&self, program: ProgramId) -> Vec<ListenerId> {
         self.iter()
             .filter(|(_, l)| l.holders.contains(&program))

@@ -1,7 +1,7 @@
 //! Local ports that connections use, and those that programs reserved.
 //!
-//! A claim on a port is needed as long as a connection has the port. The driver asks for many ports
-//! at once when it may give claims up, so each answer is a look at a counter.
+//! A claim on a port is needed while a connection uses the port. The driver asks about many ports
+//! at once before it ends claims, so each answer only reads a counter.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use tidelane_wire::Endpoint;
 
 use crate::{hash::FixedState, program::ProgramId};
 
-/// Ports there are.
+/// Number of ports.
 const PORTS: usize = 1 << 16;
 
-/// See the module's documentation.
+/// Counts of the connections of each local port.
 pub struct LocalPorts {
-    /// Connections by local port, whatever their address.
+    /// Connections by local port, at any address.
     connections: Box<[u32]>,
-    /// Connections that each program opened from each local end that it reserved.
+    /// Connections that each program opened from each reserved address and port.
     reserved: HashMap<ProgramId, HashMap<Endpoint, u32, FixedState>, FixedState>,
 }
 
@@ -30,13 +30,13 @@ impl Default for LocalPorts {
 }
 
 impl LocalPorts {
-    /// A connection has `port`.
+    /// Counts a connection at `port`.
     #[inline]
     pub fn begin(&mut self, port: u16) {
         self.connections[usize::from(port)] += 1;
     }
 
-    /// A connection that had `port` is over.
+    /// Removes a connection at `port`.
     #[inline]
     pub fn end(&mut self, port: u16) {
         let connections = &mut self.connections[usize::from(port)];
@@ -48,7 +48,7 @@ impl LocalPorts {
         self.connections[usize::from(port)] > 0
     }
 
-    /// `program` may open connections from `local`.
+    /// Allows `program` to open connections from `local`.
     pub fn reserve(&mut self, program: ProgramId, local: Endpoint) {
         let of_program = self.reserved.entry(program).or_default();
         of_program.entry(local).or_default();
@@ -60,14 +60,15 @@ impl LocalPorts {
         of_program.is_some_and(|ends| ends.contains_key(&local))
     }
 
-    /// `program` opened a connection from `local`, which it had reserved.
+    /// Counts a connection that `program` opened from its reserved `local`.
     pub fn begin_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections += 1;
         }
     }
 
-    /// A connection that `program` opened from `local` is over, whoever had it at the end.
+    /// Removes a connection that `program` opened from `local`, whichever program had it at the
+    /// end.
     pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections = connections.saturating_sub(1);
@@ -79,7 +80,7 @@ impl LocalPorts {
     }
 
     /// Ends the reservation of `local` by `program` if none of the connections that `program`
-    /// opened from there is left. Returns false if one is.
+    /// opened from there is left. Returns false otherwise.
     pub fn give_up(&mut self, program: ProgramId, local: Endpoint) -> bool {
         let Some(of_program) = self.reserved.get_mut(&program) else {
             return true;
@@ -91,7 +92,7 @@ impl LocalPorts {
         true
     }
 
-    /// `program` is gone.
+    /// Removes a program's reservations.
     pub fn forget(&mut self, program: ProgramId) {
         self.reserved.remove(&program);
     }
@@ -131,7 +132,7 @@ mod tests {
         assert!(!ports.give_up(one, END), "a connection is left");
         assert!(ports.give_up(other, END));
         assert!(ports.is_reserved(one, END) && !ports.is_reserved(other, END));
-        // Reserved again while a connection is there: it still counts.
+        // A reservation renewed during a connection still counts the connection.
         ports.reserve(one, END);
         assert!(!ports.give_up(one, END));
         ports.end_reserved(one, END);

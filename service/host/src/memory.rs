@@ -1,7 +1,7 @@
-//! Memory for what peers send: thresholds for all of it, and an account for each user's part.
+//! Memory for received data: thresholds for the total, and an account for each user's part.
 //!
-//! A buffer is paid for when it is given out, by whom it is for: to their account, and to the
-//! [`StreamMemory`] that all cores of a service share. Send buffers are their programs' own memory,
+//! A buffer is charged when it is allocated: to the user that it is for, and to the
+//! [`StreamMemory`] that all cores of a service share. Send buffers are the programs' own memory,
 //! which the kernel charges to them.
 
 use std::{
@@ -19,17 +19,17 @@ use tidelane_ring::{BufferAllocator, Region, StreamBuffer};
 
 use crate::accounts::{Account, Charge, Resource};
 
-/// Free blocks below a page have none to give back.
+/// Smallest block that has pages to free.
 const IDLE_MIN: u64 = 4096;
 
 /// Thresholds in bytes, with the meaning of the three of `net.ipv4.tcp_mem`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Below it there is no pressure any more.
+    /// Below it, pressure ends.
     pub low: u64,
-    /// Above it there is pressure: receive windows grow no more.
+    /// Above it, receive windows do not grow.
     pub pressure: u64,
-    /// The limit: beyond it payload is dropped, and connections do not begin.
+    /// Beyond it, payload is dropped, and no connection begins.
     pub high: u64,
 }
 
@@ -41,7 +41,8 @@ impl MemoryLimits {
         high: u64::MAX,
     };
 
-    /// As the kernel chooses `tcp_mem` for a system with so many bytes of memory.
+    /// Returns the thresholds that the kernel chooses for `tcp_mem` on a system with this much
+    /// memory.
     pub fn of_system(bytes: u64) -> Self {
         let pressure = (bytes / 16).max(512 << 10);
         let low = pressure / 4 * 3;
@@ -53,7 +54,7 @@ impl MemoryLimits {
     }
 }
 
-/// The memory that all cores of a service have given out for received bytes. Clones share it.
+/// The receive buffers that all cores of a service have allocated. Clones share it.
 #[derive(Clone, Debug)]
 pub struct StreamMemory(Arc<Shared>);
 
@@ -71,7 +72,7 @@ impl Default for StreamMemory {
 }
 
 impl StreamMemory {
-    /// Nothing is given out yet.
+    /// Returns an empty account.
     pub fn new(limits: MemoryLimits) -> Self {
         Self(Arc::new(Shared {
             limits,
@@ -80,27 +81,27 @@ impl StreamMemory {
         }))
     }
 
-    /// The thresholds.
+    /// Returns the thresholds.
     pub fn limits(&self) -> MemoryLimits {
         self.0.limits
     }
 
-    /// Bytes given out.
+    /// Returns the allocated bytes.
     pub fn used(&self) -> u64 {
         self.0.used.load(Relaxed)
     }
 
-    /// Returns true from when too much is given out until it is little enough again.
+    /// Returns true from the time that usage exceeds `pressure` until it is below `low`.
     pub fn is_pressed(&self) -> bool {
         self.0.pressed.load(Acquire)
     }
 
-    /// Returns true if nothing more is given out.
+    /// Returns true if usage has reached `high`.
     pub fn is_exhausted(&self) -> bool {
         self.used() >= self.0.limits.high
     }
 
-    /// Takes `bytes`. Returns false, and takes nothing, if they would be too many.
+    /// Adds `bytes`. Returns false and adds nothing if that exceeds `high`.
     fn take(&self, bytes: u64) -> bool {
         let Shared { limits, used, .. } = &*self.0;
         let now = used.fetch_add(bytes, Relaxed).saturating_add(bytes);
@@ -122,11 +123,11 @@ impl StreamMemory {
     }
 }
 
-/// Gives out receive buffers to somebody who pays for them.
+/// An allocator of receive buffers for one account.
 pub trait Buffers {
-    /// A buffer of `2^log2` bytes; none if there is no memory, or too little of it is theirs.
+    /// Allocates `2^log2` bytes. `None` without memory, or beyond the account's limit.
     fn alloc(&mut self, log2: u8) -> Option<StreamBuffer>;
-    /// Takes a buffer back.
+    /// Frees a buffer.
     fn free(&mut self, buffer: StreamBuffer);
 }
 
@@ -138,14 +139,14 @@ pub struct RxBuffers {
     memory: StreamMemory,
     /// Bytes that connections have.
     given_out: u64,
-    /// Something was given out since the last look.
+    /// True if a buffer was allocated since the last call of `look_idle`.
     busy: bool,
-    /// Nothing was, and there may be pages to give back.
+    /// True if no buffer was allocated meanwhile, and there may be pages to free.
     idle: bool,
 }
 
 impl RxBuffers {
-    /// All of `allocator` is free; what is given out is `account`'s.
+    /// Makes all of `allocator` free; allocations are charged to `account`.
     pub fn new(allocator: BufferAllocator, account: &Arc<Account>, memory: StreamMemory) -> Self {
         Self {
             allocator,
@@ -157,9 +158,8 @@ impl RxBuffers {
         }
     }
 
-    /// A buffer for what lies in `staged`, which is free from now on and of which the bytes are to
-    /// be copied at once. Whoever paid for that pays for this: a connection that waits needs no
-    /// more memory than it has.
+    /// Allocates a buffer for the data in `staged`, which is freed; the caller has to copy the data
+    /// at once. The charge moves along: a connection that waits needs no more memory than it has.
     pub fn alloc_instead(
         &mut self,
         staging: &mut Staging,
@@ -171,7 +171,7 @@ impl RxBuffers {
         let mut paid = staging.charges.remove(&staged.offset).unwrap_or_default();
         let absorbed = paid.stream.take().map(|paid| charge.absorb(paid));
         paid.stream = absorbed.and_then(Result::err);
-        // Another user's, or nobody's, who has it back where this one may not have so much.
+        // A part that another user paid for is refunded to that user.
         let owed = bytes.saturating_sub(charge.units() - self.given_out);
         if charge.grow(owed).is_err() {
             staging.charges.insert(staged.offset, paid);
@@ -184,8 +184,8 @@ impl RxBuffers {
         Some(buffer)
     }
 
-    /// Returns true if free memory has pages and nothing was given out since the last call: once,
-    /// until something is.
+    /// Returns true once if free memory may have pages and nothing was allocated since the last
+    /// call.
     pub fn look_idle(&mut self) -> bool {
         let busy = std::mem::take(&mut self.busy);
         let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.is_loose());
@@ -197,25 +197,25 @@ impl RxBuffers {
         self.allocator.is_loose() && !self.idle
     }
 
-    /// While it is idle: no more than `most` blocks of free memory whose pages go back to the
-    /// system.
+    /// Lends at most `most` free blocks, whose pages the caller returns to the system, while the
+    /// memory is idle.
     pub fn lend_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
         let blocks = std::iter::from_fn(|| self.allocator.lend(IDLE_MIN));
         blocks.take(if idle { most } else { 0 }).collect()
     }
 
-    /// Takes lent memory back as free, without its pages.
-    pub fn take_back(&mut self, block: StreamBuffer) {
-        self.allocator.take_back(block);
+    /// Restores a lent block as free memory without pages.
+    pub fn restore(&mut self, block: StreamBuffer) {
+        self.allocator.restore(block);
     }
 
-    /// Bytes of the longest buffer that there can be when nothing is given out.
+    /// Returns the length of the longest possible buffer.
     pub fn longest(&self) -> u32 {
         self.allocator.longest()
     }
 
-    /// Bytes that are given out.
+    /// Returns the allocated bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.given_out
     }
@@ -258,23 +258,23 @@ impl Drop for RxBuffers {
     }
 }
 
-/// Memory for connections that no program has yet, by the users who hold their listeners.
+/// Buffers of connections before accept, charged to the users of their listeners.
 #[derive(Debug)]
 pub struct Staging {
     /// The host's own region.
     pub region: Region,
     allocator: BufferAllocator,
     memory: StreamMemory,
-    /// For each buffer that is given out, by its offset.
+    /// The charge of each allocated buffer, by its offset.
     charges: BTreeMap<u64, Paid>,
 }
 
-/// The charge for a staging buffer; none for a buffer of nobody.
+/// The charges for a staging buffer; `None` for a buffer without a user.
 #[derive(Debug, Default)]
 struct Paid {
-    /// Of all stream buffers.
+    /// For stream buffers.
     stream: Option<Charge>,
-    /// Of the staging area.
+    /// For the staging area.
     _place: Option<Charge>,
 }
 
@@ -288,7 +288,7 @@ impl Paid {
 }
 
 impl Staging {
-    /// All of `region` is free.
+    /// Makes all of `region` free.
     pub fn new(region: Region, memory: StreamMemory) -> Self {
         Self {
             allocator: BufferAllocator::new(0..region.len()),
@@ -298,7 +298,7 @@ impl Staging {
         }
     }
 
-    /// The region, and the staging buffers of `account`; of nobody's if there is none.
+    /// Returns the region, and an allocator for `account`, or for no user.
     pub fn of<'s>(&'s mut self, account: Option<&'s Arc<Account>>) -> (&'s Region, Staged<'s>) {
         let staged = Staged {
             allocator: &mut self.allocator,
@@ -309,7 +309,7 @@ impl Staging {
         (&self.region, staged)
     }
 
-    /// Gives out from another memory from now on, before anything is given out.
+    /// Sets the shared memory account, before anything is allocated.
     pub fn set_memory(&mut self, memory: StreamMemory) {
         assert!(self.charges.is_empty(), "the host is new");
         self.memory = memory;
@@ -407,7 +407,7 @@ mod tests {
         assert!(second.alloc(14).is_some());
     }
 
-    /// However much one user's connections wait for accept, another's find room, and root's.
+    /// The connections of one user that wait for accept leave room for other users and root.
     #[test]
     fn the_staging_area_is_shared_among_users() {
         let memory = StreamMemory::default();
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(accounts[0].used(Resource::StreamBytes), 28 << 12);
     }
 
-    /// A refusal leaves no trace in any of the two books.
+    /// A refusal changes neither of the two accounts.
     #[test]
     fn each_user_pays_for_their_own_buffers() {
         let memory = StreamMemory::new(LIMITS);

@@ -1,4 +1,4 @@
-//! Options that programs set on their connections, and the numbers that they may read.
+//! Options that programs set on their connections, and the values that they may read.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{AllowedCongestion, Host, ProgramId, binding::SlotUse};
 
-/// The bits of a program's flags that [`options_of`] looks at.
+/// The program flags that [`options_of`] reads.
 const FLAG_BITS: u32 = program_flags::NODELAY
     | program_flags::CORK
     | program_flags::KEEPALIVE
@@ -31,7 +31,7 @@ const WINDOW_MIN: u32 = 1152;
 const SYN_RETRIES_MAX: u8 = 127;
 const FIN_WAIT_2_S_MAX: u32 = 120;
 
-/// The options that a program's flag bits ask for, on top of `base`.
+/// Applies the options in a program's flag bits to `base`.
 pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         nodelay: flags & program_flags::NODELAY != 0,
@@ -42,8 +42,8 @@ pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     }
 }
 
-/// The options that a program wants for connections to come, on top of `base`. What is impossible
-/// is taken for the nearest possible.
+/// Applies a program's options for future connections to `base`. Impossible values become the
+/// nearest possible ones.
 pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         user_timeout: match options.user_timeout_ms {
@@ -98,7 +98,7 @@ fn window_options(options: &OpenOptions) -> WindowOptions {
     }
 }
 
-/// As [`opened_with`], from a slot. Each word is the program's, and read once.
+/// Applies the options in a slot to `base`. Each word is untrusted and read once.
 fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
     let byte = |word: &AtomicU32| word.load(Relaxed).min(u8::MAX.into()) as u8;
     let short = |word: &AtomicU32| word.load(Relaxed).min(u16::MAX.into()) as u16;
@@ -116,7 +116,7 @@ fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
         traffic_class,
         hop_limit,
         syn_retries: byte(&shared.syn_retries),
-        // A connection that has a slot was accepted.
+        // A connection with a slot was accepted.
         defer_accept: 0,
         reserved: [0; 2],
         pacing_rate_max: shared.pacing_rate_max.load(Relaxed).into(),
@@ -161,20 +161,21 @@ fn number_of(name: &str) -> u32 {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Options of the next connections of a listener.
+    /// Sets the options of a listener's future connections.
     pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
         let options = opened_with(options, self.base_options);
         self.engine.set_listener_options(listener, options);
     }
 
-    /// Congestion controls that a program may choose from now on.
+    /// Sets the congestion controls that a program may choose.
     pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.congestion = allowed;
         }
     }
 
-    /// Numbers of the connection in a program's slot. None without a connection, or after its end.
+    /// Returns the state of the connection in a program's slot. `None` without a connection, or
+    /// after its end.
     pub fn numbers(
         &mut self,
         now: Instant,
@@ -182,7 +183,7 @@ impl<P: PacketIo> Host<P> {
         slot: u32,
         generation: u32,
     ) -> Option<FlowNumbers> {
-        // The answer includes changes that the program made before its question.
+        // The answer includes changes that the program made before its request.
         self.io.now = now;
         self.advance(now, id, slot);
         let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {
@@ -196,7 +197,7 @@ impl<P: PacketIo> Host<P> {
             .map(|info| numbers_of(&info))
     }
 
-    /// Acts on flags of a connection that its program changed.
+    /// Applies changed flags of a connection.
     pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
         let set = changed & flags;
         if set & program_flags::OPEN_NOW != 0 {
@@ -243,7 +244,7 @@ impl<P: PacketIo> Host<P> {
                 binding.reports_sent = reports_sent;
             }
             self.look_at_urgent(now, flow, view.options());
-            // The window that counts for the program's announcements may be another one.
+            // The window that determines the program's announcements may have changed.
             self.io.mark(flow);
         }
         self.engine

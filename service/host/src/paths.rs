@@ -1,4 +1,4 @@
-//! How frames of a flow reach its peer, and what is done when they seem not to.
+//! The path of a flow's frames to its peer, and the repair of paths.
 
 use tidelane_abi::service_flags;
 use tidelane_engine::{CloseCause, FlowId, LinkId, TxFull};
@@ -10,7 +10,7 @@ use crate::{
     binding::{Binding, Path},
     hash::{first_ip_id, timestamp_offset},
     hops::HopId,
-    io::{HostIo, MEMORY_LINK},
+    io::{HostIo, LOCAL_PATH_LINK},
     slots,
 };
 
@@ -28,15 +28,15 @@ impl<P: PacketIo> HostIo<P> {
         self.bindings[flow.index()].insert(Binding::new(path, key.local.port))
     }
 
-    /// How frames reach the peer of `key`.
+    /// Returns the path to the peer of `key`.
     ///
-    /// A frame's source may be forged. The kernel is asked about an unknown neighbour only when the
-    /// peer has shown that it is there ([`join_hop`](Self::join_hop)). Otherwise each forged SYN
-    /// would take an entry of the kernel's neighbour table, and start a resolution in vain. Until
-    /// then answers go to the link address that the frame came from. The kernel is asked about
-    /// routers at once: they are few, and no frame chooses them.
+    /// A frame's source may be forged. The kernel is asked about an unknown neighbour only after
+    /// the peer has answered ([`join_hop`](Self::join_hop)). Otherwise each forged SYN would take
+    /// an entry of the kernel's neighbour table and start a resolution in vain. Until then answers
+    /// go to the link address of the frame. The kernel is asked about routers at once: they are
+    /// few, and no frame names them.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
-        if link == MEMORY_LINK {
+        if link == LOCAL_PATH_LINK {
             return Path::Memory;
         }
         let peer = key.peer.addr;
@@ -61,7 +61,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The path to `peer` by way of the neighbour that the kernel names, which is held.
+    /// Returns the path to `peer` through the neighbour that the kernel resolves, and holds it.
     fn path_over_hop(&mut self, peer: IpAddress, mut template: HeaderTemplate) -> Path {
         let hop = self.hop_in_use(peer);
         match hop.and_then(|hop| self.routes.hops.get(hop).mac) {
@@ -73,7 +73,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The neighbour on the way to `peer`, held for a flow; the kernel is asked if need be.
+    /// Holds the neighbour on the path to `peer` for a flow, and asks the kernel if necessary.
     fn hop_in_use(&mut self, peer: IpAddress) -> Option<HopId> {
         let hop = self.routes.hop_to(peer)?;
         self.routes.hops.hold(hop);
@@ -87,8 +87,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The peer of a passive open has answered: from now on the flow goes nowhere but to the
-    /// neighbour that the kernel names.
+    /// Moves a passive open to the neighbour that the kernel resolves, once the peer has answered.
     pub(crate) fn join_hop(&mut self, flow: FlowId) {
         let path = self.binding(flow).map(|binding| binding.path);
         if let Some(Path::Port {
@@ -103,8 +102,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Nothing can be sent to the peer of `flow` before its neighbour is resolved: the kernel is
-    /// asked now and then, and the flow sends when there is an answer.
+    /// Makes `flow` wait until its neighbour is resolved. The kernel is asked at intervals, and the
+    /// flow sends after the answer.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_hop(&mut self, flow: FlowId) -> TxFull {
@@ -116,7 +115,7 @@ impl<P: PacketIo> HostIo<P> {
         TxFull
     }
 
-    /// A flow on this path is over.
+    /// Releases the neighbour of a flow that has ended.
     pub(crate) fn leave_hop(&mut self, path: &mut Path) {
         if let Path::Port { hop, .. } | Path::Waiting { hop, .. } = path
             && let Some(hop) = hop.take()
@@ -125,7 +124,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// An error of the path that did not end `flow`. Before accept nobody is told.
+    /// Records an error of the path that does not end `flow`. Before accept no program learns of
+    /// it.
     pub(crate) fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -140,8 +140,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The kernel is to look at the neighbour of `flow` again, however lately it was asked
-    /// (RFC 9293 MUST-20): if there is nobody any more, or somewhere else, it finds out.
+    /// Makes the kernel probe the neighbour of `flow` again, however recently it was asked (RFC
+    /// 9293 MUST-20): the neighbour may be gone, or have another link address.
     pub(crate) fn ask_again(&mut self, flow: FlowId) {
         let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
         if let Some(hop) = hop {
@@ -151,8 +151,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// A link address changed, a neighbour's or our own: every flow over it must see that, and
-    /// flows that waited for it send.
+    /// Applies a changed link address of a neighbour or of the interface to all flows that use it.
+    /// Flows that waited for the neighbour send.
     pub fn refresh_paths(&mut self) {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {
@@ -166,7 +166,7 @@ impl<P: PacketIo> HostIo<P> {
                     hop: Some(hop),
                     template,
                 } => {
-                    // A neighbour that the kernel has forgotten is still where it was.
+                    // A neighbour that the kernel has forgotten still has its last link address.
                     let known = self.routes.hops.get(*hop).mac;
                     template.set_link(from, known.unwrap_or(template.dst_mac()));
                 }
@@ -186,8 +186,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// The routes changed: flows follow them. A flow whose peer has no route any more goes on as it
-    /// did; the kernel names the same neighbour when the route comes back.
+    /// Applies changed routes to the flows. A flow whose peer has no route any more keeps its path;
+    /// the kernel names the same neighbour when the route returns.
     pub fn find_paths_again(&mut self) {
         for index in 0..self.bindings.len() {
             let Some(Some(binding)) = self.bindings.get(index) else {

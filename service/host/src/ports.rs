@@ -1,14 +1,14 @@
 //! Local ports for active opens.
 //!
-//! Each port in the pool is held in the kernel by a bound socket of the driver's, so no one else
-//! can have it; it then serves any number of connections to different peers. The driver adds ports
-//! when the pool asks for them, in an order that the kernel chose at random, and takes back those
-//! that were not used for a while.
+//! A bound socket of the driver reserves each port of the pool in the kernel, so that no other
+//! program can have it. A port serves any number of connections to different peers. The driver adds
+//! ports when the pool asks for them, in an order that the kernel chose at random, and removes
+//! those that were unused for a while.
 //!
-//! A port is chosen by double hashing (RFC 6056 §3.3.4), as Linux does it: a hash of the peer and
-//! of both addresses says where the search begins, and one of many counters, found by another hash,
-//! how far it has come. So a peer sees ports in an order of its own, which says nothing of the
-//! ports that other peers see, and the same port does not come back soon.
+//! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux: a hash of the peer and both
+//! addresses determines where the search begins, and one of many counters, selected by another
+//! hash, how far it has advanced. Each peer thus sees ports in an order of its own, which reveals
+//! nothing about the ports that other peers see, and the same port does not return soon.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,26 +20,25 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 use crate::{accounts::UserId, hash::FixedState};
 
-/// Ports asked for at a time.
+/// Number of ports in a request.
 pub const PORTS_PER_REQUEST: u32 = 64;
-/// Ports that the pool holds for one address at most: Linux's default ephemeral range.
+/// Limit of the ports of one address: the size of Linux's default ephemeral range.
 const PORTS_MAX: usize = 28_232;
-/// With fewer ports than this, the pool asks for more as it goes: what an observer can guess is one
-/// of so many.
+/// Number of ports up to which the pool grows in advance: an observer has to guess one of so many.
 const PORTS_MIN: usize = 512;
-/// Ports tried for one connection before more are asked for.
+/// Ports tried for a connection before more are requested.
 const PROBES_MAX: usize = 64;
-/// Counters of how far searches have come: `INET_TABLE_PERTURB_SIZE` of Linux is 64 Ki.
+/// Number of search counters; Linux' `INET_TABLE_PERTURB_SIZE` is 64 Ki.
 const PERTURB_LEN: usize = 1 << 12;
 
 /// The ports from which a user may connect.
 ///
-/// All users have the ports of the pool together, and a port serves one connection to a peer. So
-/// that nobody takes all ways to a peer, a user has half of the ports, another half for each peer,
-/// and not the half of another user. Root has all.
+/// All users share the ports of the pool, and a port serves one connection to a peer. So that no
+/// user takes all ports to a peer, a user has half of the ports, selected by user and peer. Root
+/// has all.
 #[derive(Clone, Copy, Debug)]
 pub struct PortShare {
-    /// Keys the choice; none: all ports.
+    /// Key of the selection; `None` for all ports.
     seed: Option<[u64; 2]>,
 }
 
@@ -47,9 +46,9 @@ impl PortShare {
     /// All ports.
     pub const ALL: Self = Self { seed: None };
 
-    /// The ports of the user with this number; `seed` is the host's.
+    /// Returns the ports of the user with this number; `seed` is the host's.
     pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
-        // Far from the ports, with which the hash mixes it.
+        // Keep the number apart from the ports, which the hash mixes with it.
         let UserId(uid) = user;
         let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -57,7 +56,7 @@ impl PortShare {
         }
     }
 
-    /// Returns true if the connection may have its local port.
+    /// Returns true if the user may use the connection's local port.
     pub fn has(self, key: &FlowKey) -> bool {
         self.seed.is_none_or(|seed| key.hash64(seed) >> 63 == 0)
     }
@@ -73,24 +72,24 @@ struct AddressPool {
 /// The result of [`PortPool::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// This port makes the connection's 4-tuple unique.
+    /// The port that makes the connection's 4-tuple unique.
     pub port: Option<u16>,
-    /// The driver has to be asked for more now.
+    /// True if the driver has to be asked for more now.
     pub ask: bool,
-    /// There will be no more: without a port, the open fails.
+    /// True if there will be no more ports: without a port, the open fails.
     pub exhausted: bool,
 }
 
 /// The ports of all local addresses.
 pub struct PortPool {
     pools: HashMap<IpAddress, AddressPool, FixedState>,
-    /// Keys of the two hashes.
+    /// Key of the two hashes.
     secret: [u8; 16],
     perturb: Box<[u32]>,
 }
 
 impl PortPool {
-    /// Without ports. `secret` keys the hashes.
+    /// Returns an empty pool. `secret` keys the hashes.
     pub fn new(secret: [u8; 16]) -> Self {
         let mut seed = SipHasher13::new_with_key(&secret);
         let mut random = |_| {
@@ -104,7 +103,7 @@ impl PortPool {
         }
     }
 
-    /// Ports that the driver reserved at `addr`; an empty list says that there are no more.
+    /// Adds ports that the driver reserved at `addr`; an empty list means that there are no more.
     pub fn add(&mut self, addr: IpAddress, ports: &[u16]) {
         let pool = self.pools.entry(addr).or_default();
         pool.requested = false;
@@ -113,7 +112,7 @@ impl PortPool {
         pool.ports.extend(ports.iter().take(room));
     }
 
-    /// The driver takes ports back: no connection begins there from now on.
+    /// Removes ports: no connection begins there from now on.
     pub fn remove(&mut self, ends: &HashSet<Endpoint>) {
         for (addr, pool) in &mut self.pools {
             let addr = *addr;
@@ -123,12 +122,12 @@ impl PortPool {
         }
     }
 
-    /// The address is gone: forgets its ports.
+    /// Removes the ports of an address.
     pub fn remove_address(&mut self, addr: IpAddress) {
         self.pools.remove(&addr);
     }
 
-    /// A port at `addr` for a connection to `peer` for which `is_free` holds.
+    /// Selects a port at `addr` for a connection to `peer` that satisfies `is_free`.
     pub fn choose(
         &mut self,
         addr: IpAddress,
@@ -202,14 +201,14 @@ mod tests {
         let mut one = chosen(&mut pool, peer(2), 50);
         let unique: HashSet<u16> = one.iter().copied().collect();
         assert_eq!(unique.len(), 50, "a port came back too soon");
-        // Connections to a few others do not show in the ports that one peer sees.
+        // Connections to a few other peers do not show in the ports that one peer sees.
         let mut quiet = filled(1, 512);
         for other in 3..10 {
             chosen(&mut pool, peer(other), 20);
         }
         one.extend(chosen(&mut pool, peer(2), 50));
         assert_eq!(chosen(&mut quiet, peer(2), 100), one);
-        // The next port of one peer does not tell the next one of another, or of another start.
+        // The next port of one peer reveals neither that of another peer nor that of another run.
         let starts: HashSet<u16> = (2..=255)
             .map(|n| chosen(&mut pool, peer(n), 1)[0])
             .collect();

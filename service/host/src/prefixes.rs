@@ -1,5 +1,5 @@
-//! Prefixes of addresses with something known about each, for lookups of the longest that an
-//! address has. A lookup takes a binary search for each prefix length that occurs.
+//! A table of address prefixes with a value each, and the longest-prefix match. A look-up takes a
+//! binary search per prefix length in use.
 
 use tidelane_wire::IpAddress;
 
@@ -20,9 +20,9 @@ impl<T> Entry<T> {
 /// A table of prefixes.
 #[derive(Clone, Debug)]
 pub struct Prefixes<T> {
-    /// By length and prefix, each once.
+    /// Unique entries, by length and prefix.
     entries: Vec<Entry<T>>,
-    /// The lengths that occur, the longest first.
+    /// Prefix lengths in use, the longest first.
     lengths: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// The table of prefixes with their lengths on the 128-bit form. Of several entries for one
+    /// Makes a table of prefixes, with lengths on the 128-bit form. Of several entries for one
     /// prefix the first counts.
     pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
         let entry = |(prefix, len, known): (IpAddress, u8, T)| {
@@ -53,10 +53,10 @@ impl<T: Copy> Prefixes<T> {
         Self { entries, lengths }
     }
 
-    /// The value of the longest prefix that covers `addr`.
+    /// Returns the value of the longest prefix that covers `addr`.
     pub fn lookup(&self, addr: IpAddress) -> Option<T> {
         self.lengths.iter().find_map(|len| {
-            // In a prefix of fewer than 96 bits, which is IPv6's, no IPv4 address lies.
+            // Prefixes of fewer than 96 bits belong to IPv6 and contain no IPv4 address.
             let wanted = (*len >= 96 || !addr.is_v4()).then(|| (*len, addr.masked(*len)))?;
             let found = self.entries.binary_search_by_key(&wanted, Entry::place);
             self.entries.get(found.ok()?).map(|entry| entry.known)

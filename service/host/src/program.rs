@@ -21,37 +21,37 @@ pub struct ProgramId(pub u32);
 
 /// One registered program.
 pub struct Program {
-    /// For listings.
+    /// Name, for listings.
     pub name: String,
-    /// For listings.
+    /// Process id, for listings.
     pub pid: u32,
-    /// Whose it is, for rules.
+    /// Credentials, for rules.
     pub credentials: Arc<Credentials>,
     /// The account of its user on this core.
     pub account: Arc<Account>,
-    /// Its memory.
+    /// Its shared memory.
     pub region: Arc<ProgramRegion>,
-    /// The part of the region that is this core's.
+    /// The part of the region that belongs to this core.
     pub share: Share,
-    /// Receive buffers in it.
+    /// Receive buffers in the region.
     pub rx: RxBuffers,
-    /// From the first slot of the share on.
+    /// Uses of the slots, from the first slot of the share on.
     slots: Vec<SlotUse>,
     free_slots: VecDeque<u32>,
-    /// Slots in use, orphans included: the region lives until there are none.
+    /// Slots in use, also those of ended flows: the region lives while there are any.
     pub slots_used: u32,
-    /// The process is gone, or misbehaved: nothing is read from the region's rings any more.
+    /// True once the process has ended or misbehaved: the region's rings are not read any more.
     pub gone: bool,
-    /// The driver has not removed it yet: its number stays in use.
+    /// True until the driver has removed the program: its number stays in use.
     pub registered: bool,
     /// Congestion controls that it may choose.
     pub congestion: AllowedCongestion,
-    /// It may connect within the host: its loopback is that of the listeners.
+    /// True if its loopback is that of the service, so that it may connect within the host.
     pub within_host: bool,
 }
 
 impl Program {
-    /// A program that has just registered, of whose region `share` is this core's.
+    /// Makes a program that has just registered. `share` is the part of its region for this core.
     pub fn new(
         (name, pid): (String, u32),
         account: Arc<Account>,
@@ -79,7 +79,7 @@ impl Program {
         }
     }
 
-    /// The use of `slot`; `None` for a slot of another core.
+    /// Returns the use of `slot`; `None` for a slot of another core.
     #[inline]
     pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
         self.slots
@@ -92,7 +92,7 @@ impl Program {
         !self.free_slots.is_empty() || next < self.share.slots.end
     }
 
-    /// Takes a free slot; its generation becomes odd.
+    /// Takes a free slot, whose generation becomes odd.
     pub fn take_slot(&mut self) -> Option<(u32, u32)> {
         let slot = match self.free_slots.pop_front() {
             Some(slot) => slot,
@@ -110,14 +110,14 @@ impl Program {
         Some((slot, generation))
     }
 
-    /// Sets what uses `slot`.
+    /// Sets the use of `slot`.
     pub fn set_slot(&mut self, slot: u32, slot_use: SlotUse) {
         if let Some(entry) = self.slot_use(slot) {
             *entry = slot_use;
         }
     }
 
-    /// The slot is free again. False if there is none.
+    /// Frees a slot. Returns false if there is no such slot.
     fn release_slot(&mut self, slot: u32) -> bool {
         let Some(entry) = self.slot_use(slot) else {
             return false;
@@ -131,7 +131,7 @@ impl Program {
         true
     }
 
-    /// All slots with their uses.
+    /// Returns all slots with their uses.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &SlotUse)> {
         (self.share.slots.start..).zip(&self.slots)
     }
@@ -141,7 +141,7 @@ impl Program {
 #[derive(Default)]
 pub struct Programs {
     entries: Vec<Option<Program>>,
-    /// Contexts of all programs that are not gone.
+    /// Contexts of all programs that are not removed.
     pub contexts: Contexts,
 }
 
@@ -157,7 +157,7 @@ impl Programs {
         ProgramId(index as u32 + 1)
     }
 
-    /// A slot of program `id` is free again: tells `context`.
+    /// Frees a slot of program `id`, and notifies `context`.
     pub fn release_slot(&mut self, id: ProgramId, slot: u32, context: u32) {
         let program = self.get_mut(id);
         if program.is_some_and(|program| program.release_slot(slot))
@@ -167,7 +167,7 @@ impl Programs {
         }
     }
 
-    /// The program `id`.
+    /// Returns the program `id`.
     #[inline]
     pub fn get_mut(&mut self, id: ProgramId) -> Option<&mut Program> {
         self.entries
@@ -175,14 +175,14 @@ impl Programs {
             .as_mut()
     }
 
-    /// The program `id`.
+    /// Returns the program `id`.
     pub fn get(&self, id: ProgramId) -> Option<&Program> {
         self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
     }
 
-    /// Forgets a program that is gone, if no connection needs its region any more: it is unmapped.
-    /// A program that misbehaved keeps its number until the driver has removed it, too: the number
-    /// must not mean another program by then.
+    /// Removes an ended program, and unmaps its region, if no connection needs the region any more.
+    /// A program that misbehaved keeps its number until the driver has removed it, because the
+    /// driver must not mean another program by it.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {
@@ -193,14 +193,14 @@ impl Programs {
         }
     }
 
-    /// All programs, to be changed.
+    /// Returns all programs for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
         let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
         let entries = self.entries.iter_mut().enumerate();
         entries.filter_map(move |(index, entry)| Some(numbered((index, entry.as_mut()?))))
     }
 
-    /// All programs.
+    /// Returns all programs.
     pub fn iter(&self) -> impl Iterator<Item = (ProgramId, &Program)> {
         let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
         self.entries

@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Returns true if there is something to publish.
+    /// Returns true if there are changes to publish.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
     }
 
-    /// Hands accepted connections out, tells programs of changed flows, and ends bindings.
+    /// Assigns accepted connections, publishes changed flows, and ends bindings.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
         if self.io.journal.has_established() {
@@ -52,24 +52,24 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes all queued events visible and rings who sleeps. After the frames were sent: on a
-    /// shared CPU the program runs from here on.
+    /// Makes all queued events visible and rings the doorbells of sleeping contexts. This follows
+    /// the sends, since a woken program runs at once on a shared CPU.
     #[inline]
     pub(crate) fn ring(&mut self, now: Instant) {
         self.backlogged = false;
-        if !self.io.programs.contexts.any_told() {
+        if !self.io.programs.contexts.has_unpublished() {
             return;
         }
         let stuck = self.io.programs.contexts.publish();
-        self.backlogged = self.io.programs.contexts.any_told();
-        // At most one a step: the next step finds the next one.
+        self.backlogged = self.io.programs.contexts.has_unpublished();
+        // One program per step; the next step finds the next one.
         if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
             self.expel(now, id);
         }
     }
 
-    /// Ties `flow` to a slot of a program and fills in the slot's names and limits.
+    /// Binds `flow` to a slot of a program, and writes the slot's addresses and limits.
     pub(crate) fn attach(
         &mut self,
         flow: FlowId,
@@ -107,7 +107,7 @@ impl<P: PacketIo> Host<P> {
             binding.begin_urgent(view);
         }
         binding.home = id;
-        binding.seat = SlotHandle::new(program.region.clone(), slot);
+        binding.home_slot = SlotHandle::new(program.region.clone(), slot);
         binding.context = context;
         binding.slot = slot;
         binding.generation = generation;
@@ -118,7 +118,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         binding.dirty = false;
-        let Some(seat) = &binding.seat else {
+        let Some(home_slot) = &binding.home_slot else {
             return;
         };
         let Some(state) = self.engine.flow(flow) else {
@@ -135,7 +135,7 @@ impl<P: PacketIo> Host<P> {
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
         let limit = self.engine.room_ahead(flow, state);
-        let view = seat.view();
+        let view = home_slot.view();
         slots::set_rx_window(view, rx_window);
         if let Some(tx_sent) = tx_sent {
             slots::set_tx_sent(view, tx_sent);
@@ -151,7 +151,7 @@ impl<P: PacketIo> Host<P> {
                 .tell(binding.home, binding.context)
             && context.push_data(data_event::READY, slot).is_err()
         {
-            // The ring is full: the program is told when it has caught up.
+            // The ring is full: the event follows when the program has read its events.
             self.io.mark(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
@@ -159,7 +159,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The engine is done with `flow`: its slot lives on until the program closes it.
+    /// Ends the binding of `flow`; its slot stays until the program closes it.
     #[inline(never)]
     fn end_binding(&mut self, flow: FlowId) {
         let Some(entry) = self.io.bindings.get_mut(flow.index()) else {
@@ -197,11 +197,11 @@ impl<P: PacketIo> Host<P> {
         binding.service_flags |= service_flags::CLOSED;
         program.set_slot(slot, SlotUse::Ended(Box::new(binding)));
         self.announce_ended(home, slot, context);
-        // The program may have closed it in the meantime, with no request to come.
+        // The program may have closed the slot meanwhile, without a further request.
         self.advance(self.io.now, home, slot);
     }
 
-    /// Tells `context` of a slot whose flow is over.
+    /// Notifies `context` of a slot whose flow has ended.
     pub(crate) fn announce_ended(&mut self, home: ProgramId, slot: u32, context: u32) {
         let Some(program) = self.io.programs.get_mut(home) else {
             return;
@@ -223,10 +223,10 @@ impl<P: PacketIo> Host<P> {
         if let Some(context) = self.io.programs.contexts.tell(home, context) {
             let _ = context.push_data(data_event::READY, slot);
         }
-        self.tell_stubs(connection);
+        self.notify_other_holders(connection);
     }
 
-    /// The program closed a slot whose flow was over, and nobody else holds it.
+    /// Frees a slot whose flow has ended, closed by its last holder.
     pub(crate) fn free_ended(&mut self, home: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(home) else {
             return;

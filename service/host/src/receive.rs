@@ -1,4 +1,4 @@
-//! Frames and memory-wire segments in: to the engine.
+//! Input: frames, and segments of the local path.
 
 use tidelane_engine::{Arrival, LinkId, SegmentOut};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
@@ -8,17 +8,17 @@ use tidelane_wire::{
     parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
-use crate::{Host, Siblings, io::MEMORY_LINK};
+use crate::{Host, Siblings, io::LOCAL_PATH_LINK};
 
 /// The first queue of this core.
 const OWN_LINK: LinkId = LinkId(1);
-/// Bursts that a port's ring holds.
+/// Number of bursts that fit into a port's ring.
 const RING_BURSTS: usize = 2048 / BURST_MAX;
-/// Batches of other cores that are looked at in one step.
+/// Limit of batches of other cores per step.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
 impl<P: PacketIo> Host<P> {
-    /// One burst from each port. Whether there was any frame.
+    /// Receives one burst from each port. Returns true if there was any frame.
     #[inline]
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
         let mut most = 0;
@@ -38,14 +38,14 @@ impl<P: PacketIo> Host<P> {
         most > 0
     }
 
-    /// Returns true if a ring may still have frames that came before a timer was due: an
-    /// acknowledgment among them makes a retransmission needless. A ring that never gets empty
-    /// delays a timer for no longer than one pass over the ring takes.
+    /// Returns true if a ring may still have frames that arrived before a timer was due: an ACK
+    /// among them makes a retransmission needless. A ring that is never empty delays timers at most
+    /// for one pass over the ring.
     pub(crate) fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
-    /// The frames stay with the port while they are looked at, and go back as soon as all were.
+    /// Processes a burst. The frames stay with the port meanwhile, and return to it afterwards.
     #[inline(never)]
     fn receive_burst(&mut self, now: Instant, index: usize) {
         let burst = self.bursts.get_mut(index).and_then(Option::take);
@@ -71,7 +71,7 @@ impl<P: PacketIo> Host<P> {
         self.send_batches();
     }
 
-    /// Sends the frames that were handed over to the other cores.
+    /// Sends the batches of frames for other cores.
     #[inline]
     fn send_batches(&mut self) {
         if let Some(siblings) = &mut self.siblings {
@@ -79,7 +79,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Frames of this core's flows that other cores took from their queues. Whether there were any.
+    /// Receives frames that other cores took from their queues. Returns true if there were any.
     #[inline(never)]
     pub(crate) fn receive_handed_over(&mut self, now: Instant) -> bool {
         let mut any = false;
@@ -124,7 +124,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A frame that is not a whole packet, or none for us.
+    /// Handles a frame that is not a whole packet, or is not for this host.
     #[cold]
     #[inline(never)]
     fn refuse(
@@ -144,7 +144,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Hands a frame of another core's flow over. Returns true if the other core has it now.
+    /// Hands a frame of another core's flow over. Returns true if it did.
     #[inline(never)]
     pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {
@@ -165,7 +165,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A frame that does not carry TCP over plain IPv4.
+    /// Receives a frame that does not carry TCP over plain IPv4.
     #[inline(never)]
     pub(crate) fn receive_other(
         &mut self,
@@ -194,13 +194,13 @@ impl<P: PacketIo> Host<P> {
         partial_allowed: bool,
     ) -> Result<(), DropReason> {
         self.io.arrival = Some(packet.src_mac);
-        // Made where it is looked at: what is known of an address is known there, too.
+        // Closures, so that the conversion happens where the value is used.
         let (src, dst) = (|| packet.src.into(), || packet.dst.into());
         if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
-        // Connections between addresses of this host are the memory wire's. Other sources are
-        // looked at where a segment has no flow: `HostIo::admits`.
+        // Connections between addresses of this host use the local path. Other sources are checked
+        // for segments without a flow: `HostIo::admits`.
         if self.io.routes.is_local_rarely(src()) {
             return Err(DropReason::MartianSource);
         }
@@ -226,7 +226,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// A segment with other options than timestamps.
+    /// Receives a segment with options other than timestamps.
     #[inline(never)]
     fn receive_unusual(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
         if let Ok(parts) = split_tcp(transport) {
@@ -238,12 +238,12 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
         let error = icmp_error(packet)?;
-        // Of the interface's own: no error names a connection within the host.
+        // Only for addresses of the interface: no ICMP error ends a connection within the host.
         if error.key.local.addr != packet.dst || !self.io.routes.is_local(packet.dst) {
             return Err(DropReason::NotOurs);
         }
         self.io.routes.check_source(packet.src)?;
-        // Nothing of the memory wire is ever quoted.
+        // Segments of the local path are never quoted.
         if self.io.routes.is_local(error.key.peer.addr) {
             return Err(DropReason::MartianSource);
         }
@@ -251,7 +251,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Delivers what programs of this host sent to each other in the last step.
+    /// Delivers the segments that programs of this host sent to each other in the last step.
     #[inline(never)]
     pub(crate) fn receive_memory(&mut self, now: Instant) {
         if self.io.memory.is_urgent() {
@@ -264,7 +264,7 @@ impl<P: PacketIo> Host<P> {
         self.io.memory.recycle(batch);
     }
 
-    /// The same where segments have urgent pointers.
+    /// Delivers them where some have urgent pointers.
     #[cold]
     #[inline(never)]
     fn receive_urgent_memory(&mut self, now: Instant) {
@@ -276,7 +276,7 @@ impl<P: PacketIo> Host<P> {
         self.io.memory.recycle(batch);
     }
 
-    /// A segment of the memory wire, with the key as its receiver names it.
+    /// Receives a segment of the local path, with the 4-tuple as its receiver names it.
     #[inline(always)]
     fn receive_sent(
         &mut self,
@@ -286,7 +286,7 @@ impl<P: PacketIo> Host<P> {
         self.io.counters.memory_segments += 1;
         let arrival = Arrival {
             key,
-            link: MEMORY_LINK,
+            link: LOCAL_PATH_LINK,
             ecn: out.ecn,
         };
         self.engine
@@ -294,7 +294,7 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// The error that a packet of either version's ICMP reports.
+/// Returns the error that an ICMP or ICMPv6 packet reports.
 pub(crate) fn icmp_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     match (packet.protocol, packet.dst.is_v4()) {
         (protocol::ICMP, true) => parse_icmp_error(packet.payload),

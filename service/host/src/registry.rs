@@ -19,20 +19,20 @@ use crate::{
     shared::Holder,
 };
 
-/// Idle receive buffers are looked for this often; one that was idle for a whole interval goes.
+/// Interval of the search for idle receive buffers; a buffer idle for a whole interval is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Flows that one sweep looks at.
+/// Limit of flows in one sweep.
 const SWEEP_MAX: usize = 16_384;
 
-/// Flows whose bindings are kept in memory when all are over.
+/// Number of flows whose bindings keep their memory when all flows have ended.
 const OVERSIZED: usize = 4096;
 
-/// Why a listener was refused.
+/// The reason for which a listener was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Another kernel socket's listener has the address and port.
+    /// A listener of another kernel socket has the address and port.
     InUse,
-    /// No more listeners.
+    /// The limit of listeners is reached.
     Limit,
     /// No such program.
     NoProgram,
@@ -41,25 +41,25 @@ pub enum ListenError {
 /// A kernel socket that listens. See [`Host::listen`].
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// Number by which programs know the listener: the same on all cores, and unique.
+    /// Number of the listener among programs: the same on all cores, and unique.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
-    /// Where it listens: `::` stands for both IP versions.
+    /// Listening address and port; `::` means both IP versions.
     pub local: Endpoint,
-    /// `::` is for IPv6 only.
+    /// True if `::` means IPv6 only.
     pub v6_only: bool,
-    /// The owner of the SO_REUSEPORT group that the socket is of. A group's listeners share an
-    /// address and port.
+    /// Owner of the socket's SO_REUSEPORT group. The listeners of a group share an address and
+    /// port.
     pub group: Option<u32>,
-    /// Connections that may wait to be accepted.
+    /// Limit of connections that wait for accept.
     pub backlog: u32,
-    /// Connections within the host (loopback) are its own, too.
+    /// True if it also gets connections within the host (loopback).
     pub within_host: bool,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Registers a program with its region. It may have whatever there is.
+    /// Registers a program with its region, without limits.
     pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
         self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
     }
@@ -79,14 +79,14 @@ impl<P: PacketIo> Host<P> {
             .insert(Program::new(named, account, region, share, memory))
     }
 
-    /// Whose a program is, which has just been added.
+    /// Sets the credentials of a program that has just been added.
     pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.credentials = Arc::new(credentials);
         }
     }
 
-    /// Other rules from now on. Connections that they refuse are reset. Returns how many.
+    /// Replaces the rules. Connections that they refuse are reset; returns their number.
     pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
         self.io.now = now;
         self.io.rules = rules;
@@ -123,12 +123,12 @@ impl<P: PacketIo> Host<P> {
         self.io.rules.opinion(&opening) != Action::Accept
     }
 
-    /// Decisions by rule; see [`RuleSet::hits`].
+    /// Returns the decisions of each rule; see [`RuleSet::hits`].
     pub fn rule_hits(&self) -> Vec<u64> {
         self.io.rules.hits()
     }
 
-    /// A context of a program exists; `bell` wakes it. False if there can be no such context.
+    /// Adds a context of a program; `bell` wakes it. Returns false if the program cannot have it.
     pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
@@ -141,9 +141,9 @@ impl<P: PacketIo> Host<P> {
         context.is_some_and(|context| self.io.programs.contexts.insert(id, number, context))
     }
 
-    /// The program is gone: its listeners end, its connections are reset. Connections that it had
-    /// closed are finished first; its region goes with the last of them. Its number may be given
-    /// to another program from then on.
+    /// Removes a program: its listeners end, and its connections are reset. Connections that it has
+    /// closed finish first, and its region lives until the last of them. Its number may be reused
+    /// from then on.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.registered = false;
@@ -152,7 +152,7 @@ impl<P: PacketIo> Host<P> {
         self.io.programs.remove_unused(id);
     }
 
-    /// Everything of the program ends; only the driver can give its number away.
+    /// Ends everything of a program. Its number stays in use until the driver removes it.
     pub(crate) fn expel(&mut self, now: Instant, id: ProgramId) {
         self.io.now = now;
         for listener in self.io.listeners.held_by(id) {
@@ -184,7 +184,7 @@ impl<P: PacketIo> Host<P> {
             match slot_use {
                 SlotUse::Free | SlotUse::Elsewhere(_) => {}
                 SlotUse::Live(flow) => flows.push(*flow),
-                // Others may still want what is unread.
+                // Other holders may still want the unread data.
                 SlotUse::Ended(binding) if binding.closed_by_program => {}
                 SlotUse::Ended(_) => ended.push(slot),
             }
@@ -205,8 +205,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A kernel socket of a program listens. A second program with the same socket gets the same
-    /// listener, under the number that it has.
+    /// Adds a listener for a kernel socket of a program. A second program with the same socket gets
+    /// the same listener and number.
     pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
         let &Listen {
             number,
@@ -256,7 +256,7 @@ impl<P: PacketIo> Host<P> {
         Ok(listener)
     }
 
-    /// A program closed its descriptor of a listener. With the last one the listener ends.
+    /// Releases a program's hold of a listener. The listener ends with its last holder.
     pub fn unlisten(&mut self, now: Instant, id: ProgramId, listener: ListenerId) {
         self.io.now = now;
         self.drop_listener_holder(now, id, listener);
@@ -282,21 +282,21 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// As [`unlisten`](Self::unlisten), by the kernel socket.
+    /// Does the same as [`unlisten`](Self::unlisten), by the kernel socket.
     pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.unlisten(now, id, listener);
         }
     }
 
-    /// The kernel sockets of the listeners in use.
+    /// Returns the kernel sockets of the listeners in use.
     pub fn listener_keys(&self) -> Vec<u64> {
         let listeners = self.io.listeners.iter();
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// A program reserved a local port with a kernel socket of its own. False if there is no
-    /// such program.
+    /// Records that a program reserved a local port with a kernel socket. Returns false if there is
+    /// no such program.
     pub fn reserve(&mut self, id: ProgramId, endpoint: Endpoint) -> bool {
         let known = self
             .io
@@ -309,10 +309,10 @@ impl<P: PacketIo> Host<P> {
         known
     }
 
-    /// Local ends for which claims may be given up, as far as this core knows. True for an end that
-    /// no connection needs any more. An end that a program reserved is needed by the connections
-    /// which that program opened; if there are none, the program has to reserve the end again
-    /// before it opens one. Any other end is needed by all connections of the port.
+    /// Decides for local addresses and ports whether their claims may end, for this core. Returns
+    /// true if no connection needs the claim. A reserved port is needed by the connections that its
+    /// program opened from there; without any, the reservation ends, too, and the program has to
+    /// reserve again before it connects. Any other port is needed by all its connections.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let ports = &mut self.io.local_ports;
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
@@ -322,23 +322,24 @@ impl<P: PacketIo> Host<P> {
         ends.iter().map(unused).collect()
     }
 
-    /// Answer to [`MorePorts`](crate::HostRequest::MorePorts); none: there are no more.
+    /// Answers [`MorePorts`](crate::HostRequest::MorePorts); an empty list means that there are no
+    /// more.
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         self.io.now = now;
         self.io.pool.add(addr, ports);
         self.retry_parked(now);
     }
 
-    /// Takes ports out of the pool that the driver may give back to the kernel. True for a port
-    /// that no connection has here; one that is not given back is to be
-    /// [added](Self::add_ports) again.
+    /// Removes ports of the pool that the driver may return to the kernel. Returns true for a port
+    /// without connections here. A port that is not returned has to be [added](Self::add_ports)
+    /// again.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
         self.io.pool.remove(&ends.iter().copied().collect());
         let ports = &self.io.local_ports;
         ends.iter().map(|end| !ports.is_used(end.port)).collect()
     }
 
-    /// The interface's addresses and routes, whole.
+    /// Replaces the interface's addresses and routes.
     pub fn set_routes(&mut self, now: Instant, addresses: Vec<IpAddress>, routes: Vec<Route>) {
         self.io.now = now;
         let before = self.io.routes.set_addresses(addresses);
@@ -353,19 +354,19 @@ impl<P: PacketIo> Host<P> {
         self.retry_parked(now);
     }
 
-    /// Which packets the host takes from now on. Flows that there are stay, as in the kernel.
+    /// Sets the source checks for new flows. Existing flows stay, as in the kernel.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
         self.io.routes.set_ingress(ingress);
     }
 
-    /// The interface's link address is another one.
+    /// Sets the interface's link address.
     pub fn set_link_address(&mut self, mac: MacAddress) {
         self.io.routes.interface.mac = mac;
         self.io.refresh_paths();
     }
 
-    /// Sets the interface's MTU, in bytes, also for connections that are open. The limit is the
-    /// MTU that all ports carry.
+    /// Sets the interface's MTU in bytes, also for open connections. The limit is the MTU that all
+    /// ports support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.io.ports_mtu());
         let interface = &mut self.io.routes.interface;
@@ -386,7 +387,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Follows the kernel's entry for a neighbour.
+    /// Applies the kernel's entry for a neighbour.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
         let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {
@@ -398,7 +399,7 @@ impl<P: PacketIo> Host<P> {
         self.retry_parked(now);
     }
 
-    /// Resets all connections: the service ends.
+    /// Resets all connections, because the service ends.
     pub fn shut_down(&mut self, now: Instant) {
         self.io.now = now;
         let flows: Vec<FlowId> = self.engine.flows().collect();
@@ -410,8 +411,7 @@ impl<P: PacketIo> Host<P> {
         self.ring(now);
     }
 
-    /// Gives back receive buffers that hold nothing and were not used lately, and homes to those
-    /// that wait for one.
+    /// Frees empty receive buffers that were not used recently, and assigns waiting connections.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
         for _ in 0..self.io.holders.len().min(SWEEP_MAX) {
@@ -425,14 +425,14 @@ impl<P: PacketIo> Host<P> {
         }
         self.shrink();
         self.tend_journal();
-        if self.unhoused {
-            self.house_waiting(now);
+        if self.has_unassigned {
+            self.assign_waiting(now);
         }
         self.look_for_idle_pages();
         self.follow_pressure();
     }
 
-    /// Gives the receive buffer of a flow back, if nothing is in it.
+    /// Frees the receive buffer of a flow, if it is empty.
     #[inline(never)]
     pub(crate) fn free_empty(&mut self, flow: FlowId) {
         let binding = self.io.bindings.get_mut(flow.index());
@@ -454,12 +454,12 @@ impl<P: PacketIo> Host<P> {
         self.io.holders.remove(flow);
     }
 
-    /// Returns true if there were many flows, and is none.
+    /// Returns true if there were many flows and there are none now.
     fn is_oversized(&self) -> bool {
         self.io.bindings.capacity() > OVERSIZED && self.engine.is_empty()
     }
 
-    /// Gives back what the memory for many flows has grown to.
+    /// Gives back memory that many flows had needed.
     fn shrink(&mut self) {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         if self.is_oversized() && !undone {
@@ -468,7 +468,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Under pressure on memory receive windows grow no more.
+    /// Stops the growth of receive windows under memory pressure, and resumes it.
     fn follow_pressure(&mut self) {
         let pressed = self.io.stream_memory.is_pressed();
         let most = if pressed {
@@ -484,7 +484,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// When the next sweep is due; none while there is nothing to sweep.
+    /// Returns the time of the next sweep; `None` while there is nothing to sweep.
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
         let loose = || {
             self.io
@@ -492,7 +492,7 @@ impl<P: PacketIo> Host<P> {
                 .iter()
                 .any(|(_, entry)| entry.rx.is_loose())
         };
-        let any = !self.io.holders.is_empty() || self.unhoused || self.is_oversized();
+        let any = !self.io.holders.is_empty() || self.has_unassigned || self.is_oversized();
         (any || loose() || self.is_journal_stale()).then_some(self.next_sweep)
     }
 }

@@ -11,33 +11,33 @@ use crate::{Host, binding::Binding};
 pub struct SocketReport {
     /// State.
     pub state: SocketState,
-    /// Number by which programs know it, if it is a listener.
+    /// Number among programs, if it is a listener.
     pub listener: Option<u32>,
-    /// Local end.
+    /// Local address and port.
     pub local: Endpoint,
-    /// Peer; unspecified for a listener.
+    /// Peer's address and port; unspecified for a listener.
     pub peer: Endpoint,
-    /// Programs that have it.
+    /// Name and pid of the programs that have it.
     pub programs: Vec<(String, u32)>,
-    /// Bytes received and not read; for a listener, connections not accepted.
+    /// Received and unread bytes; for a listener, connections that wait for accept.
     pub recv_q: u32,
-    /// Bytes written and not acknowledged; for a listener, its backlog.
+    /// Unacknowledged bytes; for a listener, its backlog.
     pub send_q: u32,
     /// The engine's view of a connection.
     pub info: Option<FlowInfo>,
 }
 
-/// Kind of the socket that a report is about.
+/// The kind of a reported socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketState {
     /// A listener.
     Listen,
-    /// A connection, in this state (RFC 9293's spelling).
+    /// A connection in this state (RFC 9293's spelling).
     Connection(String),
 }
 
 impl<P: PacketIo> Host<P> {
-    /// All sockets.
+    /// Returns all sockets.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {
             state: SocketState::Listen,
@@ -81,7 +81,7 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// The program that has a connection, then the others that hold it.
+    /// Returns the program that has a connection, then its other holders.
     fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
         let others = self.shared.programs(binding.connection);
         let others = others.filter(|id| *id != binding.home);
@@ -101,7 +101,7 @@ impl<P: PacketIo> Host<P> {
             .map(|program| (program.name.clone(), program.pid))
     }
 
-    /// All counters by name: the host's, the engine's, and drops by reason.
+    /// Returns all counters by name: the host's, the engine's, and drops by reason.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let own = &self.io.counters;
         let reasm = self.fragments.reassembler.counters();
@@ -134,12 +134,12 @@ impl<P: PacketIo> Host<P> {
         all
     }
 
-    /// Connections in TIME-WAIT. They are not among the flows.
+    /// Returns the number of connections in TIME-WAIT, which are not flows.
     pub fn time_wait_len(&self) -> usize {
         self.engine.time_wait_len()
     }
 
-    /// Programs registered, connections, and bytes of receive buffers in use.
+    /// Returns the numbers of programs and connections, and the bytes of receive buffers in use.
     pub fn usage(&self) -> (usize, usize, u64) {
         let programs = self.io.programs.iter().count();
         let bytes = self

@@ -1,4 +1,4 @@
-//! Requests of programs, from their rings. Nothing here is trusted.
+//! Requests of programs from their rings, all of them untrusted.
 
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
@@ -14,34 +14,34 @@ use crate::{
     binding::SlotUse,
     contexts::Context,
     ingress::can_be_a_host,
-    io::{MEMORY_LINK, failed_event, slot_event},
-    listeners::Seat,
-    memory_wire,
+    io::{LOCAL_PATH_LINK, failed_event, slot_event},
+    listeners::Acceptor,
+    local_path,
     options::{opened_with, options_of},
     ports::Choice,
     program::ProgramId,
     rules::Action,
 };
 
-/// Requests taken from one context per step: the rest waits for the next.
+/// Limit of requests per context and step; the others wait for the next step.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
-/// Active opens of all users that wait for a port or a neighbour.
+/// Limit of active opens that wait for a port or a neighbour, of all users.
 pub const PARKED_MAX: u64 = 65_536;
-/// How long an active open waits for a neighbour: what the kernel takes to give up.
+/// Time limit for a neighbour: the time after which the kernel gives up.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An active open that cannot start yet.
+/// An active open that waits.
 pub struct Parked {
     program: ProgramId,
     context: u32,
     request: ControlRequest,
     since: Instant,
-    /// Its user's place among those that wait.
+    /// Its user's charge.
     _place: Charge,
 }
 
 impl Parked {
-    /// The program that waits.
+    /// Returns the program that waits.
     pub fn program(&self) -> ProgramId {
         self.program
     }
@@ -51,13 +51,13 @@ impl Parked {
 pub(crate) enum Start {
     Done,
     Failed(u32),
-    /// The kernel can carry it, for this reason.
+    /// The kernel can carry the connection, for this reason.
     Kernel(u32),
     Wait,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Takes requests from all rings. Whether there were any.
+    /// Reads requests from all rings. Returns true if there were any.
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
         let mut from = 0;
@@ -71,7 +71,7 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    /// The program's contexts are no more: who came after them is looked at in the next step.
+    /// Removes a program with a corrupt ring. The contexts behind it are read in the next step.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.io.counters.corrupt_rings += 1;
@@ -138,7 +138,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A context that is answered.
+    /// Returns a context for an answer.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
         let contexts = &mut self.io.programs.contexts;
         contexts
@@ -164,7 +164,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// A context wants connections of a listener, which costs its user a place among the members.
+    /// Makes a context a member of a listener, which is charged to its user.
     fn join_listener(&mut self, id: ProgramId, context: u32, request: &ControlRequest) {
         let Some(listener) = self.io.listeners.numbered(request.listener) else {
             return;
@@ -182,12 +182,12 @@ impl<P: PacketIo> Host<P> {
             let Ok(place) = program.account.charge(Resource::Holds, 1) else {
                 return;
             };
-            let seat = Seat {
+            let acceptor = Acceptor {
                 program: id,
                 context,
                 cookie: request.cookie,
             };
-            entry.join(seat, place);
+            entry.join(acceptor, place);
         }
         let waiting = std::mem::take(&mut entry.waiting);
         let waiting = waiting.into_iter().map(|flow| (flow, listener));
@@ -222,7 +222,7 @@ impl<P: PacketIo> Host<P> {
                 binding.context = context;
                 self.announce_ended(id, slot, context);
             }
-            Some(SlotUse::Elsewhere(stub)) => stub.context = context,
+            Some(SlotUse::Elsewhere(former)) => former.context = context,
             _ => {}
         }
     }
@@ -254,7 +254,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Lets an active open wait, if its user may have one more that does.
+    /// Lets an active open wait, within its user's limit.
     fn park(
         &mut self,
         program: ProgramId,
@@ -274,12 +274,12 @@ impl<P: PacketIo> Host<P> {
             _place: place,
         });
         if let Some(context) = self.context(program, context) {
-            context.owe();
+            context.reserve_answer();
         }
         Ok(())
     }
 
-    /// Tries all parked active opens again: something that they wait for has changed.
+    /// Tries all waiting active opens again after a change of ports, neighbours or routes.
     pub(crate) fn retry_parked(&mut self, now: Instant) {
         for parked in std::mem::take(&mut self.parked) {
             let Parked {
@@ -291,7 +291,7 @@ impl<P: PacketIo> Host<P> {
             } = parked;
             drop(_place);
             if let Some(context) = self.context(program, context) {
-                context.settle();
+                context.release_answer();
             }
             if now - since >= PARKED_TIMEOUT {
                 let event = failed_event(request.cookie, close_cause::HOST_UNREACHABLE);
@@ -304,7 +304,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// When the oldest parked active open must be looked at again.
+    /// Returns the time limit of the oldest waiting active open.
     pub(crate) fn parked_deadline(&self) -> Option<Instant> {
         self.parked
             .front()
@@ -365,15 +365,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Charges the program's user for a connection. Beyond the user's limit, connections within
-    /// this host go to the kernel, since their program waits for that answer; the others fail.
+    /// Charges the program's user for a connection. Beyond the limit, connections within this host
+    /// go to the kernel, because their program awaits that answer; others fail.
     fn charge_connection(&self, program: ProgramId, route: Route) -> Result<Option<Charge>, Start> {
         let Some(program) = self.io.programs.get(program) else {
             return Ok(None);
         };
         match program.account.charge(Resource::Connections, 1) {
             Ok(charge) => Ok(Some(charge)),
-            Err(refused) if route.link == MEMORY_LINK => Err(Start::Kernel(refused.reason())),
+            Err(refused) if route.link == LOCAL_PATH_LINK => Err(Start::Kernel(refused.reason())),
             Err(_) => Err(Start::Failed(close_cause::LIMIT)),
         }
     }
@@ -384,11 +384,11 @@ impl<P: PacketIo> Host<P> {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
             return Ok(Route {
-                link: MEMORY_LINK,
-                mtu: memory_wire::MTU,
+                link: LOCAL_PATH_LINK,
+                mtu: local_path::MTU,
             });
         }
-        // Martians, other addresses of this host and groups: the kernel knows what to say of them.
+        // The kernel has an error for martians, other addresses of this host and multicast groups.
         if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }

@@ -1,4 +1,4 @@
-//! Where packets go: the driver's copy of the kernel's routes.
+//! The host's copy of the kernel's routes.
 
 use tidelane_engine::LinkId;
 use tidelane_wire::{DropReason, IpAddress, MacAddress};
@@ -14,7 +14,7 @@ use crate::{
 pub struct Route {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Its length on the 128-bit form.
+    /// Prefix length on the 128-bit form.
     pub prefix_len: u8,
     /// Next hop, or `None` for a destination on the link.
     pub gateway: Option<IpAddress>,
@@ -25,7 +25,7 @@ pub struct Route {
 /// The interface as the host sees it.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// The link that its queues are.
+    /// The link of its queues.
     pub link: LinkId,
     /// Its own link address.
     pub mac: MacAddress,
@@ -43,16 +43,16 @@ pub struct Routes {
     pub hops: Hops,
     routes: Vec<Route>,
     by_prefix: Prefixes<Route>,
-    /// Which packets are taken.
+    /// Source checks of received packets.
     ingress: IngressPolicy,
-    /// The driver has said so itself.
+    /// True if the driver has set `ingress`.
     has_policy: bool,
-    /// A bit for each remainder by 64 of the last bytes of own addresses.
+    /// One bit for each residue modulo 64 of the last bytes of own addresses.
     last_bytes: u64,
 }
 
 impl Routes {
-    /// No routes yet. `secret` keys hashes of what peers choose.
+    /// Returns an empty table. `secret` keys hashes of addresses that peers choose.
     pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
         let last_bytes = last_bytes_of(&interface.addresses);
         Self {
@@ -66,14 +66,14 @@ impl Routes {
         }
     }
 
-    /// Replaces all addresses; those before.
+    /// Replaces all addresses, and returns the old ones.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Vec<IpAddress> {
         self.last_bytes = last_bytes_of(&addresses);
         std::mem::replace(&mut self.interface.addresses, addresses)
     }
 
-    /// Replaces all routes. Returns true if they differ from those before. Until the driver says
-    /// which packets are taken, it is as if the host had no other interface.
+    /// Replaces all routes. Returns true if they have changed. Until the driver sets the source
+    /// checks, the host has no other interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
         let differ = routes != self.routes;
         self.by_prefix = Prefixes::new(routes.iter().map(|r| (r.prefix, r.prefix_len, *r)));
@@ -84,7 +84,7 @@ impl Routes {
         differ
     }
 
-    /// Says which packets are taken from now on.
+    /// Sets the source checks of received packets.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
         self.ingress = ingress;
         self.has_policy = true;
@@ -121,7 +121,7 @@ impl Routes {
         self.ingress.leads_out(addr)
     }
 
-    /// As [`is_local`](Self::is_local), for an address that hardly ever is.
+    /// Returns the same as [`is_local`](Self::is_local), for an address that rarely is local.
     #[inline(always)]
     pub fn is_local_rarely(&self, addr: IpAddress) -> bool {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
@@ -133,12 +133,12 @@ impl Routes {
         self.interface.addresses.contains(&addr)
     }
 
-    /// The route to `addr`: longest prefix.
+    /// Returns the route to `addr` by the longest prefix.
     pub fn lookup(&self, addr: IpAddress) -> Option<Route> {
         self.by_prefix.lookup(addr)
     }
 
-    /// The next hop to `addr`, and whether it is a router.
+    /// Returns the next hop to `addr`, and true if it is a router.
     fn next_hop(&self, addr: IpAddress) -> Option<(IpAddress, bool)> {
         if addr.is_link_local_v6() {
             return Some((addr, false));
@@ -147,20 +147,20 @@ impl Routes {
         Some((gateway.unwrap_or(addr), gateway.is_some()))
     }
 
-    /// Returns true if `addr` is reached by way of a router. Routers are named by the kernel's
-    /// routes, so there are few; neighbours are named by anybody's packets.
+    /// Returns true if `addr` is reached through a router. The kernel's routes name routers, so
+    /// there are few; any packet can name a neighbour.
     pub fn is_routed(&self, addr: IpAddress) -> bool {
         matches!(self.next_hop(addr), Some((_, true)))
     }
 
-    /// The next hop to `addr`, made if it is new. `None` without a route, or with too many
-    /// neighbours in use.
+    /// Returns the next hop to `addr`, and makes it if it is new. `None` without a route, or with
+    /// too many neighbours in use.
     pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.find_or_make(next)
     }
 
-    /// The link address of the next hop to `addr`, if it happens to be known.
+    /// Returns the link address of the next hop to `addr`, if it is known.
     pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.get(self.hops.find(next)?).mac

@@ -1,19 +1,19 @@
-//! The operator's rules: which connections may open.
+//! The operator's rules, which decide whether a connection may open.
 //!
-//! A rule is looked at when a connection opens, and once more when the rules change: never for a
-//! segment of a connection that is established. The first rule that fits decides; if none does,
-//! the default decides. Without rules, the cost is one branch where a connection opens.
+//! A rule is checked when a connection opens, and when the rules change, but never for a segment of
+//! an established connection. The first rule that matches decides, else the default. Without rules
+//! the cost is one branch per new connection.
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Whose a program is.
+/// The user and groups of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// Its user.
     pub uid: u32,
-    /// Its groups, the first one included.
+    /// Its groups, including the primary one.
     pub groups: Vec<u32>,
 }
 
@@ -48,29 +48,29 @@ pub enum Direction {
     Out,
 }
 
-/// A connection that is about to open.
+/// A connection that opens.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// The side that opens it.
     pub direction: Direction,
-    /// This host's end.
+    /// Local address and port.
     pub local: Endpoint,
-    /// The other end.
+    /// Peer's address and port.
     pub peer: Endpoint,
-    /// Whose the program here is: that of the listener, or that which connects.
+    /// Credentials of the program here, which listens or connects.
     pub owner: &'a Credentials,
 }
 
-/// Addresses that begin alike.
+/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddress,
-    /// On the 128-bit form.
+    /// Length on the 128-bit form.
     len: u8,
 }
 
 impl Prefix {
-    /// Returns true if `addr` is in it.
+    /// Returns true if the prefix contains `addr`.
     pub fn contains(&self, addr: IpAddress) -> bool {
         addr.shares_prefix(self.addr, self.len)
     }
@@ -83,7 +83,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// A text that is no prefix.
+/// The text is no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPrefix;
 
@@ -98,8 +98,8 @@ impl Error for BadPrefix {}
 impl FromStr for Prefix {
     type Err = BadPrefix;
 
-    /// `10.0.0.0/8`, `fd00::/8`, or one address. No bit may be set beyond the length: a rule that
-    /// says something else than it seems to is a mistake.
+    /// Parses `10.0.0.0/8`, `fd00::/8`, or one address. A bit beyond the length is an error,
+    /// because the rule would not mean what it seems to mean.
     fn from_str(text: &str) -> Result<Self, BadPrefix> {
         let (addr, len) = match text.split_once('/') {
             Some((addr, len)) => (addr, Some(len)),
@@ -121,19 +121,18 @@ impl FromStr for Prefix {
     }
 }
 
-/// Which connections a rule is about, and what becomes of them. All conditions must hold; an empty
-/// list is no condition.
+/// Conditions on a connection, and the action. All conditions must hold; an empty list matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The verdict on them.
+    /// The verdict on matching connections.
     pub action: Action,
-    /// The side that opens them; either if there is none.
+    /// The side that opens the connection; `None` for either.
     pub direction: Option<Direction>,
-    /// Ports of this host's end.
+    /// Local ports.
     pub local_ports: Vec<RangeInclusive<u16>>,
-    /// Ports of the other end.
+    /// Peer ports.
     pub peer_ports: Vec<RangeInclusive<u16>>,
-    /// Addresses of the other end.
+    /// Peer addresses.
     pub peers: Vec<Prefix>,
     /// Users of the program here.
     pub users: Vec<u32>,
@@ -142,7 +141,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns true if the rule is about this connection.
+    /// Returns true if the rule matches this connection.
     fn fits(&self, opening: &Opening<'_>) -> bool {
         let Opening {
             direction,
@@ -164,7 +163,7 @@ impl Rule {
 }
 
 impl fmt::Display for Rule {
-    /// As the configuration has it, in one line.
+    /// Formats the rule as in the configuration, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
         match self.direction {
@@ -188,17 +187,17 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Rules in their order, with what they decided.
+/// Rules in their order, with counts of their decisions.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     rules: Vec<(Rule, u64)>,
-    /// The verdict on connections that no rule is about.
+    /// The verdict on connections that match no rule.
     default: Action,
     default_hits: u64,
 }
 
 impl RuleSet {
-    /// Rules in the order in which they are looked at.
+    /// Makes a set from rules in the order in which they are checked.
     pub fn new(rules: Vec<Rule>, default: Action) -> Self {
         Self {
             rules: rules.into_iter().map(|rule| (rule, 0)).collect(),
@@ -207,7 +206,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if every connection may open: nothing is counted then.
+    /// Returns true if every connection may open; decisions are not counted then.
     #[inline]
     pub fn accepts_all(&self) -> bool {
         self.rules.is_empty() && self.default == Action::Accept
@@ -236,13 +235,13 @@ impl RuleSet {
         }
     }
 
-    /// Decides on a connection that is open. Nothing is counted.
+    /// Decides on an open connection, without counting.
     pub fn opinion(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)
     }
 
-    /// Each rule in words, and the default at the end.
+    /// Returns each rule as text, and the default at the end.
     pub fn descriptions(&self) -> Vec<String> {
         let rules = self.rules.iter().map(|(rule, _)| rule.to_string());
         rules
@@ -250,7 +249,7 @@ impl RuleSet {
             .collect()
     }
 
-    /// How many connections each rule decided on, and the default at the end.
+    /// Returns the number of decisions of each rule, and of the default at the end.
     pub fn hits(&self) -> Vec<u64> {
         let hits = self.rules.iter().map(|(_, hits)| *hits);
         hits.chain([self.default_hits]).collect()

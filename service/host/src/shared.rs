@@ -1,9 +1,9 @@
-//! Connections that several processes hold, and how they move between them.
+//! Connections that several processes hold, and their moves between these processes.
 //!
-//! See `docs/design/fork.md`. A connection is in the memory of one program, its *home*. Who else
-//! holds it is noted here, and takes it by [`Host::take`]; an *heir* is a child process that has
-//! not registered yet. A slot that a connection left is a *stub* as long as its program holds the
-//! connection. Most connections have one holder and are unknown here.
+//! See `docs/design/fork.md`. A connection is in the memory of one program, its *home*. Its other
+//! holders are recorded here, and take it by [`Host::take`]. A holder may be a forked child that
+//! has not registered yet. The old slot of a moved connection stays reserved as long as its program
+//! holds the connection. Most connections have one holder and no record here.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, ProgramId,
     accounts::{Account, Charge, Refused, Resource},
-    binding::{Binding, SlotUse, Stub},
+    binding::{Binding, FormerSlot, SlotUse},
     slots::Publication,
 };
 
@@ -28,52 +28,52 @@ pub use moving::{Take, TakeError, Taken};
 pub enum Holder {
     /// A registered program.
     Program(ProgramId),
-    /// A child that has not registered (yet): the driver's number for it.
-    Heir(u64),
+    /// A forked child that has not registered yet, by the driver's number.
+    Child(u64),
 }
 
-/// A connection with several holders, or with one that does not have it.
+/// A connection with several holders, or whose only holder is not its home.
 #[derive(Debug)]
 struct Shared {
     /// The home and the slot there.
     place: (ProgramId, u32),
     holders: Vec<Holder>,
-    /// Slots of holders that had it before.
-    stubs: Vec<(ProgramId, u32)>,
-    /// The last state that the home was told.
+    /// Slots that holders had before.
+    former_slots: Vec<(ProgramId, u32)>,
+    /// The last published state.
     published: Option<Publication>,
-    /// A unit for each holder, which the user of the first home pays.
+    /// A unit for each holder, charged to the user of the first home.
     charge: Charge,
 }
 
-/// Holders of shared connections of all users, members of listeners among them.
+/// Limit of holders of shared connections of all users, including members of listeners.
 pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl Shared {
-    /// True if the home is a holder.
+    /// Returns true if the home is a holder.
     fn is_at_home(&self) -> bool {
         self.holders.contains(&Holder::Program(self.place.0))
     }
 }
 
-/// All of them, by the connections' numbers.
+/// All shared connections, by number.
 #[derive(Debug, Default)]
 pub struct SharedConnections {
     by_number: BTreeMap<u64, Shared>,
 }
 
 impl SharedConnections {
-    /// The programs that hold `connection`, if it is shared.
+    /// Returns the programs that hold `connection`, if it is shared.
     pub fn programs(&self, connection: u64) -> impl Iterator<Item = ProgramId> {
         let holders = self.by_number.get(&connection);
         let holders = holders.into_iter().flat_map(|shared| &shared.holders);
         holders.filter_map(|holder| match holder {
             Holder::Program(id) => Some(*id),
-            Holder::Heir(_) => None,
+            Holder::Child(_) => None,
         })
     }
 
-    /// The connections that `holder` holds.
+    /// Returns the connections that `holder` holds.
     fn held_by(&self, holder: Holder) -> Vec<u64> {
         let held = |(_, shared): &(&u64, &Shared)| shared.holders.contains(&holder);
         let held = self.by_number.iter().filter(held);
@@ -82,45 +82,47 @@ impl SharedConnections {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// `from` is about to fork: `heir` will hold what `from` holds. Refused, it holds nothing.
-    pub fn inherit(&mut self, now: Instant, from: Holder, heir: u64) -> Result<(), Refused> {
+    /// Makes `child` a holder of all that `from` holds, before a fork. After a refusal it holds
+    /// nothing.
+    pub fn inherit(&mut self, now: Instant, from: Holder, child: u64) -> Result<(), Refused> {
         self.io.now = now;
-        let inherited = self.make_heir(now, from, Holder::Heir(heir));
+        let inherited = self.add_child(now, from, Holder::Child(child));
         if inherited.is_err() {
-            self.leave_all(now, Holder::Heir(heir), false);
+            self.leave_all(now, Holder::Child(child), false);
             // A connection that was prepared for sharing may have one holder again.
             for connection in self.shared.held_by(from) {
-                self.settle(now, connection, false);
+                self.apply_holders(now, connection, false);
             }
         }
         inherited
     }
 
-    fn make_heir(&mut self, now: Instant, from: Holder, heir: Holder) -> Result<(), Refused> {
+    fn add_child(&mut self, now: Instant, from: Holder, child: Holder) -> Result<(), Refused> {
         if let Holder::Program(id) = from {
             self.share_all(now, id)?;
         }
         for shared in self.shared.by_number.values_mut() {
             if shared.holders.contains(&from) {
                 shared.charge.grow(1)?;
-                shared.holders.push(heir);
+                shared.holders.push(child);
             }
         }
         Ok(())
     }
 
-    /// The heir is a program now.
-    pub fn heir_registered(&mut self, heir: u64, id: ProgramId) {
+    /// Replaces the child's number by its program, once it has registered.
+    pub fn child_registered(&mut self, child: u64, id: ProgramId) {
         for shared in self.shared.by_number.values_mut() {
             for holder in &mut shared.holders {
-                if *holder == Holder::Heir(heir) {
+                if *holder == Holder::Child(child) {
                     *holder = Holder::Program(id);
                 }
             }
         }
     }
 
-    /// `holder` ended: it holds nothing any more. With `abort`, what nobody else holds is reset.
+    /// Removes a holder that has ended. With `abort`, connections without further holders are
+    /// reset.
     pub fn leave_all(&mut self, now: Instant, holder: Holder, abort: bool) {
         self.io.now = now;
         for connection in self.shared.held_by(holder) {
@@ -128,7 +130,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// `holder` closed a connection that it has no slot for.
+    /// Removes a hold of a connection that `holder` has closed without ever having a slot for it.
     pub fn disown(&mut self, now: Instant, holder: Holder, connection: u64) {
         self.io.now = now;
         self.drop_holder(now, connection, holder, false);
@@ -167,7 +169,7 @@ impl<P: PacketIo> Host<P> {
         let entry = Shared {
             place: (id, slot),
             holders: vec![Holder::Program(id)],
-            stubs: Vec::new(),
+            former_slots: Vec::new(),
             published: None,
             charge,
         };
@@ -176,7 +178,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// The binding of the connection to its place.
+    /// Returns the binding of a connection by its place.
     fn binding_at(&mut self, (id, slot): (ProgramId, u32)) -> Option<&mut Binding> {
         let flow = match self.io.programs.get_mut(id)?.slot_use(slot)? {
             SlotUse::Live(flow) => *flow,
@@ -191,7 +193,7 @@ impl<P: PacketIo> Host<P> {
         self.io.binding(flow)
     }
 
-    /// Sets and clears flags of a slot without waiting for the end of the step.
+    /// Sets and clears flags of a slot immediately.
     fn change_flags(&mut self, (id, slot): (ProgramId, u32), set: u32, clear: u32) {
         let program = self.io.programs.get(id);
         if let Some(view) = program.and_then(|program| program.region.slot(slot)) {
@@ -200,7 +202,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The program that has `flow` set `flags`, CLOSE among them. False: it is not shared.
+    /// Processes CLOSE among the `flags` of the program that has `flow`. Returns false if it is not
+    /// shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
         let Some(binding) = self.io.binding(flow) else {
             return false;
@@ -217,7 +220,7 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// The program closed a slot whose flow is over.
+    /// Processes the close of a slot whose flow has ended.
     pub(crate) fn close_ended(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(binding) = self.binding_at((id, slot)) else {
             return;
@@ -230,10 +233,16 @@ impl<P: PacketIo> Host<P> {
         self.drop_holder(now, connection, Holder::Program(id), false);
     }
 
-    /// The program closed a connection that another one has.
-    pub(crate) fn close_stub(&mut self, now: Instant, id: ProgramId, stub: Stub, flags: u32) {
+    /// Processes the close of a connection that another program has.
+    pub(crate) fn close_former_slot(
+        &mut self,
+        now: Instant,
+        id: ProgramId,
+        former: FormerSlot,
+        flags: u32,
+    ) {
         let abort = flags & program_flags::ABORT != 0;
-        self.drop_holder(now, stub.connection, Holder::Program(id), abort);
+        self.drop_holder(now, former.connection, Holder::Program(id), abort);
     }
 
     fn drop_holder(&mut self, now: Instant, connection: u64, holder: Holder, abort: bool) {
@@ -247,37 +256,41 @@ impl<P: PacketIo> Host<P> {
         shared.charge.shrink(1);
         let place = shared.place;
         if let Holder::Program(id) = holder {
-            self.release_stub(connection, id);
+            self.release_former_slot(connection, id);
             if id == place.0
                 && let Some(binding) = self.binding_at(place)
             {
                 binding.closed_by_program = true;
             }
         }
-        self.settle(now, connection, abort);
+        self.apply_holders(now, connection, abort);
     }
 
     /// Frees the slot in which `id` had the connection before.
-    fn release_stub(&mut self, connection: u64, id: ProgramId) {
+    fn release_former_slot(&mut self, connection: u64, id: ProgramId) {
         let Some(shared) = self.shared.by_number.get_mut(&connection) else {
             return;
         };
-        let Some(at) = shared.stubs.iter().position(|(owner, _)| *owner == id) else {
+        let Some(at) = shared
+            .former_slots
+            .iter()
+            .position(|(owner, _)| *owner == id)
+        else {
             return;
         };
-        let (_, slot) = shared.stubs.swap_remove(at);
+        let (_, slot) = shared.former_slots.swap_remove(at);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
-        if let Some(SlotUse::Elsewhere(stub)) = program.slot_use(slot) {
-            let context = stub.context;
+        if let Some(SlotUse::Elsewhere(former)) = program.slot_use(slot) {
+            let context = former.context;
             self.io.programs.release_slot(id, slot, context);
         }
     }
 
-    /// The holders changed: the connection is closed, or is one holder's alone, or is offered to
-    /// those that are left.
-    fn settle(&mut self, now: Instant, connection: u64, abort: bool) {
+    /// Reacts to a change of the holders: closes the connection without any, ends the sharing with
+    /// one, or notifies the remaining ones.
+    fn apply_holders(&mut self, now: Instant, connection: u64, abort: bool) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
         };
@@ -292,44 +305,45 @@ impl<P: PacketIo> Host<P> {
             }
             self.change_flags(place, 0, service_flags::SHARED);
         } else if !shared.is_at_home() {
-            self.tell_stubs(connection);
+            self.notify_other_holders(connection);
         }
     }
 
-    /// The home of a shared connection is told this: if it is new, the stubs are told so.
+    /// Records the published state of a shared connection. If it has changed, other holders are
+    /// notified.
     pub(crate) fn note_published(&mut self, connection: u64, publication: Publication) {
         if let Some(shared) = self.shared.by_number.get_mut(&connection)
             && shared.published.replace(publication) != Some(publication)
         {
-            self.tell_stubs(connection);
+            self.notify_other_holders(connection);
         }
     }
 
-    /// Something happened to a shared connection: holders that do not have it may wait for that.
-    pub(crate) fn tell_stubs(&mut self, connection: u64) {
+    /// Notifies the holders that do not have a shared connection, because they may wait for it.
+    pub(crate) fn notify_other_holders(&mut self, connection: u64) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
         };
-        for (id, slot) in shared.stubs.clone() {
+        for (id, slot) in shared.former_slots.clone() {
             let Some(program) = self.io.programs.get_mut(id) else {
                 continue;
             };
-            let Some(SlotUse::Elsewhere(stub)) = program.slot_use(slot) else {
+            let Some(SlotUse::Elsewhere(former)) = program.slot_use(slot) else {
                 continue;
             };
-            let context = stub.context;
-            if std::mem::replace(&mut stub.told, true) {
+            let context = former.context;
+            if std::mem::replace(&mut former.notified, true) {
                 continue;
             }
             self.change_flags((id, slot), service_flags::NEWS, 0);
             if let Some(context) = self.io.programs.contexts.tell(id, context) {
-                // A full ring is looked at anyway.
+                // The program reads a full ring in any case.
                 let _ = context.push_data(data_event::READY, slot);
             }
         }
     }
 
-    /// Nobody holds the connection any more.
+    /// Closes a connection without holders.
     fn end_shared(&mut self, now: Instant, place: (ProgramId, u32), abort: bool) {
         let Some(binding) = self.binding_at(place) else {
             return;

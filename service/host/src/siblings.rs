@@ -1,8 +1,8 @@
-//! Several hosts that are the cores of one service, and the frames that they hand to each other.
+//! Several hosts as the cores of one service, and the frames that they hand to each other.
 //!
-//! A queue of the NIC brings frames of any flow; a flow is on one core. A frame for another core's
-//! flow is copied into a batch for that core instead of the present one's scratch, and the batch
-//! travels over a bounded channel. See `docs/design/cores.md`.
+//! A NIC queue brings frames of any flow, and each flow belongs to one core. A frame of another
+//! core's flow is copied into a batch for that core, and the batch travels over a bounded channel.
+//! See `docs/design/cores.md`.
 
 use std::sync::{
     Arc,
@@ -15,15 +15,15 @@ use tidelane_wire::{Packet, protocol};
 
 use crate::{Bell, receive::icmp_error};
 
-/// Batches on their way from one core to another: about as many frames as a NIC's queue holds.
+/// Limit of batches between two cores: about as many frames as a NIC queue holds.
 const BATCHES_MAX: usize = 64;
 
-/// Which core of how many.
+/// The number of a core and the number of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number.
+    /// Number of the core.
     pub core: u32,
-    /// How many there are.
+    /// Number of cores.
     pub cores: u32,
 }
 
@@ -37,23 +37,23 @@ impl Place {
         self.cores == 1 || core_of(port, other, self.cores) == self.core
     }
 
-    /// The number of the core's `n`th connection, unlike that of any other core's.
+    /// Returns the number of this core's `n`th connection, which is unique among all cores.
     pub(crate) fn connection(self, n: u64) -> u64 {
         n * u64::from(self.cores) + u64::from(self.core)
     }
 
-    /// The core that gave a connection its number.
+    /// Returns the core that numbered a connection.
     pub fn core_of_connection(connection: u64, cores: usize) -> usize {
         (connection % cores.max(1) as u64) as usize
     }
 }
 
-/// Frames, one after the other.
+/// Frames, in order.
 #[derive(Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     lens: Vec<u32>,
-    /// True if their checksums may be partial.
+    /// True if the frames' checksums may be partial.
     partial_allowed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Batch {
         self.partial_allowed = partial_allowed;
     }
 
-    /// Each frame, and whether its checksum may be partial.
+    /// Returns each frame, and whether its checksum may be partial.
     pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], bool)> {
         let mut rest = &self.bytes[..];
         self.lens.iter().map_while(move |len| {
@@ -80,10 +80,10 @@ impl Batch {
     }
 }
 
-/// To another core.
-struct Outlet {
+/// The channel to another core.
+struct Outgoing {
     to: SyncSender<Batch>,
-    /// Its batches that were looked at come back empty.
+    /// Returns processed batches, empty.
     used: Receiver<Batch>,
     filling: Batch,
     /// Batches that wait for that core, from all cores.
@@ -91,51 +91,51 @@ struct Outlet {
     bell: Box<dyn Bell>,
 }
 
-/// From another core.
-struct Inlet {
+/// The channel from another core.
+struct Incoming {
     from: Receiver<Batch>,
     used: Sender<Batch>,
 }
 
-/// A core's ties to the others.
+/// A core's channels to the other cores.
 pub struct Siblings {
     place: Place,
-    /// By core; none to itself.
-    outlets: Vec<Option<Outlet>>,
-    inlets: Vec<Inlet>,
+    /// By core; `None` for the own core.
+    outgoing: Vec<Option<Outgoing>>,
+    incoming: Vec<Incoming>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Siblings {
-    /// The ties of `cores` cores, in their order. `bell` makes what wakes the core of that number.
+    /// Makes the channels of `cores` cores, in their order. `bell` returns the doorbell of a core.
     pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
         let alone = |core| Self {
             place: Place {
                 core: core as u32,
                 cores: cores as u32,
             },
-            outlets: Vec::new(),
-            inlets: Vec::new(),
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
             waiting: Arc::default(),
         };
         let mut all: Vec<Self> = (0..cores).map(alone).collect();
         for from in 0..cores {
             for to in 0..cores {
                 if from == to {
-                    all[from].outlets.push(None);
+                    all[from].outgoing.push(None);
                     continue;
                 }
                 let (sender, receiver) = sync_channel(BATCHES_MAX);
                 let (used, used_receiver) = channel();
-                let outlet = Outlet {
+                let channel = Outgoing {
                     to: sender,
                     used: used_receiver,
                     filling: Batch::default(),
                     waiting: all[to].waiting.clone(),
                     bell: bell(to),
                 };
-                all[from].outlets.push(Some(outlet));
-                all[to].inlets.push(Inlet {
+                all[from].outgoing.push(Some(channel));
+                all[to].incoming.push(Incoming {
                     from: receiver,
                     used,
                 });
@@ -144,53 +144,53 @@ impl Siblings {
         all
     }
 
-    /// This core.
+    /// Returns the number of this core.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
 
-    /// The number of the core that the packet is for, if it is another.
+    /// Returns the number of the core of the packet's flow, if that is another one.
     pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
         let core = core_of(port, other, self.place.cores);
         (core != self.place.core).then_some(core as usize)
     }
 
-    /// The number of the core that has packets in fragments of this identification, if it is
-    /// another.
+    /// Returns the number of the core that reassembles packets with this identification, if that is
+    /// another one.
     pub(crate) fn elsewhere_in_fragments(&self, id: u32) -> Option<usize> {
         let core = core_of(id as u16, (id >> 16) as u16, self.place.cores);
         (core != self.place.core).then_some(core as usize)
     }
 
-    /// Puts a frame into the batch for `core`.
+    /// Adds a frame to the batch for `core`.
     pub(crate) fn hand_over(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
-        if let Some(Some(outlet)) = self.outlets.get_mut(core) {
-            outlet.filling.push(frame, partial_allowed);
+        if let Some(Some(channel)) = self.outgoing.get_mut(core) {
+            channel.filling.push(frame, partial_allowed);
         }
     }
 
-    /// Sends the batches that were filled. Returns how many frames found a core busy.
+    /// Sends filled batches. Returns the number of frames dropped because a core was busy.
     pub(crate) fn flush(&mut self) -> u64 {
         let mut lost = 0;
-        for outlet in self.outlets.iter_mut().flatten() {
-            if outlet.filling.lens.is_empty() {
+        for channel in self.outgoing.iter_mut().flatten() {
+            if channel.filling.lens.is_empty() {
                 continue;
             }
-            let spare = outlet.used.try_recv().unwrap_or_default();
-            let batch = std::mem::replace(&mut outlet.filling, spare);
-            // Before the batch is there: who takes it subtracts.
-            outlet.waiting.fetch_add(1, Ordering::SeqCst);
-            if let Err(refused) = outlet.to.try_send(batch) {
-                outlet.waiting.fetch_sub(1, Ordering::SeqCst);
+            let spare = channel.used.try_recv().unwrap_or_default();
+            let batch = std::mem::replace(&mut channel.filling, spare);
+            // Before the batch is sent, because its receiver subtracts.
+            channel.waiting.fetch_add(1, Ordering::SeqCst);
+            if let Err(refused) = channel.to.try_send(batch) {
+                channel.waiting.fetch_sub(1, Ordering::SeqCst);
                 let (std::sync::mpsc::TrySendError::Full(mut batch)
                 | std::sync::mpsc::TrySendError::Disconnected(mut batch)) = refused;
                 lost += batch.lens.len() as u64;
                 batch.clear();
-                outlet.filling = batch;
+                channel.filling = batch;
             }
-            // A core that cannot be rung looks by itself, or is ending.
-            let _ = outlet.bell.ring();
+            // A core that cannot be woken polls by itself, or is ending.
+            let _ = channel.bell.ring();
         }
         lost
     }
@@ -201,28 +201,28 @@ impl Siblings {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// The next batch for this core, and who takes it back.
+    /// Returns the next batch for this core, and the number of its channel.
     pub(crate) fn next(&mut self) -> Option<(Batch, usize)> {
         if !self.has_work() {
             return None;
         }
-        let found = |(at, inlet): (usize, &Inlet)| Some((inlet.from.try_recv().ok()?, at));
-        let next = self.inlets.iter().enumerate().find_map(found)?;
+        let found = |(at, channel): (usize, &Incoming)| Some((channel.from.try_recv().ok()?, at));
+        let next = self.incoming.iter().enumerate().find_map(found)?;
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         Some(next)
     }
 
-    /// The batch was looked at: its sender fills it again.
-    pub(crate) fn recycle(&mut self, (mut batch, inlet): (Batch, usize)) {
+    /// Returns a processed batch to its sender.
+    pub(crate) fn recycle(&mut self, (mut batch, number): (Batch, usize)) {
         batch.clear();
-        if let Some(inlet) = self.inlets.get(inlet) {
-            let _ = inlet.used.send(batch);
+        if let Some(channel) = self.incoming.get(number) {
+            let _ = channel.used.send(batch);
         }
     }
 }
 
-/// The ports of the connection that a packet is about. None if it is about none, or makes no sense:
-/// whoever has it counts it.
+/// Returns the ports of the connection of a packet. `None` if it has none or is malformed; the core
+/// that processes the packet counts it.
 fn ports_of(packet: &Packet<'_>) -> Option<(u16, u16)> {
     match packet.protocol {
         protocol::TCP => {

@@ -1,5 +1,5 @@
-//! The loads and stores on a slot, with their memory order. What is loaded is the program's word
-//! and not validated.
+//! Loads and stores on a slot, with their memory order. Loaded values are the program's, and not
+//! validated.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -9,21 +9,21 @@ use tidelane_ring::SlotView;
 /// The program's half, each field read once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView {
-    /// Generation that the program acts for.
+    /// Generation that the program refers to.
     pub generation: u32,
     /// Bits of [`tidelane_abi::program_flags`].
     pub flags: u32,
-    /// Bytes written up to.
+    /// Position up to which the program has written.
     pub tx_head: u32,
-    /// Bytes read up to.
+    /// Position up to which the program has read.
     pub rx_read: u32,
     /// Send buffer.
     pub tx_buffer: BufferWord,
-    /// Receive buffer in use.
+    /// Receive buffer that the program uses.
     pub rx_buffer_seen: BufferWord,
 }
 
-/// Reads the program's half. The positions come before the buffers that they count in.
+/// Reads the program's half. Positions are read before the buffers that they refer to.
 pub fn read_program(slot: SlotView<'_>) -> ProgramView {
     let half = slot.program();
     let flags = half.flags.load(Acquire);
@@ -39,27 +39,27 @@ pub fn read_program(slot: SlotView<'_>) -> ProgramView {
     }
 }
 
-/// How far the program has read.
+/// Returns the position up to which the program has read.
 pub fn rx_read(slot: SlotView<'_>) -> u32 {
     slot.program().rx_read.load(Acquire)
 }
 
-/// Announces a receive buffer; later stores of `rx_head` count in it.
+/// Announces a receive buffer; later stores of `rx_head` refer to it.
 pub fn set_rx_buffer(slot: SlotView<'_>, word: BufferWord) {
     slot.service().rx_buffer.store(word, Release);
 }
 
-/// Tells the program that its send buffers before `word` are its own again.
+/// Returns the send buffers before `word` to the program.
 pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
     slot.service().tx_buffer_seen.store(word, Release);
 }
 
-/// Changes of one step that the program sees.
+/// The changes of one step that the program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Bytes received up to.
+    /// Position up to which data was received.
     pub rx_head: u32,
-    /// Bytes acknowledged up to.
+    /// Position up to which data was acknowledged.
     pub tx_acked: u32,
     /// Bits of [`tidelane_abi::service_flags`].
     pub flags: u32,
@@ -67,7 +67,8 @@ pub struct Publication {
     pub cause: u32,
 }
 
-/// Publishes positions and state. The flags come last: end of file counts from `rx_head`.
+/// Publishes positions and state. The flags are stored last, since the end of file refers to
+/// `rx_head`.
 pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     let half = slot.service();
     half.tx_acked.store(publication.tx_acked, Release);
@@ -76,34 +77,34 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Sets how many bytes of the program may be unacknowledged, with those that were not sent yet.
+/// Sets the limit of the program's unacknowledged and unsent bytes.
 pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Sets the receive window by which the program decides when to announce its reads.
+/// Sets the receive window, by which the program decides when to announce its reads.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
 }
 
-/// Tells a program that asked for it how far its bytes were sent. Before the flags are published.
+/// Publishes the position up to which data was sent, before the flags are published.
 pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
 
-/// Tells the program of an error that did not end the connection. Before the flags are published.
+/// Publishes an error that did not end the connection, before the flags are published.
 pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
-/// Tells the program of urgent data. Before the buffer's word is marked.
+/// Publishes urgent data, before the buffer's word is marked.
 pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
     let half = slot.service();
     half.urgent_before.store(before, Relaxed);
     half.urgent.store(word, Release);
 }
 
-/// Clears both halves for a new connection; returns its (odd) generation.
+/// Clears both halves for a new connection. Returns the new, odd generation.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
     program.tx_buffer.store(0, Relaxed);
@@ -133,14 +134,14 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     generation
 }
 
-/// Where a connection goes on that was in another slot before.
+/// The state at which a connection continues in a new slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Resumption {
     /// Bits of [`tidelane_abi::program_flags`].
     pub flags: u32,
-    /// Bytes written up to.
+    /// Position up to which the program has written.
     pub tx_head: u32,
-    /// Bytes read up to.
+    /// Position up to which the program has read.
     pub rx_read: u32,
     /// Send buffer.
     pub tx_buffer: BufferWord,
@@ -148,7 +149,7 @@ pub struct Resumption {
     pub rx_buffer: BufferWord,
 }
 
-/// Fills in the halves of a slot whose use has just begun.
+/// Writes both halves of a slot whose use has just begun.
 pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
     let program = slot.program();
     program.flags.store(resumption.flags, Relaxed);
@@ -158,28 +159,28 @@ pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
     set_rx_buffer(slot, resumption.rx_buffer);
 }
 
-/// Sets bits of [`tidelane_abi::service_flags`] beside those that are published.
+/// Sets bits of [`tidelane_abi::service_flags`] in addition to the published ones.
 pub fn add_flags(slot: SlotView<'_>, bits: u32) {
     slot.service().flags.fetch_or(bits, SeqCst);
 }
 
-/// Clears such bits.
+/// Clears bits of [`tidelane_abi::service_flags`].
 pub fn remove_flags(slot: SlotView<'_>, bits: u32) {
     slot.service().flags.fetch_and(!bits, SeqCst);
 }
 
-/// The slot's generation.
+/// Returns the slot's generation.
 pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Returns true if the program is moving bytes. To be asked after [`add_flags`]: a program that
-/// moves none by then sees the flags.
+/// Returns true if the program is transferring data. Call it after [`add_flags`]: a program that is
+/// not transferring then sees the flags before its next transfer.
 pub fn is_held(slot: SlotView<'_>) -> bool {
     slot.program().held.load(SeqCst) != 0
 }
 
-/// Ends the use of a slot: its generation becomes even.
+/// Ends the use of a slot, whose generation becomes even.
 pub fn end_use(slot: SlotView<'_>) {
     let generation = slot.service().generation.load(Relaxed).wrapping_add(1) & !1;
     slot.service().generation.store(generation, Release);

@@ -1,4 +1,4 @@
-//! Segments without a flow: from whom they are taken, and where answers to them go.
+//! Segments without a flow: checks of their source, and answers to them.
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull};
 use tidelane_packet_io::PacketIo;
@@ -6,14 +6,14 @@ use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, Ma
 
 use crate::{
     hash::timestamp_offset,
-    io::{HostIo, MEMORY_LINK},
-    transmit::outlet,
+    io::{HostIo, LOCAL_PATH_LINK},
+    transmit::transmitter,
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Where an answer to a frame from link address `arrival` goes that is not of a flow: to the
-    /// neighbour on the way to `peer`, or, while the kernel has not resolved it, back. A router
-    /// that the kernel has not resolved is asked for, and the answer is lost.
+    /// Returns the link address for an answer without a flow to a frame from `arrival`: that of the
+    /// neighbour on the path to `peer`, or `arrival` while the kernel has not resolved it. The
+    /// kernel is asked about an unresolved router, and the answer is dropped.
     pub(crate) fn mac_for_reply(
         &mut self,
         peer: IpAddress,
@@ -31,9 +31,9 @@ impl<P: PacketIo> HostIo<P> {
         arrival.filter(|_| self.routes.leads_out(peer))
     }
 
-    /// See [`tidelane_engine::Env::admits`].
+    /// Implements [`tidelane_engine::Env::admits`].
     pub(crate) fn admit(&mut self, key: &FlowKey, link: LinkId) -> bool {
-        if link == MEMORY_LINK {
+        if link == LOCAL_PATH_LINK {
             return true;
         }
         let verdict = self.routes.check_peer(key.peer.addr);
@@ -50,7 +50,7 @@ impl<P: PacketIo> HostIo<P> {
         out: &SegmentOut,
         fields: IpFields,
     ) -> Result<(), TxFull> {
-        if out.link == MEMORY_LINK {
+        if out.link == LOCAL_PATH_LINK {
             return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
         }
         let Some(mac) = self.mac_for_reply(out.key.peer.addr, self.arrival) else {
@@ -66,7 +66,7 @@ impl<P: PacketIo> HostIo<P> {
         if out.options.timestamps.is_some() {
             template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
         }
-        // An answer without a flow identifies no packet: it has DF, and zero is what Linux puts.
-        outlet!(self).transmit(out, &mut template, None)
+        // An answer without a flow has DF and the identification zero, as in Linux.
+        transmitter!(self).transmit(out, &mut template, None)
     }
 }

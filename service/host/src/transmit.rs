@@ -1,4 +1,4 @@
-//! From a segment of the engine to frames of a port: headers, payload, checksum.
+//! Output: headers, payload and checksum of the engine's segments in frames of a port.
 
 use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
@@ -10,27 +10,27 @@ use tidelane_wire::{
 
 use crate::HostCounters;
 
-/// The checksum field, from the start of a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
-/// The urgent pointer, likewise.
+/// Offset of the urgent pointer in a TCP header.
 const URGENT_POINTER: std::ops::Range<usize> = 18..20;
 
 /// The parts of a host that send over ports.
-pub struct Outlet<'a, P> {
+pub struct Transmitter<'a, P> {
     /// One per NIC queue.
     pub ports: &'a mut [P],
     /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
-    /// Something was handed to a port.
+    /// Set when a frame was passed to a port.
     pub queued: &'a mut bool,
-    /// A port had no room.
+    /// Set when a port had no room.
     pub blocked: &'a mut bool,
 }
 
-/// The [`Outlet`] of a host's parts, others of which are in use.
-macro_rules! outlet {
+/// Borrows the parts of a host for a transmission, while other parts are in use.
+macro_rules! transmitter {
     ($io:ident) => {
-        $crate::transmit::Outlet {
+        $crate::transmit::Transmitter {
             ports: &mut $io.ports,
             counters: &mut $io.counters,
             queued: &mut $io.tx_queued,
@@ -39,12 +39,12 @@ macro_rules! outlet {
     };
 }
 
-pub(crate) use outlet;
+pub(crate) use transmitter;
 
-/// Where payload comes from: a program's memory, and its buffer there.
+/// The source of a payload: a program's memory, and its buffer there.
 pub type Source<'a> = Option<(&'a ProgramRegion, StreamBuffer)>;
 
-impl<P: PacketIo> Outlet<'_, P> {
+impl<P: PacketIo> Transmitter<'_, P> {
     /// Sends `out` over its port, with payload from `source`.
     #[inline(always)]
     pub fn transmit(
@@ -62,7 +62,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         self.transmit_single(out, template, source, None)
     }
 
-    /// Sends SYN,ACK, which has DF and the identification zero, as Linux' does.
+    /// Sends a SYN,ACK, which has DF and the identification zero, as in Linux.
     #[inline(never)]
     pub fn transmit_syn_ack(
         self,
@@ -74,7 +74,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         self.transmit_single(out, &mut unnumbered, None, None)
     }
 
-    /// Sends `out`, which no link may cut, with an urgent pointer.
+    /// Sends `out`, which no link segments, with an urgent pointer.
     #[inline(never)]
     pub fn transmit_urgent(
         self,
@@ -86,7 +86,7 @@ impl<P: PacketIo> Outlet<'_, P> {
         self.transmit_single(out, template, source, Some(pointer))
     }
 
-    /// Sends `out` in one frame. Inlined: nobody pays for a pointer that is not there.
+    /// Sends `out` in one frame. Inlined, so that an absent pointer costs nothing.
     #[inline(always)]
     pub fn transmit_single(
         self,
@@ -114,7 +114,7 @@ impl<P: PacketIo> Outlet<'_, P> {
             return Ok(());
         };
         let (tcp_header, payload) = segment.split_at_mut(header_len);
-        // A frame that was not filled holds bytes of another flow.
+        // A frame that was not filled contains bytes of another flow.
         if let Some((region, buffer)) = source
             && !buffer.read(region, out.payload_pos, payload)
         {
@@ -143,9 +143,9 @@ impl<P: PacketIo> Outlet<'_, P> {
         Ok(())
     }
 
-    /// Sends `out`, which the link cuts: only the headers are written here, the
-    /// payload goes as it lies in the program's memory. A program that changes it meanwhile changes
-    /// its own bytes: all that is computed from them, the link computes.
+    /// Sends `out` as a super-frame, which the link segments. Only the headers are written here;
+    /// the payload is sent from the program's memory. A program that changes it meanwhile changes
+    /// its own data, and the link computes the checksums.
     #[inline(never)]
     fn transmit_super(
         self,
@@ -188,15 +188,15 @@ impl<P: PacketIo> Outlet<'_, P> {
     }
 }
 
-/// Returns true if the link cuts `out` into several segments. A segment without a size has no
-/// payload.
+/// Returns true if the link cuts `out` into several segments. A segment without a segment size has
+/// no payload.
 #[inline]
 fn is_cut(out: &SegmentOut) -> bool {
     out.payload_len > u32::from(out.segment_size)
 }
 
-/// Writes all headers of `out` but the TCP checksum. Gives what of `frame` begins with the TCP
-/// header, and that header's length; `None` if the headers do not fit.
+/// Writes all headers of `out` except the TCP checksum. Returns the part of `frame` from the TCP
+/// header on and this header's length; `None` if the headers do not fit.
 #[inline(always)]
 fn write_headers<'f>(
     frame: &'f mut [u8],

@@ -1,4 +1,4 @@
-//! Urgent data between engine and programs: where it is, and that some was written.
+//! Urgent data between engine and programs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,17 +13,17 @@ use crate::{
     binding::{Binding, Path},
     io::HostIo,
     slots,
-    transmit::outlet,
+    transmit::transmitter,
 };
 
-/// Urgent data as a slot describes it, and the part that was taken from there.
+/// Urgent data as published in a slot, and as read from there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
-    /// As [`tidelane_abi::ServiceHalf::urgent`].
+    /// Value of [`tidelane_abi::ServiceHalf::urgent`].
     word: u64,
-    /// As [`tidelane_abi::ServiceHalf::urgent_before`].
+    /// Value of [`tidelane_abi::ServiceHalf::urgent_before`].
     before: u32,
-    /// [`SlotOptions::tx_urgents`] as last seen.
+    /// Last value of [`SlotOptions::tx_urgents`].
     tx_urgents: u32,
 }
 
@@ -38,15 +38,14 @@ const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
 }
 
 impl Binding {
-    /// The receive buffer's word for the slot.
+    /// Returns the receive buffer's word for the slot.
     pub fn rx_word(&self) -> BufferWord {
         let marked = self.service_flags & service_flags::URGENT != 0;
         let mark = if marked { buffer_word::MARKED } else { 0 };
         self.rx.map_or(0, StreamBuffer::to_word) | mark
     }
 
-    /// Puts what is known of urgent data into a slot, and what was known when the slot became this
-    /// connection's.
+    /// Publishes the known urgent data in a slot.
     pub fn show_urgent(&mut self, view: SlotView<'_>) {
         if self.service_flags & service_flags::URGENT != 0 {
             slots::set_urgent(view, self.urgent.word, self.urgent.before);
@@ -54,8 +53,7 @@ impl Binding {
         }
     }
 
-    /// The slot is this connection's from now on: what it says of urgent data that was written is
-    /// another's.
+    /// Starts the use of a slot, whose earlier urgent data belongs to another connection.
     pub fn begin_urgent(&mut self, view: SlotView<'_>) {
         self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
         self.show_urgent(view);
@@ -63,7 +61,7 @@ impl Binding {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// The peer announced urgent data up to and with the byte at `pos`.
+    /// Records that the peer announced urgent data up to and including the byte at `pos`.
     pub(crate) fn note_urgent(&mut self, flow: FlowId, pos: u32) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -76,7 +74,7 @@ impl<P: PacketIo> HostIo<P> {
         self.show_urgent(flow);
     }
 
-    /// The byte itself came.
+    /// Records that the urgent byte arrived.
     pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -102,7 +100,7 @@ impl<P: PacketIo> HostIo<P> {
         out: &SegmentOut,
         pointer: u16,
     ) -> Result<(), TxFull> {
-        // Whatever comes before urgent data has made the tie.
+        // The binding exists before any urgent data.
         let Some(flow) = out.flow else {
             return Ok(());
         };
@@ -131,12 +129,13 @@ impl<P: PacketIo> HostIo<P> {
             self.blocked |= !pushed;
             return pushed.then_some(()).ok_or(TxFull);
         };
-        outlet!(self).transmit_urgent(out, template, source, pointer)
+        transmitter!(self).transmit_urgent(out, template, source, pointer)
     }
 }
 
 impl<P: PacketIo> Host<P> {
-    /// The program changed its options: it may have written urgent data, or read beyond some.
+    /// Reads the options that the program changed: it may have written urgent data, or read beyond
+    /// some.
     pub(crate) fn look_at_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
@@ -154,7 +153,7 @@ impl<P: PacketIo> Host<P> {
             return;
         }
         let up = options.tx_urgent.load(Relaxed);
-        // Nonsense is counted, and nothing is urgent.
+        // An invalid announcement is counted, and nothing becomes urgent.
         let _ = self.engine.tx_urgent(now, flow, up, &mut self.io);
     }
 }

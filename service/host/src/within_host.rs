@@ -1,23 +1,23 @@
-//! Connections within the host that do not name the served interface: loopback, and addresses of
-//! other interfaces.
+//! Connections within the host at addresses other than the served interface's: loopback, and
+//! addresses of other interfaces.
 //!
-//! They are joined in memory where both programs want it (`docs/design/loopback.md`). No frame from
-//! the wire can have their ends: a frame is for an address of the served interface, and those are
-//! at neither end here.
+//! They use the local path if both programs want it (`docs/design/loopback.md`). No frame from the
+//! wire can have their 4-tuple: frames must be for an address of the served interface, and neither
+//! end here has one.
 
 use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
 use tidelane_engine::{Endpoint, IpAddress, Route};
 use tidelane_packet_io::PacketIo;
 
-use crate::{Host, ProgramId, io::MEMORY_LINK, memory_wire, requests::Start};
+use crate::{Host, ProgramId, io::LOCAL_PATH_LINK, local_path, requests::Start};
 
-/// The source of connections to `127.0.0.0/8`.
+/// Source address of connections to `127.0.0.0/8`.
 const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 
-/// The host's own addresses beside those of the served interface.
+/// The host's own addresses that are not the served interface's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressesWithin {
-    /// `127.0.0.0/8` is there: the kernel's loopback is up.
+    /// True if `127.0.0.0/8` exists: the kernel's loopback is up.
     pub localnet: bool,
     /// Single addresses: `::1`, and those of other interfaces.
     pub single: Vec<IpAddress>,
@@ -29,7 +29,8 @@ impl AddressesWithin {
         self.has_localnet(addr) || self.single.contains(&addr)
     }
 
-    /// The address from which the kernel would connect to `peer`; none if `peer` is elsewhere.
+    /// Returns the address from which the kernel would connect to `peer`; `None` if `peer` is not
+    /// local.
     pub fn source_for(&self, peer: IpAddress) -> Option<IpAddress> {
         match self.has_localnet(peer) {
             true => Some(LOCALHOST_V4),
@@ -37,14 +38,14 @@ impl AddressesWithin {
         }
     }
 
-    /// Returns true if a connection from `local` to `peer` may be joined here: both are in
-    /// `127.0.0.0/8`, or they are one address.
+    /// Returns true if a connection from `local` to `peer` may use the local path: both are in
+    /// `127.0.0.0/8`, or equal.
     fn joins(&self, local: IpAddress, peer: IpAddress) -> bool {
         let in_localnet = self.has_localnet(local) && self.has_localnet(peer);
         in_localnet || local == peer && self.single.contains(&peer)
     }
 
-    /// Returns true if there is a pool of ports at `addr`: it is the source of some connection.
+    /// Returns true if `addr` has a pool of ports, because it is the source of some connection.
     fn has_pool(&self, addr: IpAddress) -> bool {
         self.source_for(addr) == Some(addr)
     }
@@ -55,7 +56,7 @@ impl AddressesWithin {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// The host's own addresses beside those of the interface, whole.
+    /// Replaces the host's own addresses that are not the interface's.
     pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
         let before = std::mem::replace(&mut self.io.within, addresses);
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);
@@ -66,16 +67,16 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The program may connect within this host: its loopback is that of the listeners.
+    /// Allows a program, whose loopback is that of the listeners, to connect within this host.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.within_host = allowed;
         }
     }
 
-    /// The route for a connection of `program` to `peer`, an address of this host beside those of
-    /// the interface. `None`: the kernel has it. A group's listeners are the kernel's to choose
-    /// from: sockets may be among them of which the service knows nothing.
+    /// Returns the route for a connection of `program` to `peer`, an address of this host that is
+    /// not the interface's. `None` leaves it to the kernel, also for listeners of a group, in which
+    /// the kernel may have sockets that the service does not know.
     pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<Route> {
         if !self.io.within.has(peer.addr) {
             return None;
@@ -84,12 +85,12 @@ impl<P: PacketIo> Host<P> {
         let id = self.engine.listener_at(peer)?;
         let wanted = self.io.listeners.get(id)?.within_host;
         (allowed && wanted).then_some(Route {
-            link: MEMORY_LINK,
-            mtu: memory_wire::MTU,
+            link: LOCAL_PATH_LINK,
+            mtu: local_path::MTU,
         })
     }
 
-    /// The address from which a program's connection to `peer` comes, which takes `route`.
+    /// Returns the source address of a program's connection to `peer` over `route`.
     pub(crate) fn local_address(
         &self,
         request: &ControlRequest,
@@ -108,15 +109,15 @@ impl<P: PacketIo> Host<P> {
                 false => Err(unreachable),
             };
         }
-        if route.link == MEMORY_LINK {
+        if route.link == LOCAL_PATH_LINK {
             return Ok(peer.addr);
         }
         let found = self.io.routes.lookup(peer.addr);
         found.map(|found| found.source).ok_or(unreachable)
     }
 
-    /// The local address of a connection to `peer` within this host, from a socket that is bound to
-    /// `wanted`, and to `port` unless that is zero. `None`: the kernel has it.
+    /// Returns the local address of a connection to `peer` within this host, from a socket that is
+    /// bound to `wanted`, and to `port` unless that is zero. `None` leaves it to the kernel.
     fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
         let within = &self.io.within;
         let source = match wanted.is_unspecified() {

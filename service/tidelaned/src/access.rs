@@ -1,9 +1,9 @@
 //! Access: the programs that may use a service.
 //!
-//! By default: programs in the service's own network namespace, of root or of a member of the group
-//! `tidelane`. The table `[access]` of the configuration admits more. Whoever is not admitted stays
-//! with the kernel, and so does a program whose cgroup has BPF programs that judge or count its
-//! connections: over the service, its packets would bypass them.
+//! By default, programs of root and of members of the group `tidelane` in the service's own network
+//! namespace may use it. The table `[access]` of the configuration admits more. A program that is
+//! not admitted stays with the kernel, and so does a program whose cgroup has BPF programs that
+//! filter or count its connections, which its packets would bypass.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -19,7 +19,7 @@ use crate::{
     runtime,
 };
 
-/// Members of this group may use every service, as far as the namespace is admitted.
+/// The group whose members may use every service, from an admitted namespace.
 pub const GROUP: &str = "tidelane";
 
 /// The table `[access]` of the configuration.
@@ -28,25 +28,25 @@ pub const GROUP: &str = "tidelane";
 pub struct AccessConfig {
     /// Files of network namespaces, such as `/run/netns/NAME`; `"*"` for all.
     pub namespaces: Vec<PathBuf>,
-    /// Users beside root and the members of the group `tidelane`.
+    /// Users in addition to root and the members of the group `tidelane`.
     pub users: Vec<Principal>,
-    /// Groups beside `tidelane`.
+    /// Groups in addition to `tidelane`.
     pub groups: Vec<Principal>,
 }
 
-/// Why a program is not admitted.
+/// The reason for which a program is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Denial {
     /// The program is in a network namespace that is not admitted.
     Namespace,
     /// The program's user is not admitted.
     User,
-    /// Its cgroup has BPF programs, or cannot be looked at.
+    /// Its cgroup has BPF programs, or cannot be checked.
     Cgroup,
 }
 
 impl Denial {
-    /// One of [`refusal`].
+    /// Returns the reason as one of [`refusal`].
     pub fn code(self) -> u32 {
         match self {
             Self::Namespace => refusal::NAMESPACE,
@@ -56,21 +56,21 @@ impl Denial {
     }
 }
 
-/// Which network namespaces, users and groups are admitted.
+/// The admitted network namespaces, users and groups.
 #[derive(Debug)]
 pub struct AccessPolicy {
     any_namespace: bool,
-    /// With their files where they are not the service's own: as long as a file is open, its
-    /// identity is not given to another namespace.
+    /// Namespaces other than the service's own have their open file, which keeps the identity from
+    /// being given to another namespace.
     namespaces: Vec<(NetNs, Option<File>)>,
     users: Ids,
     groups: Ids,
-    /// The number of [`GROUP`], where there is that group.
+    /// Number of [`GROUP`], if the host has that group.
     own_group: Option<u32>,
 }
 
 impl AccessPolicy {
-    /// The default of a service in namespace `own`.
+    /// Returns the default policy of a service in namespace `own`.
     pub fn new(own: NetNs, own_group: Option<u32>) -> Self {
         Self {
             any_namespace: false,
@@ -81,7 +81,7 @@ impl AccessPolicy {
         }
     }
 
-    /// The policy of `config`. Namespaces that are not there are named, and not admitted.
+    /// Returns the policy of `config`, and the missing namespaces, which are not admitted.
     pub fn of(
         config: &AccessConfig,
         names: &Names,
@@ -104,7 +104,7 @@ impl AccessPolicy {
         Ok((policy, missing))
     }
 
-    /// A policy that admits everybody, for a control plane without a host around it.
+    /// Returns a policy that admits every program, for a control plane without a host around it.
     fn everybody() -> Self {
         Self {
             any_namespace: true,
@@ -115,7 +115,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Judges a program by what the kernel says of its registration socket.
+    /// Checks a program by the kernel's data about its registration socket.
     pub fn admits(&self, peer: &Peer) -> Result<(), Denial> {
         let mut namespaces = self.namespaces.iter().map(|(namespace, _)| *namespace);
         if !self.any_namespace && !namespaces.any(|admitted| admitted == peer.namespace) {
@@ -130,7 +130,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Users that must be able to open the registration socket.
+    /// Returns the users that must be able to open the registration socket.
     pub fn socket(&self) -> runtime::Access {
         let group = self.own_group.map(Gid::from_raw);
         if self.users.is_empty() && self.groups.is_empty() {
@@ -140,25 +140,25 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns true if nobody but root may use the service.
+    /// Returns true if only root may use the service.
     pub fn is_root_only(&self) -> bool {
         self.own_group.is_none() && self.users.is_empty() && self.groups.is_empty()
     }
 }
 
-/// The policy of a service, and what it looks at beside sockets.
+/// The policy of a service, and its view of namespaces and cgroups.
 #[derive(Debug)]
 pub struct Access {
     policy: AccessPolicy,
-    /// The service's own namespace; `None` if nobody is judged by it.
+    /// The service's own namespace; `None` if no program is checked against it.
     own: Option<(NetNs, NetView)>,
     cgroups: Option<CgroupTree>,
-    /// Programs of cgroups that Tidelane's own rules replace.
+    /// BPF programs of cgroups that Tidelane's own rules replace.
     replaced: CgroupHooks,
 }
 
 impl Access {
-    /// For a service in the calling thread's namespace.
+    /// Makes the access control of a service in the calling thread's namespace.
     pub fn new(policy: AccessPolicy) -> io::Result<Self> {
         Ok(Self {
             policy,
@@ -168,7 +168,7 @@ impl Access {
         })
     }
 
-    /// Admits everybody, for a control plane without a host around it.
+    /// Admits every program, for a control plane without a host around it.
     pub fn everybody() -> Self {
         Self {
             policy: AccessPolicy::everybody(),
@@ -178,8 +178,8 @@ impl Access {
         }
     }
 
-    /// Programs of the root cgroup no longer keep anybody with the kernel: the operator said that
-    /// Tidelane's own rules replace them.
+    /// Ignores BPF programs of the root cgroup: the operator said that Tidelane's own rules replace
+    /// them.
     pub fn replacing_root_programs(mut self) -> io::Result<Self> {
         if let Some(tree) = &self.cgroups {
             self.replaced = tree.hooks_at("/")?;
@@ -187,36 +187,35 @@ impl Access {
         Ok(self)
     }
 
-    /// The root of the cgroups, which must stay readable.
+    /// Returns the root of the cgroups, which must stay readable.
     pub fn cgroups(&self) -> Option<BorrowedFd<'_>> {
         self.cgroups.as_ref().map(CgroupTree::directory)
     }
 
-    /// The service's own namespace, unless nobody is judged by it.
+    /// Returns the service's own namespace, unless no program is checked against it.
     pub fn own_namespace(&self) -> Option<NetNs> {
         self.own.map(|(namespace, _)| namespace)
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &AccessPolicy {
         &self.policy
     }
 
-    /// Another policy from now on.
+    /// Replaces the policy.
     pub fn set_policy(&mut self, policy: AccessPolicy) {
         self.policy = policy;
     }
 
-    /// Judges the program `peer`, for which `sponsor` spoke: itself, or the program that it is a
-    /// child of. A program that is admitted answers for the users that its children become, as it
-    /// does for descriptors that they inherit: a server that gives up root's rights stays where it
-    /// is.
+    /// Checks the program `peer`. Its `sponsor` is itself, or the ancestor that connected to the
+    /// service. An admitted program answers for the users that its children become, as it does for
+    /// the descriptors that they inherit: a server that drops root's rights stays admitted.
     pub fn judge(&self, sponsor: &Peer, peer: &Peer) -> Result<(), Denial> {
         self.policy.admits(sponsor)?;
         self.judge_cgroup(peer)
     }
 
-    /// The namespace that children of a program must be in: its own at registration.
+    /// Returns the namespace that a program's children must be in: its own at registration.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace
@@ -226,9 +225,9 @@ impl Access {
         NetView::of_process(peer.pid_number()).ok()
     }
 
-    /// Judges a child that speaks over a socket which its parent had made for it. `view` is the
-    /// namespace that the child must be in: since it was made, it may have gone elsewhere.
-    pub fn judge_heir(
+    /// Checks a child that uses a socket which its parent obtained. `view` is the namespace that
+    /// the child must be in, because the child may have moved to another one.
+    pub fn judge_child(
         &self,
         sponsor: &Peer,
         peer: &Peer,
@@ -241,8 +240,8 @@ impl Access {
         self.judge(sponsor, peer)
     }
 
-    /// Returns true if the program `peer`, for which `sponsor` spoke, is in the service's own
-    /// network namespace. Another namespace that is admitted has another loopback.
+    /// Returns true if the program `peer` with this `sponsor` is in the service's own network
+    /// namespace. Another admitted namespace has another loopback.
     pub fn is_within_host(&self, sponsor: &Peer, peer: &Peer) -> bool {
         let Some((own, view)) = self.own else {
             return false;
@@ -251,7 +250,7 @@ impl Access {
         sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
     }
 
-    /// A process of another PID namespace that is not visible here cannot be judged by its cgroup.
+    /// A process of another PID namespace is invisible here, so its cgroup cannot be checked.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

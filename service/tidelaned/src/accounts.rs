@@ -1,7 +1,7 @@
-//! Accounts of users in the control plane, and the number of messages that users may send.
+//! Accounts of users in the control plane, and the message rate of users.
 //!
-//! Resources of a core are accounted on that core ([`tidelane_host::accounts`]); the limits of a
-//! user are the same object on all cores.
+//! Resources of a core are accounted on that core ([`tidelane_host::accounts`]). The limits of a
+//! user are one object for all cores.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,20 +14,20 @@ mod messages;
 pub use limits::{LimitsConfig, LimitsError, UserLimits};
 use messages::Bucket;
 
-/// Connections to the registration socket, of all users: twice as many as programs, so that those
-/// who are about to register find a place.
+/// Connections to the registration socket of all users: twice the number of programs, so that
+/// programs can still connect to register.
 const REGISTRATIONS_MAX: u64 = 8192;
 /// Programs of all users: each has gigabytes of the service's address space.
 const PROGRAMS_MAX: u64 = 4096;
-/// Contexts of all users: each step of a core looks at all of them.
+/// Contexts of all users, each of which costs time in each step of a core.
 const CONTEXTS_MAX: u64 = 8192;
-/// Listeners of all users: what an engine has room for.
+/// Listeners of all users: the capacity of an engine.
 const LISTENERS_MAX: u64 = 65_536;
-/// Ports of all users: half of what the demux has room for.
+/// Ports of all users: half of the capacity of the demux.
 const PORTS_MAX: u64 = 65_536;
-/// Descriptors that the service keeps for itself, whatever users have.
+/// Descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// Users that are remembered although they have nothing.
+/// Users that are kept without any resources.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -39,7 +39,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Nobody has anything yet. The process may have `descriptors_max` descriptors.
+    /// Makes the accounts. The process may have `descriptors_max` descriptors.
     pub fn new(limits: LimitsConfig, descriptors_max: u64) -> Self {
         let ledger = Ledger::default();
         for (resource, capacity) in [
@@ -61,7 +61,7 @@ impl Accounts {
         }
     }
 
-    /// From now on these limits hold. What somebody has beyond them stays theirs.
+    /// Sets new limits. Users keep resources beyond them.
     pub fn set_limits(&mut self, limits: LimitsConfig) {
         self.limits = limits;
         for user in self.users.values() {
@@ -69,7 +69,7 @@ impl Accounts {
         }
     }
 
-    /// The account of the user with this number.
+    /// Returns the account of the user with this number.
     pub fn of(&mut self, uid: u32) -> Arc<Account> {
         let id = UserId(uid);
         let user = match self.users.get(&id) {
@@ -89,18 +89,18 @@ impl Accounts {
         self.ledger.account(&user)
     }
 
-    /// All users that have something, or had lately.
+    /// Returns all users that have resources, or had them lately.
     pub fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values().map(Arc::as_ref)
     }
 
-    /// The limit that the user with this number has.
+    /// Returns the limit of the user with this number.
     pub fn limit(&self, uid: u32, resource: Resource) -> u64 {
         let user = self.users.get(&UserId(uid));
         user.map_or(u64::MAX, |user| user.limit(resource))
     }
 
-    /// When the user may send the next message, if that is not now.
+    /// Returns the time at which the user may send the next message, if that is not now.
     pub fn message_due(&mut self, user: &User, now: Instant) -> Option<Instant> {
         let rate = user.limit(Resource::Messages);
         let bucket = self.buckets.entry(user.id()).or_default();
@@ -111,12 +111,12 @@ impl Accounts {
         due
     }
 
-    /// The user sent a message that was as much work as `cost` usual ones.
+    /// Charges a message that costs as much as `cost` ordinary ones.
     pub fn pay(&mut self, user: &User, cost: u64) {
         self.buckets.entry(user.id()).or_default().pay(cost);
     }
 
-    /// Users in a range of numbers of their own (user namespaces) are many.
+    /// Removes users without resources, since a user namespace can have many users.
     fn forget_idle(&mut self) {
         if self.users.len() >= USERS_KEPT {
             self.users.retain(|_, user| Arc::strong_count(user) > 1);

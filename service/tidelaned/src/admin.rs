@@ -1,4 +1,4 @@
-//! The admin socket: one line of JSON there, one line back.
+//! The admin socket: one line of JSON as request, and one as answer.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,7 +23,7 @@ use crate::{
     shared::Shared,
 };
 
-/// How long a client may take to ask and to read its answer.
+/// Time limit for a client to send its request and to read the answer.
 const CLIENT_MAX: Duration = Duration::from_millis(500);
 /// Longest request line.
 const REQUEST_MAX: u64 = 4096;
@@ -31,15 +31,15 @@ const REQUEST_MAX: u64 = 4096;
 /// A request of an administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The service shall end.
+    /// The service has to end.
     Down,
-    /// The service shall read its configuration again; [`answer`] says what came of it.
+    /// The service has to read its configuration again; [`answer`] sends the result.
     Reload,
     /// Anything else.
     Other,
 }
 
-/// Answers one client. `firewall` is what is known of the host's own rules.
+/// Answers one client. `firewall` describes the host's own rules.
 pub fn serve<P: Port>(
     stream: &UnixStream,
     shared: &Shared<P>,
@@ -83,7 +83,7 @@ fn status<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
-    // Every core knows every program.
+    // Every core has every program.
     let programs = cores.iter().map(|(programs, ..)| *programs).max();
     let flows: usize = cores.iter().map(|(_, flows, _)| *flows).sum();
     let rx_bytes: u64 = cores.iter().map(|(.., bytes)| *bytes).sum();
@@ -125,7 +125,7 @@ fn counters<P: Port>(shared: &Shared<P>) -> Value {
     })
 }
 
-/// Units that each user has, may have, and was refused.
+/// Returns usage, limit and refusals of each user.
 fn users<P: Port>(shared: &Shared<P>) -> Value {
     let line = |line: Line| {
         let limit = (line.limit != u64::MAX).then_some(line.limit);
@@ -155,7 +155,7 @@ fn sockets<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     json!({"sockets": sockets})
 }
 
-/// Listeners are on all cores: one line for each.
+/// Merges the reports of listeners, which all cores have.
 fn joined(reports: impl Iterator<Item = SocketReport>) -> Vec<SocketReport> {
     let mut joined: Vec<SocketReport> = Vec::new();
     let mut listeners: HashMap<u32, usize> = HashMap::new();
@@ -212,8 +212,8 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// The sockets of a program that stayed with the kernel, as far as they still exist. Connections of
-/// a listener that did are not noted: they have its reason. `noted` has the sockets that are shown.
+/// Returns the sockets of a program that stayed with the kernel and still exist. Connections of
+/// such a listener are not recorded themselves and have its reason. `noted` collects the sockets.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut KernelTables<R>,

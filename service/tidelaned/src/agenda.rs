@@ -1,14 +1,13 @@
-//! Sessions that the control thread has to look at by itself: those that may speak again, and those
-//! that should have registered by now.
+//! Sessions with a deadline: paused sessions, and sessions that have to register.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use tidelane_time::{Duration, Instant};
 
-/// Time that a program has to register after it connected.
+/// Time limit for a program to register after it has connected.
 const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Sessions by when they are to be looked at.
+/// Sessions by their deadlines.
 #[derive(Debug, Default)]
 pub struct Agenda {
     paused: BTreeSet<(Instant, u64)>,
@@ -16,17 +15,17 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Session `number` is not read until `due`: its user has sent enough.
+    /// Pauses session `number` until `due`, because its user has used up its messages.
     pub fn pause(&mut self, due: Instant, number: u64) {
         self.paused.insert((due, number));
     }
 
-    /// Session `number` has just come.
+    /// Sets the time limit for the registration of a new session.
     pub fn expect(&mut self, now: Instant, number: u64) {
         self.strangers.push_back((now + REGISTER_TIME_MAX, number));
     }
 
-    /// A session that may be read again.
+    /// Returns a session whose pause is over.
     pub fn next_resumed(&mut self, now: Instant) -> Option<u64> {
         let first = self.paused.first().filter(|(due, _)| *due <= now)?;
         let (due, number) = *first;
@@ -34,7 +33,7 @@ impl Agenda {
         Some(number)
     }
 
-    /// A session that had time to register.
+    /// Returns a session whose time limit is over.
     pub fn next_late(&mut self, now: Instant) -> Option<u64> {
         let (due, number) = *self.strangers.front()?;
         (due <= now).then(|| {
@@ -43,7 +42,7 @@ impl Agenda {
         })
     }
 
-    /// When there is something to do.
+    /// Returns the next deadline.
     pub fn next_due(&self) -> Option<Instant> {
         let paused = self.paused.first().map(|(due, _)| *due);
         let stranger = self.strangers.front().map(|(due, _)| *due);

@@ -1,9 +1,10 @@
-//! Which 3-tuples the demux sends to the service, why, and what holds their ports in the kernel.
+//! Claims: the 3-tuples that the demux sends to the service, their owners, and the reservations of
+//! their ports in the kernel.
 //!
-//! A claim holds as long as something wants it: a listener, a program's reservation, a port of the
-//! ephemeral pool, or connections that outlive any of these. As long as it holds, a socket of the
-//! service's own holds the port in the kernel: see `docs/design/claims.md`. A wildcard wants one
-//! claim per address of the interface.
+//! A claim lives while it has an owner: a listener, a program's reservation, a port of the
+//! ephemeral pool, or connections that outlive one of these. Meanwhile a socket of the service
+//! reserves the port in the kernel: see `docs/design/claims.md`. A wildcard address has one claim
+//! per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,20 +17,19 @@ use wants::Wants;
 
 mod wants;
 
-/// After a reservation, how long a program may take to connect from the port.
+/// Time limit for a program to connect from a reserved port.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// A claim that is to be given up is looked at after such a time, and each further time after twice
-/// as long, until it is not needed any more.
+/// Delay before the first check of a claim that may end; it doubles with each further check.
 const LOOK_AFTER_MIN: Duration = Duration::from_millis(5);
 const LOOK_AFTER_MAX: Duration = Duration::from_millis(500);
-/// How soon the kernel is asked whether it has connections on a listener's port, and how rarely: it
-/// is asked again after twice the time.
+/// Shortest delay before the kernel is asked about connections on a listener's port; it doubles
+/// with each question.
 const ASK_AFTER_MIN: Duration = Duration::from_millis(10);
 const ASK_AFTER_MAX: Duration = Duration::from_secs(5);
-/// A port of the ephemeral pool is looked at this often, and goes back to the kernel if no
-/// connection has it then: what was in TIME-WAIT at the look before is not any more.
+/// Interval of checks of a pool port, which returns to the kernel if it has no connection. The
+/// interval exceeds TIME-WAIT.
 const POOL_LOOK_AFTER: Duration = Duration::from_secs(60);
-/// Ports of the pool that are not given back.
+/// Ports of the pool that are always kept.
 const POOL_KEPT: usize = 64;
 
 /// The owner of a claim.
@@ -44,8 +44,8 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Packets that an owner wants at first. Clients may have come to a listener before its claim,
-    /// and their connections are the kernel's.
+    /// Returns the packets that an owner wants at first. Connections that clients opened to a
+    /// listener before its claim belong to the kernel.
     fn scope(self) -> Scope {
         match self {
             Self::Pool => Scope::Whole,
@@ -55,36 +55,38 @@ impl Owner {
     }
 }
 
-/// A claim's owner and local end.
+/// A claim's owner, address and port.
 pub type Name = (Owner, Endpoint);
 
 /// The terms of a claim.
 #[derive(Debug)]
 pub struct Title {
-    /// The charge for the claim while it lives; `None` if its owner is charged.
+    /// The charge for the claim; `None` if its owner is charged.
     pub charge: Option<Charge>,
-    /// Holds the port in the kernel. `None` where another claim of the owner has it: a socket of
-    /// `::` has the ports of both IP versions.
+    /// The port's reservation in the kernel. `None` if another claim of the owner has it: a socket
+    /// of `::` has the ports of both IP versions.
     pub reservation: Option<PortReservation>,
-    /// Beside connections of the program's socket another socket may be bound (SO_REUSEADDR).
+    /// True if another socket may be bound beside connections of the program's socket
+    /// (SO_REUSEADDR).
     pub shared: bool,
     /// The program on each core for whose connections the port is reserved.
     pub program: Option<Vec<ProgramId>>,
 }
 
-/// A question about a claim that may have to change.
+/// The question that decides a change of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Does a connection of the service need it? If not, [`Claims::unwant`].
+    /// Does a connection of the service need it? If not, it ends ([`Claims::unwant`]).
     IsNeeded,
-    /// Has the kernel connections on its port? If not, [`Claims::widen`].
+    /// Does the kernel have connections on its port? If not, it covers the whole port
+    /// ([`Claims::widen`]).
     HasKernelConnections,
 }
 
-/// A claim that is to be looked at, and that may change.
+/// A claim that is due for a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// How it may change.
+    /// The question to be answered.
     pub question: Question,
     /// The claim.
     pub name: Name,
@@ -95,12 +97,12 @@ pub struct Candidate {
 struct Holding {
     title: Title,
     scope: Scope,
-    /// Reservations that no connection has come of yet.
+    /// Reservations from which no connection has been opened yet.
     outstanding: u32,
-    /// Until then a connection may come of them.
+    /// Time limit for connections from them.
     connect_until: Instant,
-    /// When the claim is looked at, and how long after the look before. `None` while its owner
-    /// wants it whether or not there are connections.
+    /// Time of the next check, and the delay before it. `None` while the owner wants the claim
+    /// regardless of connections.
     look: Option<(Instant, Duration)>,
 }
 
@@ -109,15 +111,15 @@ pub struct Claims {
     demux: Box<dyn Steering>,
     addresses: Vec<IpAddress>,
     holdings: BTreeMap<Name, Holding>,
-    /// The holdings that are to be looked at, by time.
+    /// Claims with a scheduled check, by time.
     looks: BTreeSet<(Instant, Name)>,
     made: HashMap<Claim, Wants>,
-    /// Ports of the ephemeral pool.
+    /// Number of ports in the ephemeral pool.
     pooled: usize,
 }
 
 impl Claims {
-    /// No claims yet.
+    /// Returns an empty set of claims.
     pub fn new(demux: Box<dyn Steering>) -> Self {
         Self {
             demux,
@@ -129,22 +131,22 @@ impl Claims {
         }
     }
 
-    /// The demux.
+    /// Returns the demux.
     pub fn demux(&self) -> &dyn Steering {
         &*self.demux
     }
 
-    /// The interface's link address is this one now.
+    /// Sets the interface's link address.
     pub fn set_link_address(&mut self, mac: MacAddress) -> Result<(), SteeringError> {
         self.demux.set_link_address(mac.0)
     }
 
-    /// Number of claims that are held.
+    /// Returns the number of claims.
     pub fn count(&self) -> usize {
         self.holdings.len()
     }
 
-    /// The interface has these addresses now.
+    /// Sets the interface's addresses.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Result<(), SteeringError> {
         self.addresses = addresses;
         let mut wanted: HashMap<Claim, Wants> = HashMap::new();
@@ -169,13 +171,13 @@ impl Claims {
         result
     }
 
-    /// Returns true if `owner` wants `endpoint`, or has left it and connections are there.
+    /// Returns true if `owner` wants `endpoint`, or has left it while it has connections.
     pub fn has(&self, name: Name) -> bool {
         self.holdings.contains_key(&name)
     }
 
-    /// Claims an endpoint (of all addresses of its version if unspecified) for its owner. A claim
-    /// that the owner has, or has left, keeps its reservation.
+    /// Claims an endpoint for its owner, or all addresses of its version if unspecified. A claim
+    /// that the owner already has, or has left, keeps its reservation.
     pub fn want(&mut self, name: Name, title: Title, now: Instant) -> Result<(), SteeringError> {
         let (owner, endpoint) = name;
         if !self.has(name) {
@@ -199,7 +201,7 @@ impl Claims {
         Ok(())
     }
 
-    /// When a claim that is wanted is looked at first.
+    /// Schedules the first check of a claim.
     fn schedule_first(&mut self, name: Name, now: Instant) {
         match name.0 {
             Owner::Pool => self.schedule(name, Some((now + POOL_LOOK_AFTER, POOL_LOOK_AFTER))),
@@ -215,7 +217,7 @@ impl Claims {
         }
     }
 
-    /// The kernel is asked about a listener's port from now on, unless it has said that it has no
+    /// Schedules a question to the kernel about a listener's port, unless the kernel has no
     /// connections there.
     fn ask_kernel(&mut self, name: Name, now: Instant) {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
@@ -223,8 +225,8 @@ impl Claims {
         self.schedule(name, asks.then_some((now + ASK_AFTER_MIN, ASK_AFTER_MIN)));
     }
 
-    /// The kernel gets the SYNs of an owner's claims from now on: its own listener has them. The
-    /// owner keeps the claims, and their ports.
+    /// Leaves the SYNs of an owner's claims to the kernel's own listener. The owner keeps the
+    /// claims and their ports.
     pub fn leave_syns(&mut self, owner: Owner) -> Result<(), SteeringError> {
         let names: Vec<Name> = self.of_owner(owner).collect();
         let left = names.into_iter().map(|name| {
@@ -234,20 +236,20 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if the owner of a claim has not left it.
+    /// Returns true if the owner has not left the claim.
     fn is_wanted(&self, name: Name) -> bool {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
         scope.is_some_and(|scope| scope != Scope::BesideKernel)
     }
 
-    /// The kernel has no connections on the port of a listener's claim: all packets come to the
-    /// service.
+    /// Extends a listener's claim to all packets, because the kernel has no connections on its
+    /// port.
     pub fn widen(&mut self, name: Name) -> Result<(), SteeringError> {
         self.schedule(name, None);
         self.set_scope(name, Scope::Whole)
     }
 
-    /// The kernel has a connection at `local`: it keeps those packets, if a listener has the port.
+    /// Leaves packets of kernel connections at `local` to the kernel, if a listener has the port.
     pub fn found_kernel_connection(
         &mut self,
         local: Endpoint,
@@ -269,24 +271,25 @@ impl Claims {
         })
     }
 
-    /// Returns true if the kernel takes frames back.
+    /// Returns true if frames can be handed back to the kernel.
     pub fn takes_frames_back(&self) -> bool {
         self.demux.takes_frames_back()
     }
 
-    /// The kernel gets this frame, see [`Steering::hand_back`].
+    /// Hands a frame back to the kernel, see [`Steering::hand_back`].
     pub fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         self.demux.hand_back(frame)
     }
 
     fn undo(&mut self, name: Name, error: SteeringError) -> SteeringError {
-        // The first failure is the one to tell.
+        // The first error is the one to report.
         let _ = self.unwant(name);
         error
     }
 
-    /// The owner wants the endpoint no longer; its connections may outlive it. Until they are over,
-    /// the kernel is asked first, and the port is held as beside connections of the kernel's.
+    /// Ends the owner's interest in the endpoint. The claim stays while it has connections;
+    /// meanwhile the demux asks the kernel first, and the port is reserved as beside kernel
+    /// connections.
     pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return Ok(());
@@ -299,7 +302,7 @@ impl Claims {
         self.set_scope(name, Scope::BesideKernel)
     }
 
-    /// As [`leave`](Self::leave), for all that `owner` wants.
+    /// Calls [`leave`](Self::leave) for all claims of `owner`.
     pub fn leave_all(&mut self, owner: Owner, now: Instant) -> Result<(), SteeringError> {
         let names: Vec<Name> = self.of_owner(owner).collect();
         let left = names.into_iter().map(|name| self.leave(name, now));
@@ -312,7 +315,7 @@ impl Claims {
         names.take_while(move |(other, _)| *other == owner)
     }
 
-    /// A connection from a reserved port is over: if it was the last, the port goes.
+    /// Schedules a check after the end of a connection from a reserved port, which may be the last.
     pub fn connection_ended(&mut self, name: Name, now: Instant) {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return;
@@ -324,13 +327,13 @@ impl Claims {
         }
     }
 
-    /// When the next claim is to be looked at.
+    /// Returns the time of the next check.
     pub fn next_look(&self) -> Option<Instant> {
         self.looks.first().map(|(at, _)| *at)
     }
 
-    /// Up to `max` claims that are to be looked at now. Each is to be named again by
-    /// [`needed`](Self::needed), or by the method of its question.
+    /// Returns up to `max` claims that are due. The caller answers each by
+    /// [`needed`](Self::needed), or by the method that its question names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.looks.iter().take_while(|(at, _)| *at <= now);
         let candidate = |(_, name): &(Instant, Name)| {
@@ -348,12 +351,12 @@ impl Claims {
         due.take(max).filter_map(candidate).collect()
     }
 
-    /// How many of the ephemeral pool's ports may go back to the kernel.
+    /// Returns the number of pool ports that may return to the kernel.
     pub fn pool_surplus(&self) -> usize {
         self.pooled.saturating_sub(POOL_KEPT)
     }
 
-    /// The claim stays as it is, because of connections.
+    /// Keeps a claim because of its connections.
     pub fn needed(&mut self, name: Name, now: Instant) {
         let Some(holding) = self.holdings.get(&name) else {
             return;
@@ -369,7 +372,7 @@ impl Claims {
         }
     }
 
-    /// The claim ends, and with it the reservation of its port.
+    /// Ends a claim and its reservation.
     pub fn unwant(&mut self, name: Name) -> Result<(), SteeringError> {
         self.schedule(name, None);
         let Some(holding) = self.holdings.remove(&name) else {
@@ -414,13 +417,14 @@ impl Claims {
         }
     }
 
-    /// Lets sockets be bound beside the reservation that could be beside connections; or none.
+    /// Sets whether sockets that may be bound beside connections may be bound beside the
+    /// reservation.
     fn set_shared(&self, name: Name, shared: bool) {
         let Some(holding) = self.holdings.get(&name) else {
             return;
         };
         if let Some(reservation) = &holding.title.reservation {
-            // The option of a socket of our own: what cannot be set leaves the port to nobody else.
+            // If the option cannot be set, the port just stays reserved.
             let _ = reservation.set_shared(shared && holding.title.shared);
         }
     }
@@ -433,7 +437,7 @@ impl Claims {
         if before == scope {
             return Ok(());
         }
-        // In this order the claim is never without anybody who wants it.
+        // In this order the claim always has an owner.
         let added = self.add_wants(name.1, scope);
         added.and(self.remove_wants(name.1, before))
     }
@@ -449,7 +453,8 @@ impl Claims {
         })
     }
 
-    /// Changes who wants the claims of `endpoint`, and tells the demux what follows. All are
+    /// Changes the owners of the claims of `endpoint` and updates the demux. All claims are
+    /// changed, even if one fails.
     /// changed, whatever becomes of one.
     fn change_wants(
         &mut self,
@@ -474,8 +479,8 @@ impl Claims {
         result
     }
 
-    /// The claims on an endpoint: none for an address that the interface does not have, such as
-    /// that of a listener on loopback.
+    /// Returns the claims on an endpoint: none for an address that the interface does not have,
+    /// such as that of a listener on loopback.
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

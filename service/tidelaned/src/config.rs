@@ -14,7 +14,7 @@ mod file;
 
 pub use file::{FileConfig, FileError};
 
-/// CPUs that Linux' sets of CPUs can name.
+/// Number of CPUs in a Linux CPU set.
 const CPUS_MAX: usize = 1024;
 
 /// Congestion control algorithms.
@@ -26,7 +26,7 @@ pub enum Congestion {
     Newreno,
     /// DCTCP (RFC 8257); its connections ask for ECN, whatever --ecn says
     Dctcp,
-    /// BBR version 1: paced, by a model of the path, whatever is lost
+    /// BBR version 1: paced by a model of the path, independent of losses
     Bbr,
 }
 
@@ -75,14 +75,13 @@ pub struct Config {
     /// Configuration file: /etc/tidelane/NAME.toml if absent
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Action where the host has rules that connections would bypass, in place of that of the
-    /// configuration file
+    /// Action if the host has rules that connections would bypass; overrides the configuration file
     #[arg(long, value_enum, value_name = "MODE")]
     pub firewall: Option<firewall::Mode>,
     /// Where the XDP program runs that takes the packets
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub xdp: Xdp,
-    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one that is not pinned if absent
+    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one core, not pinned, if absent
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cores: Option<CpuList>,
     /// Congestion control of new connections
@@ -94,22 +93,22 @@ pub struct Config {
     /// Stay in the foreground (the only mode; `tidelane up` starts it in the background)
     #[arg(long)]
     pub foreground: bool,
-    /// Connections at once, all programs together
+    /// Limit of connections of all programs
     #[arg(long, default_value_t = 1 << 17)]
     pub flows_max: u32,
-    /// How long the fast path spins without work before it sleeps, in microseconds
+    /// Time in microseconds for which the fast path spins without work before it sleeps
     #[arg(long, default_value_t = 500)]
     pub spin_us: u64,
-    /// Leave a core file after a crash; it has the bytes of all users' connections
+    /// Leave a core file after a crash, which contains the data of all users' connections
     #[arg(long)]
     pub core_dumps: bool,
 }
 
-/// Different CPUs, in the order given.
+/// Distinct CPUs in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// A list as `taskset -c` takes it: numbers and ranges.
+/// Parses a list as `taskset -c` takes it: numbers and ranges.
 fn parse_cpus(text: &str) -> Result<CpuList, String> {
     let number = |text: &str| match text.trim().parse::<usize>() {
         Ok(cpu) if cpu < CPUS_MAX => Ok(cpu),
@@ -133,13 +132,13 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
 }
 
 impl Config {
-    /// The configuration file.
+    /// Returns the path of the configuration file.
     pub fn file(&self) -> PathBuf {
         let usual = || FileConfig::path_of(self.name.as_str());
         self.config.clone().unwrap_or_else(usual)
     }
 
-    /// The CPU of each core; `None` for one that is not pinned.
+    /// Returns the CPU of each core; `None` for a core that is not pinned.
     pub fn cpus(&self) -> Vec<Option<usize>> {
         match &self.cores {
             Some(CpuList(cpus)) => cpus.iter().copied().map(Some).collect(),
@@ -147,7 +146,7 @@ impl Config {
         }
     }
 
-    /// The engine's part, for one of the cores.
+    /// Returns the engine's configuration for one of the cores.
     pub fn engine(&self) -> EngineConfig {
         EngineConfig {
             flows_max: self.flows_max.div_ceil(self.cpus().len() as u32),

@@ -1,17 +1,17 @@
-//! Confinement: rights that the service gives up once it is set up.
+//! Confinement: the rights that the service gives up once it is set up.
 //!
-//! A service that runs as root, and reads what any program and any host on the network sends,
-//! must be worth as little as possible to whoever takes it over. When all that needs privilege has
-//! been opened, and before the first thread starts, it gives up for good
+//! The service runs as root and reads data of any program and any host on the network, so that an
+//! intruder must gain as little as possible. Once everything that needs privilege is open, and
+//! before the first thread starts, the service permanently gives up
 //!
 //! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets;
 //! * gaining one again: `no_new_privs`, locked secure bits;
 //! * the file system, but for what [`landlock`] names;
 //! * every system call that is not in [`calls::CALLS`]: making another one ends the service, with a
 //!   line in the log that names it ([`filter`]);
-//! * being read by others: it is not dumpable, and leaves no core file unless it is told to.
+//! * inspection by others: the process is not dumpable, and leaves no core file unless configured.
 //!
-//! Threads inherit all of this, so it is entered once, while there is one thread.
+//! Threads inherit the confinement, so it is entered once, while there is one thread.
 
 use std::{fmt, io};
 
@@ -30,20 +30,20 @@ pub mod filter;
 pub mod landlock;
 mod sys;
 
-/// Rights that the process gave up, and those that it could not give up.
+/// The rights that the process has given up, and those that it could not give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// The capabilities that are left.
+    /// The remaining capabilities.
     pub capabilities: Vec<&'static str>,
     /// True if no program that this process starts can have other capabilities.
     pub bounded: bool,
-    /// Version of the kernel's Landlock; none if the kernel has it not.
+    /// Version of the kernel's Landlock; `None` if the kernel has none.
     pub landlock: Option<u32>,
     /// True if the process may leave a core file.
     pub core_dumps: bool,
 }
 
-/// Which step failed, and the kernel's reason.
+/// The failed step, and the kernel's error.
 #[derive(Debug)]
 pub struct ConfineError {
     step: &'static str,
@@ -71,8 +71,8 @@ impl fmt::Display for ConfineError {
 
 impl std::error::Error for ConfineError {}
 
-/// Gives up everything that serving does not need. `core_dumps` leaves the operator the memory of a
-/// service that crashed, with the bytes of all its users.
+/// Gives up everything that serving does not need. With `core_dumps` a crash leaves a core file,
+/// with the data of all users.
 pub fn enter(
     run_dir: &RunDir,
     readable: &Readable<'_>,
@@ -100,7 +100,8 @@ pub fn enter(
     })
 }
 
-/// Gives up everything but what putting back settings of the NIC needs, in the process that does.
+/// Gives up everything that restoring the NIC's settings does not need, in the process that does
+/// this.
 pub fn enter_restorer() -> Result<(), ConfineError> {
     read_auxiliary_vector();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -111,16 +112,16 @@ pub fn enter_restorer() -> Result<(), ConfineError> {
     filter::install(calls::RESTORER_CALLS).map_err(ConfineError::at("the filter of system calls"))
 }
 
-/// Has the auxiliary vector read now.
+/// Makes the library read the auxiliary vector now.
 ///
-/// The library behind the system calls reads the vector at first use. Before Linux 6.4, which has
+/// The library of system calls reads the vector at first use. Before Linux 6.4, without
 /// PR_GET_AUXV, it opens `/proc/self/auxv` by `open`, a call that the filter denies.
 fn read_auxiliary_vector() {
     let _ = rustix::param::page_size();
 }
 
 impl Confinement {
-    /// For the admin socket.
+    /// Formats the state for the admin socket.
     pub fn to_json(&self) -> Value {
         json!({
             "capabilities": self.capabilities,
@@ -131,7 +132,7 @@ impl Confinement {
         })
     }
 
-    /// A line for each missing part, for the log.
+    /// Returns a log line for each missing part.
     pub fn shortcomings(&self) -> Vec<&'static str> {
         let missing = [
             (

@@ -1,5 +1,5 @@
-//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` names those
-//! that everybody may choose, and CAP_NET_ADMIN allows all.
+//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` lists those
+//! that every program may choose, and CAP_NET_ADMIN allows all.
 
 use std::{fs, path::Path};
 
@@ -15,12 +15,12 @@ const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 pub struct Congestion(Sysctl);
 
 impl Congestion {
-    /// The setting of the calling thread's namespace.
+    /// Opens the setting of the calling thread's namespace.
     pub fn open() -> Self {
         Self(Sysctl::open(ALLOWED))
     }
 
-    /// Algorithms that a process may choose; the kernel's default where the kernel does not tell.
+    /// Returns the algorithms that a process may choose, or the kernel's default if it is unknown.
     pub fn allowed_to(&self, peer: &Peer) -> AllowedCongestion {
         if is_network_administrator(peer) {
             return AllowedCongestion::ALL;
@@ -30,11 +30,10 @@ impl Congestion {
     }
 }
 
-/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In one of its own
-/// a process has all capabilities, and no user but those that it was given: its map of users is
-/// another one.
+/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In a user
+/// namespace of its own a process has all capabilities, but another user map.
 fn is_network_administrator(peer: &Peer) -> bool {
-    // The answer of most that are not: their files in /proc are long.
+    // Most processes fail this test early; their files in /proc are long.
     if !peer.is_alive() {
         return false;
     }
@@ -47,7 +46,7 @@ fn is_network_administrator(peer: &Peer) -> bool {
     });
     let users = |process: &Path| fs::read_to_string(process.join("uid_map")).ok();
     let theirs = users(&process);
-    // The bytes read were that process's only if it is still there.
+    // The data belongs to that process only if it still exists.
     capable && theirs.is_some() && theirs == users(Path::new("/proc/self")) && peer.is_alive()
 }
 
@@ -68,7 +67,7 @@ mod tests {
         let mut peer = Peer::of(&one).expect("a peer");
         let setting = Congestion::open();
         assert_eq!(setting.allowed_to(&peer), AllowedCongestion::ALL);
-        // A process without the capability: a child of this one that gave all of them up.
+        // A process without the capability: a child of this one that has given up all capabilities.
         let mut child = std::process::Command::new("setpriv")
             .args(["--reuid", "65534", "--clear-groups", "sleep", "60"])
             .spawn()

@@ -1,7 +1,7 @@
 //! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
 //!
-//! Everything that may take its time happens here; the cores are only told of results, between two
-//! of their steps.
+//! All work that may take time happens on this thread. It passes results to the cores, which apply
+//! them between two steps.
 
 use std::{
     collections::HashMap,
@@ -59,9 +59,9 @@ const FIREWALL: u64 = 5;
 const LOOKED: u64 = 6;
 /// Session `n` has tokens `SESSIONS + 2n` (socket) and `SESSIONS + 2n + 1` (process).
 const SESSIONS: u64 = 16;
-/// Registrations that are accepted in a row: then it is the others' turn.
+/// Limit of registrations accepted in a row, so that other sessions get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// The kernel's settings are looked at this often.
+/// Interval in which the kernel's settings are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
@@ -70,9 +70,9 @@ pub struct Control<P: Port> {
     page: Arc<ServicePageMap>,
     network: Network,
     offloads: Arc<Mutex<Offloads>>,
-    /// As the cores know it.
+    /// The link address that the cores know.
     link_address: Option<MacAddress>,
-    /// When the kernel's settings are looked at again.
+    /// Time of the next read of the kernel's settings.
     settings_due: Instant,
     registration: OwnedFd,
     admin: UnixListener,
@@ -89,21 +89,21 @@ pub struct Control<P: Port> {
     stopping: bool,
 }
 
-/// Parts of the control thread.
+/// The parts from which the control thread is made.
 pub struct Parts<P: Port> {
     /// The fast path.
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// The kernel's connections on ports of listeners.
+    /// Look-up of the kernel's connections on ports of listeners.
     pub kernel: KernelConnections,
-    /// Where descriptors of programs are looked at.
+    /// Threads that check descriptors of programs.
     pub descriptors: DescriptorThreads,
     /// Sockets of the run directory.
     pub sockets: Sockets,
     /// Rights that the process gave up.
     pub confinement: Confinement,
-    /// Features that the kernel or the driver lacks, each with the loss.
+    /// Features that the kernel or the driver lacks, each with its effect.
     pub shortcomings: Vec<String>,
     /// The service page, and its descriptor for programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
@@ -113,28 +113,28 @@ pub struct Parts<P: Port> {
     pub ifindex: u32,
     /// Offloads that stay off.
     pub offloads: Arc<Mutex<Offloads>>,
-    /// Readable when the host has requests.
+    /// Readable when a host has requests.
     pub notify: Arc<OwnedFd>,
-    /// Readable when there is a signal: to end, or to read the configuration again.
+    /// Readable when there is a signal to end, or to read the configuration again.
     pub signals: OwnedFd,
-    /// Where the watchdog sees what the control thread does.
+    /// The control thread's progress for its watchdog.
     pub progress: Arc<Progress>,
     /// Programs that may use the service.
     pub access: Access,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// Programs without a choice of their own want connections over loopback.
+    /// The default for connections over loopback, for programs that did not choose.
     pub loopback: bool,
-    /// Which connections may open.
+    /// The operator's rules for connections.
     pub rules: RuleSet,
-    /// The host's own rules.
+    /// The watch for the host's own rules.
     pub guard: Guard,
     /// The configuration file.
     pub config: PathBuf,
 }
 
 impl<P: Port> Control<P> {
-    /// Tells the cores what the kernel knows.
+    /// Makes the control thread, and passes the kernel's network state to the cores.
     pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
         let mut shared = Shared::new(parts.cores, parts.claims, page_fd, parts.descriptors);
@@ -193,7 +193,7 @@ impl<P: Port> Control<P> {
         Ok(())
     }
 
-    /// Serves until the service shall end.
+    /// Serves until the service has to end.
     pub fn run(&mut self) -> io::Result<()> {
         pace::keep(self.shared.is_beside_core());
         let mut events = Vec::with_capacity(64);
@@ -241,7 +241,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Sessions that may be read again are, and those that should have registered by now end.
+    /// Resumes paused sessions that are due, and ends sessions that have not registered in time.
     fn follow_agenda(&mut self) {
         let now = now();
         while let Some(number) = self.agenda.next_resumed(now) {
@@ -259,11 +259,11 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// How long the thread may sleep.
+    /// Returns the limit of the thread's sleep.
     fn patience(&self) -> Option<Timespec> {
         let session = self.agenda.next_due();
         let due = session.map_or(self.settings_due, |due| due.min(self.settings_due));
-        // Rounded up: who wakes too early finds nothing to do.
+        // Rounded up, because an early wake-up would find nothing to do.
         let left = due - now() + Duration::from_micros(100);
         let due = Timespec {
             tv_sec: (left.0 / 1_000_000_000) as i64,
@@ -283,7 +283,7 @@ impl<P: Port> Control<P> {
             .send_each(|_| move |host, now| host.set_neighbour(now, addr, mac));
     }
 
-    /// Tells the cores of all neighbours that the kernel knows.
+    /// Passes all neighbours that the kernel knows to the cores.
     fn tell_all_neighbours(&mut self) {
         let known = self.network.neighbours();
         self.shared.cores.send_each(|_| {
@@ -326,7 +326,7 @@ impl<P: Port> Control<P> {
         self.stopping = true;
     }
 
-    /// Switches offloads off that somebody switched on.
+    /// Switches off offloads that somebody has switched on.
     fn look_at_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -343,7 +343,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Looks at the kernel's settings, whose changes are not announced, if it is time.
+    /// Reads the kernel's settings if it is time, because their changes are not announced.
     fn look_at_settings(&mut self) {
         let now = now();
         if now < self.settings_due {
@@ -356,7 +356,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Tells the cores, the demux and the programs which addresses and routes there are.
+    /// Passes addresses and routes to the cores, the demux and the programs.
     fn sync_network(&mut self) {
         let addresses = self.network.addresses();
         if let Err(error) = self.shared.set_addresses(&addresses) {
@@ -386,7 +386,7 @@ impl<P: Port> Control<P> {
         self.shared.within = within;
     }
 
-    /// The first answer to somebody behind a router need not wait for the router to be found.
+    /// Resolves routers in advance, so that the first answer to a peer behind one need not wait.
     fn ask_for_routers(&mut self, routes: &[Route]) {
         let mut routers: Vec<IpAddress> = routes.iter().filter_map(|r| r.gateway).collect();
         routers.sort();
@@ -404,7 +404,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Tells the cores and the demux the interface's link address, if it is another one.
+    /// Passes the interface's link address to the cores and the demux, if it has changed.
     fn sync_link_address(&mut self) {
         let address = self.network.link_address();
         if address == self.link_address {
@@ -422,7 +422,7 @@ impl<P: Port> Control<P> {
             .send_each(|_| move |host, _| host.set_link_address(mac));
     }
 
-    /// Tells the cores the interface's MTU.
+    /// Passes the interface's MTU to the cores.
     fn sync_mtu(&mut self) {
         if let Some(mtu) = self.network.mtu() {
             self.shared
@@ -431,7 +431,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Tells the cores which packets the kernel would take.
+    /// Passes the source checks to the cores.
     fn sync_ingress(&mut self) {
         self.network.settings_changed();
         let ingress = self.network.ingress();

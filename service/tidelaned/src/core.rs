@@ -1,11 +1,11 @@
 //! A fast-path thread: drives a host over the queues of an interface, and decides when to sleep.
 //!
-//! On a CPU that programs share, a polling thread must neither take their time nor wait behind
-//! them. The thread therefore spins in the idle scheduling class: a program that wakes up runs at
-//! once, and when it sleeps the thread goes on without any call between the two. That starves the
-//! thread if a program computes without end, so a watchdog moves a starved thread to the normal
-//! class, in which it sleeps on the NIC and the doorbells instead of spinning. When nothing has
-//! happened for a while it sleeps in either class.
+//! A polling thread on a CPU that programs share must neither take their time nor wait behind them.
+//! The thread therefore spins in the idle scheduling class: a program that wakes runs at once, and
+//! the thread continues when the program sleeps, without any call. A program that computes without
+//! end would starve the thread, so a watchdog moves a starved thread to the normal class, in which
+//! it sleeps on the NIC and the doorbells instead of spinning. In both classes the thread sleeps
+//! when it is idle for a while.
 
 use std::{
     io,
@@ -31,15 +31,15 @@ use crate::{
     watchdog::{self, Pulse, Suspicion},
 };
 
-/// How long a starved core stays in the normal class.
+/// Time for which a starved core stays in the normal class.
 const BOOST: Duration = Duration::from_millis(100);
-/// The watchdog looks this often at a core that is awake.
+/// Interval in which the watchdog checks a core that is awake.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
-/// Looks without progress that are put down to starvation.
+/// Number of checks without progress that count as starvation.
 const STALLS_STARVED: u32 = 2;
-/// Wake-up reasons taken from the kernel at once; they are not looked at.
+/// Limit of wake-up events read at once; their content is not used.
 const EVENTS_MAX: usize = 64;
-/// Doorbells are counters that only need to be seen once: edge-triggered, never read.
+/// Doorbells are counters that only have to be noticed once: edge-triggered, never read.
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 /// A packet port that a core's thread can own.
@@ -47,11 +47,11 @@ pub trait Port: PacketIo<Burst: Send> + Send + 'static {}
 
 impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
 
-/// Work for a core, run between two of its steps.
+/// Work for a core, which runs between two of its steps.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
-/// The control thread's way to a core. [`CoreHandle`] leads to a thread; a test may run the calls
-/// on a host that it drives itself.
+/// The control thread's access to a core. [`CoreHandle`] leads to a thread; a test may run the
+/// calls on a host that it drives itself.
 pub trait CoreLink<P: Port>: Send + Sync {
     /// Runs `call` on the core, between two steps, without waiting for it.
     fn send(&self, call: Call<P>);
@@ -59,20 +59,20 @@ pub trait CoreLink<P: Port>: Send + Sync {
     /// Wakes the core when a program rings `doorbell`.
     fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Undoes [`watch`](Self::watch).
+    /// Reverts [`watch`](Self::watch).
     fn unwatch(&self, doorbell: BorrowedFd<'_>);
 
-    /// Returns true if the core is awake on the calling thread's CPU, as far as is known.
+    /// Returns true if the core is awake on the calling thread's CPU, as far as this is known.
     fn is_beside(&self) -> bool;
 
-    /// Asks the core to stop after its present step.
+    /// Makes the core stop after its present step.
     fn stop(&self);
 
-    /// How often the watchdog found the core starved.
+    /// Returns the number of times that the watchdog found the core starved.
     fn boosts(&self) -> u32;
 }
 
-/// The monotonic clock, the only one that the service reads.
+/// Returns the time of the monotonic clock, the only clock of the service.
 pub fn now() -> Instant {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
@@ -83,10 +83,10 @@ struct Shared {
     calls_pending: AtomicBool,
     stop: AtomicBool,
     awake: AtomicBool,
-    /// When a sleeping core wakes up by itself, in nanoseconds.
+    /// Time in nanoseconds at which a sleeping core wakes up by itself.
     wakes_at: AtomicU64,
     tid: AtomicI32,
-    /// The CPU that it ran on last, if it is not pinned.
+    /// The CPU on which the core last ran, if it is not pinned.
     ran_on: AtomicUsize,
     steps: AtomicU64,
     boosts: AtomicU32,
@@ -136,28 +136,28 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
 
 /// Parameters of a core's thread.
 pub struct CoreConfig {
-    /// Its number among the cores.
+    /// Number of the core.
     pub number: u32,
-    /// The CPU to run on, if it is to be pinned.
+    /// The CPU to which the core is pinned.
     pub cpu: Option<usize>,
-    /// How long to spin without work before sleeping.
+    /// Time for which it spins without work before it sleeps.
     pub spin: Duration,
-    /// Where programs see whether the core sleeps.
+    /// The page that shows to programs whether the core sleeps.
     pub page: Arc<ServicePageMap>,
     /// Descriptors that become readable when there is work: the queues' sockets.
     pub wake_fds: Vec<OwnedFd>,
-    /// An eventfd that others wake it with.
+    /// An eventfd by which other threads wake it.
     pub bell: Arc<OwnedFd>,
     /// Called when the host has requests for the control thread.
     pub notify_control: Box<dyn Fn() + Send>,
-    /// Where the demux sees whether the core shows life, for all cores.
+    /// The heartbeats of all cores, which the demux reads.
     pub heartbeats: Arc<Heartbeats>,
-    /// Which of them are this core's.
+    /// The queues of this core.
     pub queues: Vec<u32>,
 }
 
 impl CoreConfig {
-    /// The heartbeats of the core's queues.
+    /// Returns the heartbeats of the core's queues.
     fn queues(&self) -> impl Iterator<Item = Heartbeat> {
         self.queues
             .iter()
@@ -165,9 +165,9 @@ impl CoreConfig {
     }
 }
 
-/// The watchdog's means to give up on a core.
+/// The data with which the watchdog gives up on a core.
 struct Guard {
-    /// The core's thread.
+    /// Name of the core's thread.
     name: String,
     all: Arc<Heartbeats>,
     queues: Vec<Heartbeat>,
@@ -223,10 +223,9 @@ pub fn start<P: Port>(
     Ok((handle, thread))
 }
 
-/// Moves the core to the normal class when it does not get to run. If that does not help, it is
-/// stuck in a system call: a program can make the write to its doorbell block (see
-/// [`tidelane_ring::Doorbell`]), and an interruption ends that. If that does not help either, it
-/// hangs, and the service ends.
+/// Moves a starved core to the normal class. If it still makes no step, it is stuck in a system
+/// call: a program can make the write to its doorbell block (see [`tidelane_ring::Doorbell`]), and
+/// a signal interrupts that. If this does not help either, the core hangs, and the service ends.
 fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
@@ -235,7 +234,7 @@ fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
-            // The demux expects a step for its frame, which may have been lost on the way here.
+            // The demux expects a step for a frame that may have been lost on its way.
             ring(&*shared.bell);
         }
         let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
@@ -266,7 +265,7 @@ fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
 }
 
 /// Returns true if the core is awake, or was woken: in the idle class beside busy programs it may
-/// take long until the core gets to say so itself.
+/// take long until the core itself says so.
 fn has_reason_to_run(shared: &Shared, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
@@ -361,15 +360,15 @@ impl<P: Port> Core<P> {
         while let Ok(call) = self.calls.try_recv() {
             call(&mut self.host, now);
             ran = true;
-            // Each of many calls is progress.
+            // Each of many calls counts as progress.
             self.shared.steps.fetch_add(1, Ordering::Relaxed);
             self.pulse.beat(self::now());
         }
         ran
     }
 
-    /// Returns true if the watchdog moved this thread to the normal class lately; moves it back
-    /// when its time there is over.
+    /// Returns true if the watchdog has moved this thread to the normal class. Moves it back when
+    /// its time there is over.
     fn is_boosted(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {
@@ -382,7 +381,7 @@ impl<P: Port> Core<P> {
         self.boosted_until != Instant(0)
     }
 
-    /// Announces sleep, looks once more, and waits.
+    /// Announces the sleep, checks for work once more, and waits.
     fn sleep(&mut self, now: Instant) {
         let page = self.config.page.clone();
         let Some(line) = page.core(self.config.number) else {

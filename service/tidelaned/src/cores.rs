@@ -13,7 +13,7 @@ use tidelane_time::Instant;
 
 use crate::core::{CoreLink, Port};
 
-/// How long a core may take to answer the control thread.
+/// Time limit for a core's answer to the control thread.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The cores, in their order.
@@ -26,19 +26,19 @@ impl<P: Port> Clone for Cores<P> {
 }
 
 impl<P: Port> Cores<P> {
-    /// At least one.
+    /// Makes the set of cores, which has at least one.
     pub fn new(links: Vec<Arc<dyn CoreLink<P>>>) -> Self {
         assert!(!links.is_empty(), "a service has a core");
         Self(links)
     }
 
-    /// Number of cores.
+    /// Returns the number of cores.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Runs the call that `make` gives for each core on that core, without waiting.
+    /// Runs the closure that `make` returns for each core on that core, without waiting.
     pub fn send_each<F>(&self, mut make: impl FnMut(usize) -> F)
     where
         F: FnOnce(&mut Host<P>, Instant) + Send + 'static,
@@ -48,8 +48,8 @@ impl<P: Port> Cores<P> {
         }
     }
 
-    /// Runs the call that `make` gives for each core on that core, all at the same time, and
-    /// returns the answers in the cores' order; `None` if a core has stopped.
+    /// Runs the closure that `make` returns for each core on that core, on all at the same time.
+    /// Returns the answers in the cores' order; `None` for a core that has stopped.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,
@@ -64,7 +64,7 @@ impl<P: Port> Cores<P> {
         asked.into_iter().map(Answer::wait).collect()
     }
 
-    /// Runs `f` on core `number`; `None` if there is no such core, or it has stopped.
+    /// Runs `f` on core `number`. `None` if there is no such core, or it has stopped.
     pub fn call<R: Send + 'static>(
         &self,
         number: usize,
@@ -73,7 +73,7 @@ impl<P: Port> Cores<P> {
         Answer::ask(self.0.get(number)?.as_ref(), f).wait()
     }
 
-    /// The number of the core that has, or had, a connection.
+    /// Returns the number of the core of a connection.
     pub fn of_connection(&self, connection: u64) -> usize {
         Place::core_of_connection(connection, self.len())
     }
@@ -84,34 +84,34 @@ impl<P: Port> Cores<P> {
         pairs.try_for_each(|(core, bell)| core.watch(bell.fd()))
     }
 
-    /// Undoes [`watch`](Self::watch).
+    /// Reverts [`watch`](Self::watch).
     pub fn unwatch(&self, bells: &[Doorbell]) {
         for (core, bell) in self.0.iter().zip(bells) {
             core.unwatch(bell.fd());
         }
     }
 
-    /// Returns true if one is awake on the calling thread's CPU.
+    /// Returns true if a core is awake on the calling thread's CPU.
     pub fn are_beside(&self) -> bool {
         self.0.iter().any(|core| core.is_beside())
     }
 
-    /// Asks all to stop after their present step.
+    /// Makes all cores stop after their present step.
     pub fn stop(&self) {
         self.0.iter().for_each(|core| core.stop());
     }
 
-    /// How often the watchdogs found a core starved.
+    /// Returns the number of times that watchdogs found a core starved.
     pub fn boosts(&self) -> u32 {
         self.0.iter().map(|core| core.boosts()).sum()
     }
 }
 
-/// The answer that a core will give to a call.
+/// The pending answer of a core.
 struct Answer<R>(mpsc::Receiver<R>);
 
 impl<R: Send + 'static> Answer<R> {
-    /// Runs `f` on the core; its answer is to be waited for.
+    /// Starts `f` on the core, without waiting for its answer.
     fn ask<P: Port>(
         core: &dyn CoreLink<P>,
         f: impl FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
@@ -129,13 +129,13 @@ impl<R: Send + 'static> Answer<R> {
     }
 }
 
-/// Wakes a core that sleeps, for another one.
+/// Wakes a sleeping core for another core.
 pub struct CoreBell {
-    /// Where it says that it sleeps.
+    /// The page on which it announces its sleep.
     pub page: Arc<ServicePageMap>,
-    /// Its number.
+    /// Number of the core.
     pub core: u32,
-    /// The eventfd that it waits for.
+    /// The eventfd by which it is woken.
     pub bell: Arc<OwnedFd>,
 }
 
@@ -152,7 +152,7 @@ impl Bell for CoreBell {
     }
 }
 
-/// Makes an eventfd readable. One whose counter is full is readable.
+/// Makes an eventfd readable. An eventfd with a full counter already is.
 pub fn ring(bell: impl std::os::fd::AsFd) {
     let bell: BorrowedFd<'_> = bell.as_fd();
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());

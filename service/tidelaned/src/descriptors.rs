@@ -1,14 +1,13 @@
-//! Threads for descriptors that programs sent.
+//! Threads that check descriptors which programs sent.
 //!
-//! A program chooses what it sends, and with it how long a call on it takes. `close` waits for
-//! the unsent data of a socket with SO_LINGER; `getsockname` and `bind` wait for the socket's lock,
-//! which another call holds while it waits for memory that a user's file system serves. Neither a
-//! core nor the control thread makes such a call: each user has a thread that looks at all
-//! descriptors of that user's programs, and closes them, one message after the other. A program's
-//! next message is read when the one before was looked at, so what waits is bounded by the number
-//! of sessions.
+//! A program chooses the descriptor, and thus the duration of calls on it. `close` waits for the
+//! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
+//! another call holds while it waits for memory of a user's file system. Neither a core nor the
+//! control thread makes such calls: each user has a thread that checks and closes all descriptors
+//! of the user's programs, one message after the other. A program's next message is read after the
+//! previous one was checked, so the number of sessions bounds the waiting messages.
 //!
-//! The sockets of sessions are closed there, too: messages that nobody read have descriptors.
+//! The sockets of sessions are closed there, too, because unread messages may contain descriptors.
 
 use std::{
     collections::HashMap,
@@ -36,36 +35,36 @@ use crate::{
     sockets::{self, Entitlement, KernelSocket},
 };
 
-/// A message that came with descriptors.
+/// A message with descriptors.
 #[derive(Debug)]
 pub struct Sent {
-    /// The session that it came over.
+    /// The session of the message.
     pub session: u64,
     /// The message.
     pub message: Message,
-    /// Descriptors that came beside the message.
+    /// The descriptors of the message.
     pub descriptors: Vec<OwnedFd>,
     /// Addresses of the served interface.
     pub addresses: Vec<IpAddress>,
 }
 
-/// A message whose descriptors were looked at. What is left of them is safe to close.
+/// A message whose descriptors were checked. The remaining ones are safe to close.
 #[derive(Debug)]
 pub struct Looked {
-    /// The session that it came over.
+    /// The session of the message.
     pub session: u64,
     /// The message.
     pub message: Message,
-    /// The kind of its descriptors.
+    /// The result of the check.
     pub found: Found,
 }
 
-/// The kind of a message's descriptors.
+/// The result of the check of a message's descriptors.
 #[derive(Debug)]
 pub enum Found {
-    /// Not as many as the message calls for.
+    /// Not the number of descriptors that the message requires.
     WrongCount,
-    /// Nothing that fits the message.
+    /// Not the kind of descriptor that the message requires.
     Unfit,
     /// CONTEXT: the context's doorbell.
     Doorbell(Doorbell),
@@ -73,17 +72,17 @@ pub enum Found {
     Entitled(Box<Entitled>),
 }
 
-/// A socket of a program that entitles the program to its port, which is held from now on.
+/// A program's socket that entitles the program to its port, which is reserved from now on.
 #[derive(Debug)]
 pub struct Entitled {
-    /// The socket, as it is.
+    /// The socket's description.
     pub socket: KernelSocket,
-    /// Holds its port.
+    /// The reservation of its port.
     pub reservation: PortReservation,
     /// Its Fast Open options.
     pub fast_open: ListenerFastOpen,
-    /// A listener that is to have connections within the host, all of which the kernel would
-    /// deliver to it.
+    /// True for a listener that shall get connections within the host, all of which the kernel
+    /// would deliver to it.
     pub within_host: bool,
 }
 
@@ -96,14 +95,14 @@ enum Job {
 pub struct DescriptorThreads {
     users: HashMap<u32, User>,
     looked: (Sender<Looked>, Receiver<Looked>),
-    /// Readable when something was looked at.
+    /// Readable when a check is complete.
     bell: Arc<OwnedFd>,
     namespace: NetNs,
     ifindex: u32,
     asks: bool,
-    /// The pace that the threads keep, if any.
+    /// The pace of the threads, if any.
     pace: Option<IsBesideCore>,
-    /// Looks instead of the threads, at once.
+    /// Checks without threads, at once.
     immediate: Option<Entitlement>,
 }
 
@@ -112,7 +111,7 @@ struct User {
     jobs: Sender<Job>,
 }
 
-/// Returns how many descriptors come with a message of this kind.
+/// Returns the number of descriptors of a message of this kind.
 pub fn called_for(kind: u32) -> usize {
     match kind {
         message::CONTEXT | message::LISTEN | message::RESERVE => 1,
@@ -121,7 +120,7 @@ pub fn called_for(kind: u32) -> usize {
 }
 
 impl DescriptorThreads {
-    /// For sockets whose packets come over an interface of the calling thread's network namespace.
+    /// Makes the threads for sockets of the calling thread's network namespace and this interface.
     pub fn new(ifindex: u32) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
@@ -136,8 +135,8 @@ impl DescriptorThreads {
         })
     }
 
-    /// Without threads, for who wants the same from the same: everything is done in the call that
-    /// asks for it, and may take as long as a program likes.
+    /// Returns checks without threads, for tests: each check runs in the call that requests it, and
+    /// may take as long as a program likes.
     pub fn immediate(ifindex: u32) -> io::Result<Self> {
         let threads = Self::new(ifindex)?;
         let entitlement = Entitlement::new(threads.namespace, ifindex, threads.asks)?;
@@ -147,17 +146,17 @@ impl DescriptorThreads {
         })
     }
 
-    /// Threads that start from now on keep the pace.
+    /// Sets the pace of threads that start from now on.
     pub fn set_pace(&mut self, is_beside_core: IsBesideCore) {
         self.pace = Some(is_beside_core);
     }
 
-    /// Readable when [`next`](Self::next) has something.
+    /// Returns a descriptor that is readable when [`next`](Self::next) has a result.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// A session of `user` begins.
+    /// Counts a session of `user`, whose thread starts with the first one.
     pub fn join(&mut self, user: u32) -> io::Result<()> {
         if self.immediate.is_some() {
             return Ok(());
@@ -181,7 +180,7 @@ impl DescriptorThreads {
         Ok(())
     }
 
-    /// A session of `user` is over, with its socket. The user's thread ends after the last one.
+    /// Ends a session of `user` and closes its socket. The user's thread ends after the last one.
     pub fn leave(&mut self, user: u32, socket: OwnedFd) {
         let Some(known) = self.users.get_mut(&user) else {
             return;
@@ -193,14 +192,14 @@ impl DescriptorThreads {
         }
     }
 
-    /// Closes descriptors that programs of `user` sent. The session that they came over ends.
+    /// Closes descriptors of programs of `user`, whose session ends.
     pub fn close(&self, user: u32, descriptors: Vec<OwnedFd>) {
         if let Some(known) = self.users.get(&user) {
             let _ = known.jobs.send(Job::Close(descriptors));
         }
     }
 
-    /// Closes the socket of a session that did not come about, and descriptors that came over it.
+    /// Closes the socket and the descriptors of a session that was refused.
     pub fn dispose(&mut self, user: u32, descriptors: Vec<OwnedFd>, socket: OwnedFd) {
         if self.join(user).is_ok() {
             self.close(user, descriptors);
@@ -208,7 +207,7 @@ impl DescriptorThreads {
         }
     }
 
-    /// Looks at the descriptors of a message of `user`.
+    /// Checks the descriptors of a message of `user`.
     pub fn look(&mut self, user: u32, sent: Sent) {
         if let Some(entitlement) = &mut self.immediate {
             let _ = self.looked.0.send(look(sent, entitlement));
@@ -219,7 +218,7 @@ impl DescriptorThreads {
         }
     }
 
-    /// A message that was looked at.
+    /// Returns a message that was checked.
     pub fn next(&self) -> Option<Looked> {
         self.looked.1.try_recv().ok()
     }
@@ -254,7 +253,7 @@ fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
     }
 }
 
-/// Examines the descriptors beside a message. All are closed, but for a doorbell.
+/// Checks the descriptors of a message. All are closed except a doorbell.
 fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     let mut sent = sent;
     let count = sent.descriptors.len();
@@ -271,8 +270,8 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     found.unwrap_or(Found::Unfit)
 }
 
-/// A listening socket whose SYNs the kernel would deliver to it. The port is held first: what is
-/// looked at afterwards cannot be another one's.
+/// Checks a listening socket. The port is reserved first, so that the later checks cannot concern
+/// another socket.
 fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
@@ -298,7 +297,7 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
     })
 }
 
-/// A socket that is bound to its port and was never connected since.
+/// Checks a socket that is bound to its port and was not connected since.
 fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();

@@ -1,5 +1,5 @@
-//! The kernel's settings of Fast Open: the network namespace's policy and keys, and the options of
-//! a program's listening socket. A cookie is therefore as good in one stack as in the other.
+//! The kernel's settings of Fast Open: policy and keys of the network namespace, and options of a
+//! program's listening socket. A cookie is therefore valid in both stacks.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,7 +19,7 @@ pub struct FastOpen {
 }
 
 impl FastOpen {
-    /// The settings of the calling thread's namespace.
+    /// Opens the settings of the calling thread's namespace.
     pub fn open() -> Self {
         Self {
             policy: Sysctl::open(POLICY),
@@ -27,8 +27,8 @@ impl FastOpen {
         }
     }
 
-    /// The namespace's policy now, Linux' default where it cannot be read; and its keys, if it has
-    /// any yet: the kernel makes them with the first listener that needs them.
+    /// Returns the namespace's policy, or Linux' default if it cannot be read, and the keys if
+    /// there are any: the kernel makes them for the first listener that needs them.
     pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {
         let bits = self.policy.read(|text| text.parse().ok());
         let keys = self.keys.read(FastOpenKeys::from_text);
@@ -39,7 +39,7 @@ impl FastOpen {
     }
 }
 
-/// Fast Open options of a listening socket.
+/// Returns the Fast Open options of a listening socket.
 pub fn of_listener(socket: &OwnedFd) -> ListenerFastOpen {
     let socket = socket.as_fd();
     let number = |name| {

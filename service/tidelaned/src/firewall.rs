@@ -1,5 +1,5 @@
-//! The operator's own firewall: a service does not start beside one that its packets would bypass,
-//! unless the operator says that Tidelane's rules replace it.
+//! The check for the host's firewall: a service does not start beside rules that its packets would
+//! bypass, unless the operator says that Tidelane's rules replace them.
 
 use std::{
     fmt::Write,
@@ -19,15 +19,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidelane_steering::firewall::{Firewall, Hook, network_security_modules};
 
-/// Where operators read what to do.
+/// Document for operators.
 const PAGE: &str = "docs/operating.md";
-/// How often a service looks for hooks.
+/// Interval of the checks.
 const LOOK_EVERY: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
 
-/// The action where the kernel has hooks that packets of the service do not pass.
+/// The action if the kernel has hooks that packets of the service do not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -42,7 +42,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FirewallConfig {
-    /// The action where there are hooks.
+    /// The action if there are hooks.
     pub mode: Mode,
 }
 
@@ -52,15 +52,14 @@ pub struct Guard {
     firewall: Firewall,
     mode: Mode,
     hooks: Vec<Hook>,
-    /// The last look failed, which was said.
+    /// True if the last check failed, which was logged.
     failed: bool,
-    /// Readable when it is time to look again.
+    /// Readable when the next check is due.
     due: OwnedFd,
 }
 
 impl Guard {
-    /// Looks at what there is before the service starts. The error is for the operator, in one
-    /// line.
+    /// Checks the host before the service starts. The error is one line for the operator.
     pub fn before_start(firewall: Firewall, mode: Mode, name: &str) -> Result<Self, String> {
         let hooks = firewall.look().map_err(|error| error.to_string())?;
         if mode == Mode::Refuse && !hooks.is_empty() {
@@ -84,12 +83,12 @@ impl Guard {
         })
     }
 
-    /// Readable when it is time to [look again](Self::look_again).
+    /// Returns a descriptor that is readable when [`look_again`](Self::look_again) is due.
     pub fn due(&self) -> BorrowedFd<'_> {
         self.due.as_fd()
     }
 
-    /// Looks again. New hooks are named in the log.
+    /// Checks again, and logs new hooks.
     pub fn look_again(&mut self) {
         let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
         match self.firewall.look() {
@@ -114,7 +113,7 @@ impl Guard {
         }
     }
 
-    /// For the admin socket.
+    /// Formats the state for the admin socket.
     pub fn to_json(&self) -> Value {
         let hooks: Vec<String> = self.hooks.iter().map(ToString::to_string).collect();
         json!({
@@ -138,7 +137,7 @@ fn timer() -> io::Result<OwnedFd> {
     Ok(timer)
 }
 
-/// Names what was found, and what to do, in one line.
+/// Returns one line that names the hooks and the remedies.
 fn refusal(hooks: &[Hook], name: &str) -> String {
     let mut text = "this host has rules that connections of Tidelane would bypass: ".to_owned();
     for (number, hook) in hooks.iter().enumerate() {

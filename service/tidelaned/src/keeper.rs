@@ -1,8 +1,8 @@
-//! Memory of programs, until nobody uses it any more.
+//! Frees memory of programs that have ended.
 //!
-//! The drop of a memory's last reference frees all its pages, which takes as long as the program
-//! chose: it may have filled 4 GiB. A thread of its own, for which nobody waits, therefore holds
-//! each region and drops it last.
+//! Dropping the last reference frees all pages, which takes as long as the program chose: it may
+//! have filled 4 GiB. A separate thread, for which no other thread waits, therefore holds each
+//! region and drops it last.
 
 use std::{
     io,
@@ -18,23 +18,23 @@ use tidelane_ring::{Memories, ProgramRegion};
 
 use crate::pace::{self, IsBesideCore};
 
-/// How often the thread looks for regions that nobody else uses.
+/// Interval in which the thread looks for unused regions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Objects that the thread is given.
+/// Objects that the thread receives.
 enum Kept {
-    /// The region of a program that has registered.
+    /// The region of a registered program.
     Region(Arc<ProgramRegion>),
-    /// Descriptors that its program was sent, and never used.
+    /// Descriptors that its program received and never used.
     Memories(Memories),
-    /// Nothing; but a program ended.
+    /// No object: a program has ended.
     Nothing,
-    /// A call that may wait for others.
+    /// A call that may block.
     Work(Box<dyn FnOnce() + Send>),
 }
 
-/// The thread, for whoever gives it memory. Without one ([`Keeper::default`]), memory is freed by
-/// whoever uses it last.
+/// Sends memory to the thread. Without a thread ([`Keeper::default`]), the last user of the memory
+/// frees it.
 #[derive(Clone, Default)]
 pub struct Keeper(Option<mpsc::Sender<Kept>>);
 
@@ -50,17 +50,18 @@ impl Keeper {
         Ok(Self(Some(sender)))
     }
 
-    /// Holds `region` as long as anybody else does, and frees it then.
+    /// Holds `region` while it is used elsewhere, and frees it then.
     pub fn keep(&self, region: Arc<ProgramRegion>) {
         self.give(Kept::Region(region));
     }
 
-    /// A program ended, and its session had these descriptors left: frees what nobody uses now.
+    /// Frees unused regions after the end of a program, and the descriptors that its session still
+    /// had.
     pub fn release(&self, memories: Option<Memories>) {
         self.give(memories.map_or(Kept::Nothing, Kept::Memories));
     }
 
-    /// Makes a call on memory that may wait for others. Not made without a thread.
+    /// Runs a call on memory that may block. Without a thread, drops it.
     pub fn work(&self, work: impl FnOnce() + Send + 'static) {
         self.give(Kept::Work(Box::new(work)));
     }
@@ -72,7 +73,7 @@ impl Keeper {
 
     fn give(&self, kept: Kept) {
         if let Some(thread) = &self.0 {
-            // The thread lives as long as a keeper: it takes what is sent.
+            // The thread lives as long as a keeper, so it receives the object.
             let _ = thread.send(kept);
         }
     }
@@ -93,7 +94,7 @@ fn keep(receiver: &mpsc::Receiver<Kept>) {
             Ok(Kept::Nothing) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // Nobody can make a second reference of the only one, which is here.
+        // No other thread can clone the only reference, which is here.
         regions.retain(|region| {
             pace::rest();
             Arc::strong_count(region) > 1

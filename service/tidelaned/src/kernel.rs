@@ -1,7 +1,7 @@
-//! Features of the kernel that the service needs, and those that it can do without.
+//! Kernel features that the service needs, and those that are optional.
 //!
-//! `docs/kernels.md` has the whole list with versions. A feature that is needed is tried out at the
-//! start, so that its absence is said by name. The demux and AF_XDP try out theirs themselves.
+//! `docs/kernels.md` has the whole list with versions. Needed features are tested at the start, so
+//! that a missing one is reported by name. The demux and AF_XDP test theirs themselves.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ fn has_future_write_seal() -> bool {
     memory.is_ok_and(|memory| fcntl_add_seals(memory, SealFlags::FUTURE_WRITE).is_ok())
 }
 
-/// The needed feature that the kernel lacks: the newest one, whose version brings the others, too.
+/// A missing feature: the newest one, whose version has the others, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     release: String,
@@ -70,7 +70,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Tries out the features that the service needs.
+/// Tests the features that the service needs.
 pub fn check() -> Result<(), Lacking> {
     lacking(&NEEDS, release()).map_or(Ok(()), Err)
 }
@@ -84,14 +84,14 @@ fn lacking(needs: &[Need], release: String) -> Option<Lacking> {
     })
 }
 
-/// The kernel's release, as `uname -r` says it.
+/// Returns the kernel's release, as `uname -r`.
 fn release() -> String {
     let known = rustix::system::uname();
     known.release().to_string_lossy().into_owned()
 }
 
-/// Sentences on the features that this kernel, or the driver of the interface, lacks, each with
-/// the loss.
+/// Returns sentences about features that this kernel or the interface's driver lacks, each with the
+/// effect.
 pub fn shortcomings(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(reason) = demux.native_refusal() {

@@ -1,11 +1,11 @@
-//! The connections that the kernel has on ports of the service's listeners.
+//! Look-up of the kernel's connections on ports of the service's listeners.
 
 use std::{collections::HashSet, io};
 
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// Asks the kernel, if it can answer.
+/// Queries the kernel, if it supports this.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
     /// The served interface.
@@ -13,7 +13,7 @@ pub struct KernelConnections {
 }
 
 impl KernelConnections {
-    /// A kernel that nobody asks: it may have connections everywhere.
+    /// Returns a look-up without queries: every port may have kernel connections.
     pub fn unknown() -> Self {
         Self {
             lookup: None,
@@ -21,14 +21,13 @@ impl KernelConnections {
         }
     }
 
-    /// Asks the kernel of the calling thread's network namespace, about packets that come over an
-    /// interface.
+    /// Opens queries to the kernel about the calling thread's network namespace and an interface.
     pub fn open(ifindex: u32) -> io::Result<Self> {
         let lookup = Some(Lookup::open()?);
         Ok(Self { lookup, ifindex })
     }
 
-    /// Local ports of the kernel's connections. `None` if the kernel does not say.
+    /// Returns the local ports of kernel connections. `None` if the kernel does not say.
     pub fn connected_ports(&mut self) -> Option<HashSet<u16>> {
         self.lookup.as_mut()?.connected_ports().ok()
     }

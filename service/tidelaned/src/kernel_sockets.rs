@@ -1,7 +1,7 @@
-//! Sockets of programs that stayed with the kernel, as `/proc/net/tcp` and `tcp6` have them.
+//! Sockets of programs that stayed with the kernel, from `/proc/net/tcp` and `tcp6`.
 //!
-//! The kernel walks through the sockets of all network namespaces to write such a table, so each
-//! table is read once for a listing, and only if a program has something in it.
+//! The kernel walks through the sockets of all network namespaces for each table. Each table is
+//! therefore read once per listing, and only if a program has a socket there.
 
 use std::{
     collections::HashMap,
@@ -11,34 +11,34 @@ use std::{
 
 use crate::netns::NetNs;
 
-/// Namespaces whose tables are read for one listing, beside the service's own. Sockets of further
-/// ones are not shown.
+/// Limit of namespaces whose tables are read for one listing, in addition to the service's own.
+/// Sockets of further namespaces are not shown.
 const NAMESPACES_MAX: usize = 16;
 
 const LISTEN: &str = "LISTEN";
 
-/// A socket of the kernel's.
+/// A socket in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSocket {
     /// Its state, in RFC 9293's spelling.
     pub state: &'static str,
-    /// Local end.
+    /// Local address and port.
     pub local: String,
-    /// Peer.
+    /// Peer's address and port.
     pub peer: String,
-    /// Bytes received and not read.
+    /// Received and unread bytes.
     pub recv_q: u32,
-    /// Bytes written and not acknowledged.
+    /// Unacknowledged bytes.
     pub send_q: u32,
 }
 
 impl KernelSocket {
-    /// Returns true if it listens.
+    /// Returns true if the socket listens.
     pub fn is_listener(&self) -> bool {
         self.state == LISTEN
     }
 
-    /// Returns true if a connection with this local end may have come to this listener.
+    /// Returns true if this listener may have accepted a connection with this local address.
     fn has(&self, connection: &Self) -> bool {
         let (Some((addr, port)), Some((at, of_port))) = (
             self.local.rsplit_once(':'),
@@ -58,15 +58,15 @@ type Table = HashMap<u64, KernelSocket>;
 #[derive(Debug)]
 pub struct KernelTables<R> {
     own: Option<NetNs>,
-    /// The text of the tables that a process sees.
+    /// Reads the tables that a process sees.
     read: R,
     tables: HashMap<NetNs, Table>,
 }
 
-/// The text of the tables that process `pid` sees; the service's own for zero.
+/// Returns the text of the tables that process `pid` sees, or those of the service for zero.
 ///
-/// Zero is a process of another PID namespace. It is in the service's network namespace, or its
-/// sockets are not found.
+/// Zero means a process of another PID namespace: its sockets are found if it is in the service's
+/// network namespace.
 pub fn tables_of_process(pid: u32) -> String {
     let process = match pid {
         0 => "self".to_owned(),
@@ -79,7 +79,7 @@ pub fn tables_of_process(pid: u32) -> String {
 }
 
 impl<R: FnMut(u32) -> String> KernelTables<R> {
-    /// No table is read yet. `own` is the namespace of the service.
+    /// Makes an empty set of tables. `own` is the namespace of the service.
     pub fn new(own: Option<NetNs>, read: R) -> Self {
         Self {
             own,
@@ -88,7 +88,7 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
         }
     }
 
-    /// The socket with this inode in `namespace`, where process `pid` is.
+    /// Returns the socket with this inode in `namespace`, the namespace of process `pid`.
     pub fn find(&mut self, namespace: NetNs, pid: u32, inode: u64) -> Option<&KernelSocket> {
         let known = self.tables.contains_key(&namespace);
         if !known && self.tables.len() > NAMESPACES_MAX && self.own != Some(namespace) {
@@ -98,14 +98,14 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
         let table = self.tables.entry(namespace).or_insert_with(|| {
             let text = read(pid);
             let sockets = text.lines().filter_map(parse_line);
-            // A connection that no process has any more, as in TIME-WAIT, has the inode 0.
+            // A connection without a process, as in TIME-WAIT, has the inode 0.
             sockets.filter(|(inode, _)| *inode != 0).collect()
         });
         table.get(&inode)
     }
 
-    /// Connections that may have come to a listener, which was [found](Self::find) in `namespace`,
-    /// with their inodes. One that no process has any more has none.
+    /// Returns connections that a listener, [found](Self::find) in `namespace`, may have accepted,
+    /// with their inodes. A connection without a process has none.
     pub fn connections_of(
         &self,
         namespace: NetNs,
@@ -119,7 +119,7 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
     }
 }
 
-/// One line of a table; none if it is a heading.
+/// Parses a line of a table; `None` for a heading.
 fn parse_line(line: &str) -> Option<(u64, KernelSocket)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (send_q, recv_q) = fields.get(4)?.split_once(':')?;
@@ -133,7 +133,7 @@ fn parse_line(line: &str) -> Option<(u64, KernelSocket)> {
     Some((fields.get(9)?.parse().ok()?, socket))
 }
 
-/// Addresses are written as native words of 32 bits, in hexadecimal.
+/// Parses an address of native 32-bit words in hexadecimal.
 fn parse_end(text: &str) -> Option<String> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// However many programs there are, a table is read once.
+    /// A table is read once, however many programs there are.
     #[test]
     fn a_table_is_read_once_for_a_listing() {
         let own = NetNs::current().expect("a namespace");

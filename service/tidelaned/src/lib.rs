@@ -5,9 +5,9 @@
 //!   admin socket, netlink --> control -+--> cores --> CoreLink --> Host<P> on its thread (core)
 //! ```
 //!
-//! The control plane ([`control`], [`session`], [`claims`]) knows neither AF_XDP nor eBPF: cores
-//! are reached through [`core::CoreLink`], the demux through [`tidelane_steering::Steering`]. The
-//! daemon chooses the back ends.
+//! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF: it
+//! reaches the cores through [`core::CoreLink`] and the demux through
+//! [`tidelane_steering::Steering`]. The daemon chooses the back ends.
 
 pub mod access;
 pub mod accounts;

@@ -1,8 +1,8 @@
-//! Kinds of interfaces: which are served, and why the others are not.
+//! Kinds of interfaces: served ones, and refused ones with the reason.
 //!
-//! AF_XDP hands over a frame as the interface's own driver received it. Interfaces that pass on
-//! packets of others hand over those that others changed: joined to larger ones than a frame holds,
-//! and without their checksums. `docs/kernels.md` has the table.
+//! AF_XDP delivers a frame as the interface's driver received it. Interfaces on top of others
+//! deliver packets that the lower ones have changed: joined beyond the size of a frame, and without
+//! their checksums. `docs/kernels.md` has the table.
 
 use tidelane_steering::{
     AttachWish,
@@ -13,17 +13,17 @@ use tidelane_steering::{
 /// The kind of a VLAN device, such as `eth1.5`.
 const VLAN: &str = "vlan";
 
-/// Drivers that stop running an attached XDP program when they set their rings up anew (the
-/// interface goes down and up, `ethtool -G`). All packets are the kernel's from then on, which
-/// resets the service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
+/// Drivers that stop running an attached XDP program when they reinitialize their rings (the
+/// interface goes down and up, `ethtool -G`). All packets then go to the kernel, which resets the
+/// service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
-/// The driver for which some kernels ignore transmit metadata, and the first version of Linux,
-/// major and minor, that was seen to heed it.
+/// The driver with which some kernels ignore transmit metadata, and the first version of Linux,
+/// major and minor, that applies them.
 const VIRTIO_NET: &str = "virtio_net";
 const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 
-/// Why links of a kind are not served, and what to do instead.
+/// Returns the reason for which links of a kind are not served, and the remedy.
 fn refusal_of(kind: &str) -> String {
     match kind {
         "bond" | "team" => {
@@ -49,7 +49,7 @@ fn refusal_of(kind: &str) -> String {
     }
 }
 
-/// The kind in words, with its article.
+/// Returns the kind in words, with its article.
 fn name_of(kind: &LinkKind) -> String {
     match kind {
         LinkKind::Device => "a NIC".to_owned(),
@@ -66,14 +66,14 @@ fn name_of(kind: &LinkKind) -> String {
     }
 }
 
-/// The link whose settings decide what an interface is handed: of a VLAN device the NIC below it.
+/// Returns the link whose settings affect an interface's packets: the NIC below a VLAN device.
 pub fn carrier<'a>(mirror: &'a Mirror, link: &LinkRecord) -> Option<&'a LinkRecord> {
     let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
     let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
     mirror.link(lower)
 }
 
-/// Says in one line why a link is not served, if it is not.
+/// Returns an error of one line if a link is not served.
 pub fn check(mirror: &Mirror, link: &LinkRecord) -> Result<(), String> {
     if let Some(master) = link.master {
         return Err(port_of(link, mirror.link(master)));
@@ -82,7 +82,7 @@ pub fn check(mirror: &Mirror, link: &LinkRecord) -> Result<(), String> {
     judge(link, carrier)
 }
 
-/// Says of which bond, bridge or the like a link is a port.
+/// Describes the bond, bridge or the like of which a link is a port.
 pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     let name = &link.name;
     let Some(master) = master else {
@@ -96,17 +96,18 @@ pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     )
 }
 
-/// The driver of an interface, and its peculiarities.
+/// The driver of an interface, and its special cases.
 pub struct Driver(String);
 
 impl Driver {
-    /// The driver of this interface; one without a name where the kernel does not tell.
+    /// Returns the driver of this interface; without a name if the kernel does not tell.
     pub fn of(link: &LinkRecord) -> Self {
         let name = Features::of(link.ifindex).and_then(|features| features.driver());
         Self(name.unwrap_or_default())
     }
 
-    /// Where the XDP program goes, and a sentence if not where it would go elsewhere.
+    /// Returns the place of the XDP program, and a sentence if the driver makes it differ from the
+    /// wish.
     pub fn place_of_program(&self, wish: AttachWish) -> (AttachWish, Option<String>) {
         let driver = &*self.0;
         if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
@@ -120,15 +121,15 @@ impl Driver {
         (AttachWish::Generic, Some(text))
     }
 
-    /// Returns true if the kernel, of this release, computes the checksums that AF_XDP's transmit
-    /// metadata asks for. Linux 6.12 sends segments without them on virtio-net.
+    /// Returns true if this kernel release computes the checksums that AF_XDP's transmit metadata
+    /// requests. Linux 6.12 sends segments without them on virtio-net.
     pub fn heeds_metadata(&self, release: &str) -> bool {
         self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
     }
 }
 
-/// The major and minor number of a kernel's release such as `6.12.117+deb13-amd64`; zero for a part
-/// that is no number.
+/// Returns the major and minor number of a kernel release such as `6.12.117+deb13-amd64`; zero for
+/// a part that is no number.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|character: char| !character.is_ascii_digit())
@@ -136,7 +137,7 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// A sentence on tags that the demux cannot see, if there may be some.
+/// Returns a sentence about VLAN tags that the demux cannot see, if there may be some.
 pub fn shortcoming(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {

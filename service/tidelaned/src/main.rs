@@ -1,8 +1,8 @@
 //! The Tidelane service: chooses the back ends, then runs a host on them for each fast-path core.
 //!
-//! Threads: each `tdl-core-N` drives its host over its queues of the interface ([`core`]); the main
-//! thread serves registrations, netlink and the admin socket ([`control`]); watchdogs see to it
-//! that a shared CPU does not starve a core.
+//! Threads: each `tdl-core-N` drives its host over its queues of the interface ([`core`]). The main
+//! thread serves registrations, netlink and the admin socket ([`control`]). Watchdogs prevent that
+//! a shared CPU starves a core.
 
 use std::{
     fmt::Display,
@@ -52,7 +52,7 @@ use tidelaned::{
     watchdog::{self, Progress},
 };
 
-/// The number of the NIC's link in the engine: the memory wire has zero.
+/// Number of the NIC's link in the engine; the local path has zero.
 const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what failed, in one line.
+/// Prefixes an error with the failed action, on one line.
 fn because<E: Display>(what: &str) -> impl FnOnce(E) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
@@ -78,7 +78,7 @@ fn serve(config: &Config) -> Result<(), String> {
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
-    // Before anything is open that may not live longer than this process.
+    // The restorer starts before this process opens anything that must not outlive it.
     let (journal, restorer) = start_restorer(config)?;
     let (mirror, link) = find_link(config)?;
     let (settings, notices) = Settings::load(&config.file())?;
@@ -89,7 +89,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Goes after the demux: drivers have some of the offloads only without an XDP program.
+    // Dropped after the demux, because some drivers support these offloads only without an XDP
+    // program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
@@ -101,7 +102,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = descriptors.map_err(because("cannot look at sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot ask for sockets"))?;
-    // Nothing below needs more privilege than serving does, and threads inherit what there is.
+    // The rest needs no more privileges than serving does, and threads inherit them.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
         page: page.clone(),
@@ -144,7 +145,7 @@ fn serve(config: &Config) -> Result<(), String> {
     served
 }
 
-/// The process that outlives this one, and the connections as it sees them.
+/// Starts the process that outlives this one, and the journal of connections that both share.
 fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> {
     let cores = config.cpus().len() as u32;
     let journal = JournalMemory::create(cores, config.engine().flows_max);
@@ -158,12 +159,12 @@ fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> 
 fn end_cores(cores: &Cores<XdpPort>, threads: Vec<JoinHandle<()>>) {
     cores.stop();
     for thread in threads {
-        // A thread that panics ends the process, so the result is that of a thread that returned.
+        // A panic of any thread ends the process, so the thread has returned.
         let _ = thread.join();
     }
 }
 
-/// The kernel's network, and the interface of it to serve.
+/// Returns the kernel's network state, and the interface to serve.
 fn find_link(config: &Config) -> Result<(Mirror, LinkRecord), String> {
     let mirror = Mirror::open().map_err(because("cannot read the kernel's network state"))?;
     let link = mirror.link_by_name(&config.interface).cloned();
@@ -181,7 +182,7 @@ fn find_link(config: &Config) -> Result<(Mirror, LinkRecord), String> {
     Ok((mirror, link))
 }
 
-/// How many queues the interface has, which must be enough for the cores.
+/// Returns the number of the interface's queues, which must suffice for the cores.
 fn count_queues(config: &Config, link: &LinkRecord) -> Result<u32, String> {
     let queues = tidelane_af_xdp::queue_counts(&link.name)
         .map_err(because("cannot read the number of queues"))?
@@ -190,7 +191,7 @@ fn count_queues(config: &Config, link: &LinkRecord) -> Result<u32, String> {
     Ok(queues)
 }
 
-/// Finds out what this machine lacks, before anything is changed.
+/// Checks this machine before anything is changed.
 fn check_machine(config: &Config) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root (AF_XDP and eBPF); use sudo".to_owned());
@@ -200,7 +201,7 @@ fn check_machine(config: &Config) -> Result<(), String> {
     check_cpus(&config.cpus())
 }
 
-/// A core that cannot run on its CPU would run anywhere.
+/// Checks the CPUs: a core whose CPU does not exist would run on any CPU.
 fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
     let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -213,7 +214,7 @@ fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     })
 }
 
-/// Gives up what serving does not need.
+/// Gives up the rights that serving does not need.
 fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confinement, String> {
     let file = config.file();
     let readable = Readable {
@@ -228,7 +229,7 @@ fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confine
     Ok(confinement)
 }
 
-/// Looks for rules of the host that connections would bypass, and makes the service's own.
+/// Checks the host's rules that connections would bypass, and makes the service's own.
 fn judge_host(
     config: &Config,
     link: &LinkRecord,
@@ -245,7 +246,7 @@ fn judge_host(
     Ok((guard, access))
 }
 
-/// A core without a queue could not send.
+/// Checks that each core has a queue, without which it could not send.
 fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), String> {
     if cores <= queues {
         return Ok(());
@@ -261,14 +262,14 @@ fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), St
     ))
 }
 
-/// Nonblocking, and behind a shared pointer, since several threads ring it.
+/// Makes a nonblocking eventfd, shared because several threads ring it.
 fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
-/// Opens an AF_XDP port on each queue and attaches the demux that feeds them. The last of the
-/// result is a sentence if the demux is not where it would be with another driver.
+/// Opens an AF_XDP port on each queue and attaches the demux. The last result is a sentence if the
+/// driver makes the place of the demux differ from the wish.
 fn open_queues(
     link: &LinkRecord,
     queues: u32,
@@ -291,8 +292,8 @@ fn open_queues(
     let demux = Demux::load_and_attach_as(link.ifindex, queues, buffers, wish);
     let mut demux = demux.map_err(|error| error.to_string())?;
     if demux.mode() == AttachMode::Generic {
-        // A driver that hands frames over without a copy does so to a program of its own alone. It
-        // may leave checksums to the kernel, which comes later, and so may a veth the cutting.
+        // A driver with zero-copy delivers frames to a native program only. A generic program runs
+        // before the kernel completes checksums, and on a veth before it segments.
         xdp.prefer_zero_copy = false;
         xdp.rx_checksum_may_be_partial = true;
         xdp.long_packets = link.kind == LinkKind::Veth;
@@ -312,8 +313,8 @@ fn open_queues(
     Ok((ports, demux, misplaced))
 }
 
-/// Why a veth is not served in generic mode: its other end leaves the cutting of its segments to
-/// the link, which cuts them for an XDP program in the driver alone.
+/// Returns the reason for which a veth is not served in generic mode: its other end leaves
+/// segmentation to the link, which segments for a native XDP program only.
 fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     let name = &link.name;
     match demux.native_refusal() {
@@ -329,7 +330,7 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     }
 }
 
-/// Writes to the log how packets come and go; the features that are missing for more.
+/// Logs the modes of receiving and sending packets, and the missing features.
 fn describe_packets(
     link: &LinkRecord,
     demux: &Demux,
@@ -364,7 +365,7 @@ struct Shares {
     journal: JournalMemory,
 }
 
-/// Starts a core on each CPU that was named. Queue `q` is core `q mod cores`'.
+/// Starts a core on each configured CPU. Queue `q` belongs to core `q mod cores`.
 fn start_cores(
     config: &Config,
     mirror: &Mirror,
@@ -456,7 +457,7 @@ fn usual_headers(interface: &str) -> IpOptions {
     }
 }
 
-/// The key of sequence numbers and hashes: random, and a new one at each start (RFC 6528 §3).
+/// Returns the key of sequence numbers and hashes, which is random at each start (RFC 6528 §3).
 fn new_secret() -> Result<[u8; 16], String> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())

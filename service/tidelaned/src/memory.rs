@@ -1,4 +1,4 @@
-//! Section `[memory]` of the configuration file: thresholds for received bytes of all users.
+//! Section `[memory]` of the configuration file: thresholds for received data of all users.
 //!
 //! ```toml
 //! [memory]                 # bytes; what is not set follows from the system's memory
@@ -21,7 +21,7 @@ pub struct MemoryConfig {
     high: Option<u64>,
 }
 
-/// Thresholds that are not in their order.
+/// Thresholds in the wrong order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryError(MemoryLimits);
 
@@ -42,7 +42,7 @@ impl fmt::Display for MemoryError {
 impl std::error::Error for MemoryError {}
 
 impl MemoryConfig {
-    /// The thresholds on a system that has `system` bytes of memory.
+    /// Returns the thresholds on a system with `system` bytes of memory.
     pub fn resolve(self, system: u64) -> Result<MemoryLimits, MemoryError> {
         let usual = MemoryLimits::of_system(system);
         let limits = MemoryLimits {
@@ -55,7 +55,7 @@ impl MemoryConfig {
     }
 }
 
-/// Bytes of memory that the system has.
+/// Returns the bytes of memory of the system.
 pub fn of_system() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram.saturating_mul(system.mem_unit.into())

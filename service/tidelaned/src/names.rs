@@ -1,16 +1,17 @@
 //! Names of users and groups in the configuration, and their numbers.
 //!
-//! They are looked up in `/etc/passwd` and `/etc/group` only: a service that has given up its
-//! privileges asks no directory over the network. Users of a directory are named by number.
+//! Names are looked up in `/etc/passwd` and `/etc/group` only, because a service that has given up
+//! its privileges queries no directory over the network. Users of a directory are configured by
+//! number.
 
 use std::{collections::HashMap, fmt, fs, io};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// A user or a group as the configuration names it.
+/// A user or a group in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// `"*"`: every one.
+    /// `"*"`: every user or group.
     Any,
     /// A number.
     Id(u32),
@@ -46,7 +47,7 @@ impl<'de> Deserialize<'de> for Principal {
     }
 }
 
-/// A set of numbers, or of all.
+/// A set of numbers, or all numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     all: bool,
@@ -54,7 +55,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Every number.
+    /// Returns the set of all numbers.
     pub fn all() -> Self {
         Self {
             all: true,
@@ -72,13 +73,13 @@ impl Ids {
         !self.all && self.some.is_empty()
     }
 
-    /// The numbers, or `None` for all.
+    /// Returns the numbers, or `None` for all.
     pub fn list(&self) -> Option<&[u32]> {
         (!self.all).then_some(&self.some)
     }
 }
 
-/// A name that is in neither file.
+/// A name that neither file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName(String);
 
@@ -88,7 +89,7 @@ impl fmt::Display for UnknownName {
     }
 }
 
-/// The host's names.
+/// The names of the host's users and groups.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     users: HashMap<String, u32>,
@@ -96,7 +97,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Reads the files as they are now.
+    /// Reads the files in their present state.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(
             &fs::read_to_string("/etc/passwd")?,
@@ -104,7 +105,7 @@ impl Names {
         ))
     }
 
-    /// The names in the text of both files. In both, a line begins `name:password:number`.
+    /// Parses both files. In both, a line begins with `name:password:number`.
     pub fn parse(passwd: &str, group: &str) -> Self {
         Self {
             users: table(passwd),
@@ -112,22 +113,22 @@ impl Names {
         }
     }
 
-    /// The number of a user.
+    /// Returns the number of a user.
     pub fn user(&self, name: &str) -> Option<u32> {
         self.users.get(name).copied()
     }
 
-    /// The number of a group.
+    /// Returns the number of a group.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
 
-    /// The users that a list names.
+    /// Returns the users in a list.
     pub fn users(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.users, "user")
     }
 
-    /// The groups that a list names.
+    /// Returns the groups in a list.
     pub fn groups(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.groups, "group")
     }

@@ -1,4 +1,4 @@
-//! Network namespaces, told apart by the identity of their files.
+//! Network namespaces, compared by the identity of their files.
 
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
@@ -15,24 +15,23 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// The namespace of the calling thread.
+    /// Returns the namespace of the calling thread.
     pub fn current() -> io::Result<Self> {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The namespace of a file such as `/run/netns/NAME` or `/proc/PID/ns/net`.
+    /// Returns the namespace of a file such as `/run/netns/NAME` or `/proc/PID/ns/net`.
     pub fn at(path: &Path) -> io::Result<Self> {
         Self::of_file(&File::open(path)?)
     }
 
-    /// The namespace that a socket of any family belongs to: the one in which it was made, whoever
-    /// has its descriptor now.
+    /// Returns the namespace of a socket of any family: the one in which the socket was made,
+    /// whichever process has its descriptor.
     pub fn of_socket(socket: impl AsFd) -> io::Result<Self> {
         Self::of_file(sys::namespace_of_socket(socket.as_fd())?)
     }
 
-    /// The namespace of an open file of nsfs. The identity is this namespace's as long as the file
-    /// is open.
+    /// Returns the namespace of an open file of nsfs. The identity is valid while the file is open.
     pub fn of_file(file: impl AsFd) -> io::Result<Self> {
         let Stat { st_dev, st_ino, .. } = fstat(file)?;
         Ok(Self {
@@ -42,9 +41,9 @@ impl NetNs {
     }
 }
 
-/// The network namespace that a process is in now, told by a file that each namespace has its own
-/// of. Unlike `/proc/PID/ns/net`, it takes no right over the process to look at. Two processes are
-/// in one namespace if and only if their views are equal while both are there.
+/// The current network namespace of a process, identified by a file that differs between
+/// namespaces. Unlike `/proc/PID/ns/net`, the file needs no rights over the process. Two processes
+/// are in one namespace if and only if their views are equal while both exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetView {
     device: u64,
@@ -52,12 +51,12 @@ pub struct NetView {
 }
 
 impl NetView {
-    /// The namespace of the calling thread.
+    /// Returns the namespace of the calling thread.
     pub fn current() -> io::Result<Self> {
         Self::at("thread-self")
     }
 
-    /// The namespace of process `pid`.
+    /// Returns the namespace of process `pid`.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::at(&pid.to_string())
     }

@@ -1,4 +1,4 @@
-//! The kernel's network around the served interface, in the words of hosts and programs.
+//! The kernel's network state around the served interface, converted for hosts and programs.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::{links, source_settings::SourceSettings};
 
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
-/// Destinations that no host has: what connecting to one gives is the kernel's to say.
+/// Destinations that no host has; the kernel returns the error of a connect to them.
 const NOBODYS: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,
@@ -24,28 +24,28 @@ const NOBODYS: [(IpAddress, u8); 6] = [
     ),
 ];
 
-/// Changes of the network. See [`Network::poll`].
+/// Changes of the network, returned by [`Network::poll`].
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Neighbours on the served interface.
     pub neighbours: Vec<IpAddress>,
     /// Links, addresses or routes.
     pub others: bool,
-    /// Anything, as events were lost.
+    /// Any change, because events were lost.
     pub all: bool,
 }
 
-/// The kernel's network, seen from one interface.
+/// The kernel's network state, seen from one interface.
 pub struct Network {
     mirror: Mirror,
     ifindex: u32,
-    /// The interface's name when it was looked at last.
+    /// The interface's name at the last check.
     name: String,
     settings: SourceSettings,
 }
 
 impl Network {
-    /// The network that `mirror` shows, from the interface with this index.
+    /// Makes the view of `mirror` from the interface with this index.
     pub fn new(mirror: Mirror, ifindex: u32) -> Self {
         let name = mirror.link(ifindex).map(|link| link.name.clone());
         let name = name.unwrap_or_default();
@@ -57,12 +57,12 @@ impl Network {
         }
     }
 
-    /// The mirror, to wait for its changes.
+    /// Returns the mirror, to wait for its changes.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }
 
-    /// Applies what happened since the last call.
+    /// Applies the events since the last call.
     pub fn poll(&mut self) -> io::Result<Changes> {
         let mut changes = Changes::default();
         for change in self.mirror.poll()? {
@@ -82,7 +82,7 @@ impl Network {
         Ok(changes)
     }
 
-    /// The settings of an interface have its name, which may have changed.
+    /// Reopens the interface's settings after a change of its name.
     fn follow_name(&mut self) {
         let Some(link) = self.mirror.link(self.ifindex) else {
             return;
@@ -93,18 +93,18 @@ impl Network {
         }
     }
 
-    /// Reads the settings again that decide about sources. Returns true if one is different.
+    /// Reads the settings for source checks again. Returns true if one has changed.
     pub fn settings_changed(&mut self) -> bool {
         self.settings.read_again()
     }
 
-    /// The interface's MTU, in bytes; `None` once there is no such interface in this network
+    /// Returns the interface's MTU in bytes; `None` if the interface does not exist in this network
     /// namespace.
     pub fn mtu(&self) -> Option<u32> {
         Some(self.mirror.link(self.ifindex)?.mtu)
     }
 
-    /// Says why the interface cannot be served any more, if it cannot.
+    /// Returns an error with the reason if the interface cannot be served any more.
     pub fn still_serves(&self) -> Result<(), String> {
         let Some(link) = self.mirror.link(self.ifindex) else {
             return Err(format!("the interface {} is gone", self.name));
@@ -115,24 +115,24 @@ impl Network {
         Err(links::port_of(link, self.mirror.link(master)))
     }
 
-    /// The interface's own link address.
+    /// Returns the interface's link address.
     pub fn link_address(&self) -> Option<MacAddress> {
         let mac = self.mirror.link(self.ifindex)?.mac?;
         Some(MacAddress(mac.0))
     }
 
-    /// The addresses that are served: see [`served_addresses`].
+    /// Returns the served addresses: see [`served_addresses`].
     pub fn addresses(&self) -> Vec<IpAddress> {
         served_addresses(&self.mirror, self.ifindex)
     }
 
-    /// The link address of a neighbour, if the kernel has one.
+    /// Returns the link address of a neighbour, if the kernel has one.
     pub fn neighbour(&self, addr: IpAddress) -> Option<MacAddress> {
         let known = self.mirror.neighbor(self.ifindex, &addr.0)?;
         known.usable_mac().map(|mac| MacAddress(mac.0))
     }
 
-    /// All neighbours whose link addresses the kernel has.
+    /// Returns all neighbours whose link addresses the kernel has.
     pub fn neighbours(&self) -> Vec<(IpAddress, MacAddress)> {
         let all = self.mirror.neighbors(self.ifindex);
         let usable = all.filter_map(|(addr, neighbour)| {
@@ -142,13 +142,13 @@ impl Network {
         usable.collect()
     }
 
-    /// Asks the kernel to resolve a neighbour, or to confirm it.
+    /// Makes the kernel resolve or confirm a neighbour.
     pub fn resolve(&mut self, addr: IpAddress) -> io::Result<()> {
         self.mirror.resolve(self.ifindex, &addr.0)
     }
 
-    /// The routes over the interface. `source_for` chooses the source for a prefix whose route
-    /// names none.
+    /// Returns the routes over the interface. `source_for` selects the source for a prefix whose
+    /// route has none.
     pub fn own_routes(
         &self,
         source_for: impl Fn(IpAddress, u8) -> Option<IpAddress>,
@@ -169,15 +169,15 @@ impl Network {
             .collect()
     }
 
-    /// Returns true if the route leads over the interface, to where its name does not matter.
+    /// Returns true if the route leads over the interface, to a destination outside of this host.
     fn is_own_route(&self, prefix: [u8; 16], info: &RouteInfo) -> bool {
         let link_local = IpAddress(prefix).is_link_local_v6();
         info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
     }
 
-    /// Which packets hosts take: from whom the kernel would take them.
+    /// Returns the source checks of hosts, as in the kernel.
     pub fn ingress(&self) -> IngressPolicy {
-        // The kernel takes an address for its own even while the address' link is down and the
+        // The kernel treats an address as its own even while the address' link is down and the
         // local table has no route.
         let own = self.mirror.links().flat_map(|link| {
             let records = self.mirror.addresses(link.ifindex);
@@ -211,8 +211,8 @@ impl Network {
         }
     }
 
-    /// The host's addresses beside those that are served. Prefixes of more than one address count
-    /// for loopback alone.
+    /// Returns the host's addresses that are not served. Prefixes of more than one address count
+    /// for loopback only.
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();
@@ -237,7 +237,8 @@ impl Network {
         records.any(|record| record.addr == addr.0)
     }
 
-    /// The route table of the service page: which destinations programs ask the service for.
+    /// Returns the route table of the service page: the destinations for which programs ask the
+    /// service.
     pub fn page_routes(
         &self,
         addresses: &[IpAddress],
@@ -276,8 +277,9 @@ impl Network {
     }
 }
 
-/// The interface's addresses. Those of the link alone (`fe80::/10`) are left to the kernel: the
-/// name of a connection to one includes the interface. Loopback addresses are nobody's on a wire.
+/// Returns the served addresses of the interface. Link-local ones (`fe80::/10`) are left to the
+/// kernel, because a connection to one is identified by the interface, too. Loopback addresses
+/// exist on no wire.
 pub fn served_addresses(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
     let all = mirror
         .addresses(ifindex)

@@ -1,9 +1,9 @@
 //! Offloads of the NIC that change packets before the demux sees them.
 //!
-//! The service switches them off, and puts back what it changed when it ends. If it is killed,
-//! another process does so: [`Restorer`]. A feature that an operator switched on meanwhile is
-//! switched off again, with a line in the log, and is on afterwards; one that was off all the time
-//! is never touched.
+//! The service switches them off, and restores them when it ends. If it is killed, another process
+//! does so: [`Restorer`]. A feature that an operator switches on meanwhile is switched off again,
+//! with a line in the log, and is on afterwards. A feature that was off all the time is not
+//! touched.
 
 use std::{io, thread, time::Duration};
 
@@ -14,17 +14,17 @@ use tidelane_steering::{
 
 use crate::{links, restorer::Restorer};
 
-/// How often, and how far apart, a feature is asked for until it is on: a driver may refuse as long
-/// as an XDP program is there.
+/// Number and interval of attempts to switch a feature on: a driver may refuse while an XDP program
+/// is attached.
 const TRIES_MAX: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// A feature that may not be on.
+/// A feature that must be off.
 #[derive(Clone, Copy, Debug)]
 struct Offload {
-    /// The kernel's name.
+    /// Name in the kernel.
     name: &'static str,
-    /// The name that `ethtool -k` shows.
+    /// Name in `ethtool -k`.
     shown: &'static str,
     /// The harm of the feature, as the end of a sentence.
     harm: &'static str,
@@ -56,24 +56,24 @@ const VLAN_SERVICE: Offload = Offload {
     harm: VLAN.harm,
 };
 
-/// Offloads of an interface that is served. The kernel's own GRO comes after XDP there.
+/// Offloads of a served interface, where the kernel's own GRO comes after XDP.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
-/// Offloads of the NIC below a VLAN device that is served: the kernel takes the tag off, and joins
-/// packets before that.
+/// Offloads of the NIC below a served VLAN device, where the kernel removes the tag after it has
+/// joined packets.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
-/// An offload of an interface that the service keeps off.
+/// A feature that the service keeps off.
 #[derive(Debug)]
 struct Kept {
-    /// Place of the interface in [`Offloads::interfaces`].
+    /// Index of the interface in [`Offloads::interfaces`].
     interface: usize,
     offload: Offload,
     number: FeatureNumber,
-    /// The service switched it off.
+    /// True if the service switched it off.
     switched: bool,
 }
 
-/// The offloads that a service keeps off.
+/// The features that a service keeps off.
 #[derive(Debug)]
 pub struct Offloads {
     interfaces: Vec<Features>,
@@ -82,8 +82,8 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// Switches off what would harm on an interface that is about to be served. The error is for
-    /// the operator, in one line.
+    /// Switches off harmful features of an interface that is about to be served. The error is one
+    /// line for the operator.
     pub fn switch_off(
         mirror: &Mirror,
         link: &LinkRecord,
@@ -114,7 +114,7 @@ impl Offloads {
         let interface = self.interfaces.len();
         for offload in offloads {
             let number = names.iter().position(|name| name == offload.name);
-            // A kernel that does not know the feature has it not on.
+            // If the kernel does not know the feature, it is off.
             self.kept.extend(number.map(|number| Kept {
                 interface,
                 offload: *offload,
@@ -126,10 +126,11 @@ impl Offloads {
         Ok(())
     }
 
-    /// Switches off what is on. The result says so in words; the error names what stays on.
+    /// Switches off features that are on. Returns descriptions; the error names features that stay
+    /// on.
     pub fn look(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
-        // Of an interface that is gone nothing is on.
+        // A removed interface has no features.
         let states = self.interfaces.iter().map(Features::states);
         let states: Vec<_> = states.map(Result::unwrap_or_default).collect();
         for kept in &mut self.kept {
@@ -144,7 +145,7 @@ impl Offloads {
 }
 
 impl Kept {
-    /// Switches the offload off, which is on, and says so in words.
+    /// Switches off a feature that is on, and describes it.
     fn switch_off(
         &mut self,
         features: &Features,
@@ -159,7 +160,7 @@ impl Kept {
         if !found.changeable {
             return Err(stuck("its driver does not switch it off"));
         }
-        // Known to the other process before it happens: this one may be killed in between.
+        // The other process is told first, because this one may be killed in between.
         if !self.switched {
             let noted = restorer.note(features.ifindex(), self.number);
             noted.map_err(|error| stuck(&format!("nobody could put it back ({error})")))?;
@@ -178,8 +179,8 @@ impl Kept {
 }
 
 impl Drop for Offloads {
-    /// Puts back what was switched off. The XDP program is gone by now: drivers have some features
-    /// only without one.
+    /// Restores the features. The XDP program is detached by now: some drivers refuse features with
+    /// one.
     fn drop(&mut self) {
         for kept in self.kept.iter().filter(|kept| kept.switched) {
             if let Err(error) = put_back(&self.interfaces[kept.interface], kept.number) {
@@ -190,8 +191,8 @@ impl Drop for Offloads {
     }
 }
 
-/// Switches a feature on that a service switched off. Returns false if there is nothing to do: it
-/// is on, or the interface is gone.
+/// Switches on a feature that a service switched off. Returns false if there is nothing to do: the
+/// feature is on, or the interface is gone.
 pub fn put_back(features: &Features, number: FeatureNumber) -> io::Result<bool> {
     for at in 0..TRIES_MAX {
         let Ok(Some(found)) = features.state(number) else {

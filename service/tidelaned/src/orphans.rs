@@ -1,9 +1,9 @@
-//! The connections that a service leaves behind when it is killed, and how their peers learn of it.
+//! The connections that a killed service leaves behind, and the reset of their peers.
 //!
 //! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
-//! therefore gets an ACK with a sequence number that it has received already, as a keepalive probe
-//! has. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no connection:
-//! the kernel sends the RST, with exactly the sequence number that the peer expects. A new service
+//! therefore gets an ACK with a sequence number that it has already received, as in a keepalive
+//! probe. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no connection:
+//! the kernel sends the RST with the exact sequence number that the peer expects. A new service
 //! that has the port meanwhile does the same.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!         kernel ── RST, SEQ = that ─────────> peer: ECONNRESET
 //! ```
 //!
-//! A peer that has meanwhile opened a connection between the same ends, with the kernel, takes the
-//! ACK for an old duplicate. That connection goes on: its endpoints see one duplicate ACK.
+//! A peer that has meanwhile opened a connection with the same 4-tuple, to the kernel, treats the
+//! ACK as an old duplicate. That connection continues; its endpoints see one duplicate ACK.
 
 use std::{
     io,
@@ -38,35 +38,35 @@ use crate::{core, sys};
 
 /// Segments between two pauses.
 const BURST: usize = 64;
-/// A pause: the kernel answers as many ACKs with a RST, and others use the link, too.
+/// Pause, because the kernel answers as many ACKs with RSTs, and other traffic needs the link, too.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of the longest segment, with a link header that is not sent.
+/// Bytes of the longest segment, including a link header that is not sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// The window of the segments. Peers do not look at it in a segment that they have already.
+/// The window of the segments, which peers ignore in a segment that they have already received.
 const WINDOW: u16 = u16::MAX;
 
-/// The connections, and the sockets to tell their peers with.
+/// The connections, and the sockets that reach their peers.
 #[derive(Debug)]
 pub struct Orphans {
     journal: JournalMemory,
-    /// None where the kernel has no IPv4 or IPv6, nor has the service.
+    /// `None` if the kernel, and thus the service, has no IPv4 or IPv6.
     v4: Option<OwnedFd>,
     v6: Option<OwnedFd>,
 }
 
 impl Orphans {
-    /// Connections of `journal`, over `interface`. The caller has CAP_NET_RAW.
+    /// Opens sockets for connections of `journal` over `interface`. The caller has CAP_NET_RAW.
     pub fn of(journal: JournalMemory, interface: &str) -> io::Result<Self> {
         let open = |family| {
             let flags = SocketFlags::CLOEXEC;
-            // IPv4 and IPv6 headers come with each packet, and nothing is received.
+            // Packets include their IP headers, and nothing is received.
             let opened = socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW));
             let socket = match opened {
                 Err(Errno::AFNOSUPPORT) => return Ok(None),
                 opened => opened?,
             };
             match sys::bind_to_interface(socket.as_fd(), interface) {
-                // The service is about to say so.
+                // The service is about to report the missing interface.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 bound => bound?,
             }
@@ -79,14 +79,14 @@ impl Orphans {
         })
     }
 
-    /// The descriptors to keep.
+    /// Returns the descriptors that must stay open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let sockets = self.v4.iter().chain(&self.v6);
         sockets.map(|socket| socket.as_fd())
     }
 
     /// Sends each peer the segment that ends its connection. Returns the number of connections.
-    /// The service is dead.
+    /// Call it after the end of the service.
     pub fn disturb_peers(&self) -> usize {
         let mut count = 0;
         for entry in self.journal.entries() {
@@ -99,7 +99,7 @@ impl Orphans {
         count
     }
 
-    /// Tells one peer. A segment that cannot be sent is lost, and further rounds follow.
+    /// Sends the segment to one peer. If sending fails, further rounds follow.
     fn disturb_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {
@@ -120,7 +120,7 @@ impl Orphans {
     }
 }
 
-/// The packet for the peer of a connection, without link header.
+/// Writes the packet for the peer of a connection, without link header.
 fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Option<&'f [u8]> {
     let JournalEntry { key, .. } = entry;
     let nobody = MacAddress::default();

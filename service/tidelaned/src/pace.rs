@@ -1,13 +1,13 @@
 //! The pace of threads that work for programs on the CPU of a core.
 //!
 //! A core spins in the idle scheduling class, so it waits while any other thread of its CPU runs:
-//! a program that registers would hold up the traffic of all others until all of its memory is
-//! mapped. The threads that work for programs therefore do so in short pieces. After each piece
-//! they sleep, and the core runs at once.
+//! the registration of a program would delay the traffic of all others until its memory is mapped.
+//! Threads that work for programs therefore work in short pieces. After each piece they sleep, and
+//! the core runs at once.
 //!
-//! A call of [`rest`] marks a place where a piece may end. The call costs a look at the clock while
-//! the piece is short. A thread on whose CPU no core is awake goes on without sleep. A piece is as
-//! long as the CPU time that it took: a thread that waits for a core's answer is in nobody's way.
+//! A call of [`rest`] marks a point where a piece may end. While the piece is short, the call only
+//! reads the clock. A thread without an awake core on its CPU continues without sleep. The length
+//! of a piece is its CPU time, because a thread that waits for a core's answer delays no core.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,11 +18,11 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A piece of work that has taken this long ends at the next place where it may.
+/// Length after which a piece ends at the next opportunity.
 const PIECE: Duration = Duration::from_micros(20);
-/// A rest is this much longer than the piece before it: the core keeps five sixths of its CPU.
+/// Ratio of a rest to the piece before it: the core keeps five sixths of its CPU.
 const RESTS_PER_PIECE: u32 = 5;
-/// Longest rest, however long the piece took.
+/// Longest rest, independent of the piece.
 const REST_MAX: Duration = Duration::from_millis(1);
 
 /// Returns true if a core is awake on the calling thread's CPU.
@@ -33,7 +33,7 @@ thread_local! {
     static BEGAN: Cell<Option<Beginning>> = const { Cell::new(None) };
 }
 
-/// The beginning of a piece of work.
+/// The start of a piece of work.
 #[derive(Clone, Copy)]
 struct Beginning {
     at: Instant,
@@ -51,23 +51,23 @@ impl Beginning {
     }
 }
 
-/// Makes the calling thread rest from now on, whenever it is beside a core.
+/// Makes the calling thread rest from now on, whenever a core is awake on its CPU.
 pub fn keep(is_beside_core: IsBesideCore) {
     BESIDE.set(Some(is_beside_core));
 }
 
-/// Begins a piece of work of the calling thread, which has just been woken.
+/// Starts a piece of work of the calling thread, which has just been woken.
 pub fn begin() {
     BEGAN.set(Some(Beginning::now()));
 }
 
-/// Ends the piece of work if it was long enough, with a rest if a core is beside. Returns at once
-/// on a thread that keeps no pace.
+/// Ends the piece of work if it was long enough, with a rest if a core is awake on this CPU.
+/// Returns at once on a thread without a pace.
 pub fn rest() {
     let Some(began) = BEGAN.get() else {
         return;
     };
-    // CPU time is asked for by a call, the time by none.
+    // CPU time takes a system call, the time does not.
     if began.at.elapsed() < PIECE {
         return;
     }
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so much CPU time, however busy the CPU is.
+    /// Uses CPU time, however busy the CPU is.
     fn work(time: Duration) {
         let began = Beginning::now().used;
         while Beginning::now().used.saturating_sub(began) < time {
@@ -96,8 +96,8 @@ mod tests {
         }
     }
 
-    /// Has a thread work for `time` and rest. Returns how long the rest took, and how often the
-    /// thread asked for cores.
+    /// Makes a thread work for `time` and rest. Returns the length of the rest, and how often the
+    /// thread checked for cores.
     fn rest_after(time: Duration, is_beside: bool) -> (Duration, u32) {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();

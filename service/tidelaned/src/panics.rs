@@ -1,12 +1,12 @@
 //! A panic anywhere ends the service at once.
 //!
-//! A service that unwinds goes on without one of its threads: its connections hang, while the demux
-//! still sends it their packets. A process that ends gives all packets to the kernel.
+//! If a thread unwound, the service would continue without it: its connections would hang while the
+//! demux still sends their packets. When the process ends, the kernel has all packets.
 
 use std::panic;
 
-/// Makes a panic of any thread end the process, with one line in the log that names the thread,
-/// the place and the message.
+/// Makes a panic of any thread end the process, with a log line that names the thread, the place
+/// and the message.
 pub fn abort_on_panic() {
     panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();

@@ -1,4 +1,4 @@
-//! The process at the other end of a registration socket, as the kernel describes it.
+//! The process at the other end of a registration socket, as described by the kernel.
 
 use std::{
     fs::{self, File},
@@ -16,19 +16,18 @@ use tidelane_host::Credentials;
 
 use crate::{netns::NetNs, sys};
 
-/// The usual length of `/proc/PID/status`, and the longest: with 65,536 groups.
+/// The common length of `/proc/PID/status`, and the longest one, with 65,536 groups.
 const STATUS_LEN: usize = 4096;
 const STATUS_MAX: u64 = 1 << 20;
 
-/// The kernel's word on the process that connected a registration socket. Nothing in it was chosen
-/// by that process beyond its own identity when it connected; a later `setuid`, `setns` or `exec`
-/// does not change it.
+/// The kernel's data about the process that connected a registration socket, at the time of the
+/// connect. A later `setuid`, `setns` or `exec` does not change it.
 #[derive(Debug)]
 pub struct Peer {
     /// Process id in the service's PID namespace; `None` if the process is not visible there.
     pub pid: Option<Pid>,
-    /// Becomes readable when the process ends. `None` on kernels without SO_PEERPIDFD (Linux 6.5)
-    /// for a process that is not visible here: its death then shows when its socket closes.
+    /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
+    /// that is invisible here, whose end then shows when its socket closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
@@ -41,7 +40,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The process at the other end of an accepted unix socket.
+    /// Returns the process at the other end of an accepted unix socket.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         let socket = socket.as_fd();
         let credentials = sys::peer_credentials(socket)?;
@@ -57,8 +56,8 @@ impl Peer {
         })
     }
 
-    /// The peer of the other end of a socket pair that the service gave to a process of `self`: the
-    /// same, until that process speaks for itself.
+    /// Returns the peer of a socket pair that the service gave to a process of `self`: the same
+    /// peer, until the new process sends a message.
     pub fn successor(&self) -> Self {
         Self {
             pid: self.pid,
@@ -70,19 +69,20 @@ impl Peer {
         }
     }
 
-    /// The process that sends over a socket pair is this one, as the kernel says.
+    /// Replaces the process by the sender of a message over a socket pair, as the kernel reports
+    /// it.
     pub fn becomes(&mut self, sender: Sender) {
         self.pid = sender.pid;
         self.uid = sender.uid;
         self.gid = sender.gid;
     }
 
-    /// Looks at the supplementary groups of the process, which do not come with what it sends.
+    /// Reads the supplementary groups of the process, which its messages do not contain.
     pub fn look_at_groups(&mut self) {
         self.groups = groups_of(self.pid_number());
     }
 
-    /// Whose the process is, for rules.
+    /// Returns the user and groups of the process, for rules.
     pub fn credentials(&self) -> Credentials {
         let groups = std::iter::once(self.gid).chain(self.groups.iter().copied());
         Credentials {
@@ -104,22 +104,22 @@ impl Peer {
         matches!(poll(&mut fds, Some(&at_once)), Ok(0))
     }
 
-    /// The process id as a number, zero for a process that is not visible here.
+    /// Returns the process id, or zero for a process that is invisible here.
     pub fn pid_number(&self) -> u32 {
         self.pid.map_or(0, |pid| pid.as_raw_nonzero().get() as u32)
     }
 
-    /// The name of the process' program (`comm`), `?` where it cannot be read.
+    /// Returns the name of the process' program (`comm`), `?` if it cannot be read.
     pub fn name(&self) -> String {
         let path = format!("/proc/{}/comm", self.pid_number());
         fs::read_to_string(path).map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
     }
 }
 
-/// The supplementary groups of a process; none where they cannot be read.
+/// Returns the supplementary groups of a process; none if they cannot be read.
 fn groups_of(pid: u32) -> Vec<u32> {
     let mut status = String::with_capacity(STATUS_LEN);
-    // In one piece: read_to_string asks for the length first, which the file does not have.
+    // In one call: read_to_string asks for the length first, which the file does not have.
     let file = File::open(format!("/proc/{pid}/status"));
     let _ = file.and_then(|file| file.take(STATUS_MAX).read_to_string(&mut status));
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));

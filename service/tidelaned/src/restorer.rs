@@ -1,11 +1,11 @@
-//! The process that tidies up if the service cannot.
+//! The process that restores settings and resets peers if the service is killed.
 //!
-//! A service that is killed puts no setting of the NIC back and resets no connection, so another
-//! process waits for its end. It is made by `fork` before the service has opened anything, gives up
-//! all rights but the one to change the settings, and sleeps. The service tells it of each change
-//! before it makes it, and writes its connections to memory that both share ([`Orphans`]). It ends
-//! with the service, after it has put back the settings that are not as they were, and has told the
-//! peers of connections; of a service that ends by itself, there are none.
+//! A killed service restores no setting of the NIC and resets no connection, so another process
+//! waits for its end. The process is forked before the service opens anything, gives up all rights
+//! except that to change the settings, and sleeps. The service announces each change to it in
+//! advance, and writes its connections to memory that both share ([`Orphans`]). After the service's
+//! end the process restores changed settings, notifies the peers of the remaining connections, and
+//! ends. A service that ends by itself leaves no connections.
 
 use std::{
     io,
@@ -27,20 +27,20 @@ use crate::{confine, offloads, orphans::Orphans, sys};
 
 /// A message: the index of an interface and the number of a feature.
 const MESSAGE_LEN: usize = 8;
-/// Changes that are kept in mind at most: a service makes a few.
+/// Limit of recorded changes; a service makes a few.
 const CHANGES_MAX: usize = 64;
-/// Time that a process takes at most from the end of its descriptors to its own.
+/// Time limit from the end of a process' descriptors to the end of the process.
 const END_MAX: Duration = Duration::from_secs(10);
-/// The pauses before peers are told again: either of the segments may be lost.
+/// Pauses before the peers are notified again, because either of the segments may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
-/// The process, as the service knows it. The process ends when this is dropped.
+/// The service's handle of the process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Restorer(OwnedFd);
 
 impl Restorer {
-    /// Starts the process. The caller has one thread, and nothing open that may not live longer
-    /// than the service.
+    /// Starts the process. The caller has one thread, and no open descriptor that must not outlive
+    /// the service.
     pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
         let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;
@@ -62,7 +62,7 @@ impl Restorer {
         }
     }
 
-    /// Says that the service is about to switch a feature off.
+    /// Announces that the service is about to switch a feature off.
     pub fn note(&self, ifindex: u32, feature: FeatureNumber) -> io::Result<()> {
         let message = [ifindex.to_ne_bytes(), feature.to_ne_bytes()].concat();
         send(&self.0, &message, SendFlags::NOSIGNAL)?;
@@ -70,17 +70,18 @@ impl Restorer {
     }
 }
 
-/// Runs the process: takes messages until the service ends, and tidies up.
+/// Runs the process: takes messages until the service ends, then restores settings and resets
+/// peers.
 fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), String> {
     sys::leave_session("tdl-restorer");
     confine::enter_restorer().map_err(|error| error.to_string())?;
     let changes = take_messages(messages)?;
     wait_for_end(service);
-    // Peers first: a NIC may take seconds for a change.
+    // Peers come first, since a NIC may take seconds for a change.
     let count = orphans.disturb_peers();
     put_back(&changes);
     if count > 0 {
-        eprintln!("tidelaned: the service was killed: peers of {count} connections are told");
+        eprintln!("tidelaned: the service was killed: notifying the peers of {count} connections");
         for pause in PAUSES_S {
             thread::sleep(Duration::from_secs(pause));
             orphans.disturb_peers();
@@ -89,7 +90,7 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
     Ok(())
 }
 
-/// Takes messages until the service ends, or says otherwise.
+/// Takes messages until the service ends, or says that it ends by itself.
 fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, String> {
     let mut changes = Vec::new();
     loop {
@@ -108,7 +109,7 @@ fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, S
     }
 }
 
-/// Puts settings of the NIC back that are not as they were.
+/// Restores changed settings of the NIC.
 fn put_back(changes: &[(Features, FeatureNumber)]) {
     for (features, number) in changes {
         let interface = features.interface().unwrap_or_default();
@@ -124,7 +125,7 @@ fn put_back(changes: &[(Features, FeatureNumber)]) {
     }
 }
 
-/// Waits until the service's process has ended, and with it its XDP program.
+/// Waits for the end of the service's process, and with it of its XDP program.
 fn wait_for_end(service: &OwnedFd) {
     let limit = Timespec {
         tv_sec: END_MAX.as_secs() as i64,

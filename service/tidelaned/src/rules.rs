@@ -1,4 +1,4 @@
-//! The tables `[[rule]]` of the configuration, and what they mean to the cores.
+//! The tables `[[rule]]` of the configuration, and their conversion for the cores.
 
 use std::fmt;
 
@@ -45,19 +45,19 @@ pub enum DirectionWord {
     Out,
 }
 
-/// One value, or a list of some.
+/// One value, or a list of values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Several<T>(Vec<T>);
 
-/// A port, `"80"`, or ports that follow each other, `"8000-8100"`.
+/// A port, `"80"`, or a range of ports, `"8000-8100"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(std::ops::RangeInclusive<u16>);
 
-/// A prefix in text.
+/// A prefix as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerPrefix(Prefix);
 
-/// A table `[[rule]]`. A condition that is not there is none.
+/// A table `[[rule]]`. An absent condition matches everything.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
@@ -97,7 +97,7 @@ impl RuleConfig {
     }
 }
 
-/// The rules of a configuration.
+/// Returns the rules of a configuration.
 pub fn rule_set(
     rules: &[RuleConfig],
     default: ActionWord,
@@ -107,7 +107,7 @@ pub fn rule_set(
     Ok(RuleSet::new(rules?, default.into()))
 }
 
-/// For the admin socket: how many connections each rule decided on, on all cores.
+/// Returns the number of decisions of each rule on all cores, for the admin socket.
 pub fn hits<P: Port>(cores: &Cores<P>, rules: &RuleSet) -> Value {
     let counted = cores.call_each(|_| |host, _| host.rule_hits());
     let counted = counted.unwrap_or_default();
@@ -148,7 +148,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Several<T> {
                     several.push(next);
                 }
                 if several.is_empty() {
-                    // An empty list would seem to match nothing, and would be no condition.
+                    // An empty list would seem to match nothing, but would match everything.
                     return Err(de::Error::invalid_length(0, &"at least one value"));
                 }
                 Ok(Several(several))

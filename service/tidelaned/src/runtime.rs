@@ -1,4 +1,4 @@
-//! The run directory, and what the process needs of the system before it serves.
+//! The run directory, and the process' limits.
 
 use std::{
     fs::{self, File},
@@ -19,14 +19,14 @@ use rustix::{
 };
 use tidelane_places::{OwnDir, RUN, ServiceName};
 
-/// Files that a service leaves in its run directory.
+/// Files of a service in its run directory.
 const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
 
-/// How often, and how far apart, the lock of another process is tried.
+/// Number and interval of attempts to lock a file that another process has locked.
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Connections that wait to be accepted, at each socket.
+/// Backlog of each socket.
 const PENDING_MAX: i32 = 128;
 
 /// Users that may open a socket of the run directory.
@@ -39,7 +39,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// The service's own user and a group, or only the user.
+    /// Returns access for the service's own user and a group, or the user alone.
     pub fn group(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -47,7 +47,7 @@ impl Access {
         }
     }
 
-    /// Every user; the service looks at each of them itself.
+    /// Returns access for every user; the service checks each of them itself.
     pub fn everybody(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -55,7 +55,7 @@ impl Access {
         }
     }
 
-    /// The service's own user, which is root.
+    /// Returns access for the service's own user, which is root.
     pub fn owner() -> Self {
         Self {
             group: None,
@@ -67,14 +67,14 @@ impl Access {
 /// The listening sockets of a service.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Programs register here.
+    /// Programs register at this socket.
     pub registration: OwnedFd,
-    /// Operators ask here.
+    /// Operators send requests to this socket.
     pub admin: UnixListener,
 }
 
-/// The run directory of one service, removed at the end. A lock on its pid file says that the
-/// service lives; a directory without a lock is what a killed one left.
+/// The run directory of one service, removed at the end. A lock on its pid file shows that the
+/// service lives; a directory without a lock is left over from a killed service.
 pub struct RunDir {
     /// The directory of all services.
     all: OwnDir,
@@ -83,7 +83,7 @@ pub struct RunDir {
     _lock: fs::File,
 }
 
-/// Locks the file of the service's process. A killed process takes a moment to let go of the file.
+/// Locks the pid file. A killed process takes a moment to release the lock.
 fn lock_patiently(file: &File) -> Result<(), fs::TryLockError> {
     for _ in 1..LOCK_TRIES_MAX {
         match file.try_lock() {
@@ -95,12 +95,12 @@ fn lock_patiently(file: &File) -> Result<(), fs::TryLockError> {
 }
 
 impl RunDir {
-    /// Makes or takes over the directory of service `name`.
+    /// Makes the directory of service `name`, or takes over the one of a killed service.
     pub fn open(name: &ServiceName) -> io::Result<Self> {
         Self::open_in(Path::new(RUN), name)
     }
 
-    /// As [`open`](Self::open), below `run` instead of [`RUN`].
+    /// Does the same as [`open`](Self::open), below `run` instead of [`RUN`].
     pub(crate) fn open_in(run: &Path, name: &ServiceName) -> io::Result<Self> {
         let (Some(system), Some(all)) = (run.parent(), run.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -131,22 +131,23 @@ impl RunDir {
         })
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.own.path()
     }
 
-    /// The directory of all services.
+    /// Returns the directory of all services.
     pub fn all(&self) -> &OwnDir {
         &self.all
     }
 
-    /// The directory, as a descriptor.
+    /// Returns the directory as a descriptor.
     pub fn dir(&self) -> &OwnDir {
         &self.own
     }
 
-    /// Opens the service's listening sockets. Whoever connects before the service is ready waits.
+    /// Opens the service's listening sockets. Clients that connect before the service is ready
+    /// wait.
     pub fn listen(&self, programs: Access) -> io::Result<Sockets> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |kind, entry, access| {
@@ -161,13 +162,13 @@ impl RunDir {
         })
     }
 
-    /// Binds a Unix socket to `name` in the directory. At no moment can anybody open the socket who
-    /// is not in `access`: it begins as the owner's, and is opened to others once its group is
+    /// Binds a Unix socket to `name` in the directory. Only users in `access` can open the socket
+    /// at any moment: it first belongs to the owner, and is opened to others once its group is
     /// right.
     fn bind(&self, socket: impl AsFd, name: &str, access: Access) -> io::Result<()> {
-        // The entry gets the mode that the socket has, less the file mode creation mask.
+        // The entry gets the mode of the socket, less the file mode creation mask.
         fchmod(&socket, Access::owner().mode)?;
-        // Nobody else can put a link into this path: see `OwnDir`.
+        // No other user can put a link into this path: see `OwnDir`.
         bind(&socket, &SocketAddrUnix::new(self.path().join(name))?)?;
         if access.group.is_some() {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -186,7 +187,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Raises the limit of open descriptors: reserved ports and programs take one or more each.
+/// Raises the limit of open descriptors, which reserved ports and programs need.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -204,7 +205,7 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Descriptors that this process may have.
+/// Returns the limit of this process' descriptors.
 pub fn descriptors_max() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current.unwrap_or(u64::MAX)
@@ -216,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A place for run directories of a test's own.
+    /// Returns a path for run directories of a test.
     fn scratch(test: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("tidelaned-{test}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -238,7 +239,7 @@ mod tests {
         first.listen(Access::owner()).expect("sockets");
         drop(first);
         assert!(!run.join("one").exists());
-        // Files that a killed service left are taken over.
+        // Files of a killed service are taken over.
         fs::create_dir(run.join("one")).expect("a directory");
         for entry in ENTRIES {
             fs::write(run.join("one").join(entry), "7").expect("a file");

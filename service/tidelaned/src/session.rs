@@ -27,7 +27,7 @@ use crate::{
 };
 
 mod bells;
-mod heirs;
+mod children;
 mod listeners;
 mod standing;
 
@@ -38,30 +38,29 @@ mod sent;
 
 use place::{Costs, Place};
 
-/// Connections that one program may have at once.
+/// Limit of one program's connections.
 const SLOTS_MAX: u32 = 1 << 16;
 /// Address space of each buffer area of a program; memory comes with use.
 const AREA_LEN: u64 = 4 << 30;
-/// Kernel memory for answers that a program does not read: the session of one that lets more lie
-/// ends.
+/// Limit of kernel memory for unread answers; a session beyond it ends.
 const ANSWERS_LEN_MAX: usize = 8192;
-/// Messages of a session that are taken in a row: then it is the others' turn.
+/// Limit of messages of a session in a row, so that other sessions get their turn.
 const MESSAGES_PER_TURN: usize = 32;
 
-/// A registered program, as the control thread knows it.
+/// A registered program.
 pub struct Registered {
-    /// Its number on each core.
+    /// Numbers of the program on each core.
     ids: Vec<ProgramId>,
-    /// One to each core.
+    /// A doorbell to each core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::Held>,
     costs: Costs,
-    /// Its memories, until it has mapped and sealed them: before that they are not used.
+    /// Its files, until the program has mapped and sealed them: they are not used before.
     unsealed: Option<Memories>,
 }
 
 impl Registered {
-    /// Returns true if the program's memory may be used: it has mapped and sealed it.
+    /// Returns true if the program's memory may be used: the program has mapped and sealed it.
     fn is_mapped(&mut self) -> bool {
         self.unsealed = self
             .unsealed
@@ -81,18 +80,18 @@ pub struct Session {
     pub peer: Peer,
     /// The program's registration, once it has registered.
     pub registered: Option<Registered>,
-    /// It is a child's, which holds connections of its parent's.
-    heir: bool,
-    /// The program that connected to the service, of which this one is a child, or a child's child.
+    /// True for the session of a forked child, which holds connections of its parent.
+    is_child: bool,
+    /// The ancestor that connected to the service, for a child.
     sponsor: Option<Peer>,
     /// The program's admission.
     pub standing: Standing,
-    /// Name that it gave.
+    /// The name that the program gave.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
     place: Place,
-    /// A child's: the listener of the first connection that it took over, and when that was.
+    /// For a child: the listener of the first connection that it took over, and the time.
     served: Option<(u64, Instant)>,
 }
 
@@ -103,16 +102,16 @@ pub enum Next {
     More,
     /// The session goes on when there is another message.
     Continue,
-    /// The session is not read until then: its user has sent enough.
+    /// The session is not read until then: its user has used up its messages.
     Pause(Instant),
-    /// Its next message is to be read after the descriptors of the last one were looked at.
+    /// Its next message is read after the descriptors of the last one were checked.
     Wait,
-    /// It is over.
+    /// The session is over.
     End,
 }
 
 impl Next {
-    /// After an answer, which a peer that is gone does not take.
+    /// Returns the step after an answer, which fails if the peer is gone.
     fn after(answered: &io::Result<()>) -> Self {
         match answered {
             Ok(()) => Self::More,
@@ -122,14 +121,14 @@ impl Next {
 }
 
 impl Session {
-    /// The session of a socket that was just accepted. One that its user may not have is told so.
+    /// Makes the session of an accepted socket. A refusal by its user's limits is answered.
     pub fn new<P: Port>(shared: &mut Shared<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
         pace::rest();
         Self::of_peer(shared, peer, socket)
     }
 
-    /// The session of a socket at whose other end is `peer`.
+    /// Makes the session of a socket with `peer` at the other end.
     pub fn of_peer<P: Port>(
         shared: &mut Shared<P>,
         peer: Peer,
@@ -150,7 +149,7 @@ impl Session {
             number: shared.session_number(),
             socket,
             registered: None,
-            heir: false,
+            is_child: false,
             sponsor: None,
             standing: Standing::default(),
             name: peer.name(),
@@ -161,13 +160,14 @@ impl Session {
         })
     }
 
-    /// The program's number on core `core`, if it registered.
+    /// Returns the program's number on core `core`, if it has registered.
     pub fn program(&self, core: usize) -> Option<ProgramId> {
         self.registered.as_ref()?.ids.get(core).copied()
     }
 
-    /// The session of a child that `parent` is about to make, and the child's end of its socket.
-    fn heir(number: u64, place: Place, parent: &Self) -> io::Result<(Self, OwnedFd)> {
+    /// Makes the session of a child that `parent` is about to fork. Returns also the child's
+    /// socket.
+    fn of_child(number: u64, place: Place, parent: &Self) -> io::Result<(Self, OwnedFd)> {
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -176,14 +176,14 @@ impl Session {
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
-        // The process that made the pair is not the one that will speak.
+        // The kernel reports the sender of each message, since another process will send them.
         sockopt::set_socket_passcred(&socket, true)?;
-        let heir = Self {
+        let child = Self {
             number,
             socket,
             peer: parent.peer.successor(),
             registered: None,
-            heir: true,
+            is_child: true,
             sponsor: Some(parent.sponsor().successor()),
             standing: parent.standing,
             name: parent.name.clone(),
@@ -191,35 +191,35 @@ impl Session {
             place,
             served: None,
         };
-        Ok((heir, theirs))
+        Ok((child, theirs))
     }
 
-    /// The session as a core knows it.
+    /// Returns the holder that a core knows.
     fn holder(&self, core: usize) -> Option<Holder> {
         match &self.registered {
             Some(registered) => registered.ids.get(core).copied().map(Holder::Program),
-            None => self.heir.then_some(Holder::Heir(self.number)),
+            None => self.is_child.then_some(Holder::Child(self.number)),
         }
     }
 
-    /// The user who is charged for the session.
+    /// Returns the user who is charged for the session.
     pub fn user(&self) -> &User {
         self.place.user()
     }
 
-    /// The number of who pays for it: it stays, whoever speaks over the session.
+    /// Returns the number of the user who is charged, whichever process uses the session.
     pub(crate) fn user_number(&self) -> u32 {
         let UserId(number) = self.user().id();
         number
     }
 
-    /// Returns true if it need not register: it has, or it holds what its parent held.
+    /// Returns true if the session need not register: it has, or holds connections of its parent.
     pub fn may_stay(&self) -> bool {
-        self.registered.is_some() || self.heir || self.standing.denied.is_some()
+        self.registered.is_some() || self.is_child || self.standing.denied.is_some()
     }
 
-    /// Takes messages that have come, as many as its user may send now. One with descriptors ends
-    /// the turn.
+    /// Reads the waiting messages, as many as the user may send now. A message with descriptors
+    /// ends the turn.
     pub fn receive<P: Port>(&mut self, shared: &mut Shared<P>) -> Next {
         for _ in 0..MESSAGES_PER_TURN {
             if let Some(due) = shared.accounts.message_due(self.user(), now()) {
@@ -240,7 +240,7 @@ impl Session {
             descriptors,
             sender,
         } = recv_signed(self.socket.as_fd());
-        if self.heir
+        if self.is_child
             && let Some(sender) = sender
         {
             self.peer.becomes(sender);
@@ -295,7 +295,7 @@ impl Session {
         }
     }
 
-    /// `why` is 0, or one of [`refusal`].
+    /// Answers a message. `why` is 0, or one of [`refusal`].
     fn answer(&self, kind: u32, why: u32) -> io::Result<()> {
         let answer = Message {
             refusal: why,
@@ -304,12 +304,12 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Its name and process id, for listings.
+    /// Returns name and process id, for listings.
     fn named(&self) -> (String, u32) {
         (self.name.clone(), self.peer.pid_number())
     }
 
-    /// The answer to a request of this kind is that its user reached a limit.
+    /// Answers that the user has reached a limit.
     fn refuse(&self, kind: u32, refused: Refused) -> io::Result<()> {
         let answer = Message {
             refusal: refusal::LIMIT,
@@ -344,7 +344,7 @@ impl Session {
         shared.cores.watch(&doorbells)?;
         let region = Arc::new(region);
         shared.keeper.keep(region.clone());
-        let heir = self.heir.then_some(self.number);
+        let child = self.is_child.then_some(self.number);
         pace::rest();
         let (policy, keys) = shared.fast_open.read();
         let allowed = shared.congestion.allowed_to(&self.peer);
@@ -360,8 +360,8 @@ impl Session {
                 host.set_allowed_congestion(id, allowed);
                 host.set_credentials(id, credentials);
                 host.allow_within_host(id, within_host);
-                if let Some(heir) = heir {
-                    host.heir_registered(heir, id);
+                if let Some(child) = child {
+                    host.child_registered(child, id);
                 }
                 id
             }
@@ -432,7 +432,7 @@ impl Session {
             return Ok(());
         };
         let (slot, generation) = (request.slot, request.generation);
-        // A slot is one core's; the others know nothing of it.
+        // A slot belongs to one core.
         let numbers = shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.numbers(now, id, slot, generation)

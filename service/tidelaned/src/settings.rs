@@ -1,4 +1,4 @@
-//! The configuration file's settings, ready to be acted on at the start and at each reload.
+//! The configuration file's settings in the form that is applied at the start and at each reload.
 
 use std::path::Path;
 
@@ -20,24 +20,24 @@ use crate::{
 pub struct Settings {
     /// Programs that may use the service.
     pub policy: AccessPolicy,
-    /// Which connections may open.
+    /// The rules for connections.
     pub rules: RuleSet,
-    /// The action where the host has rules of its own: of no effect after the start.
+    /// The action if the host has rules of its own, which applies at the start only.
     pub firewall: Mode,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// Memory for received bytes of all users: of no effect after the start.
+    /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryLimits,
     /// Programs without a choice of their own want connections over loopback.
     pub loopback: bool,
 }
 
-/// Lines for the log, for when the settings are in force.
+/// Log lines for the time when the settings are in force.
 #[derive(Debug)]
 pub struct Notices(Vec<String>);
 
 impl Notices {
-    /// Writes them.
+    /// Writes the lines.
     pub fn log(&self) {
         for notice in &self.0 {
             eprintln!("tidelaned: {notice}");

@@ -1,4 +1,4 @@
-//! The state of the control plane that all sessions act upon.
+//! The state of the control plane that all sessions use.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,10 +31,10 @@ use crate::{
     somaxconn::SomaxConn,
 };
 
-/// Claims that are looked at in one turn: what the control thread has to do meanwhile waits.
+/// Limit of claims in one turn, so that other work of the control thread need not wait long.
 const CANDIDATES_MAX: usize = 256;
 
-/// A SYN that the demux gave to the service has reached its core within this time.
+/// Time within which a SYN that the demux sent to the service has reached its core.
 const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
@@ -43,59 +43,60 @@ pub struct Shared<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// Asks the kernel about its connections.
+    /// Look-up of the kernel's connections.
     pub kernel: KernelConnections,
     /// The service page, for programs.
     pub page_fd: OwnedFd,
-    /// Which connections may open, without what was counted.
+    /// The rules for connections, without their counts.
     pub rules: RuleSet,
     /// Programs that may use the service.
     pub access: Access,
-    /// Lets go of programs' memory last.
+    /// Thread that frees programs' memory.
     pub keeper: Keeper,
     /// Accounts and limits of users.
     pub accounts: Accounts,
-    /// The longest accept queue.
+    /// The limit of accept queues.
     pub somaxconn: SomaxConn,
     /// The kernel's settings of Fast Open.
     pub fast_open: FastOpen,
     /// The kernel's settings of congestion control.
     pub congestion: Congestion,
-    /// Where descriptors of programs are looked at.
+    /// Threads that check descriptors of programs.
     pub descriptors: DescriptorThreads,
-    /// Sessions of children that are about to be made.
-    pub heirs: Vec<Session>,
-    /// Rights that the process gave up; none in a test's process.
+    /// Sessions of children that are about to be forked.
+    pub children: Vec<Session>,
+    /// Rights that the process has given up; `None` in tests.
     pub confinement: Option<Confinement>,
-    /// Features that the kernel or the driver lacks, each with the loss.
+    /// Features that the kernel or the driver lacks, each with its effect.
     pub shortcomings: Vec<String>,
-    /// Addresses of the host beside those of the interface.
+    /// Addresses of the host that are not the interface's.
     pub within: AddressesWithin,
     /// Programs without a choice of their own want connections over loopback.
     pub loopback: bool,
     addresses: Vec<IpAddress>,
     next_session: u64,
     next_listener: u32,
-    /// By the cookies of their kernel sockets.
+    /// Listeners by the cookies of their kernel sockets.
     listeners: HashMap<u64, Listening>,
 }
 
 /// A listener of the service.
 struct Listening {
-    /// Its number for programs.
+    /// Number of the listener among programs.
     number: u32,
-    /// Programs that have it.
+    /// Number of programs that have it.
     holders: usize,
-    /// It shares its port with other listeners (SO_REUSEPORT).
+    /// True if it shares its port with other listeners (SO_REUSEPORT).
     in_group: bool,
-    /// Children of its programs.
+    /// Short-lived children of its programs.
     children: ShortLived,
-    /// Since when the kernel gets its SYNs.
+    /// Time from which on the kernel gets its SYNs.
     left: Option<Instant>,
 }
 
 impl<P: Port> Shared<P> {
-    /// Without sessions, on an interface without addresses. Everybody may use it.
+    /// Makes a state without sessions, on an interface without addresses, that admits every
+    /// program.
     pub fn new(
         cores: Cores<P>,
         claims: Claims,
@@ -115,7 +116,7 @@ impl<P: Port> Shared<P> {
             fast_open: FastOpen::open(),
             congestion: Congestion::open(),
             descriptors,
-            heirs: Vec::new(),
+            children: Vec::new(),
             confinement: None,
             shortcomings: Vec::new(),
             within: AddressesWithin::default(),
@@ -127,14 +128,14 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// The interface has these addresses now: claims of wildcards follow.
+    /// Sets the interface's addresses, which claims of wildcards follow.
     pub fn set_addresses(&mut self, addresses: &[IpAddress]) -> Result<(), SteeringError> {
         self.addresses = addresses.to_vec();
         self.claims.set_addresses(addresses.to_vec())
     }
 
-    /// Returns true if connections to `addr` come over the served interface, as those to a wildcard
-    /// do.
+    /// Returns true if connections to `addr` arrive over the served interface, as those to a
+    /// wildcard address do.
     pub fn is_served(&self, addr: IpAddress) -> bool {
         addr.is_unspecified() || self.addresses.contains(&addr)
     }
@@ -145,8 +146,8 @@ impl<P: Port> Shared<P> {
         self.is_served(addr) || within_host && self.within.has(addr)
     }
 
-    /// The source for a route without one: an address within its prefix, or else the first of its
-    /// version. (RFC 6724 has more to say where an interface has several prefixes.)
+    /// Returns the source address for a route without one: an address within its prefix, or else
+    /// the first of its version. (RFC 6724 has more rules for an interface with several prefixes.)
     pub fn source_for(&self, prefix: IpAddress, prefix_len: u8) -> Option<IpAddress> {
         let of_version = |addr: &&IpAddress| addr.is_v4() == prefix.is_v4();
         let mut known = self.addresses.iter().filter(of_version);
@@ -156,27 +157,27 @@ impl<P: Port> Shared<P> {
         within.or_else(|| known.next()).copied()
     }
 
-    /// The interface's first address that `any` covers: one of its version.
+    /// Returns the interface's first address of the version of `any`.
     pub fn first_address(&self, any: IpAddress) -> Option<IpAddress> {
         let mut covered = self.addresses.iter().filter(|addr| any.covers(**addr));
         covered.next().copied()
     }
 
-    /// Addresses of the served interface.
+    /// Returns the addresses of the served interface.
     pub fn addresses(&self) -> &[IpAddress] {
         &self.addresses
     }
 
-    /// Gives all claims of `owner` up, as soon as no connection uses them: until then their
-    /// segments must come here and not to the kernel, which would reset them.
+    /// Ends all claims of `owner` once no connection uses them: until then their segments must
+    /// reach the service, because the kernel would reset the connections.
     pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
         if let Err(error) = self.claims.leave_all(owner, now) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
     }
 
-    /// Gives up claims that no connection uses any more: a bounded number at a time, with one
-    /// question to each core. A failure is only worth a line.
+    /// Ends claims that no connection uses any more: a bounded number per turn, with one question
+    /// to each core. An error is only logged.
     pub fn finish_claims(&mut self, now: Instant) {
         let due = self.claims.due(now, CANDIDATES_MAX);
         if due.is_empty() {
@@ -191,7 +192,7 @@ impl<P: Port> Shared<P> {
         self.shrink_pool(&pooled, now);
     }
 
-    /// Listeners get all packets of the ports on which the kernel has no connections.
+    /// Extends listeners' claims to all packets on ports without kernel connections.
     fn widen_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;
@@ -210,11 +211,10 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Hands frames to the kernel that may be of its connections.
+    /// Hands frames to the kernel, whose connections they may belong to.
     pub fn hand_back(&mut self, strays: &[Stray], now: Instant) {
         for Stray { key, frame } in strays {
-            // A frame that the kernel cannot take is lost, as any may be: its sender sends the
-            // segment again.
+            // A frame that the kernel does not accept is lost, and its segment is retransmitted.
             let _ = self.claims.hand_back(frame);
             let local = key.local;
             if self.kernel.has(key)
@@ -240,7 +240,7 @@ impl<P: Port> Shared<P> {
             move |host, _| host.give_up(&ends)
         });
         for (at, candidate) in candidates.iter().enumerate() {
-            self.settle(
+            self.apply_answer(
                 candidate.name,
                 unused_everywhere(unused.as_deref(), at),
                 now,
@@ -248,7 +248,7 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Gives ports of the ephemeral pool back to the kernel that no connection has.
+    /// Returns ports of the ephemeral pool without connections to the kernel.
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
         let (going, staying) =
             candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
@@ -269,7 +269,7 @@ impl<P: Port> Shared<P> {
             if !unused {
                 used.entry(end.addr).or_default().push(end.port);
             }
-            self.settle((Owner::Pool, *end), unused, now);
+            self.apply_answer((Owner::Pool, *end), unused, now);
         }
         for (addr, ports) in used {
             self.cores.send_each(|_| {
@@ -279,7 +279,7 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    fn settle(&mut self, name: Name, unused: bool, now: Instant) {
+    fn apply_answer(&mut self, name: Name, unused: bool, now: Instant) {
         if !unused {
             self.claims.needed(name, now);
         } else if let Err(error) = self.claims.unwant(name) {
@@ -288,14 +288,14 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// A number for one more session.
+    /// Returns the number of a new session.
     pub fn session_number(&mut self) -> u64 {
         self.next_session += 1;
         self.next_session
     }
 
-    /// The number of the listener of the kernel socket with this cookie: programs that share the
-    /// socket share it.
+    /// Returns the number of the listener of the kernel socket with this cookie. Programs that
+    /// share the socket share the number.
     pub fn listener_number(&mut self, cookie: u64) -> u32 {
         let next = self.next_listener.wrapping_add(1);
         let fresh = Listening {
@@ -312,7 +312,7 @@ impl<P: Port> Shared<P> {
         number
     }
 
-    /// One more program has the kernel socket's listener.
+    /// Counts one more program with the kernel socket's listener.
     pub fn hold_listener(&mut self, cookie: u64, in_group: bool) {
         if let Some(listening) = self.listeners.get_mut(&cookie) {
             listening.holders += 1;
@@ -320,9 +320,9 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// A child has ended that took a connection of this listener, so long after that. If its
-    /// program forks for each connection, the kernel gets the listener's SYNs from now on. What is
-    /// under way stays. A group (SO_REUSEPORT) has one claim, and stays as it is.
+    /// Records the end of a child that took over a connection of this listener. If its program
+    /// forks for each connection, the kernel gets the listener's SYNs from now on. Existing
+    /// connections stay. A group (SO_REUSEPORT) has one claim, and is not changed.
     pub fn child_ended(&mut self, cookie: u64, now: Instant, lived: Duration) {
         let Some(listening) = self.listeners.get_mut(&cookie) else {
             return;
@@ -345,8 +345,8 @@ impl<P: Port> Shared<P> {
         listening.is_some_and(|listening| listening.left.is_some())
     }
 
-    /// Returns true if the kernel has got the SYNs of this listener for a while, and no connection
-    /// of it waits for its programs: they lose nothing when they give it up.
+    /// Returns true if the kernel has had the SYNs of this listener for a while, and no connection
+    /// waits for its programs, so that they lose nothing when they give it up.
     pub fn may_be_given_up(&self, cookie: u64, now: Instant) -> bool {
         let listening = self.listeners.get(&cookie);
         let left = listening.and_then(|listening| listening.left);
@@ -359,7 +359,7 @@ impl<P: Port> Shared<P> {
         idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
     }
 
-    /// A program has the kernel socket's listener no more.
+    /// Counts one program less with the kernel socket's listener.
     pub fn release_listener(&mut self, cookie: u64) {
         if let Some(listening) = self.listeners.get_mut(&cookie) {
             listening.holders = listening.holders.saturating_sub(1);
@@ -367,7 +367,7 @@ impl<P: Port> Shared<P> {
         self.forget_listener(cookie);
     }
 
-    /// Forgets the kernel socket's listener if no program has it.
+    /// Removes the kernel socket's listener if no program has it.
     pub fn forget_listener(&mut self, cookie: u64) {
         let listening = self.listeners.get(&cookie);
         if listening.is_some_and(|listening| listening.holders == 0) {
@@ -376,13 +376,13 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// How the threads that work for programs learn that they are in a core's way.
+    /// Returns the check of the threads that work for programs: is a core awake on their CPU?
     pub fn is_beside_core(&self) -> IsBesideCore {
         let cores = self.cores.clone();
         Arc::new(move || cores.are_beside())
     }
 
-    /// Gives the pages of receive memory that no connection uses back to the system.
+    /// Returns unused pages of receive memory to the system.
     pub fn give_pages_back(&self) {
         if !self.keeper.has_thread() {
             return;
@@ -400,12 +400,12 @@ impl<P: Port> Shared<P> {
                     block.give_back();
                     pace::rest();
                 }
-                cores.call(core, |host, _| host.take_back_pages(pages));
+                cores.call(core, |host, _| host.restore_lent_pages(pages));
             });
         }
     }
 
-    /// How long the control thread may sleep.
+    /// Returns the limit of the control thread's sleep.
     pub fn next_look(&self, now: Instant) -> Option<Timespec> {
         let left = self.claims.next_look()? - now;
         Some(Timespec {
@@ -415,7 +415,7 @@ impl<P: Port> Shared<P> {
     }
 }
 
-/// Returns true if every core said of the entry at `at` that no connection uses it.
+/// Returns true if no connection of any core uses the entry at `at`.
 fn unused_everywhere(answers: Option<&[Vec<bool>]>, at: usize) -> bool {
     answers.is_some_and(|cores| cores.iter().all(|unused| unused.get(at) == Some(&true)))
 }

@@ -1,32 +1,31 @@
 //! Listeners whose program forks for each connection.
 //!
 //! A child that takes over a connection costs the control thread more than the kernel's stack needs
-//! for a short connection altogether: see "What it costs" in `docs/design/fork.md`. A program whose
-//! children live for long gains by its connections; one whose children end at once is better off
-//! with the kernel. [`ShortLived`] tells them apart by what its children did.
+//! for a whole short connection: see `docs/design/fork.md`. A program with long-lived children
+//! gains by accelerated connections, and one whose children end at once does not. [`ShortLived`]
+//! distinguishes them by the lifetimes of children.
 
 use tidelane_time::{Duration, Instant};
 
-/// A child that ends sooner after it took its connection lived for a short time.
+/// Lifetime below which a child counts as short-lived, from its first connection on.
 const SHORT: Duration = Duration::from_secs(1);
-/// Each of these times outweighs a short-lived child: a listener with less of them than one in this
-/// time stays.
+/// Time in which one short-lived child is forgiven: a listener with fewer of them stays.
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
-/// Short-lived children, more than were outweighed, that make a listener the kernel's.
+/// Number of short-lived children, less the forgiven ones, that makes a listener the kernel's.
 const CHILDREN_MAX: u64 = 16;
 
-/// Short-lived children that had connections of a listener, as a bucket that leaks.
+/// The short-lived children with connections of a listener, as a leaky bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortLived {
-    /// Time that outweighs them.
+    /// Time until all of them are forgiven.
     level: Duration,
-    /// When that was so.
+    /// The time at which `level` was computed.
     at: Instant,
 }
 
 impl ShortLived {
-    /// A child that took a connection has ended, so long after. Returns true if the program's
-    /// connections are to be the kernel's.
+    /// Records the end of a child with this lifetime after its first connection. Returns true if
+    /// the kernel has to get the program's connections.
     pub fn child_ended(&mut self, now: Instant, lived: Duration) -> bool {
         let passed = now - self.at;
         self.at = now;
@@ -44,7 +43,7 @@ mod tests {
 
     const BRIEF: Duration = Duration::from_millis(20);
 
-    /// The number of the child that makes the listener the kernel's, of 1000 that end at this pace.
+    /// Returns which of 1000 children that end at this pace makes the listener the kernel's.
     fn leaves_with(pace: Duration, lived: Duration) -> Option<u32> {
         let mut children = ShortLived::default();
         let mut now = Instant(5_000_000_000);

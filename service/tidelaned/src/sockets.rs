@@ -1,7 +1,7 @@
 //! The kernel's description of a socket that a program sent.
 //!
-//! A program may have a port in the service because it has the port in the kernel. [`Entitlement`]
-//! decides whether it has: see `docs/design/claims.md`.
+//! A program may have a port in the service if it has the port in the kernel. [`Entitlement`]
+//! decides this: see `docs/design/claims.md`.
 
 use std::{
     io,
@@ -19,45 +19,45 @@ use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::{netns::NetNs, sys};
 
-/// `TCP_CLOSE` and `TCP_LISTEN` of the kernel.
+/// `TCP_CLOSE` and `TCP_LISTEN` in the kernel.
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
-/// Interface of loopback in every namespace.
+/// Index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
 /// A kernel TCP socket with a local address.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelSocket {
-    /// Identity of the socket, the same through every descriptor of it.
+    /// Identity of the socket, which all its descriptors share.
     pub cookie: u64,
-    /// Its local address, `0.0.0.0` or `::` for a wildcard.
+    /// Local address and port, `0.0.0.0` or `::` for a wildcard.
     pub local: Endpoint,
-    /// True if the socket is of AF_INET6 and takes nothing over IPv4 (IPV6_V6ONLY).
+    /// True for an AF_INET6 socket without IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// Other sockets may be bound beside its connections (SO_REUSEADDR).
+    /// True if other sockets may be bound beside its connections (SO_REUSEADDR).
     pub reuse_address: bool,
-    /// Its user's other sockets may share its port (SO_REUSEPORT).
+    /// True if other sockets of its user may share its port (SO_REUSEPORT).
     reuse_port: bool,
     state: u8,
-    /// The interface that it is restricted to, or 0.
+    /// Index of the interface to which it is bound, or 0.
     ifindex: u32,
     owner: u32,
 }
 
 impl KernelSocket {
-    /// Returns true if it listens.
+    /// Returns true if the socket listens.
     pub fn listens(&self) -> bool {
         self.state == LISTEN
     }
 
-    /// Its local ends, one for each IP version.
+    /// Returns its local addresses and port, one for each IP version.
     pub fn ends(&self) -> impl Iterator<Item = Endpoint> {
         let dual = self.local.addr == IpAddress::UNSPECIFIED_V6 && !self.v6_only;
         let v4 = Endpoint::new(IpAddress::UNSPECIFIED_V4, self.local.port);
         std::iter::once(self.local).chain(dual.then_some(v4))
     }
 
-    /// How a reservation holds the same port.
+    /// Returns the kind of reservation that can share its port.
     pub fn twin(&self) -> Twin {
         Twin {
             addr: self.local.addr.0,
@@ -68,13 +68,13 @@ impl KernelSocket {
         }
     }
 
-    /// The owner of the SO_REUSEPORT group that the socket is of, if it is of one.
+    /// Returns the owner of the socket's SO_REUSEPORT group, if it has one.
     pub fn group(&self) -> Option<u32> {
         self.reuse_port.then_some(self.owner)
     }
 }
 
-/// Looks at `fd`. `None` unless it is a TCP socket with a local port, and not of one link only.
+/// Examines `fd`. `None` unless it is a TCP socket with a local port and without a link scope.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let tcp = sockopt::socket_type(fd)? == SocketType::STREAM
@@ -103,17 +103,17 @@ pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     }))
 }
 
-/// Decides whether a program has in the kernel the port that it asks for.
+/// Decides whether a program has a requested port in the kernel.
 pub struct Entitlement {
     namespace: NetNs,
     ifindex: u32,
-    /// `None` on a kernel that cannot be asked (without CONFIG_INET_DIAG).
+    /// `None` on a kernel without CONFIG_INET_DIAG.
     lookup: Option<Lookup>,
 }
 
 impl Entitlement {
-    /// For sockets of a network namespace, the calling thread's, whose packets come over an
-    /// interface. With `asks`, the kernel is asked where it delivers ([`can_ask`](Self::can_ask)).
+    /// Makes the check for sockets of the calling thread's network namespace and an interface. With
+    /// `asks`, the kernel is queried for the socket that gets a SYN ([`can_ask`](Self::can_ask)).
     pub fn new(namespace: NetNs, ifindex: u32, asks: bool) -> io::Result<Self> {
         Ok(Self {
             namespace,
@@ -122,8 +122,8 @@ impl Entitlement {
         })
     }
 
-    /// Returns true if the kernel can be asked where it delivers. If not, which is said, every
-    /// listening socket of the right namespace and interface is entitled.
+    /// Returns true if the kernel can be queried for the socket that gets a SYN. Otherwise, which
+    /// is logged, every listening socket of the right namespace and interface is entitled.
     pub fn can_ask() -> bool {
         let tried = Lookup::open().and_then(|mut lookup| lookup.try_out());
         if let Err(error) = &tried {
@@ -134,8 +134,8 @@ impl Entitlement {
         tried.is_ok()
     }
 
-    /// The socket, if it is one of the service's network namespace that may get packets over the
-    /// served interface.
+    /// Returns the socket if it belongs to the service's network namespace and may get packets over
+    /// the served interface.
     pub fn examine(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
         let socket = examine(fd).ok().flatten()?;
         let here = NetNs::of_socket(fd).is_ok_and(|namespace| namespace == self.namespace);
@@ -144,7 +144,7 @@ impl Entitlement {
     }
 
     /// Returns true if the kernel delivers SYNs from within the host to this listening socket, and
-    /// to no other one of a group.
+    /// to no other socket of a group.
     pub fn is_delivered_within_host(&mut self, socket: &KernelSocket) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;
@@ -184,8 +184,8 @@ impl Entitlement {
     }
 }
 
-/// Returns true if the socket has its port and was not connected since it has. A connection that is
-/// over leaves the name of its port behind; only `bind` tells whether the port is still there.
+/// Returns true if the socket has its port and was not connected since. An ended connection keeps
+/// the name of its port; only `bind` shows whether it still has the port.
 pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
     let family = sockopt::socket_domain(fd);
     let any = match family {
@@ -294,7 +294,7 @@ mod tests {
         assert!(check(fresh.as_fd()), "it is still bound to {port}");
         listen(&fresh, 1).expect("it listens");
         assert!(!check(fresh.as_fd()));
-        // An accepted connection, alive and then reset: the name of the listener's port stays.
+        // An accepted connection that was reset: the name of the listener's port stays.
         let client = TcpStream::connect(port).expect("a connection");
         let accepted = rustix::net::accept(&fresh).expect("it is there");
         assert!(!check(accepted.as_fd()));
@@ -304,7 +304,7 @@ mod tests {
         let _ = rustix::io::read(&accepted, &mut [0; 1]);
         let examined = examine(accepted.as_fd()).expect("a socket");
         assert!(examined.is_none_or(|socket| !is_bound_only(accepted.as_fd(), &socket)));
-        // Connected once, in vain.
+        // A failed connect.
         let closed = bound("127.0.0.1:0");
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         assert!(connect(&closed, &nobody).is_err());

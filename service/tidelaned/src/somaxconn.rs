@@ -1,21 +1,21 @@
-//! The longest accept queue that the administrator allows (net.core.somaxconn).
+//! The limit of accept queues that the administrator sets (net.core.somaxconn).
 
 use crate::sysctl::Sysctl;
 
-/// Linux's initial value.
+/// Default of Linux.
 const DEFAULT: u32 = 4096;
 
-/// The setting of the network namespace in which it was opened, as it is now.
+/// The present setting of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct SomaxConn(Sysctl);
 
 impl SomaxConn {
-    /// The value of the calling thread's namespace.
+    /// Opens the setting of the calling thread's namespace.
     pub fn open() -> Self {
         Self(Sysctl::open("/proc/sys/net/core/somaxconn"))
     }
 
-    /// The backlog that `listen` gets for the one that it asks for, as from the kernel.
+    /// Returns the effective backlog of a `listen`, as in the kernel.
     pub fn clamp(&self, backlog: u32) -> u32 {
         let limit = self.0.read(|text| text.parse().ok());
         backlog.min(limit.unwrap_or(DEFAULT))

@@ -1,8 +1,8 @@
-//! The kernel's settings (sysctls) that decide about sources of IPv4 packets.
+//! The kernel's settings (sysctls) for source checks of IPv4 packets.
 //!
-//! Most changes of them are not announced, so the control thread reads them again from time to
-//! time. The files stay open: they go on to tell the settings of the interface and the network
-//! namespace in which they were opened, and reading them needs no rights.
+//! Most changes of them are not announced, so the control thread reads them at intervals. The files
+//! stay open: they refer to the interface and the network namespace in which they were opened, and
+//! reading them needs no rights.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -10,10 +10,10 @@ use tidelane_host::{ReversePathFilter, SourceChecks};
 
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 
-/// One setting: that of all interfaces, and that of the served one.
+/// A setting: its value for all interfaces, and for the served one.
 struct Setting {
     files: [Option<File>; 2],
-    /// The values that were read last.
+    /// The values at the last read.
     values: [u8; 2],
 }
 
@@ -28,7 +28,7 @@ impl Setting {
         setting
     }
 
-    /// A value that cannot be read stays as it was.
+    /// Reads the values. A value that cannot be read keeps its last one.
     fn read_again(&mut self) {
         for (file, value) in self.files.iter().zip(&mut self.values) {
             let read = file.as_ref().and_then(read_number);
@@ -36,7 +36,7 @@ impl Setting {
         }
     }
 
-    /// The greater of the two, as the kernel combines the settings that are read here.
+    /// Returns the larger value, as the kernel combines these settings.
     fn value(&self) -> u8 {
         let [all, interface] = self.values;
         all.max(interface)
@@ -58,7 +58,7 @@ pub struct SourceSettings {
 }
 
 impl SourceSettings {
-    /// The settings of `interface` in the network namespace of this thread.
+    /// Opens the settings of `interface` in the network namespace of this thread.
     pub fn open(interface: &str) -> Self {
         let setting = |name| Setting::open(interface, name);
         Self {
@@ -68,7 +68,7 @@ impl SourceSettings {
         }
     }
 
-    /// Reads them again. Returns true if one is different.
+    /// Reads the settings again. Returns true if one has changed.
     pub fn read_again(&mut self) -> bool {
         let before = self.checks();
         self.rp_filter.read_again();
@@ -77,7 +77,7 @@ impl SourceSettings {
         self.checks() != before
     }
 
-    /// Their meaning.
+    /// Returns the source checks.
     pub fn checks(&self) -> SourceChecks {
         let reverse_path = match self.rp_filter.value() {
             0 => ReversePathFilter::Off,

@@ -1,28 +1,28 @@
-//! The few system calls that no safe wrapper has: scheduling classes, signals.
+//! System calls without a safe wrapper: scheduling classes, signals, socket options.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// In the normal class the thread does what interrupts do for the kernel's stack: it must not wait
-/// behind the programs that it serves. It sleeps when there is nothing to do.
+/// Niceness in the normal class, in which the thread works as interrupts do for the kernel's stack:
+/// it must not wait behind the programs that it serves. It sleeps when it is idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Runs whenever nothing else on its CPU wants to: spinning costs the programs nothing.
+    /// Runs only while its CPU is otherwise idle, so that spinning takes no time from programs.
     Idle,
-    /// Takes its share like everyone else.
+    /// Has a share of the CPU.
     Normal,
 }
 
-/// Allocations from this length on are mappings of their own, which go back to the system at once
-/// when they are freed. Without the call glibc raises the length as it meets such allocations.
+/// Size from which on allocations are separate mappings, which return to the system when they are
+/// freed. Without this setting glibc raises the size over time.
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
-/// Has freed memory go back to the system: what many connections needed is not kept.
+/// Makes freed memory return to the system, so that memory for many connections is not kept.
 pub fn give_memory_back() {
     // SAFETY: no pointers. A refusal costs memory.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
@@ -46,12 +46,13 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     }
 }
 
-/// An option of a TCP socket in the first bytes of `into`: so many.
+/// Reads an option of a TCP socket into `into`. Returns its length.
 pub fn tcp_option(fd: BorrowedFd<'_>, name: libc::c_int, into: &mut [u8]) -> io::Result<usize> {
     socket_option(fd, libc::IPPROTO_TCP, name, into)
 }
 
-/// The index of the interface that a socket is restricted to (SO_BINDTOIFINDEX, Linux 5.1), or 0.
+/// Returns the index of the interface to which a socket is bound (SO_BINDTOIFINDEX, Linux 5.1), or
+/// 0.
 pub fn bound_interface(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut ifindex = [0; 4];
     match socket_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &mut ifindex)? {
@@ -85,7 +86,7 @@ pub enum Forked {
     Child,
 }
 
-/// Makes a copy of this process, which has one thread.
+/// Forks this process, which has one thread.
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: the process has no other thread, whose locks the copy would inherit locked.
     match unsafe { libc::fork() } {
@@ -95,8 +96,8 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Closes every descriptor but standard input, output and error, and these. Whoever owns another
-/// one in this process must not use or close it any more.
+/// Closes every descriptor except standard input, output and error, and these. Owners of other
+/// descriptors in this process must not use or close them any more.
 pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).collect();
     kept.sort_unstable();
@@ -114,15 +115,15 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the session and the process group, whose signals are for the service, and takes a name.
+/// Leaves the session and the process group, whose signals are for the service, and sets a name.
 pub fn leave_session(name: &str) {
-    // Neither can fail in a process that was just made by `fork`.
+    // Neither can fail in a process that was just forked.
     let _ = rustix::process::setsid();
     let name = std::ffi::CString::new(name).unwrap_or_default();
     let _ = rustix::thread::set_name(&name);
 }
 
-/// What `socket` sends leaves by the interface of this name (SO_BINDTODEVICE).
+/// Makes the packets of `socket` leave by the interface of this name (SO_BINDTODEVICE).
 pub fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
     let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
@@ -135,13 +136,13 @@ pub fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
 }
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The signal of [`interrupt`]. Its default is to be ignored, so that it may come before its
-/// handler is set.
+/// The signal of [`interrupt`]. It is ignored by default, so that it may arrive before its handler
+/// is set.
 const INTERRUPT: libc::c_int = libc::SIGURG;
 
 extern "C" fn on_interrupt(_: libc::c_int) {}
@@ -162,7 +163,7 @@ pub fn allow_interrupts() -> io::Result<()> {
     }
 }
 
-/// Interrupts the blocking system call, if any, of thread `tid` of this process.
+/// Interrupts a blocking system call of thread `tid` of this process, if it is in one.
 pub fn interrupt(tid: i32) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: no pointers. The thread may be gone: then the call fails, which is as well.
@@ -172,15 +173,15 @@ pub fn interrupt(tid: i32) {
 /// A signal's request to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGHUP: to read its configuration again.
+    /// SIGHUP: read the configuration again.
     Reload,
-    /// SIGINT, SIGTERM: to end.
+    /// SIGINT, SIGTERM: end.
     End,
 }
 
-/// The next signal that came to the descriptor of [`block_signals`].
+/// Returns the next signal from the descriptor of [`block_signals`].
 pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
-    // Begins with the number: `struct signalfd_siginfo`.
+    // `struct signalfd_siginfo` begins with the signal number.
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
     let read = rustix::io::read(signals, &mut info).ok()?;
     let [a, b, c, d, ..] = info;
@@ -191,8 +192,8 @@ pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
     }
 }
 
-/// Blocks SIGHUP, SIGINT and SIGTERM in this thread and those that it starts; the descriptor
-/// becomes readable when one comes.
+/// Blocks SIGHUP, SIGINT and SIGTERM in this thread and those that it starts. Returns a descriptor
+/// that becomes readable when one arrives.
 pub fn block_signals() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is live and writable; sigemptyset initialises it before it is used.
@@ -213,8 +214,8 @@ pub fn block_signals() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The network namespace of any socket, as a descriptor of the namespace (`ioctl` SIOCGSKNS, Linux
-/// 4.9). The caller needs CAP_NET_ADMIN in the user namespace that owns it.
+/// Returns the network namespace of any socket as a descriptor (`ioctl` SIOCGSKNS, Linux 4.9). The
+/// caller needs CAP_NET_ADMIN in the user namespace that owns it.
 pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument and keeps nothing.
     let fd = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGSKNS as _) };
@@ -225,7 +226,7 @@ pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A descriptor of the process at the other end of a unix socket, as it was when it connected
+/// Returns a pidfd of the process at the other end of a unix socket at the time of its connect
 /// (SO_PEERPIDFD, Linux 6.5). ENOPROTOOPT on older kernels.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
@@ -257,10 +258,10 @@ pub fn has_peer_pidfd() -> bool {
     pair.is_ok_and(|(one, _other)| peer_pidfd(one.as_fd()).is_ok())
 }
 
-/// The supplementary groups of the process at the other end of a unix socket, as they were when it
-/// connected (SO_PEERGROUPS, Linux 4.13).
+/// Returns the supplementary groups of the process at the other end of a unix socket at the time of
+/// its connect (SO_PEERGROUPS, Linux 4.13).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    /// NGROUPS_MAX of Linux.
+    /// NGROUPS_MAX in Linux.
     const GROUPS_MAX: usize = 65_536;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
     let mut groups: Vec<libc::gid_t> = vec![0; 32];
@@ -283,9 +284,9 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Process, user and group at the other end of a unix socket, as they were when it connected
-/// (SO_PEERCRED). The process id is zero where the process is not visible in the caller's PID
-/// namespace, for which no safe wrapper has a value.
+/// Returns process, user and group at the other end of a unix socket at the time of its connect
+/// (SO_PEERCRED). The process id is zero if the process is invisible in the caller's PID namespace;
+/// safe wrappers cannot represent this.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,

@@ -1,9 +1,9 @@
-//! A setting of the kernel, in a file of `/proc/sys` that stays open: what is read of it at each
-//! registration costs one call, not the five of opening the file anew.
+//! A kernel setting, whose file in `/proc/sys` stays open: a read at each registration costs one
+//! call, not the five of opening the file again.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// The longest text of a setting that is read: a list of all congestion controls.
+/// Limit of a setting's text: a list of all congestion controls.
 const TEXT_MAX: usize = 4096;
 
 /// A setting of the network namespace in which it was opened.
@@ -11,13 +11,13 @@ const TEXT_MAX: usize = 4096;
 pub struct Sysctl(Option<File>);
 
 impl Sysctl {
-    /// The setting of the calling thread's namespace in the file `path`.
+    /// Opens the setting in the file `path`, of the calling thread's namespace.
     pub fn open(path: &str) -> Self {
         Self(File::open(path).ok())
     }
 
-    /// Reads the setting as it is now, and parses its text with `read`. `None` if the text cannot
-    /// be read.
+    /// Reads the present setting, and parses its text with `read`. `None` if the text cannot be
+    /// read.
     pub fn read<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut text = [0; TEXT_MAX];
         let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;

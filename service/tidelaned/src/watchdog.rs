@@ -1,10 +1,9 @@
 //! Watchdogs: a core that is starved gets precedence, and a thread that hangs ends the service.
 //!
-//! A thread hangs if it has work, makes no progress, and is not just waiting for a CPU: it runs in
-//! a circle, or a call does not return. Nobody else can do its work. The service then leaves all
-//! frames to the kernel and ends. What a watchdog cannot see, since it is stopped with the rest of
-//! the process, the demux sees: see [`tidelane_steering::Heartbeats`] and
-//! `docs/design/watchdog.md`.
+//! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
+//! a call does not return. No other thread can do its work, so the service leaves all frames to the
+//! kernel and ends. If the whole process is stopped, and its watchdogs with it, the demux detects
+//! this: see [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
 
 use std::{
     fs, io,
@@ -20,30 +19,30 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{core, sys};
 
-/// A core that has had work for so long, and made no step, hangs.
+/// Time without a step after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
-/// The control thread may wait for what it asked the cores and the kernel.
+/// The same for the control thread, which may wait for the cores and the kernel.
 const CONTROL_HUNG: Duration = Duration::from_millis(30_000);
-/// The control thread is looked at this often.
+/// Interval of checks of the control thread.
 const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
-/// A core writes its time at most this often: a line that the demux reads stays in its cache.
+/// Shortest interval between writes of a core's time, so that the line stays in the demux' cache.
 const BEAT_INTERVAL: Duration = Duration::from_millis(1);
-/// A watchdog that was late does not know how the time was spent beyond so many of its intervals.
+/// Limit of counted intervals of a late watchdog, which does not know how the time was spent.
 const LATE_MAX: u32 = 2;
 
-/// Signs of life of one core, on all of its queues.
+/// The heartbeats of one core, on all of its queues.
 pub struct Pulse {
     queues: Vec<Heartbeat>,
     last: Option<Instant>,
 }
 
 impl Pulse {
-    /// Of a core that has these queues.
+    /// Makes the heartbeats of a core with these queues.
     pub fn new(queues: Vec<Heartbeat>) -> Self {
         Self { queues, last: None }
     }
 
-    /// The core made a step.
+    /// Records a step of the core.
     pub fn beat(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now - last < BEAT_INTERVAL) {
             return;
@@ -54,7 +53,7 @@ impl Pulse {
         }
     }
 
-    /// The core is about to sleep until a frame, or something else, wakes it.
+    /// Announces that the core sleeps until a frame or another event wakes it.
     pub fn sleep(&mut self) {
         self.last = None;
         for queue in &self.queues {
@@ -63,17 +62,17 @@ impl Pulse {
     }
 }
 
-/// How long a thread has hung.
+/// The time for which a thread has hung.
 pub struct Suspicion {
     /// The thread; zero before it has started.
     thread: i32,
-    /// The time of its progress that the scheduler does not explain.
+    /// The time without progress that the scheduler does not explain.
     silent: Duration,
     ran_ns: u64,
 }
 
 impl Suspicion {
-    /// None yet.
+    /// Starts without suspicion.
     pub fn of(thread: i32) -> Self {
         Self {
             thread,
@@ -82,7 +81,7 @@ impl Suspicion {
         }
     }
 
-    /// Another `interval` went by without progress. Returns how long the thread has hung.
+    /// Adds an `interval` without progress. Returns the time for which the thread has hung.
     pub fn grow(&mut self, interval: Duration) -> Duration {
         let time = ThreadTime::of(self.thread);
         let starved = time.as_ref().is_ok_and(|time| {
@@ -99,11 +98,11 @@ impl Suspicion {
     }
 }
 
-/// The scheduler's state of a thread of this process.
+/// The scheduler's data about a thread of this process.
 #[derive(Debug)]
 struct ThreadTime {
     ran_ns: u64,
-    /// The thread runs, or waits for a CPU.
+    /// True if the thread runs, or waits for a CPU.
     is_runnable: bool,
 }
 
@@ -114,7 +113,7 @@ impl ThreadTime {
         Self::parse(&times, &stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// From `schedstat`, which begins with the time run, and `stat`, where the state comes after
+    /// Parses `schedstat`, which begins with the time run, and `stat`, in which the state follows
     /// the name in parentheses.
     fn parse(times: &str, stat: &str) -> Option<Self> {
         let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
@@ -125,13 +124,13 @@ impl ThreadTime {
     }
 }
 
-/// The time between two looks, as far as the watchdog can answer for it.
+/// Returns the time between two checks, limited to the part that the watchdog can judge.
 pub fn answerable(since: Instant, now: Instant, interval: StdDuration) -> Duration {
     let most = Duration((interval * LATE_MAX).as_nanos() as u64);
     (now - since).min(most)
 }
 
-/// Returns true if a core that was silent for so long hangs.
+/// Returns true if a core without progress for this time hangs.
 pub fn is_hung(silent: Duration) -> bool {
     silent >= CORE_HUNG
 }
@@ -144,7 +143,7 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
         "tidelaned: {who} has made no progress for {ms} ms; the kernel gets its packets, and the \
          service ends\n"
     );
-    // Not through the library's standard error: the thread that hangs may hold its lock.
+    // Not through the library's standard error, whose lock the hanging thread may hold.
     let _ = rustix::io::write(io::stderr(), line.as_bytes());
     std::process::abort();
 }
@@ -152,19 +151,19 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
 /// The control thread's progress, for its watchdog.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Since when it has been doing it; zero while it waits for something to do.
+    /// Time from which on it has been working; zero while it waits for work.
     busy_since: AtomicU64,
     thread: std::sync::atomic::AtomicI32,
 }
 
 impl Progress {
-    /// The calling thread has something to do.
+    /// Marks the start of a turn of the calling thread.
     pub fn begin(&self) {
         self.thread.store(sys::thread_id(), Ordering::Relaxed);
         self.busy_since.store(core::now().0, Ordering::Release);
     }
 
-    /// The turn is over.
+    /// Marks the end of the turn.
     pub fn end(&self) {
         self.busy_since.store(0, Ordering::Release);
     }
@@ -244,7 +243,7 @@ mod tests {
         for looks in 1..=3 {
             assert_eq!(waiting.grow(spent), Duration(spent.0 * looks));
         }
-        // However busy this machine is, it runs at some time.
+        // However busy this machine is, the thread runs at some time.
         let mut circling = Suspicion::of(circling);
         let mut silent = Duration(0);
         for _ in 0..1000 {
@@ -255,7 +254,7 @@ mod tests {
             }
         }
         assert!(silent > Duration(0));
-        // A look that comes so soon that it cannot have run for half of the time: it waits.
+        // The check comes so soon that the thread cannot have run for half of the time: it waits.
         let before = circling.grow(Duration(0));
         assert_eq!(circling.grow(Duration(3_600_000_000_000)), before);
     }

@@ -196,7 +196,7 @@ impl BufferAllocator {
 
     /// Returns a block from [`lend`](Self::lend) whose pages were released. Returns false like
     /// `free`.
-    pub fn take_back(&mut self, block: StreamBuffer) -> bool {
+    pub fn restore(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;
         };

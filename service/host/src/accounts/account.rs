@@ -1,4 +1,4 @@
-//! A user's page in a ledger.
+//! A user's account in a ledger.
 
 use std::{
     fmt,
@@ -12,19 +12,19 @@ use tidelane_abi::not_accelerated;
 
 use super::{Charge, Resource, User, UserId, ledger::Pools};
 
-/// A user did not get something: their fault, not the service's.
+/// A refused request, caused by the user's limit or share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Whose limit it is.
+    /// The user.
     pub user: UserId,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// How much they may have: their limit, or less where others left less.
+    /// The most that the user may have at present: the limit, or less if other users hold much.
     pub limit: u64,
 }
 
 impl Refused {
-    /// Why a socket stays with the kernel: one of [`not_accelerated`].
+    /// Returns the reason for which a socket stays with the kernel, one of [`not_accelerated`].
     pub fn reason(&self) -> u32 {
         not_accelerated::limit(self.resource.code())
     }
@@ -60,22 +60,23 @@ impl Account {
         }
     }
 
-    /// Whose it is.
+    /// Returns the user of the account.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
 
-    /// Returns true if it is this user's: not that of one before with the same number.
+    /// Returns true if the account belongs to this user, and not to an earlier one with the same
+    /// number.
     pub(super) fn is_of(&self, user: &Arc<User>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
 
-    /// Units that the user has here.
+    /// Returns the units that the user has here.
     pub fn used(&self, resource: Resource) -> u64 {
         self.used[resource.index()].load(Relaxed)
     }
 
-    /// Gives the user `units` of a resource, for as long as the charge lives.
+    /// Charges the user `units` of a resource until the charge is dropped.
     pub fn charge(self: &Arc<Self>, resource: Resource, units: u64) -> Result<Charge, Refused> {
         match self.add(resource, units) {
             Ok(()) => Ok(Charge::new(self.clone(), resource, units)),
@@ -90,12 +91,12 @@ impl Account {
         }
     }
 
-    /// Returns true if the user could have one more now. A refusal is counted as such.
+    /// Returns true if the user could have one more now. Counts a refusal.
     pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
         self.charge(resource, 1).is_ok()
     }
 
-    /// Adds to what the user has here; else, how much they may have.
+    /// Adds to the user's units here. On failure, returns the most that the user may have.
     pub(super) fn add(&self, resource: Resource, units: u64) -> Result<(), u64> {
         if !self.user.add(resource, units) {
             return Err(self.user.limit(resource));
@@ -111,7 +112,7 @@ impl Account {
         Err(held.saturating_sub(units))
     }
 
-    /// Takes off what the user has here.
+    /// Subtracts from the user's units here.
     pub(super) fn take_off(&self, resource: Resource, units: u64) {
         self.pools.take_off(resource, units);
         self.used[resource.index()].fetch_sub(units, Relaxed);

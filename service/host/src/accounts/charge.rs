@@ -1,10 +1,10 @@
-//! Charges: units that a user has taken, each owned by the object that they were taken for.
+//! Charges: units that a user has taken, each owned by the object that needs them.
 
 use std::sync::Arc;
 
 use super::{Account, Refused, Resource};
 
-/// Units of a resource that a user has. They go back when it is dropped.
+/// Units of a resource that a user has taken. Dropping the charge returns them.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -21,24 +21,24 @@ impl Charge {
         }
     }
 
-    /// Whose it is.
+    /// Returns the account.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// How many units it is.
+    /// Returns the number of units.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Makes it `units` more; refused, it stays as it is.
+    /// Adds `units`. After a refusal the charge is unchanged.
     pub fn grow(&mut self, units: u64) -> Result<(), Refused> {
         let mut more = self.account.charge(self.resource, units)?;
         self.units += std::mem::take(&mut more.units);
         Ok(())
     }
 
-    /// Takes over what the same user was charged of the same resource; any other charge comes back.
+    /// Adds a charge of the same user for the same resource; returns any other charge.
     pub fn absorb(&mut self, mut other: Charge) -> Result<(), Charge> {
         let same = Arc::ptr_eq(&self.account, &other.account) && self.resource == other.resource;
         if !same {
@@ -48,7 +48,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives `units` of it back, or all if it is less.
+    /// Returns `units` of the charge, or all if there are fewer.
     pub fn shrink(&mut self, units: u64) {
         let units = units.min(self.units);
         self.units -= units;

@@ -10,7 +10,7 @@ use std::{
 
 use super::{Account, Resource, User, UserId, Weight};
 
-/// Everybody's part of a pool.
+/// Usage and capacity of one pool.
 #[derive(Debug)]
 struct Pool {
     capacity: AtomicU64,
@@ -22,8 +22,8 @@ struct Pool {
 pub(super) struct Pools([Pool; Resource::COUNT]);
 
 impl Pools {
-    /// Adds to what is used, for somebody of `weight` who holds `held` with it. False, and nothing
-    /// is added, if that is more than they may.
+    /// Adds to the usage for a user of `weight`, who then holds `held`. Returns false and adds
+    /// nothing if that exceeds the user's share.
     pub(super) fn add(
         &self,
         resource: Resource,
@@ -41,7 +41,7 @@ impl Pools {
         allowed
     }
 
-    /// Takes off what is used.
+    /// Subtracts from the usage.
     pub(super) fn take_off(&self, resource: Resource, units: u64) {
         self.0[resource.index()].used.fetch_sub(units, Relaxed);
     }
@@ -68,20 +68,20 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// So much of a resource is here for everybody. Without this it is unlimited.
+    /// Sets the capacity of a pool. A pool without capacity is unlimited.
     pub fn set_capacity(&self, resource: Resource, capacity: u64) {
         self.pools.0[resource.index()]
             .capacity
             .store(capacity, Relaxed);
     }
 
-    /// Units of a resource that all users have here.
+    /// Returns the units of a resource that all users have here.
     pub fn used(&self, resource: Resource) -> u64 {
         self.pools.0[resource.index()].used.load(Relaxed)
     }
 
-    /// The account of `user` here, opened if there is none. It is closed with the last that holds
-    /// it, charges among them.
+    /// Returns the account of `user`, and opens it if there is none. It is closed when the last
+    /// owner, such as a charge, drops it.
     pub fn account(&mut self, user: &Arc<User>) -> Arc<Account> {
         let known = self.accounts.get(&user.id()).and_then(Weak::upgrade);
         if let Some(account) = known.filter(|account| account.is_of(user)) {

@@ -1,8 +1,8 @@
-//! The things that are counted.
+//! The resources that are counted.
 
 macro_rules! resources {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
-        /// Something of which the service has a bounded amount.
+        /// A bounded resource of the service.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Resource {
@@ -10,10 +10,10 @@ macro_rules! resources {
         }
 
         impl Resource {
-            /// All of them.
+            /// All resources.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Its name in the configuration and in reasons.
+            /// Returns the name in the configuration and in reasons.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -24,11 +24,11 @@ macro_rules! resources {
 }
 
 resources! {
-    /// Connections to the registration socket, of programs and of whoever did not register (yet).
+    /// Connections to the registration socket, registered or not.
     Registrations = "registrations",
     /// Registered programs, each with memory that it shares with the service.
     Programs = "programs",
-    /// Contexts of programs: a pair of rings on each core, which each step looks at.
+    /// Contexts of programs: a pair of rings on each core, which each step reads.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",
@@ -38,12 +38,12 @@ resources! {
     Descriptors = "descriptors",
     /// Connections in any state but TIME-WAIT.
     Connections = "connections",
-    /// Connections from listeners whose handshake has not ended; beyond them, SYN cookies.
+    /// Connections of listeners in SYN-RECEIVED; beyond the limit, SYN cookies.
     HalfOpen = "half_open",
     /// Active opens that wait for a neighbour or a port.
     ParkedOpens = "parked_opens",
-    /// Pairs of a connection and a process that holds it, after fork, or of a listener and a
-    /// context that takes its connections.
+    /// Pairs of a connection and a process that holds it after fork, and pairs of a listener and a
+    /// context that accepts from it.
     Holds = "holds",
     /// Bytes of stream buffers.
     StreamBytes = "stream_bytes",
@@ -54,26 +54,26 @@ resources! {
 }
 
 impl Resource {
-    /// How many there are.
+    /// The number of resources.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its place in a table of all.
+    /// Returns the index in a table of all resources.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The resource with this name.
+    /// Returns the resource with this name.
     pub fn named(name: &str) -> Option<Self> {
         let mut all = Self::ALL.iter().copied();
         all.find(|resource| resource.name() == name)
     }
 
-    /// The number by which programs and the service name it to each other; zero is none.
+    /// Returns the number in messages between programs and service; zero means none.
     pub const fn code(self) -> u32 {
         self as u32 + 1
     }
 
-    /// The resource with this number.
+    /// Returns the resource with this number.
     pub fn from_code(code: u32) -> Option<Self> {
         let index = usize::try_from(code.checked_sub(1)?).ok()?;
         Self::ALL.get(index).copied()

@@ -107,7 +107,7 @@ fn an_account_lives_as_long_as_somebody_has_it() {
     let charge = ledger.account(&user).charge(SOME, 1).unwrap();
     assert!(Arc::ptr_eq(charge.account(), &ledger.account(&user)));
     drop(charge);
-    // One with the same number later is somebody else.
+    // A later account with the same number belongs to another user.
     let other = self::user(7);
     let held = ledger.account(&user);
     assert!(Arc::ptr_eq(ledger.account(&other).user(), &other));

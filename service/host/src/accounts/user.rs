@@ -1,4 +1,4 @@
-//! A user of the service, wherever they use it.
+//! A user of the service, over all cores and the control plane.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,22 +13,22 @@ impl UserId {
     pub const ROOT: Self = Self(0);
 }
 
-/// An eighth of each pool is root's: however many users there are, root finds it.
+/// Part of each pool that is reserved for root: an eighth.
 const ROOT_PART: u64 = 8;
 
-/// How much of a pool a user may hold.
+/// The share of a pool that a user may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// As much as is free of what is not kept for root.
+    /// As much as is free, not counting the part reserved for root.
     User,
-    /// Seven times as much as is free: seven eighths of a pool if alone.
+    /// Seven times as much as is free: seven eighths of a pool if root is alone.
     Root,
-    /// Whatever there is.
+    /// The whole pool.
     Unlimited,
 }
 
 impl Weight {
-    /// Returns true if a user of this weight may hold `held` where `free` of `capacity` is left.
+    /// Returns true if a user of this weight may hold `held` when `free` of `capacity` is left.
     pub(super) fn allows(self, held: u64, free: u64, capacity: u64) -> bool {
         match self {
             Self::User => held <= free.saturating_sub(capacity / ROOT_PART),
@@ -49,13 +49,13 @@ struct Total {
 /// A user's units of one resource and their limit, for listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
     /// Units held now.
     pub used: u64,
-    /// Units at most; `u64::MAX` is no limit.
+    /// Limit; `u64::MAX` means no limit.
     pub limit: u64,
-    /// Times that the user did not get it.
+    /// Number of refusals.
     pub refused: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user without limits so far.
+    /// Returns a user without limits.
     pub fn new(id: UserId, weight: Weight) -> Self {
         let total = |_| Total {
             used: AtomicU64::new(0),
@@ -82,37 +82,37 @@ impl User {
         }
     }
 
-    /// Somebody who may have whatever there is: for programs whose driver keeps no accounts.
+    /// Returns a user without limits or shares, for programs whose driver keeps no accounts.
     pub fn unlimited() -> Self {
         Self::new(UserId::ROOT, Weight::Unlimited)
     }
 
-    /// Their number.
+    /// Returns the user's number.
     pub fn id(&self) -> UserId {
         self.id
     }
 
-    /// Their weight.
+    /// Returns the user's weight.
     pub fn weight(&self) -> Weight {
         self.weight
     }
 
-    /// From now on they may have this much; what they have beyond it stays theirs.
+    /// Sets a limit. Units beyond it that the user has already stay.
     pub fn set_limit(&self, resource: Resource, limit: u64) {
         self.total(resource).limit.store(limit, Relaxed);
     }
 
-    /// Their limit.
+    /// Returns the user's limit.
     pub fn limit(&self, resource: Resource) -> u64 {
         self.total(resource).limit.load(Relaxed)
     }
 
-    /// Units that the user has.
+    /// Returns the units that the user has.
     pub fn used(&self, resource: Resource) -> u64 {
         self.total(resource).used.load(Relaxed)
     }
 
-    /// Units that the user has, may have and was refused, of every resource.
+    /// Returns usage, limit and refusals of every resource.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
         Resource::ALL.iter().map(|resource| {
             let total = self.total(*resource);
@@ -125,12 +125,12 @@ impl User {
         })
     }
 
-    /// Counts that they did not get something.
+    /// Counts a refusal.
     pub fn note_refused(&self, resource: Resource) {
         self.total(resource).refused.fetch_add(1, Relaxed);
     }
 
-    /// Adds to what they have. False, and nothing is added, if that is beyond their limit.
+    /// Adds to the user's units. Returns false and adds nothing if that exceeds the limit.
     pub(super) fn add(&self, resource: Resource, units: u64) -> bool {
         let total = self.total(resource);
         let used = total.used.fetch_add(units, Relaxed).saturating_add(units);
@@ -141,7 +141,7 @@ impl User {
         true
     }
 
-    /// Takes off what they have.
+    /// Subtracts from the user's units.
     pub(super) fn take_off(&self, resource: Resource, units: u64) {
         self.total(resource).used.fetch_sub(units, Relaxed);
     }

@@ -84,7 +84,7 @@ fn martians_are_refused() {
             ("127.0.0.1", MARTIAN),
             ("127.9.9.9", MARTIAN),
             ("10.0.0.1", MARTIAN),
-            // An address of another interface is the host's as well.
+            // An address of another interface belongs to the host, too.
             ("192.168.7.1", MARTIAN),
             ("10.0.0.255", MARTIAN),
             ("192.168.7.255", MARTIAN),
@@ -135,7 +135,7 @@ fn settings_that_admit_own_addresses_still_bring_them_no_answer() {
     let own = ["127.0.0.1", "10.0.0.1", "192.168.7.1"];
     verdicts(checks, &own.map(|source| (source, NO_ROUTE)));
     assert_eq!(policy(checks).check_source(address("10.0.0.1")), Ok(()));
-    // IPv6 has no such settings.
+    // These settings do not exist for IPv6.
     verdicts(checks, &[("::1", MARTIAN)]);
 }
 
@@ -153,7 +153,7 @@ fn tables_are_asked_in_order_and_within_one_the_longest_prefix_counts() {
     assert_eq!(policy.way_to(address("10.0.0.255")), Some(Way::Broadcast));
     assert_eq!(policy.way_to(address("10.0.0.8")), Some(Way::Out));
     assert_eq!(policy.way_to(address("fd00::8")), Some(Way::Out));
-    // The default route is IPv4's.
+    // The default route is of IPv4 only.
     assert_eq!(policy.way_to(address("2001:db8::1")), None);
     assert_eq!(IngressPolicy::default().way_to(address("10.0.0.8")), None);
 }

@@ -1,4 +1,4 @@
-//! Each condition, their order, and what is counted.
+//! Tests of each condition, their order, and the counts.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn owner() -> Credentials {
     }
 }
 
-/// Port 80 of this host, for 10.77.0.2.
+/// Returns a connection from 10.77.0.2 to port 80 of this host.
 fn incoming(owner: &Credentials) -> Opening<'_> {
     Opening {
         direction: Direction::In,

@@ -1,4 +1,4 @@
-//! A connection moves from the memory of one program to another's.
+//! The move of a connection from the memory of one program to that of another one.
 
 use std::{ops::Range, sync::Arc};
 
@@ -10,61 +10,61 @@ use tidelane_time::Instant;
 use super::Holder;
 use crate::{
     Host, ProgramId,
-    binding::{Binding, SlotUse, Stub},
+    binding::{Binding, FormerSlot, SlotUse},
     carry::Lying,
     memory::Buffers,
     slots::{self, Publication, Resumption},
 };
 
-/// Flags that stay with the connection.
+/// Flags that move with the connection.
 const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
 /// The flag of a slot whose connection another program has.
 const AWAY: u32 = service_flags::ELSEWHERE;
 
-/// A program wants a connection that it holds and does not have.
+/// A program's request for a connection that it holds and does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     /// The connection's number.
     pub connection: u64,
     /// Context of the program for its events.
     pub context: u32,
-    /// Word of a send buffer for what is not acknowledged; 0 for none.
+    /// Word of a send buffer for unacknowledged data; 0 for none.
     pub tx_buffer: BufferWord,
 }
 
-/// Where it is now.
+/// The new place of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Slot of the program that took it.
     pub slot: u32,
     /// The slot's generation.
     pub generation: u32,
-    /// The kernel socket of the listener that it came to, while there is one.
+    /// The kernel socket of the listener that accepted it, while the listener exists.
     pub listener: Option<u64>,
 }
 
-/// Why it was not taken.
+/// The reason for which a connection was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// The program does not hold it, or has it already.
+    /// The program does not hold it, or already has it.
     NotHeld,
-    /// The program that has it is moving bytes of it.
+    /// The program that has it is transferring data.
     Busy,
-    /// The send buffer must hold so many bytes.
+    /// The send buffer must hold this many bytes.
     Buffer(u32),
-    /// No slot or no memory.
+    /// There is no slot or no memory.
     Limit,
 }
 
-/// Stream positions of the bytes that go with a connection.
+/// Stream positions of the data that moves with a connection.
 struct Luggage {
-    /// Received, and not read.
+    /// Received and unread data.
     unread: Vec<Range<u32>>,
-    /// Written, and not acknowledged by the peer.
+    /// Unacknowledged data.
     unacked: Range<u32>,
 }
 
-/// Resources that a connection needs at its new place.
+/// The resources of a connection at its new place.
 struct Room {
     slot: u32,
     generation: u32,
@@ -95,7 +95,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// From here on the home moves no bytes; what it did before counts.
+    /// Stops transfers at the home. Earlier ones still count.
     fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
         self.change_flags(place, AWAY, 0);
         let Some(binding) = self.binding_at(place) else {
@@ -115,13 +115,13 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// The bytes that go with a connection.
+    /// Returns the data that moves with a connection.
     fn luggage(&mut self, place: (ProgramId, u32)) -> Result<Luggage, TakeError> {
         let program = self.io.programs.get_mut(place.0);
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
-                // The engine may be done with it, which is told at the end of this step.
+                // The engine may have ended the flow, which is published at the end of this step.
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
                 let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
@@ -138,7 +138,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Finds a slot and buffers at the new home, and copies the bytes there.
+    /// Allocates a slot and buffers at the new home, and copies the data.
     fn make_room(
         &mut self,
         id: ProgramId,
@@ -187,7 +187,7 @@ impl<P: PacketIo> Host<P> {
         Ok(program.region.clone())
     }
 
-    /// The connection goes on in `room`.
+    /// Moves the connection to `room`.
     fn move_to(
         &mut self,
         id: ProgramId,
@@ -207,27 +207,27 @@ impl<P: PacketIo> Host<P> {
         if let Some(binding) = self.binding_at(place) {
             old_context = binding.context;
             let old = old_region.as_ref().and_then(|region| region.slot(old_slot));
-            settle_in(binding, id, take, &room, old.map_or(0, slots::rx_read));
+            rebind(binding, id, take, &room, old.map_or(0, slots::rx_read));
         }
         self.change_slots(id, place, take, &room, old_region.as_deref());
         if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
             shared.place = (id, room.slot);
         }
-        // The slot from an earlier time that this program had it.
-        self.release_stub(take.connection, id);
-        self.leave_stub(place, take.connection, old_context);
-        self.settle(self.io.now, take.connection, false);
+        // Free the slot of an earlier time in which this program had it.
+        self.release_former_slot(take.connection, id);
+        self.keep_former_slot(place, take.connection, old_context);
+        self.apply_holders(self.io.now, take.connection, false);
         self.io.programs.remove_unused(home);
         taken
     }
 
-    /// The kernel socket of the listener that a connection came to.
+    /// Returns the kernel socket of the listener that accepted a connection.
     fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
         let listener = self.binding_at(place)?.listener?;
         Some(self.io.listeners.get(listener)?.key)
     }
 
-    /// Gives the old home's receive buffers back.
+    /// Frees the receive buffers of the old home.
     fn leave_buffers(&mut self, place: (ProgramId, u32)) {
         let Some(binding) = self.binding_at(place) else {
             return;
@@ -245,7 +245,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The old slot has nobody for the moment, the new one has the connection.
+    /// Detaches the old slot and attaches the connection to the new one.
     fn change_slots(
         &mut self,
         id: ProgramId,
@@ -270,7 +270,7 @@ impl<P: PacketIo> Host<P> {
                 if let Some(binding) = self.io.binding(flow) {
                     let publication = publish_at(binding, room, rx_head, tx_acked);
                     self.io.mark(flow);
-                    // A move is no news to those that waited before it.
+                    // A move does not notify earlier waiters.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
                         shared.published = Some(publication);
                     }
@@ -292,8 +292,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// The old slot becomes a stub if its program still holds the connection, else it is free.
-    fn leave_stub(&mut self, place: (ProgramId, u32), connection: u64, context: u32) {
+    /// Keeps the old slot reserved if its program still holds the connection, else frees it.
+    fn keep_former_slot(&mut self, place: (ProgramId, u32), connection: u64, context: u32) {
         let (home, old_slot) = place;
         let Some(shared) = self.shared.by_number.get_mut(&connection) else {
             return;
@@ -309,26 +309,26 @@ impl<P: PacketIo> Host<P> {
         let Some(view) = program.region.slot(old_slot) else {
             return;
         };
-        let stub = Stub {
+        let former = FormerSlot {
             connection,
             generation: slots::generation(view),
             context,
-            told: false,
+            notified: false,
         };
-        program.set_slot(old_slot, SlotUse::Elsewhere(stub));
-        shared.stubs.push((home, old_slot));
+        program.set_slot(old_slot, SlotUse::Elsewhere(former));
+        shared.former_slots.push((home, old_slot));
     }
 }
 
-/// Changes what a binding says of its home.
-fn settle_in(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_read: u32) {
-    // A flow that is over has nobody who checked how far the program read.
+/// Updates the home of a binding.
+fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_read: u32) {
+    // After the end of a flow, the position up to which the program read is unchecked.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
     if old_read.wrapping_sub(binding.rx_read) <= unread {
         binding.rx_read = old_read;
     }
     binding.home = id;
-    binding.seat = SlotHandle::new(room.region.clone(), room.slot);
+    binding.home_slot = SlotHandle::new(room.region.clone(), room.slot);
     binding.slot = room.slot;
     binding.generation = room.generation;
     binding.context = take.context;
@@ -340,7 +340,7 @@ fn settle_in(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old
     binding.announce = true;
 }
 
-/// Fills in the new slot.
+/// Writes the new slot.
 fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
     let resumption = Resumption {
         flags: binding.program_flags,

@@ -1,5 +1,5 @@
-//! Connections between their handshake and accept: what was acknowledged is kept until a program
-//! has room for it, and what ends before is forgotten.
+//! Connections between handshake and accept: acknowledged data is kept until a program has room for
+//! it, and connections that end before are removed.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -11,17 +11,17 @@ use crate::{
     stage::{Stage, listen, stranger},
 };
 
-/// Each connection's text.
+/// Data of each connection.
 const TEXT: [u8; 10] = *b"0123456789";
 
-/// A host, and a program that listens.
+/// Makes a host, and a program that listens.
 fn stage(rx_len: u64) -> (Stage, Program) {
     let mut stage = Stage::new();
     let program = listen(&mut stage.core.host, rx_len);
     (stage, program)
 }
 
-/// A reset would lose bytes that were acknowledged; the kernel keeps such a connection, too.
+/// A reset would lose acknowledged data; the kernel keeps such a connection, too.
 #[test]
 fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
     let (mut stage, program) = stage(16 << 10);
@@ -56,7 +56,7 @@ fn a_listener_is_reported_with_its_backlog() {
     assert_eq!((sockets[0].recv_q, sockets[0].send_q), (0, 16));
 }
 
-/// As with accept in the kernel, which says EMFILE and leaves the connection where it was.
+/// As in the kernel, where accept fails with EMFILE and leaves the connection in the queue.
 #[test]
 fn a_connection_for_which_there_is_no_slot_waits() {
     let (mut stage, program) = stage(1 << 20);
@@ -70,7 +70,7 @@ fn a_connection_for_which_there_is_no_slot_waits() {
     assert_eq!(acceptor.ports(), [5017]);
 }
 
-/// Before accept a connection takes no more than its program could ever have room for.
+/// Before accept a connection takes at most as much as its program could hold.
 #[test]
 fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
     let (mut stage, program) = stage(16 << 10);
@@ -90,7 +90,7 @@ fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
     assert!(text.chunks(1000).map(|part| part[0]).eq(0..4));
 }
 
-/// As in the kernel: accept gives it out, and reading says how it ended.
+/// As in the kernel: accept returns the connection, and a read returns its error.
 #[test]
 fn a_connection_that_ends_while_it_waits_is_handed_out() {
     let (mut stage, program) = stage(1 << 20);
@@ -106,7 +106,7 @@ fn a_connection_that_ends_while_it_waits_is_handed_out() {
     assert_eq!(half.cause.load(Acquire), close_cause::RESET);
 }
 
-/// A connection that no holder of the listener could ever take must not block it for good.
+/// A connection that no holder of the listener could ever take must not block the queue.
 #[test]
 fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
     let (mut stage, program) = stage(1 << 20);
@@ -120,9 +120,9 @@ fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
         assert!(stage.core.counter("drop_rx_buffer_full") == 0);
         stage.answers(stranger(1));
     }
-    let heir = listen(&mut stage.core.host, 16 << 10);
+    let successor = listen(&mut stage.core.host, 16 << 10);
     stage.core.host.remove_program(stage.now, program.0);
-    let mut acceptor = Acceptor::join(&mut stage, &heir);
+    let mut acceptor = Acceptor::join(&mut stage, &successor);
     stage.run();
     assert!(acceptor.ports().is_empty());
     assert_eq!(stage.core.host.usage(), (1, 0, 0));

@@ -1,4 +1,4 @@
-//! A program that takes connections.
+//! A program that accepts connections.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ use crate::{rig::Count, stage::Stage};
 
 pub type Program = (ProgramId, Arc<ProgramRegion>);
 
-/// The program's only thread.
+/// The single thread of a program.
 pub struct Acceptor {
     region: Arc<ProgramRegion>,
     requests: DataRequestProducer,
@@ -56,7 +56,7 @@ impl Acceptor {
         }
     }
 
-    /// Connections that were handed out since the last call: the peer's port, and the event.
+    /// Returns the connections assigned since the last call: the peer's port, and the event.
     pub fn accepted(&mut self) -> Vec<(u16, ControlEvent)> {
         let popped = std::iter::from_fn(|| self.events.pop().expect("a sound ring"));
         let events: Vec<ControlEvent> = popped.collect();
@@ -73,7 +73,7 @@ impl Acceptor {
         self.accepted().into_iter().map(|(port, _)| port).collect()
     }
 
-    /// Payload that the connection of `event` has received.
+    /// Returns the data that the connection of `event` has received.
     pub fn text(&self, event: &ControlEvent) -> Vec<u8> {
         text_in(&self.region, event.slot)
     }
@@ -92,7 +92,7 @@ impl Acceptor {
         self.advance(stage, event);
     }
 
-    /// Writes `text`, the first of the connection, likewise.
+    /// Writes `text`, the first data of the connection, without accepting it.
     pub fn write(&mut self, stage: &mut Stage, event: &ControlEvent, text: &[u8]) {
         let buffer = send_buffer(&self.region);
         assert!(buffer.write(self.region.region(), 0, text));
@@ -128,13 +128,13 @@ impl Acceptor {
     }
 }
 
-/// The first send buffer that a program has.
+/// Returns the first send buffer of a program.
 pub fn send_buffer(region: &ProgramRegion) -> StreamBuffer {
     let mut allocator = BufferAllocator::new(region.layout().tx_area());
     allocator.alloc(12).expect("an empty area")
 }
 
-/// All that the connection in `slot` has received.
+/// Returns all data that the connection in `slot` has received.
 pub fn text_in(region: &ProgramRegion, slot: u32) -> Vec<u8> {
     let slot = region.slot(slot).expect("a slot");
     let word = slot.service().rx_buffer.load(Acquire);

@@ -1,5 +1,5 @@
-//! Which packets a host looks at (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a SYN to a
-//! port where nobody listens, which draws a RST where it is taken.
+//! Addresses of packets that a host accepts (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a
+//! SYN to a port without a listener, which draws a RST if the packet is accepted.
 
 use tidelane_time::Instant;
 
@@ -8,12 +8,12 @@ use crate::{
     rig::Core,
 };
 
-/// A SYN from some port.
+/// Returns a SYN from an arbitrary port.
 fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
     frames::syn(from, to, ttl, 4242)
 }
 
-/// Frames that a host of our address answers to this one, and its drops by name.
+/// Returns the number of answers of a host with our address to this frame, and its drops by name.
 fn answers(frame: &[u8]) -> (usize, Vec<String>) {
     let mut core = Core::new();
     core.receives(frame);

@@ -1,8 +1,8 @@
 //! No byte of one program's connections reaches another program's memory.
 //!
-//! Each test fills whatever memory the host may reuse with a marker: the staging area by the
-//! connections of one program, a region by the program itself. Then it gives another program a
-//! connection, and looks for the marker in all of that program's region.
+//! Each test fills the memory that the host may reuse with a marker: the staging area by
+//! connections of one program, a region by the program itself. Then it assigns a connection to
+//! another program, and searches that program's region for the marker.
 
 use std::{ops::Range, sync::Arc};
 
@@ -15,14 +15,14 @@ use crate::{
     stage::{LOCAL, Stage, segment, stranger},
 };
 
-/// Bytes that no program but their owner's may see.
+/// Data that only its owner may see.
 const MARKER: u8 = 0xa5;
-/// The port of the marker's owner, and the other program's.
+/// Ports of the marker's owner, and of the other program.
 const PORTS: [u16; 2] = [80, 81];
-/// The first text of each connection of the other program.
+/// First data of each connection of the other program.
 const TEXT: [u8; 1] = *b"1";
 
-/// A program that holds the listener of `port`.
+/// Makes a program that holds the listener of `port`.
 fn listen(stage: &mut Stage, port: u16) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -41,7 +41,7 @@ fn listen(stage: &mut Stage, port: u16) -> Program {
     (id, region)
 }
 
-/// Connects to `port` and sends `text` at stream positions `at` and after. Gives the header of the
+/// Connects to `port` and sends `text` at stream positions from `at` on. Returns the header of the
 /// handshake's last segment.
 fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
@@ -54,7 +54,7 @@ fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> Seg
     ack
 }
 
-/// Sends `text` at stream positions `at` and after.
+/// Sends `text` at stream positions from `at` on.
 fn send(stage: &mut Stage, mut header: SegmentHeader, at: u32, text: &[u8]) {
     header.seq = header.seq.add(at);
     for chunk in text.chunks(1400) {
@@ -65,7 +65,7 @@ fn send(stage: &mut Stage, mut header: SegmentHeader, at: u32, text: &[u8]) {
     stage.answers(stranger(1));
 }
 
-/// Connections of the first port have filled staging buffers of several sizes, which are free.
+/// Fills free staging buffers of several sizes by connections of the first port.
 fn mark_staging(stage: &mut Stage) {
     let owner = listen(stage, PORTS[0]);
     for (number, len) in [4096, 4096, 4096, 8192, 8192, 30_000]
@@ -78,13 +78,13 @@ fn mark_staging(stage: &mut Stage) {
     assert_eq!(acceptor.accepted().len(), 6);
 }
 
-/// Writes the marker all over the buffers of a program that is free to do so.
+/// Fills the buffers of a program with the marker, as the program could.
 fn mark(region: &ProgramRegion, area: Range<u64>) {
     let bytes = vec![MARKER; (area.end - area.start) as usize];
     assert!(region.copy_in(area.start, &bytes));
 }
 
-/// Bytes of the marker in a whole region.
+/// Returns the number of marker bytes in a region.
 fn markers(region: &ProgramRegion) -> usize {
     let mut bytes = vec![0; region.len() as usize];
     assert!(region.copy_out(0, &mut bytes));
@@ -103,7 +103,7 @@ fn a_connection_brings_only_its_own_bytes_from_the_staging_area() {
     assert_eq!(markers(&other.1), 0);
 }
 
-/// The hole between the two is not received, and the bytes behind it must not get lost.
+/// The hole between the two is not received, and the bytes behind it must not be lost.
 #[test]
 fn bytes_out_of_order_come_along_and_the_hole_before_them_does_not() {
     let mut stage = Stage::new();
@@ -124,7 +124,7 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
     let mut stage = Stage::new();
     mark_staging(&mut stage);
     let other = listen(&mut stage, PORTS[1]);
-    // The second byte is missing, so that the smaller buffer has a hole as well.
+    // The second byte is missing, so that the smaller buffer has a hole, too.
     connect(&mut stage, PORTS[1], 6000, 2, &vec![7; 20_000]);
     let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[1].into());
     assert_eq!(acceptor.accepted().len(), 1);
@@ -134,7 +134,7 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
     assert!(bytes.into_iter().filter(|byte| *byte == 7).count() >= 20_000);
 }
 
-/// A member that ends may be another user's: the descriptor of a listener can be passed on.
+/// A member that ends may belong to another user, since a listener's descriptor can be passed on.
 #[test]
 fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
     let mut stage = Stage::new();
@@ -151,7 +151,7 @@ fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
     assert_eq!(markers(&other.1), 0);
 }
 
-/// Bytes that the program has read or written are its own: nobody else can go on with them.
+/// A connection that a program has read or written cannot continue in another program.
 #[test]
 fn a_connection_that_was_used_does_not_go_back() {
     let mut stage = Stage::new();
@@ -175,7 +175,7 @@ fn a_connection_that_was_used_does_not_go_back() {
     );
 }
 
-/// A child may be another user's by the time that it takes what it inherited.
+/// A child may belong to another user when it takes an inherited connection.
 #[test]
 fn a_connection_that_is_taken_brings_only_its_own_bytes() {
     let mut stage = Stage::new();
@@ -200,7 +200,7 @@ fn a_connection_that_is_taken_brings_only_its_own_bytes() {
     assert_eq!(markers(&child.1), 0);
 }
 
-/// A child of `parent`, registered.
+/// Registers a child of `parent`.
 fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -208,6 +208,6 @@ fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let inherited = host.inherit(now, Holder::Program(parent), 1);
     inherited.expect("no limit");
     let id = host.add_program("child".to_owned(), 2, region.clone());
-    host.heir_registered(1, id);
+    host.child_registered(1, id);
     (id, region)
 }

@@ -1,4 +1,4 @@
-//! Fragments of segments, as frames: a whole one is answered as if it had come whole.
+//! Fragmented segments: a reassembled one is answered like a whole one.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -76,7 +76,7 @@ fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time()
     assert_eq!(core.answers(NOW).len(), 0);
     assert_eq!(core.host.next_timeout(), Some(NOW + WAIT));
     assert_eq!(core.answers(NOW + WAIT - Duration::from_millis(1)).len(), 0);
-    // Of the other packet there is no first fragment, and nothing to say.
+    // The other packet has no first fragment, so there is no ICMP error.
     let answers = core.answers(NOW + WAIT);
     assert_eq!(answers.len(), 1);
     let packet = parse_frame(&answers[0]).expect("a packet");
@@ -92,7 +92,7 @@ fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time()
         (2, 2)
     );
     assert_eq!(core.counter("out_time_excds"), 1);
-    // A fragment that comes too late begins a new packet.
+    // A late fragment begins a new packet.
     core.receives(&last);
     assert_eq!(core.answers(NOW + WAIT).len(), 0);
     assert_eq!(core.counter("reasm_oks"), 0);
@@ -123,8 +123,8 @@ fn fragments_for_others_are_not_kept() {
     assert_eq!(core.host.next_timeout(), None);
 }
 
-/// RSS spreads fragments by addresses, a veth by what sent them: whichever queues they come by, one
-/// core puts them together, and the core of the flow answers.
+/// RSS distributes fragments by addresses, a veth by the sender's CPU. On whichever queues they
+/// arrive, one core reassembles them, and the core of the flow answers.
 #[test]
 fn fragments_meet_whatever_queues_they_came_by() {
     const CORES: u32 = 3;
@@ -137,7 +137,7 @@ fn fragments_meet_whatever_queues_they_came_by() {
         let parts = fragments(OURS, port, id);
         cores[usize::from(id) % 3].receives(&parts[0]);
         cores[usize::from(id / 3) % 3].receives(&parts[1]);
-        // By a core that had it from its queue to the one that puts it together, then to the owner.
+        // From the core of the queue to the reassembling core, and then to the core of the flow.
         let mut answers: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
         let mut rounds = 0;
         while rounds == 0 || cores.iter().any(|core| core.host.has_work()) {

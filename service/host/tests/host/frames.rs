@@ -1,4 +1,4 @@
-//! Frames that tests make by hand.
+//! Frames that tests build.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, IpAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions, checksum,

@@ -1,4 +1,4 @@
-//! Connections that a program got and never took go back to their listener when it ends.
+//! Connections that a program did not accept return to their listener when the program ends.
 
 use tidelane_wire::TcpFlags;
 
@@ -9,26 +9,26 @@ use crate::{
 
 const TEXT: [u8; 10] = *b"0123456789";
 
-/// The backlog bounds them with all others; whoever takes them makes room again.
+/// The backlog includes them; accepting them makes room again.
 #[test]
 fn what_goes_back_is_in_the_accept_queue_again() {
     let mut stage = Stage::new();
     let first = listen(&mut stage.core.host, 1 << 20);
-    let heir = listen(&mut stage.core.host, 1 << 20);
+    let successor = listen(&mut stage.core.host, 1 << 20);
     let mut acceptor = Acceptor::join(&mut stage, &first);
     for port in 5001..=5010 {
         stage.connect(port, &TEXT);
     }
     assert_eq!(acceptor.ports().len(), 10);
     stage.core.host.remove_program(stage.now, first.0);
-    // With them it takes seven more until there is one too many for a backlog of 16.
+    // With these, seven more exceed the backlog of 16.
     for port in 5011..=5017 {
         stage.connect(port, &TEXT);
     }
     let mut one_more = segment(TcpFlags::SYN, 7, 0);
     one_more.src_port = 5018;
     assert_eq!(stage.exchange(stranger(1), one_more), []);
-    let mut acceptor = Acceptor::join(&mut stage, &heir);
+    let mut acceptor = Acceptor::join(&mut stage, &successor);
     let accepted = acceptor.accepted();
     assert!(accepted.iter().map(|(port, _)| *port).eq(5001..=5016));
     assert!(

@@ -1,12 +1,12 @@
-//! Identifications of IPv4 packets (RFC 6864, RFC 7739 §3): what one peer sees says nothing of what
-//! others are sent.
+//! Identifications of IPv4 packets (RFC 6864, RFC 7739 §3): one peer's packets reveal nothing about
+//! packets to others.
 
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, TcpFlags};
 
 use crate::stage::{Stage, listen, segment, stranger};
 
-/// Identifications of what the host has sent to `peer`.
+/// Returns the identifications of packets that the host has sent to `peer`.
 fn identifications(stage: &mut Stage, peer: IpAddress) -> Vec<u16> {
     let frames = stage.core.sent();
     let to_peer = frames.iter().filter(|frame| {
@@ -18,8 +18,7 @@ fn identifications(stage: &mut Stage, peer: IpAddress) -> Vec<u16> {
         .collect()
 }
 
-/// The identification of one challenge ACK on a new connection from `port` of `peer`, and of the
-/// next.
+/// Returns the identifications of two challenge ACKs on a new connection from `port` of `peer`.
 fn of_challenges(stage: &mut Stage, peer: IpAddress, port: u16) -> [u16; 2] {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.src_port = port;
@@ -51,7 +50,7 @@ fn flows_count_for_themselves_from_numbers_that_nobody_can_tell() {
     assert!(far.count() >= 9, "{firsts:?}");
 }
 
-/// As Linux does for what has DF and no socket of its own.
+/// As in Linux for packets with DF that have no socket of their own.
 #[test]
 fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
     let mut stage = Stage::new();
@@ -68,7 +67,7 @@ fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
         }
     }
     assert!(stage.core.counter("syncookies_sent") > 0);
-    // SYN,ACK that is sent again is no other.
+    // A retransmitted SYN,ACK is no different.
     let mut again = 0;
     for _ in 0..2000 {
         stage.now += Duration::from_millis(1);

@@ -10,7 +10,8 @@ use crate::{
 
 const FRAMES: u32 = 4;
 
-/// Nobody would reset the others again, and a peer that waits for an answer sends nothing.
+/// The other connections must be reset later, because a peer that waits for an answer sends
+/// nothing.
 #[test]
 fn resets_that_find_no_frame_wait_for_one() {
     let port = MemConfig {

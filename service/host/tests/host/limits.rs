@@ -1,4 +1,4 @@
-//! One user takes all that the limits allow, and another user is still served.
+//! One user takes all that the limits allow, and other users are still served.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const LOCAL: IpAddress = IpAddress::from_v4(OURS);
 const NOBODY: u32 = 65_534;
 const SOMEBODY: u32 = 1000;
 
-/// A user with one program, of one context.
+/// A user with one program and one context.
 pub struct Guest {
     user: Arc<User>,
     id: ProgramId,
@@ -67,7 +67,7 @@ impl Guest {
         stage.core.host.listen(self.id, &listen).map(drop)
     }
 
-    /// Asks for something, if there is room to ask.
+    /// Sends a request, if the ring has room.
     fn ask(&mut self, request: ControlRequest) -> bool {
         let pushed = self.requests.push(request).is_ok();
         self.requests.publish();
@@ -88,7 +88,7 @@ impl Guest {
         stage.run();
     }
 
-    /// Connects to port 80 of a stranger. The only event that came of it.
+    /// Connects to port 80 of a stranger, and returns the only event.
     pub fn connect(&mut self, stage: &mut Stage, number: u32) -> ControlEvent {
         assert!(self.ask(connect(stranger(number), 80)));
         stage.run();
@@ -128,7 +128,7 @@ fn syn_to(port: u16) -> SegmentHeader {
     }
 }
 
-/// A stranger's handshake with `port`; false if its SYN is not answered.
+/// Runs a stranger's handshake with `port`. Returns false if its SYN is not answered.
 fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     let from = stranger(number);
     let answers = stage.exchange(from, syn_to(port));
@@ -143,7 +143,7 @@ fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     true
 }
 
-/// The router is known, and ports are there to connect from.
+/// Resolves the router, and adds ports for connects.
 pub fn ready_to_connect(stage: &mut Stage, guest: &mut Guest, strangers: u32) {
     let ports: Vec<u16> = (40_000..42_000).collect();
     stage.core.host.add_ports(stage.now, LOCAL, &ports);
@@ -170,7 +170,7 @@ fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
     assert!(shake(&mut stage, 9, 81));
     assert_eq!(bad.user.used(Resource::Connections), 3);
     assert_eq!(bad.user.used(Resource::HalfOpen), 0);
-    // With the listener its connections end, and are nobody's any more.
+    // The connections end with the listener, and are charged to no user any more.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
@@ -206,16 +206,16 @@ fn beyond_a_user_s_half_open_connections_there_are_cookies() {
     }
     assert_eq!(stage.core.counter("syncookies_sent"), 10);
     assert_eq!(bad.user.used(Resource::HalfOpen), 20);
-    // A cookie that comes back is a connection, without a place in a SYN queue.
+    // A returning cookie makes a connection without a place in a SYN queue.
     assert!(shake(&mut stage, 100, 80));
     assert_eq!(bad.user.used(Resource::HalfOpen), 20);
     assert_eq!(bad.user.used(Resource::Connections), 21);
-    // Nobody else's are fewer for that.
+    // Other users have as many as before.
     for number in 200..300 {
         assert_eq!(stage.exchange(stranger(number), syn_to(81)).len(), 1);
     }
     assert_eq!(good.user.used(Resource::HalfOpen), 100);
-    // They are given up, and their places are free again.
+    // They time out, and their places are free again.
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.core.answers(stage.now);
@@ -238,7 +238,7 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
     assert_eq!(event.cause, close_cause::LIMIT);
     let event = good.connect(&mut stage, 2);
     assert_eq!(event.kind, control_event::CONNECT_STARTED);
-    // Within this host the program hears that the kernel has it.
+    // For a peer within this host the answer is that the kernel has the connection.
     good.listen(&mut stage, 81).expect("a listener");
     assert!(bad.ask(connect(LOCAL, 81)));
     stage.run();
@@ -246,18 +246,18 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
     assert_eq!(event.kind, control_event::CONNECT_KERNEL);
     let connections = not_accelerated::limit(Resource::Connections.code());
     assert_eq!(event.cause, connections);
-    // The peer refuses: there is room again once the program is gone.
+    // There is room again once the program and its flows are removed.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
 }
 
-/// One user's connections took all ways to a peer, and nobody else reached it any more.
+/// One user's connections do not take all ports to a peer.
 #[test]
 fn one_user_does_not_take_all_ports_to_a_peer() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     ready_to_connect(&mut stage, &mut good, 2);
-    // There are no more than these 2,000.
+    // There are no more than these 2,000 ports.
     stage.core.host.add_ports(stage.now, LOCAL, &[]);
     let started = |stage: &mut Stage, guest: &mut Guest, number| {
         (0..2100)
@@ -267,7 +267,7 @@ fn one_user_does_not_take_all_ports_to_a_peer() {
     };
     let taken = started(&mut stage, &mut bad, 0);
     assert!((900..1100).contains(&taken), "{taken}");
-    // Of what is left another user has half, and of another peer's ports as many as anybody.
+    // Another user gets half of the rest. To another peer, the first user has the same share again.
     let left = started(&mut stage, &mut good, 0);
     assert!((400..600).contains(&left), "{left}");
     let elsewhere = started(&mut stage, &mut bad, 1);
@@ -293,7 +293,7 @@ fn a_user_s_opens_that_wait_are_bounded() {
     stage.run();
     assert_eq!(good.user.used(Resource::ParkedOpens), 1);
     assert_eq!(good.events().len(), 0);
-    // Nobody answers for the neighbour.
+    // The neighbour is not resolved.
     stage.now += Duration::from_secs(4);
     stage.run();
     assert_eq!(bad.events().len(), 5);
@@ -301,8 +301,8 @@ fn a_user_s_opens_that_wait_are_bounded() {
     assert_eq!(good.events()[0].cause, close_cause::HOST_UNREACHABLE);
 }
 
-/// A program that asks and does not read the answers: 65,536 of them were kept for each context,
-/// and half a gigabyte for all of a program's.
+/// A program that sends requests and does not read the answers is bounded, in each context and in
+/// all of them.
 #[test]
 fn answers_that_are_not_read_stop_the_asking() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
@@ -313,15 +313,15 @@ fn answers_that_are_not_read_stop_the_asking() {
         }
         stage.run();
     }
-    // The ring of requests, that of events, and what waits between them.
+    // The request ring, the event ring, and the backlog between them.
     let bound = 3 * CONTROL_RING_LEN as usize;
     assert!(asked <= bound, "{asked}");
     assert!(!stage.core.host.has_work(), "a full ring is no work");
-    // Nobody else waits for that.
+    // No other program waits for this.
     assert!(good.ask(connect(LOCAL, 9)));
     stage.run();
     assert_eq!(good.events().len(), 1);
-    // Each is answered, as soon as there is room.
+    // Each request is answered as soon as there is room.
     let mut answered = 0;
     for _ in 0..bound {
         answered += bad.events().len();
@@ -332,7 +332,7 @@ fn answers_that_are_not_read_stop_the_asking() {
 }
 
 #[test]
-fn heirs_of_connections_are_bounded() {
+fn holds_of_children_are_bounded() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     ready_to_connect(&mut stage, &mut good, 4);
     for number in 0..4 {
@@ -348,8 +348,8 @@ fn heirs_of_connections_are_bounded() {
     assert_eq!(refused.to_string(), "limit: holds of user 65534 (10)");
     assert_eq!(bad.user.used(Resource::Holds), 8);
     assert!(host.inherit(stage.now, Holder::Program(good.id), 3).is_ok());
-    // A program that ends makes room, and a connection with one holder is not shared.
-    host.leave_all(stage.now, Holder::Heir(1), false);
+    // The end of a program makes room, and a connection with one holder is not shared.
+    host.leave_all(stage.now, Holder::Child(1), false);
     assert_eq!(bad.user.used(Resource::Holds), 0);
     bad.user.set_limit(Resource::Holds, 3);
     assert!(host.inherit(stage.now, from, 4).is_err());
@@ -363,12 +363,12 @@ fn members_of_listeners_are_bounded() {
     for port in [80, 82, 84] {
         bad.listen(&mut stage, port).expect("a listener");
         bad.join(&mut stage, port);
-        // A second time changes nothing.
+        // A second attempt changes nothing.
         bad.join(&mut stage, port);
     }
     good.listen(&mut stage, 81).expect("a listener");
     good.join(&mut stage, 81);
-    // Somebody else's listener is not joined.
+    // A program cannot join a listener that it does not hold.
     good.join(&mut stage, 80);
     let used = [&bad, &good].map(|guest| guest.user.used(Resource::Holds));
     assert_eq!(used, [2, 1]);

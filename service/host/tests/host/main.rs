@@ -1,4 +1,4 @@
-//! Hosts without a service around them: frames and programs made by hand, in virtual time.
+//! Hosts without a service around them, with handmade frames and programs, in virtual time.
 
 mod acceptor;
 mod frames;

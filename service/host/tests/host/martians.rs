@@ -1,5 +1,4 @@
-//! Packets from addresses that cannot be their senders', and answers that go where the kernel says
-//! that the peer is.
+//! Packets with impossible source addresses, and the link addresses of answers.
 
 use std::net::IpAddr;
 
@@ -32,7 +31,8 @@ fn route(prefix: &str, len: u8, way: Way) -> KernelRoute {
     }
 }
 
-/// A host with 10.0.0.1/8 and fd00::1/64 on the served interface, and an address on another one.
+/// Makes a host with 10.0.0.1/8 and fd00::1/64 on the served interface, and an address on another
+/// one.
 fn core() -> Core {
     let mut core = Core::new();
     let own = [address("10.0.0.1"), address("fd00::1")];
@@ -79,7 +79,7 @@ fn own_of(from: IpAddress) -> IpAddress {
     address(if from.is_v4() { "10.0.0.1" } else { "fd00::1" })
 }
 
-/// Answers to `header` from `from`, and the drops by name.
+/// Returns the answers to `header` from `from`, and the drops by name.
 fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<String>) {
     let mut core = core();
     if listening {
@@ -145,7 +145,7 @@ fn an_ipv4_address_in_an_ipv6_packet_is_nobody_s() {
     assert_eq!(core.answers(NOW).len(), 0);
 }
 
-/// An ICMP error that quotes a SYN from `local` to `quoted`, from router `from`.
+/// Returns an ICMP error of router `from` that quotes a SYN from `local` to `quoted`.
 fn icmp_error(from: IpAddress, local: [u8; 4], quoted: [u8; 4]) -> Vec<u8> {
     let quote = frame(
         IpAddress::from_v4(local),
@@ -174,7 +174,7 @@ fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
     let own = [10, 0, 0, 1];
     for (from, quoted, dropped) in [
         ("10.0.0.9", [10, 0, 0, 2], None),
-        // A router behind another interface: the kernel takes its errors as well.
+        // A router behind another interface, whose errors the kernel accepts, too.
         ("192.168.7.9", [10, 0, 0, 2], None),
         ("127.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
         ("10.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
@@ -192,7 +192,7 @@ fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
     }
 }
 
-/// Each fragment is judged, so that a martian takes no memory.
+/// Each fragment is checked, so that a martian takes no memory.
 #[test]
 fn fragments_of_martians_are_not_kept() {
     for (from, drop) in MARTIANS.into_iter().filter(|(from, _)| from.contains('.')) {
@@ -217,7 +217,7 @@ fn fragments_of_martians_are_not_kept() {
     }
 }
 
-/// Where frames go that the host sends to `peer`, and what they say.
+/// Returns the link addresses and contents of frames that the host sends to `peer`.
 fn sent(stage: &mut Stage, peer: IpAddress) -> Vec<(MacAddress, SegmentHeader)> {
     let frames = stage.core.sent();
     let to_peer = frames.iter().filter_map(|frame| {
@@ -228,7 +228,7 @@ fn sent(stage: &mut Stage, peer: IpAddress) -> Vec<(MacAddress, SegmentHeader)> 
     to_peer.collect()
 }
 
-/// Long enough for late acknowledgments.
+/// Longer than a delayed ACK.
 fn wait(stage: &mut Stage) {
     for _ in 0..100 {
         stage.now += Duration::from_millis(1);
@@ -236,8 +236,8 @@ fn wait(stage: &mut Stage) {
     }
 }
 
-/// A connection in the name of `peer` whose frames come from the attacker, as far as its end of
-/// the handshake with some text, and what answers each segment.
+/// Opens a connection in the name of `peer` with frames from the attacker, up to the end of its
+/// handshake with some data. Returns the answers to each segment.
 fn open_in_the_name_of(
     stage: &mut Stage,
     peer: IpAddress,
@@ -269,13 +269,13 @@ fn after_the_handshake_packets_go_only_to_the_neighbour_that_the_kernel_resolved
     assert_eq!(to_syn[0].0, ATTACKER, "nobody else is known");
     assert_eq!(to_text, [], "nobody has been found");
     assert_eq!(stage.asked_about(), [peer]);
-    // The peer's own station answers the kernel.
+    // The true station of the peer answers the kernel.
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
     stage.run();
     let later = sent(&mut stage, peer);
     assert_eq!(later.len(), 1);
     assert_eq!((later[0].0, later[0].1.ack.to_u32()), (ROUTER, 12));
-    // However the attacker goes on.
+    // However the attacker continues.
     stage.router = ATTACKER;
     let next = segment(TcpFlags::ACK, 12, later[0].1.seq.to_u32());
     stage.send(peer, next, b"more");
@@ -291,7 +291,7 @@ fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
     let [to_syn, _] = open_in_the_name_of(&mut stage, peer);
     assert_eq!(to_syn[0].0, ROUTER);
-    // A reset as well.
+    // The same for a reset.
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.dst_port = 81;
     stage.send(peer, syn, &[]);
@@ -301,7 +301,7 @@ fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
     assert!(reset.iter().any(|(_, it)| it.flags.contains(TcpFlags::RST)));
 }
 
-/// The station that sends in the name of somebody behind a router is not that router.
+/// The station that forges an address behind a router is not the router.
 #[test]
 fn answers_to_peers_behind_a_router_wait_for_the_router() {
     let mut stage = quiet_stage();
@@ -328,7 +328,7 @@ fn answers_to_peers_behind_a_router_wait_for_the_router() {
     assert!(late[0].1.flags.contains(TcpFlags::SYN));
 }
 
-/// Flows follow the kernel's routes and our own link address.
+/// Flows follow the kernel's routes and the interface's link address.
 #[test]
 fn a_flow_goes_by_the_router_of_the_day() {
     let mut stage = Stage::new();

@@ -1,4 +1,4 @@
-//! Memory for received bytes: its thresholds, and pages that are not needed any more.
+//! Memory for received data: its thresholds, and unused pages.
 
 use tidelane_engine::EngineConfig;
 use tidelane_host::{HostRequest, MemoryLimits, StreamMemory};
@@ -12,10 +12,10 @@ use crate::{
 };
 
 const TEXT: [u8; 10] = *b"0123456789";
-/// Longer than two sweeps are apart.
+/// Longer than the interval of sweeps.
 const REST: Duration = Duration::from_millis(600);
 
-/// Lets time go by. Returns true if the host asks for the pages of idle memory.
+/// Advances the time. Returns true if the host requests the freeing of idle pages.
 fn rest(stage: &mut Stage) -> bool {
     for _ in 0..3 {
         stage.now += REST;
@@ -39,20 +39,20 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     let lent = stage.core.host.lend_idle_pages();
     assert!(!lent.is_empty());
     stage.answers(stranger(1));
-    // Meanwhile others have other memory.
+    // Meanwhile other connections get other memory.
     stage.connect(6000, &TEXT);
     let accepted = acceptor.accepted();
     lent.iter().for_each(tidelane_host::IdlePages::give_back);
     assert_eq!(acceptor.text(&accepted[0].1), TEXT);
-    stage.core.host.take_back_pages(lent);
+    stage.core.host.restore_lent_pages(lent);
     acceptor.abort(&mut stage, &accepted[0].1);
     assert!(rest(&mut stage), "the last connection's");
     let lent = stage.core.host.lend_idle_pages();
-    stage.core.host.take_back_pages(lent);
+    stage.core.host.restore_lent_pages(lent);
     assert!(!rest(&mut stage), "all pages are gone");
 }
 
-/// As `tcp_mem` has it: beyond the last threshold payload is dropped and nothing begins.
+/// As with `tcp_mem`: beyond the last threshold payload is dropped, and no connection begins.
 #[test]
 fn what_would_take_too_much_memory_is_dropped() {
     let mut stage = Stage::new();
@@ -71,7 +71,7 @@ fn what_would_take_too_much_memory_is_dropped() {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.src_port = 5005;
     assert!(stage.exchange(stranger(1), syn).is_empty());
-    // Accept moves what waits, and needs no more memory for that.
+    // Accept moves the data, and needs no more memory for it.
     let mut acceptor = Acceptor::join(&mut stage, &program);
     let accepted = acceptor.accepted();
     assert_eq!(accepted.len(), 4);
@@ -85,7 +85,8 @@ fn what_would_take_too_much_memory_is_dropped() {
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
 }
 
-/// The largest window that a peer is offered which fills each window, of a program that reads all.
+/// Returns the largest window that a peer is offered, which fills each window of a program that
+/// reads all.
 fn largest_window(pressure: u64) -> u16 {
     let mut stage = Stage::with_core(Core::with_config(EngineConfig {
         rx_window_initial: 4 << 10,
@@ -113,7 +114,7 @@ fn largest_window(pressure: u64) -> u16 {
         }
         stage.run();
         if turn == 0 {
-            // The host looks for pressure a few times a second.
+            // The host checks for pressure a few times a second.
             rest(&mut stage);
         }
         acceptor.read(&mut stage, &event, text.len() as u32);

@@ -1,10 +1,10 @@
-//! The interface's MTU, where a port carries less.
+//! An MTU of the interface above that of a port.
 
 use tidelane_wire::TcpFlags;
 
 use crate::stage::{Stage, listen, segment, stranger};
 
-/// The size of segments that the host asks a new peer for.
+/// Returns the MSS that the host announces to a new peer.
 fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.src_port = port;
@@ -13,7 +13,7 @@ fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     answers.first().and_then(|answer| answer.options.mss)
 }
 
-/// A longer segment would be dropped at each retransmission, and no ICMP error would say so.
+/// A longer segment would be dropped at each retransmission, without an ICMP error.
 #[test]
 fn no_segment_is_longer_than_the_port_carries() {
     let mut stage = Stage::new();

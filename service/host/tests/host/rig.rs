@@ -1,4 +1,4 @@
-//! One core of a service and its queue, which step as the test likes.
+//! One core of a service and its queue, stepped by the test.
 
 use std::sync::{
     Arc,
@@ -64,7 +64,7 @@ impl Core {
         Self { host, queue }
     }
 
-    /// One for each ring, as the cores of one service.
+    /// Makes a rig per ring, as the cores of one service.
     pub fn several(rings: &[Arc<AtomicU32>]) -> Vec<Self> {
         let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
         let core = |siblings| {
@@ -75,20 +75,20 @@ impl Core {
         siblings.into_iter().map(core).collect()
     }
 
-    /// A frame waits in its queue.
+    /// Puts a frame into its queue.
     pub fn receives(&mut self, frame: &[u8]) {
         self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
         self.queue.tx_commit(frame.len(), TxChecksum::Done);
         self.queue.tx_flush();
     }
 
-    /// Steps once; the frames that leave by its own queue.
+    /// Steps once. Returns the frames sent by its own queue.
     pub fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.host.step(now);
         self.sent()
     }
 
-    /// The frames that have left by its own queue.
+    /// Returns the frames sent by its own queue.
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut burst = self.queue.new_burst();
         self.queue.rx_burst(&mut burst, BURST_MAX);

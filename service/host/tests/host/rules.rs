@@ -1,5 +1,5 @@
-//! Rules where connections open: SYNs of strangers, opens of programs, and connections that are
-//! there when the rules change.
+//! Rules for opening connections: SYNs of strangers, connects of programs, and open connections
+//! when the rules change.
 
 use tidelane_abi::{close_cause, control_event};
 use tidelane_host::{Action, Credentials, Direction, Prefix, Rule, RuleSet};
@@ -12,7 +12,7 @@ use crate::{
     stage::{Stage, listen, listen_as, segment, stranger},
 };
 
-/// One rule, and what becomes of all others.
+/// Makes a set of one rule and a default.
 fn only(rule: Rule, default: Action) -> RuleSet {
     RuleSet::new(vec![rule], default)
 }
@@ -25,7 +25,7 @@ fn from_peer(peer: &str, action: Action) -> Rule {
     }
 }
 
-/// The flags of what answers a SYN of stranger `number`.
+/// Returns the flags of the answer to a SYN of stranger `number`.
 fn answers(stage: &mut Stage, number: u32) -> Vec<TcpFlags> {
     let answers = stage.exchange(stranger(number), segment(TcpFlags::SYN, 7, 0));
     answers.iter().map(|answer| answer.flags).collect()
@@ -121,7 +121,7 @@ fn connections_that_new_rules_refuse_are_reset_and_others_stay() {
         .map(|sent| sent.dst_port)
         .collect();
     assert_eq!(resets, [1000]);
-    // Decisions of the time when they opened are not counted again.
+    // Decisions at the time of opening are not counted again.
     assert_eq!(stage.core.host.rule_hits(), [0, 0]);
     assert_eq!(stage.core.host.set_rules(stage.now, RuleSet::default()), 0);
 }

@@ -1,4 +1,4 @@
-//! A host of one core, a listener, and the segments that strangers send it.
+//! A host of one core with a listener, and the segments of strangers.
 
 use std::sync::Arc;
 
@@ -23,23 +23,23 @@ pub const PORT: u16 = 80;
 pub struct Stage {
     pub core: Core,
     pub now: Instant,
-    /// Whom strangers' frames come from: their router.
+    /// The router of the strangers' frames.
     pub router: MacAddress,
-    /// The kernel, when asked about a neighbour, finds the router.
+    /// True if the kernel resolves the router when it is asked.
     pub is_resolved: bool,
-    /// Neighbours that the kernel was asked about.
+    /// Neighbours about which the kernel was asked.
     asked: Vec<IpAddress>,
-    /// The host's other requests.
+    /// Other requests of the host.
     others: Vec<HostRequest>,
 }
 
 impl Stage {
-    /// A host in a large subnet.
+    /// Makes a host in a large subnet.
     pub fn new() -> Self {
         Self::with_core(Core::new())
     }
 
-    /// The same around this core.
+    /// Makes a stage around this core.
     pub fn with_core(core: Core) -> Self {
         Self {
             core,
@@ -51,14 +51,14 @@ impl Stage {
         }
     }
 
-    /// Sends a segment of `from` to the host, and lets it run; what it answers.
+    /// Sends a segment of `from` to the host and runs it. Returns the answers.
     pub fn exchange(&mut self, from: IpAddress, header: SegmentHeader) -> Vec<SegmentHeader> {
         self.send(from, header, &[]);
         self.run();
         self.answers(from)
     }
 
-    /// The host runs, a little later; the kernel does as it is asked, and the host runs again.
+    /// Runs the host a little later, answers its requests, and runs it again.
     pub fn run(&mut self) {
         self.now += Duration::from_micros(5);
         self.core.host.step(self.now);
@@ -67,7 +67,7 @@ impl Stage {
         }
     }
 
-    /// Takes the host's requests. Returns true if there was an answer to one.
+    /// Takes the host's requests. Returns true if one was answered.
     fn ask_kernel(&mut self) -> bool {
         let mut answered = false;
         while let Some(request) = self.core.host.take_request() {
@@ -85,19 +85,19 @@ impl Stage {
         answered
     }
 
-    /// The host's requests since the last call, besides those for neighbours.
+    /// Returns the host's requests since the last call, except those for neighbours.
     pub fn requests(&mut self) -> Vec<HostRequest> {
         self.ask_kernel();
         std::mem::take(&mut self.others)
     }
 
-    /// Neighbours that the kernel was asked about since the last call.
+    /// Returns the neighbours about which the kernel was asked since the last call.
     pub fn asked_about(&mut self) -> Vec<IpAddress> {
         self.ask_kernel();
         std::mem::take(&mut self.asked)
     }
 
-    /// A segment of `from` waits in the host's port.
+    /// Puts a segment of `from` into the host's port.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
         let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL).expect("one version");
         let (start, len) = (template.headers_len(), header.len());
@@ -111,7 +111,7 @@ impl Stage {
         self.core.receives(&frame);
     }
 
-    /// Segments that the host has sent to `from`, each by way of the router.
+    /// Returns the segments that the host has sent to `from` through the router.
     pub fn answers(&mut self, from: IpAddress) -> Vec<SegmentHeader> {
         let sent = self.core.sent();
         let answers = sent.iter().filter_map(|frame| {
@@ -123,7 +123,8 @@ impl Stage {
         answers.collect()
     }
 
-    /// A connection from `port`, which sends `text` with the end of its handshake. What answers it.
+    /// Opens a connection from `port`, with `text` at the end of its handshake. Returns the
+    /// answers.
     pub fn connect(&mut self, port: u16, text: &[u8]) -> TcpFlags {
         self.shake(port, text);
         self.run();
@@ -134,7 +135,7 @@ impl Stage {
         TcpFlags(flags.fold(0, |all, flags| all | flags))
     }
 
-    /// As far as the last segment of the handshake, which waits in the host's port.
+    /// Opens a connection up to the last segment of the handshake, which waits in the host's port.
     pub fn shake(&mut self, port: u16, text: &[u8]) -> SegmentHeader {
         let mut syn = segment(TcpFlags::SYN, 7, 0);
         syn.src_port = port;
@@ -146,7 +147,7 @@ impl Stage {
         ack
     }
 
-    /// The peer resets the connection from `port`, of which it has sent so much.
+    /// Resets the connection from `port`, on which the peer has sent `sent` bytes.
     pub fn reset(&mut self, port: u16, sent: usize) {
         let mut reset = segment(TcpFlags::RST, 8 + sent as u32, 0);
         reset.src_port = port;
@@ -155,12 +156,12 @@ impl Stage {
     }
 }
 
-/// A program with 16 slots and `rx_len` bytes for what it receives holds the listener.
+/// Makes a program with 16 slots and `rx_len` bytes of receive buffers that holds the listener.
 pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramRegion>) {
     listen_as(host, rx_len, Credentials::default())
 }
 
-/// The same, as a program of somebody.
+/// Makes the same program for a user.
 pub fn listen_as(
     host: &mut Host<MemPort>,
     rx_len: u64,

@@ -1,4 +1,4 @@
-//! SYNs from addresses that nobody has: what they may cost a host, and the kernel beside it.
+//! SYNs from unused addresses: their cost for a host, and for the kernel.
 
 use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
@@ -15,8 +15,8 @@ impl Stage {
     }
 }
 
-/// Half-open connections are bounded, the rest is cookies; and nobody asks the kernel where the
-/// senders are: its table of neighbours is small, and everybody else's, too.
+/// Half-open connections are bounded, and cookies follow. The kernel is not asked about the
+/// senders, because its neighbour table is small and shared by all programs.
 #[test]
 fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     let mut stage = Stage::listening();
@@ -30,7 +30,7 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     assert!((16..=128).contains(&half_open), "{half_open}");
     let cookies = stage.core.counter("syncookies_sent");
     assert_eq!(cookies, u64::from(count) - half_open as u64);
-    // SYN,ACK is sent again, and given up: still nobody to look for.
+    // The SYN,ACK is retransmitted and given up: the kernel is still not asked.
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.core.answers(stage.now);
@@ -39,7 +39,7 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     assert_eq!(stage.asked_about(), []);
 }
 
-/// A router's successor: what is half-open does not go on answering to the one before.
+/// Half-open connections send to the router of the present route.
 #[test]
 fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     let mut stage = Stage::listening();
@@ -48,7 +48,7 @@ fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     stage.router = MacAddress([2, 0, 0, 0, 0, 9]);
     stage.now += Duration::from_millis(600);
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
-    // And so it goes on when SYN,ACK is sent again by itself.
+    // The same holds for retransmissions of the SYN,ACK.
     for late in [Duration::from_secs(2), Duration::from_millis(20)] {
         stage.now += late;
         stage.run();
@@ -56,7 +56,7 @@ fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     assert_eq!(stage.answers(stranger(1)).len(), 1);
 }
 
-/// A peer that answers is a neighbour, with a half-open connection as with a SYN cookie.
+/// A peer that answers is resolved, with a half-open connection as with a SYN cookie.
 #[test]
 fn a_peer_that_answers_is_looked_for() {
     for half_open in [0, 200] {
@@ -74,8 +74,8 @@ fn a_peer_that_answers_is_looked_for() {
     }
 }
 
-/// RFC 7323 §7.1: timestamps tell nobody the clock, and no two peers how their numbers compare;
-/// one peer sees one clock, half-open (at first) or by cookie (later).
+/// RFC 7323 §7.1: timestamps reveal neither the clock nor the relation of two peers' timestamps.
+/// One peer sees one clock, half-open (at first) or by cookie (later).
 #[test]
 fn each_peer_sees_a_timestamp_clock_of_its_own() {
     let mut stage = Stage::listening();
@@ -92,7 +92,7 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     for number in 0..300 {
         let first = tsval(stranger(number), 1000);
         let second = tsval(stranger(number), 1001);
-        // The exchanges take microseconds; a cookie keeps a bit of its own in the lowest one.
+        // The exchanges take microseconds; a cookie uses the lowest bit.
         assert!(
             second.wrapping_sub(first).wrapping_add(2) < 5,
             "{first} {second}"
@@ -107,8 +107,8 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
 }
 
-/// A timer that is due finds the acknowledgment that came before it, behind however many frames;
-/// and one under whom frames never end runs all the same.
+/// A due timer runs after an ACK that arrived before, behind any number of frames, and also if the
+/// frames never end.
 #[test]
 fn what_waits_in_the_port_comes_before_the_timers() {
     for acknowledged in [true, false] {
@@ -137,7 +137,7 @@ fn what_waits_in_the_port_comes_before_the_timers() {
     }
 }
 
-/// A host that did not get its CPU waits for what its peers have answered meanwhile.
+/// A host that did not get its CPU waits for the answers that arrived meanwhile.
 #[test]
 fn late_timers_wait_for_the_kernel_to_bring_answers() {
     for answered in [true, false] {
@@ -169,8 +169,8 @@ fn late_timers_wait_for_the_kernel_to_bring_answers() {
     }
 }
 
-/// The kernel may have the connection of a segment that has no flow here: it gets the frame, once,
-/// with its checksum, and nobody is reset.
+/// The kernel may have the connection of a segment without a flow: it gets the frame once, with its
+/// checksum, and the host sends no RST.
 #[test]
 fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     let mut stage = Stage::listening();
@@ -195,21 +195,22 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
         [&b"of the kernel's"[..], b"connection"]
     );
     assert!(stage.core.host.take_strays().is_empty());
-    // A SYN never goes there: the service may refuse it, and the kernel would accept it.
+    // A SYN is never handed back: the kernel would accept a connection that the service may have
+    // refused.
     for flags in [TcpFlags::ACK, TcpFlags::SYN] {
         stage.send(stranger(1), segment(flags, 7, 9), &[]);
     }
     stage.run();
     assert_eq!(stage.core.host.take_strays().len(), 1);
     assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
-    // A port without a listener is nobody's: the demux has asked the kernel.
+    // A port without a listener: the demux has asked the kernel.
     let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
     elsewhere.dst_port += 1;
     assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);
     assert!(stage.core.host.take_strays().is_empty());
 }
 
-/// A driver that does not take its frames, or a flood: the service answers as before.
+/// Without a driver that takes the frames, or during a flood, the host answers itself.
 #[test]
 fn segments_beyond_those_that_the_driver_takes_are_reset() {
     let mut stage = Stage::listening();

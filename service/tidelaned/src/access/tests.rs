@@ -1,4 +1,4 @@
-//! Decisions on peers made up for the purpose.
+//! Decisions about artificial peers.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ fn here() -> NetNs {
     NetNs::current().expect("a namespace")
 }
 
-/// Some other namespace's identity: that of a file which is none.
+/// Returns the identity of another namespace: that of an arbitrary file.
 fn elsewhere() -> NetNs {
     NetNs::at(Path::new("/proc/self/status")).expect("a file")
 }

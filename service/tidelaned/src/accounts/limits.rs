@@ -1,4 +1,4 @@
-//! Section `[limits]` of the configuration file: what a user may have.
+//! Section `[limits]` of the configuration file: the limits of users.
 //!
 //! ```toml
 //! [limits]                 # of every user but root
@@ -13,8 +13,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use tidelane_host::accounts::{Resource, User, UserId};
 
-/// Limits that every user has unless the file says otherwise, and those of root. What is not listed
-/// is bounded by its pool only.
+/// Default limits of every user, and of root. Other resources are bounded by their pool only.
 const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Registrations, 1024, 4096),
     (Resource::Programs, 1024, 2048),
@@ -31,18 +30,18 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::StagedBytes, u64::MAX, u64::MAX),
 ];
 
-/// The file's limits of one user, or of all: units at most, by resource.
+/// The file's limits of one user, or of all, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits(BTreeMap<Resource, u64>);
 
 /// Section `[limits]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// Of every user but root.
+    /// Limits of every user except root.
     all: UserLimits,
-    /// Of single users, as the file names them.
+    /// Limits of single users, by name in the file.
     named: BTreeMap<String, UserLimits>,
-    /// The same, by number: see [`resolve`](Self::resolve).
+    /// The same by number: see [`resolve`](Self::resolve).
     users: BTreeMap<UserId, UserLimits>,
 }
 
@@ -60,8 +59,8 @@ impl fmt::Display for LimitsError {
 impl std::error::Error for LimitsError {}
 
 impl LimitsConfig {
-    /// Finds the numbers of the users that the file names: their own if the name is one, else
-    /// what `number_of` says.
+    /// Resolves the users that the file names: a number is itself, a name is looked up by
+    /// `number_of`.
     pub fn resolve(mut self, number_of: impl Fn(&str) -> Option<u32>) -> Result<Self, LimitsError> {
         for (name, limits) in &self.named {
             let id = name.parse().ok().or_else(|| number_of(name));
@@ -71,7 +70,7 @@ impl LimitsConfig {
         Ok(self)
     }
 
-    /// Gives `user` their limits.
+    /// Applies the limits to `user`.
     pub(super) fn apply(&self, user: &User) {
         let own = self.users.get(&user.id());
         for (resource, usual, of_root) in DEFAULTS {

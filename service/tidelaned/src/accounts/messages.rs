@@ -1,8 +1,8 @@
-//! How many messages a user may send: a token bucket that holds what a second brings.
+//! The message rate of a user: a token bucket with the tokens of one second.
 //!
-//! A message is taken as long as there is a token, whatever it costs: one that is more work leaves
-//! a debt. Nothing is dropped. A user without tokens is not read, so their messages wait in their
-//! sockets, and they with them.
+//! A message is read as long as there is a token, whatever its cost; an expensive message leaves a
+//! debt. Nothing is dropped: the messages of a user without tokens stay in the sockets, and the
+//! user's calls wait.
 
 use tidelane_time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ const SECOND: u64 = 1_000_000_000;
 /// A user's tokens.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// When it would have been empty last, had all that was paid since been there before: what is
-    /// left is what came between that and now. `None`: nothing was paid yet.
+    /// The time at which the bucket was last empty, after all payments. The tokens since then are
+    /// left. `None` before the first payment.
     empty_at: Option<Instant>,
     /// Nanoseconds per token.
     interval: u64,
 }
 
 impl Bucket {
-    /// When there is a token, if there is none now. `rate` come each second.
+    /// Returns the time of the next token if there is none now, at `rate` tokens per second.
     pub fn due(&mut self, now: Instant, rate: u64) -> Option<Instant> {
         self.interval = SECOND / rate.clamp(1, SECOND);
         let full = Instant(now.0.saturating_sub(SECOND));
@@ -29,7 +29,7 @@ impl Bucket {
         (due > now).then_some(due)
     }
 
-    /// Takes `tokens`, more than there are perhaps.
+    /// Takes `tokens`, possibly more than there are.
     pub fn pay(&mut self, tokens: u64) {
         if let Some(at) = &mut self.empty_at {
             *at += Duration::from_nanos(self.interval.saturating_mul(tokens).min(60 * SECOND));

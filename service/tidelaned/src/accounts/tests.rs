@@ -89,10 +89,10 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
         taken += 1;
     }
     assert_eq!(taken, 100);
-    // Somebody else's are no fewer.
+    // Other users have as many as before.
     let other = accounts.of(1000).user().clone();
     assert_eq!(accounts.message_due(&other, now), None);
-    // In five seconds it is five times as many, and nobody needs to look before.
+    // Five seconds bring five times as many, without a check in between.
     while now < NOW + Duration::from_secs(5) {
         now = accounts.message_due(&user, now).unwrap_or(now);
         assert_eq!(accounts.message_due(&user, now), None);

@@ -1,4 +1,4 @@
-//! Claims before a demux that only notes what it is told.
+//! Claims with a demux that only records its calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -67,7 +67,7 @@ impl Scene {
         self.claims.want(name, title, START)
     }
 
-    /// A listener's claim on a port where the kernel has no connections.
+    /// Makes a listener's claim on a port without kernel connections.
     fn listen(&mut self, cookie: u64, addr: IpAddress, port: u16) {
         self.want(Owner::Listener(cookie), addr, port).unwrap();
         let name = (Owner::Listener(cookie), end(addr, port));
@@ -108,8 +108,8 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
             program: None
         }]
     );
-    // The same socket listens again, before its connections are over. The kernel may have got some
-    // meanwhile.
+    // The same socket listens again before its connections are over. The kernel may have accepted
+    // some meanwhile.
     scene.want(name.0, any, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
     scene.claims.leave(name, START).unwrap();
@@ -117,8 +117,7 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
     assert!(scene.told.lock().unwrap().is_empty());
 }
 
-/// Clients may have come before the claim: their connections stay with the kernel, as long as there
-/// are any.
+/// Connections that clients opened before the claim stay with the kernel as long as they live.
 #[test]
 fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     let mut scene = Scene::new();
@@ -133,16 +132,16 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
         scene.claims.needed(name, now);
         looks += 1;
     }
-    // Every five seconds in the end, and some sooner.
+    // Every five seconds in the end, and more often before.
     assert!((15..30).contains(&looks), "{looks} looks in a minute");
     scene.claims.widen(name).unwrap();
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_look(), None);
-    // One more process holds it: the kernel has no connections still.
+    // One more process holds the listener: the kernel still has no connections.
     scene.want(name.0, name.1.addr, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_look(), None);
-    // The kernel answered a client while a core showed no life.
+    // The kernel accepted a client while a core did not respond.
     let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
     found(&mut scene, end(HERE, 81)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
@@ -174,7 +173,7 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
     assert_eq!(scene.scope(HERE, 80), None);
 }
 
-/// A listener gives its SYNs to the kernel, and keeps its connections' segments and its port until
+/// A listener leaves its SYNs to the kernel, and keeps its connections' segments and its port until
 /// it ends.
 #[test]
 fn a_listener_that_leaves_its_syns_keeps_its_claim() {
@@ -208,7 +207,7 @@ fn claims_follow_the_addresses() {
     assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
 }
 
-/// No packet of the wire is for a listener or a port on loopback.
+/// No frame of the wire is for a listener or a port on loopback.
 #[test]
 fn addresses_that_the_interface_does_not_have_are_not_claimed() {
     let mut scene = Scene::new();
@@ -228,7 +227,7 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     assert!(scene.claims.due(START, 10).is_empty());
     let later = START + CONNECT_WITHIN;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
-    // A second socket reserves the port; the first one's connection is over.
+    // A second socket reserves the port; the connection of the first one has ended.
     scene.want(name.0, HERE, 4000).unwrap();
     scene.claims.connection_ended(name, START);
     assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
@@ -241,7 +240,7 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
         program,
     };
     assert_eq!(scene.claims.due(START, 10), [expected]);
-    // Another program's is another's.
+    // The claim of another program is separate.
     scene.want(Owner::Session(2), HERE, 4000).unwrap();
     scene.claims.connection_ended(name, START);
     let due = scene.claims.due(START, 10);
@@ -263,12 +262,12 @@ fn a_claim_that_is_needed_is_looked_at_ever_more_rarely() {
         now = scene.claims.next_look().unwrap();
         looks += 1;
     }
-    // Twice a second in the end, and some sooner.
+    // Twice a second in the end, and more often before.
     assert!(looks < 140, "{looks} looks in a minute");
 }
 
-/// The end of a program with many claims: a bounded number of them at a time, one call to the demux
-/// for each.
+/// The end of a program with many claims: a bounded number per turn, with one call to the demux for
+/// each.
 #[test]
 fn many_claims_end_in_batches_and_in_linear_time() {
     const BATCH: usize = 256;

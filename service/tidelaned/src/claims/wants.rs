@@ -2,7 +2,7 @@
 
 use tidelane_steering::Scope;
 
-/// How many want a claim of the demux.
+/// The number of owners of one demux claim, by scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wants {
     whole: u32,
@@ -11,7 +11,7 @@ pub(super) struct Wants {
 }
 
 impl Wants {
-    /// The number of owners that want this scope.
+    /// Returns the number of owners that want this scope.
     pub(super) fn of(&mut self, scope: Scope) -> &mut u32 {
         match scope {
             Scope::Whole => &mut self.whole,
@@ -20,8 +20,8 @@ impl Wants {
         }
     }
 
-    /// The demux's action. The kernel keeps the packets of its connections as long as one owner
-    /// leaves them to it; SYNs are the service's if one owner wants them.
+    /// Returns the demux's action. The kernel keeps packets of its connections while one owner
+    /// leaves them to it; the service gets SYNs if one owner wants them.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

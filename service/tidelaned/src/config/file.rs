@@ -1,7 +1,7 @@
 //! The configuration file of a service: `/etc/tidelane/NAME.toml`.
 //!
-//! The file is optional. Each table of it belongs to the module that acts on it; a key that nobody
-//! knows is an error, with its line and column, so that a misspelt rule is never silently ignored.
+//! The file is optional. Each table belongs to the module that implements it. An unknown key is an
+//! error with line and column, so that a misspelt rule is never ignored.
 
 use std::{
     fs, io,
@@ -21,33 +21,33 @@ use crate::{
 /// Directory of the configuration files.
 const DIRECTORY: &str = "/etc/tidelane";
 
-/// A configuration file as read; every table has its documented default.
+/// A parsed configuration file; each table has its documented default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileConfig {
     /// Programs that may use the service.
     pub access: AccessConfig,
-    /// The action where the host has rules of its own.
+    /// The action if the host has rules of its own.
     pub firewall: FirewallConfig,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// Memory for received bytes of all users: of no effect after the start.
+    /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryConfig,
-    /// Connections over loopback are the service's, of programs that were started without a choice
-    /// (`tidelane run --loopback`, `--no-loopback`).
+    /// True if the service carries connections over loopback of programs that did not choose by
+    /// `tidelane run --loopback` or `--no-loopback`.
     pub loopback: bool,
-    /// The verdict on connections that no rule is about.
+    /// The verdict on connections that match no rule.
     pub default: ActionWord,
-    /// Which connections may open, in the order in which the rules are looked at.
+    /// The rules, in the order in which they are checked.
     pub rule: Vec<RuleConfig>,
 }
 
-/// Why there is no configuration.
+/// The reason for which there is no configuration.
 #[derive(Debug)]
 pub enum FileError {
     /// The file cannot be read.
     Read(PathBuf, io::Error),
-    /// The file makes no sense; the text has line and column.
+    /// The file is invalid; the text has line and column.
     Parse(PathBuf, String),
 }
 
@@ -61,12 +61,12 @@ impl std::fmt::Display for FileError {
 }
 
 impl FileConfig {
-    /// Where the file of service `name` is looked for.
+    /// Returns the path of the file of service `name`.
     pub fn path_of(name: &str) -> PathBuf {
         Path::new(DIRECTORY).join(format!("{name}.toml"))
     }
 
-    /// Reads the file at `path`, or the defaults if there is none.
+    /// Reads the file at `path`. Without a file, returns the defaults.
     pub fn load(path: &Path) -> Result<Self, FileError> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).map_err(|text| FileError::Parse(path.to_owned(), text)),
@@ -75,7 +75,7 @@ impl FileConfig {
         }
     }
 
-    /// Reads the text of a file. The error has line and column.
+    /// Parses the text of a file. The error has line and column.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
     }

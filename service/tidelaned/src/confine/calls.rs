@@ -1,35 +1,34 @@
 //! The system calls that the service makes while it serves.
 //!
-//! To add one, put it into the group of its purpose, or open a group and say what it is for. Limit
-//! its arguments where one of them decides what it can do: a family, a command, a request. Calls
-//! that are made during set-up alone do not belong here. `security::confinement` in
-//! `tests/interop` shows that nothing is missing; a service that makes another call ends, and its
-//! log has the number.
+//! To add a call, put it into the group of its purpose, or make a group with a new purpose. Limit
+//! its arguments if one of them decides the effect: a family, a command, a request. Calls during
+//! set-up alone do not belong here. `security::confinement` in `tests/interop` shows that the list
+//! is complete; a service that makes another call ends, and its log has the number.
 
 use libc::c_long;
 
-/// On which arguments a call is let through. Arguments are counted from zero, and are compared as
-/// 32-bit words, which all that are named here are to the kernel.
+/// The condition under which a call is allowed. Arguments are numbered from zero and compared as
+/// 32-bit words, which is their width in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// With all arguments.
+    /// With any arguments.
     Any,
     /// If the argument has one of the values.
     OneOf(u32, &'static [u32]),
-    /// If of the argument's bits in the mask exactly these are set.
+    /// If exactly these bits of the argument's masked bits are set.
     Bits {
-        /// Which argument.
+        /// Number of the argument.
         argument: u32,
-        /// The bits that are looked at.
+        /// The mask.
         mask: u32,
-        /// The bits of them that are set.
+        /// The bits that are set.
         set: u32,
     },
     /// If the argument is this process's id.
     OwnProcess(u32),
-    /// If the argument is this process's id, or zero, which means it.
+    /// If the argument is this process's id, or zero, which means the same.
     OwnProcessOrZero(u32),
-    /// Never. The caller is told that the kernel has no such call, and uses another.
+    /// Never: the call fails with ENOSYS, and its caller uses another one.
     Missing,
 }
 
@@ -38,19 +37,19 @@ use Rule::{Any, Bits, Missing, OneOf, OwnProcess, OwnProcessOrZero};
 /// Calls that serve one purpose.
 #[derive(Debug)]
 pub struct Group {
-    /// Their use in the service.
+    /// The purpose in the service.
     pub purpose: &'static str,
     /// The calls.
     pub calls: &'static [(c_long, Rule)],
 }
 
-/// No memory that can be written is executed, nor does any become executable.
+/// No writable memory is executable or becomes so.
 const NOT_EXECUTABLE: Rule = Bits {
     argument: 2,
     mask: libc::PROT_EXEC as u32,
     set: 0,
 };
-/// Files are opened to be read.
+/// Files are opened for reading only.
 const READ_ONLY: Rule = Bits {
     argument: 2,
     mask: (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32,
@@ -62,8 +61,8 @@ const THREAD: Rule = Bits {
     mask: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
     set: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
 };
-/// Signals whose handlers `abort` and the runtime's stack guard take away, and the C library's own,
-/// which it takes with the first thread. The handler of SIGSYS stays.
+/// Signals whose handlers `abort` and the runtime's stack guard remove, and those of the C library,
+/// which it installs with the first thread. The handler of SIGSYS stays.
 const SIGNALS: &[u32] = &[
     libc::SIGABRT as u32,
     libc::SIGSEGV as u32,
@@ -71,8 +70,8 @@ const SIGNALS: &[u32] = &[
     32,
     33,
 ];
-/// Interfaces by name and number; what a socket holds; nonblocking; a socket's namespace; offloads
-/// of the NIC that somebody switches on while the service runs.
+/// Interfaces by name and number; pending bytes of a socket; O_NONBLOCK; a socket's namespace;
+/// offloads of the NIC that somebody switches on while the service runs.
 const REQUESTS: &[u32] = &[
     libc::SIOCGIFINDEX as u32,
     libc::SIOCGIFNAME as u32,
@@ -88,17 +87,16 @@ const FAMILIES: &[u32] = &[
     libc::AF_INET6 as u32,
     libc::AF_NETLINK as u32,
 ];
-/// Elements of maps that are open: look up, update, delete, the next key. Which programs are
-/// attached to cgroups and interfaces (BPF_PROG_QUERY). Frames for the kernel to receive
-/// (BPF_PROG_TEST_RUN).
+/// Elements of open maps: look-up, update, delete, next key. Programs attached to cgroups and
+/// interfaces (BPF_PROG_QUERY). Frames injected into the kernel (BPF_PROG_TEST_RUN).
 const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 10, 16];
-/// A thread's name; names of anonymous memory, which newer allocators give; the auxiliary vector.
+/// A thread's name; names of anonymous memory, which newer allocators set; the auxiliary vector.
 const PROCESS_OPTIONS: &[u32] = &[
     libc::PR_SET_NAME as u32,
     libc::PR_SET_VMA as u32,
     0x4155_5856, // PR_GET_AUXV
 ];
-/// A reservation gets another owner and no other group.
+/// A reservation gets another owner, and keeps its group.
 const KEEP_GROUP: &[u32] = &[u32::MAX];
 const DESCRIPTOR_COMMANDS: &[u32] = &[
     libc::F_GETFD as u32,
@@ -183,7 +181,7 @@ pub const CALLS: &[Group] = &[
             (libc::SYS_memfd_create, Any),
             (libc::SYS_ftruncate, Any),
             (libc::SYS_fallocate, Any),
-            // Receive buffers are nobody's to open again for writing; rings stay in memory.
+            // Receive buffers must not be reopened for writing; rings stay in memory.
             (libc::SYS_fchmod, OneOf(1, &[libc::S_IRUSR])),
             (libc::SYS_mlock2, Any),
         ],
@@ -210,7 +208,7 @@ pub const CALLS: &[Group] = &[
         purpose: "threads: their start, their classes and CPUs, their end",
         calls: &[
             (libc::SYS_clone, THREAD),
-            // Its flags lie in memory, where no filter can look: the C library falls back to clone.
+            // Its flags are in memory, which no filter can read: the C library falls back to clone.
             (libc::SYS_clone3, Missing),
             (libc::SYS_set_robust_list, Any),
             (libc::SYS_rseq, Any),
@@ -255,7 +253,7 @@ pub const CALLS: &[Group] = &[
     },
 ];
 
-/// Every system call of the process that tidies up after a service that was killed.
+/// Every system call of the process that restores settings after the service was killed.
 pub const RESTORER_CALLS: &[Group] = &[
     Group {
         purpose: "wait for messages, and for the end of the service",

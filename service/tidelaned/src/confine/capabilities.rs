@@ -1,4 +1,4 @@
-//! Capabilities: the few that serving needs, and the end of all others.
+//! Capabilities: those that serving needs, and the removal of all others.
 
 use rustix::{
     process::{Resource, Rlimit, setrlimit},
@@ -11,8 +11,8 @@ use rustix::{
 
 use super::{ConfineError, sys};
 
-/// The capabilities that the service has while it serves. Whoever adds one says which call needs
-/// it, and why the call cannot be made during set-up, before the others are given up.
+/// The capabilities of the service while it serves. A new entry names the call that needs it, and
+/// the reason for which the call cannot be made during set-up.
 pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     (
         CapabilitySet::NET_ADMIN,
@@ -30,18 +30,18 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     ),
 ];
 
-/// Needed only where the kernel demands it of whoever changes a map that is open: before
-/// Linux 5.19, if `kernel.unprivileged_bpf_disabled` is set.
+/// Needed only if the kernel demands it for changes of an open map: before Linux 5.19, if
+/// `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
-/// Needed only where the limit on niceness could not be raised.
+/// Needed only if the limit on niceness could not be raised.
 const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
 
-/// The scheduling class of the cores needs a niceness of -10: `RLIMIT_NICE` is 20 less that.
+/// A core in the normal class has the niceness -10, for which `RLIMIT_NICE` is 20 + 10.
 const NICE_LIMIT: u64 = 30;
 /// Highest number of a capability in a set of 64.
 const CAPABILITIES_MAX: u32 = 64;
 
-/// The capabilities that stay.
+/// The remaining capabilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     set: CapabilitySet,
@@ -50,7 +50,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Names, as the kernel's documentation spells them.
+    /// Returns the names in the kernel's spelling.
     pub fn names(&self) -> Vec<&'static str> {
         let named = [
             (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-/// Gives up every capability that is not needed, in all sets and for good.
+/// Permanently gives up every capability that is not needed, in all sets.
 pub fn keep_needed() -> Result<Kept, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
@@ -80,8 +80,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
     if setrlimit(Resource::Nice, limit).is_err() {
         set |= FOR_CLASSES;
     }
-    // Rings of programs are locked in memory (`Region::keep_resident`), which is done without where
-    // it is not allowed.
+    // Rings of programs are locked in memory (`Region::keep_resident`); a refusal is ignored.
     let unlimited = Rlimit {
         current: None,
         maximum: None,
@@ -104,7 +103,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
     })
 }
 
-/// Gives up every capability that is not in `set`, for good.
+/// Permanently gives up every capability that is not in `set`.
 pub fn keep_only(set: CapabilitySet) -> Result<(), ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     bar_the_way_back(&held)?;
@@ -126,7 +125,7 @@ fn bar_the_way_back(held: &CapabilitySets) -> Result<bool, ConfineError> {
     if may_set {
         lock_secure_bits()?;
         for number in 0..CAPABILITIES_MAX {
-            // The kernel refuses the numbers that it does not know.
+            // The kernel refuses unknown numbers.
             let one = CapabilitySet::from_bits_retain(1 << number);
             let _ = remove_capability_from_bounding_set(one);
         }
@@ -135,7 +134,7 @@ fn bar_the_way_back(held: &CapabilitySets) -> Result<bool, ConfineError> {
     Ok(may_set)
 }
 
-/// User 0 has no capabilities by being user 0, and nothing can change that.
+/// Locks the secure bits, so that user 0 gains no capabilities by its user id.
 fn lock_secure_bits() -> Result<(), ConfineError> {
     use CapabilitiesSecureBits as Bits;
     let bits = Bits::NO_ROOT

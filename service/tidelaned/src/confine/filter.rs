@@ -1,11 +1,12 @@
-//! The filter of system calls (seccomp): a table, such as [`CALLS`](super::calls::CALLS), as a
-//! program for the kernel.
+//! The seccomp filter: compiles a table, such as [`CALLS`](super::calls::CALLS), into a BPF
+//! program.
 //!
 //! A call that is not in the table, or has other arguments, is not made. The thread gets SIGSYS
-//! instead, whose handler writes the call's number to the log and aborts. A thread that blocks the
-//! signal is ended by the kernel.
+//! instead, whose handler writes the call's number to the log and aborts. The kernel ends a thread
+//! that blocks the signal.
 //!
-//! The kernel keeps the numbers of calls that pass whatever their arguments are in a bit map (since
+//! Since Linux 5.11 the kernel keeps calls that pass with any arguments in a bitmap, so that the
+//! calls of the packet path do not run the program.
 //! Linux 5.11), so that the calls of the packet path, which are such, do not run the program.
 
 use std::io;
@@ -17,21 +18,21 @@ use super::{
     sys,
 };
 
-/// `AUDIT_ARCH_X86_64`: another one has other numbers for the same calls.
+/// `AUDIT_ARCH_X86_64`: system calls of other architectures have other numbers.
 const ARCHITECTURE: u32 = 0xc000_003e;
-/// Where `struct seccomp_data` has these.
+/// Offsets of fields in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// Puts the filter over all threads of this process, and those that they start: it lets them make
-/// the calls of `groups`.
+/// Installs the filter for all threads of this process and those that they start. It allows the
+/// calls of `groups`.
 pub fn install(groups: &[Group]) -> io::Result<()> {
     sys::report_denied_calls()?;
     sys::set_filter(&program(groups, std::process::id()))
 }
 
-/// The program that lets the process `own` make the calls of `groups`.
+/// Returns the program that allows the calls of `groups` to the process `own`.
 fn program(groups: &[Group], own: u32) -> Vec<sock_filter> {
     let mut program = vec![
         load(ARCHITECTURE_AT),
@@ -49,12 +50,12 @@ fn program(groups: &[Group], own: u32) -> Vec<sock_filter> {
     program
 }
 
-/// Calls have small numbers.
+/// Returns the number of a call, which is small.
 fn number(call: c_long) -> u32 {
     u32::try_from(call).expect("the number of a system call")
 }
 
-/// The verdict on a call that has the rule. Each path ends with a result.
+/// Returns the instructions that decide a call by its rule. Each path ends with a result.
 fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
     let allow = give(libc::SECCOMP_RET_ALLOW);
     let deny = give(libc::SECCOMP_RET_TRAP);
@@ -86,7 +87,7 @@ fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
     }
 }
 
-/// The low word of an argument: x86-64 is little-endian.
+/// Loads the low word of an argument, as x86-64 is little-endian.
 fn load_argument(argument: u32) -> sock_filter {
     load(ARGUMENTS_AT + 8 * argument)
 }
@@ -99,7 +100,7 @@ fn keep_bits(mask: u32) -> sock_filter {
     instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask, 0)
 }
 
-/// Skips `count` instructions unless the word is `value`.
+/// Skips `count` instructions unless the loaded word is `value`.
 fn skip_unless(value: u32, count: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, count)
 }

@@ -1,10 +1,10 @@
 //! Landlock: the files that the service can reach while it serves.
 //!
-//! Open files stay open: the log, the lock on the pid file. Beyond them the service reads the
-//! kernel's files about programs and about the machine, and its configuration, and removes its run
-//! directory. The network is not restricted: the service is there for it, and the filter of system
-//! calls limits the families. A domain of Landlock has one more effect: the service cannot
-//! look into the memory and the descriptors of processes outside it, whatever its user.
+//! Open files stay open: the log and the locked pid file. Otherwise the service reads the kernel's
+//! files about programs and the machine, reads its configuration, and removes its run directory.
+//! The network is not restricted by Landlock; the seccomp filter limits the address families.
+//! Additionally, a Landlock domain keeps the service from memory and descriptors of processes
+//! outside the domain, whatever its user.
 
 use std::{
     io,
@@ -25,13 +25,13 @@ mod right {
     pub(super) const REMOVE_FILE: u64 = 1 << 5;
 }
 
-/// Number of rights that each version of Landlock knows, and with it takes away.
+/// Number of access rights that each version of Landlock handles.
 const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
-/// Version that keeps a process from signals to, and abstract sockets of, processes outside.
+/// Version that denies signals to, and abstract sockets of, processes outside the domain.
 const SCOPED_SINCE: u32 = 6;
 const SCOPES: u64 = 0b11;
 
-/// Directories to read.
+/// Directories that may be read.
 const READ_BENEATH: [&str; 5] = [
     "/proc",
     "/sys/devices/system/cpu",
@@ -39,19 +39,20 @@ const READ_BENEATH: [&str; 5] = [
     "/etc/tidelane",
     "/run/netns",
 ];
-/// Files to read: names of users and groups in the configuration.
+/// Files that may be read: names of users and groups in the configuration.
 const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// Further files that may be read, which depend on this service's configuration.
+/// Further readable files, which depend on this service's configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readable<'a> {
-    /// A directory that may be mounted nowhere.
+    /// A directory that may not be mounted by path.
     pub directory: Option<BorrowedFd<'a>>,
     /// The directory of the configuration file.
     pub beneath: Option<&'a Path>,
 }
 
-/// Takes away all other files. The version of the kernel's Landlock; `None` if it has none.
+/// Restricts the process to these files. Returns the version of the kernel's Landlock; `None` if
+/// there is none.
 pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<u32>> {
     let Some(version) = sys::landlock_version() else {
         return Ok(None);
@@ -62,7 +63,7 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         match open(path, flags, Mode::empty()) {
             Ok(fd) => rules.allow(fd.as_fd(), rights),
-            // A file that is not there cannot be read either.
+            // A missing file cannot be read either.
             Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -88,7 +89,7 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
     Ok(Some(version))
 }
 
-/// Takes away all files, where the kernel has Landlock.
+/// Denies all files, where the kernel has Landlock.
 pub fn restrict_all() -> io::Result<()> {
     let Some(version) = sys::landlock_version() else {
         return Ok(());
@@ -97,7 +98,7 @@ pub fn restrict_all() -> io::Result<()> {
     sys::LandlockRules::new(rights_of(version), scoped)?.restrict_self()
 }
 
-/// All rights that the version knows.
+/// Returns all rights of a version.
 fn rights_of(version: u32) -> u64 {
     let known = RIGHTS.iter().rev().find(|(since, _)| version >= *since);
     known.map_or(0, |(_, count)| (1 << count) - 1)

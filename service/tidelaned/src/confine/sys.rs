@@ -1,4 +1,4 @@
-//! The calls that confine the process and have no safe wrapper: seccomp, Landlock, SIGSYS.
+//! System calls of the confinement without a safe wrapper: seccomp, Landlock, SIGSYS.
 
 use std::{
     ffi::{c_int, c_void},
@@ -9,8 +9,8 @@ use std::{
 
 use libc::sock_filter;
 
-/// Flags of `seccomp`: the filter is for all threads, and without the speculation barriers that
-/// kernels before 5.16 put on with it. Those are for processes that run somebody else's code.
+/// Flags of `seccomp`: the filter applies to all threads, without the speculation barriers of
+/// kernels before 5.16, which are meant for processes that run foreign code.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -25,7 +25,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     }
 }
 
-/// Puts `program` over all threads of this process. The process has `no_new_privs`.
+/// Installs `program` for all threads of this process, which must have `no_new_privs`.
 pub(super) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog {
@@ -56,7 +56,7 @@ struct DeniedCall {
     _architecture: u32,
 }
 
-/// A line of the log, made without allocating.
+/// A log line, built without allocation.
 struct Line {
     text: [u8; 160],
     len: usize,
@@ -88,7 +88,7 @@ impl Line {
     }
 }
 
-/// Names the call in the log and ends the process. Makes only calls that a signal handler may.
+/// Logs the call and ends the process. Makes only async-signal-safe calls.
 extern "C" fn on_denied_call(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the siginfo of SIGSYS, which has this layout, and a ucontext_t; the
     // two live on the handler's stack.
@@ -131,8 +131,8 @@ pub(super) fn report_denied_calls() -> io::Result<()> {
     check(result.into()).map(drop)
 }
 
-/// Returns true if the kernel lets this process use maps that it has open. Some demand CAP_BPF of
-/// everybody who makes the call, before they look at the descriptor.
+/// Returns true if the kernel lets this process use its open maps. Some kernels demand CAP_BPF of
+/// every caller before they look at the descriptor.
 pub(super) fn may_use_open_maps() -> bool {
     /// The part of `union bpf_attr` that the command reads.
     #[repr(C, align(8))]
@@ -157,7 +157,7 @@ pub(super) fn may_use_open_maps() -> bool {
     refused == Some(libc::EBADF)
 }
 
-/// The version of the kernel's Landlock, if it has it and it is on.
+/// Returns the version of the kernel's Landlock, if it has it and it is enabled.
 pub(super) fn landlock_version() -> Option<u32> {
     // SAFETY: with this flag the call takes no memory.
     let version = unsafe {
@@ -173,13 +173,14 @@ pub(super) fn landlock_version() -> Option<u32> {
         .and_then(|version| version.try_into().ok())
 }
 
-/// Rules of Landlock that are being made.
+/// A Landlock ruleset.
 pub(super) struct LandlockRules(OwnedFd);
 
 impl LandlockRules {
-    /// Takes away the rights `handled` to all files, and what `scoped` names.
+    /// Makes a ruleset that denies the rights `handled` for all files, and the scopes in `scoped`.
     pub(super) fn new(handled: u64, scoped: u64) -> io::Result<Self> {
-        /// `struct landlock_ruleset_attr`. Old kernels know less, and take zeros for the rest.
+        /// `struct landlock_ruleset_attr`. Older kernels know fewer fields, and accept zeros for
+        /// the rest.
         #[repr(C)]
         struct Attributes {
             files: u64,
@@ -204,7 +205,7 @@ impl LandlockRules {
         }
     }
 
-    /// Leaves `rights` to a file, or to all that is beneath a directory.
+    /// Allows `rights` for a file, or for all files beneath a directory.
     pub(super) fn allow(&self, file: BorrowedFd<'_>, rights: u64) -> io::Result<()> {
         /// `struct landlock_path_beneath_attr`.
         #[repr(C, packed)]
@@ -229,7 +230,7 @@ impl LandlockRules {
         check(result).map(drop)
     }
 
-    /// Puts the calling thread, and those that it starts, under the rules.
+    /// Applies the ruleset to the calling thread and those that it starts.
     pub(super) fn restrict_self(self) -> io::Result<()> {
         // SAFETY: no memory is passed.
         let result =
@@ -238,7 +239,7 @@ impl LandlockRules {
     }
 }
 
-/// Makes a system call, whatever it does: for tests of the filter, which stops it.
+/// Makes a system call for tests of the filter, which denies it.
 #[cfg(test)]
 pub(super) fn make_call(call: libc::c_long, arguments: [libc::c_long; 4]) {
     let [a, b, c, d] = arguments;

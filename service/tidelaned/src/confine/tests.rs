@@ -9,10 +9,10 @@ use rustix::thread::CapabilitySet;
 
 use super::*;
 
-/// Tells a child process of a test which part of the test it is.
+/// Variable that names the part of a test which a child process runs.
 pub(crate) const PART: &str = "TIDELANED_TEST_PART";
 
-/// One test in a process of its own, which it may confine.
+/// Runs a test in a process of its own, which it may confine.
 pub(crate) fn child(test: &str, part: &str) -> Output {
     let own = std::env::current_exe().expect("this program");
     Command::new(own)
@@ -72,7 +72,7 @@ fn be_confined(run: &Path) {
     for needed in ["/proc/1/comm", "/proc/self/status", "/etc/passwd"] {
         assert!(fs::read(needed).is_ok(), "{needed}");
     }
-    // Threads inherit it.
+    // Threads inherit the confinement.
     let status = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
     let status = status.join().expect("it ends").expect("its status");
     assert!(status.contains("Seccomp:\t2"), "{status}");

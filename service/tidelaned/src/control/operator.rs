@@ -1,4 +1,4 @@
-//! The operator's word: the configuration, at the start and whenever it is read again.
+//! The operator's configuration: at the start, and when it is read again.
 
 use std::os::unix::net::UnixStream;
 
@@ -15,11 +15,11 @@ use crate::{
     sys::{self, Signal},
 };
 
-/// Sessions of programs that are not admitted, kept for what they say of their sockets.
+/// Sessions of programs that are not admitted, kept for the reasons of their sockets.
 const REFUSED_MAX: usize = 128;
 
 impl<P: Port> Control<P> {
-    /// Watches the session of a program; one that is not admitted may only say what it does.
+    /// Watches the session of a program. A program that is not admitted may only send reasons.
     pub(super) fn let_in(&mut self, mut session: Session) {
         pace::rest();
         session.standing = Standing {
@@ -49,11 +49,11 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Reads the configuration again. If it makes no sense, everything stays as it was.
+    /// Reads the configuration again. An invalid one changes nothing.
     fn reload(&mut self) -> Result<(), String> {
         let (settings, notices) = Settings::load(&self.config)?;
         if settings.policy.socket() != self.socket {
-            // The service has given up the right to change it.
+            // The service has given up the right to change this setting.
             eprintln!(
                 "tidelaned: the registration socket keeps its group and mode until a restart"
             );
@@ -68,7 +68,7 @@ impl<P: Port> Control<P> {
         Ok(())
     }
 
-    /// These rules from now on, also for connections that are open.
+    /// Sets new rules, also for open connections.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
         self.shared.rules = rules.clone();
         let reset = self.shared.cores.call_each(|_| {
@@ -81,7 +81,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// A program that is no longer admitted loses its session, and its connections with it.
+    /// Ends the sessions and connections of programs that are no longer admitted.
     fn judge_again(&mut self) {
         let access = &self.shared.access;
         let mut over = Vec::new();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl<P: Port> Control<P> {
-    /// Takes the host's requests.
+    /// Handles the requests of the hosts.
     pub(super) fn serve_host(&mut self) {
         let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);
         let take_all = |_| {
@@ -37,7 +37,7 @@ impl<P: Port> Control<P> {
                         .shared
                         .claims
                         .reserve_ports(addr, PORTS_PER_REQUEST, now());
-                    // With a peer's port each of them belongs to one core.
+                    // Together with a peer's port, each of these ports belongs to one core.
                     self.shared.cores.send_each(|_| {
                         let ports = ports.clone();
                         move |host, now| host.add_ports(now, addr, &ports)
@@ -53,13 +53,13 @@ impl<P: Port> Control<P> {
         self.ports_are_idle(&idle);
     }
 
-    /// Segments came to a core that may be of the kernel's connections.
+    /// Hands segments of a core without a flow to the kernel, whose connection they may belong to.
     fn hand_back_strays(&mut self, core: usize) {
         let taken = self.shared.cores.call(core, |host, _| host.take_strays());
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Connections of cores from ports that programs reserved are over.
+    /// Handles the ends of connections from ports that programs reserved.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Sessions come, are read, wait and end.
+//! The life of sessions: accept, read, wait, end.
 
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
@@ -55,8 +55,8 @@ impl<P: Port> Control<P> {
         } else {
             session.receive(&mut self.shared)
         };
-        for heir in std::mem::take(&mut self.shared.heirs) {
-            self.watch_session(heir);
+        for child in std::mem::take(&mut self.shared.children) {
+            self.watch_session(child);
         }
         self.go_on(number, next);
     }
@@ -74,7 +74,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Handles messages whose descriptors were looked at.
+    /// Handles messages whose descriptors were checked.
     pub(super) fn serve_looked(&mut self) {
         let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
         while let Some(looked) = self.shared.descriptors.next() {
@@ -100,7 +100,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// A session is not read until `due`. What it sends waits in its socket.
+    /// Pauses a session until `due`. Its messages wait in its socket.
     fn pause_session(&mut self, number: u64, due: Instant) {
         if let Some(session) = self.sessions.get(&number)
             && epoll::delete(&self.waits, &session.socket).is_ok()

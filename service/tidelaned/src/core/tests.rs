@@ -9,7 +9,7 @@ use tidelane_wire::MacAddress;
 use super::*;
 use crate::confine::tests::{PART, child};
 
-/// A core of a host on a wire in memory, whose queue 3 is watched.
+/// Makes a core of a host on a wire in memory, whose queue 3 is watched.
 fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     let (port, _far) = MemPort::pair(MemConfig::default());
     let interface = Interface {
@@ -58,7 +58,7 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
         steps() > 0 && !core.shared.awake.load(Ordering::Acquire) && !queue.is_awaited()
     });
     wait_until("nobody is beside a core that sleeps", || !core.is_beside());
-    // As the demux does when it sends a frame; this one does not arrive.
+    // As the demux does when it sends a frame; this frame does not arrive.
     let before = steps();
     queue.beat(now().0);
     wait_until("the core answers", || {
@@ -79,7 +79,7 @@ fn a_core_that_hangs_ends_the_service() {
             },
             _ => std::thread::sleep(StdDuration::from_secs(3600)),
         }));
-        // A core that hangs does not end it by itself.
+        // Only the watchdog ends the process within this time.
         std::thread::sleep(StdDuration::from_secs(60));
         return;
     }

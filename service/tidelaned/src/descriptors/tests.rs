@@ -1,4 +1,4 @@
-//! Messages with descriptors, over sockets of this test.
+//! Messages with descriptors, over sockets of the test.
 
 use std::{
     io::Write,
@@ -12,7 +12,7 @@ use tidelane_ring::registration::new_message;
 
 use super::*;
 
-/// Interface of loopback.
+/// Index of the loopback interface.
 const LOOPBACK: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -33,7 +33,7 @@ fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> Sent {
     }
 }
 
-/// The next message that was looked at.
+/// Returns the next checked message.
 fn next(threads: &DescriptorThreads) -> Looked {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -94,7 +94,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
         panic!("{looked:?}");
     };
     assert!(entitled.socket.listens());
-    // Its own descriptor is closed, and it was the last.
+    // The test's own descriptor is closed, so that was the last.
     assert!(TcpStream::connect(addr).is_err());
     let taken = TcpListener::bind(addr).expect_err("the reservation has the port");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
@@ -104,7 +104,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     assert!(matches!(next(&threads).found, Found::Unfit));
 }
 
-/// A socket that nobody reads from, with unsent data and SO_LINGER: to close it takes that long.
+/// Returns a socket with unsent data and SO_LINGER, whose close takes that long.
 fn lingering(seconds: u64) -> (OwnedFd, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
@@ -133,7 +133,7 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
         "the other user's comes first: {looked:?}"
     );
     assert!(threads.next().is_none(), "the first user waits");
-    // Nothing of this waits for the socket, either.
+    // None of these calls waits for the socket either.
     let (another, _unread_either) = lingering(600);
     threads.close(1, vec![another]);
     threads.leave(1, bell());

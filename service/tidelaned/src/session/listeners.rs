@@ -26,14 +26,14 @@ pub(super) struct Held {
     number: u32,
     /// Its number on each core.
     ids: Vec<ListenerId>,
-    /// Of its kernel socket.
+    /// Cookie of its kernel socket.
     pub(super) cookie: u64,
-    /// Its user's.
+    /// The charge to its user.
     _charge: Charge,
 }
 
 impl Registered {
-    /// The charge for one more listener; none if the program has it.
+    /// Charges one more listener. `None` if the program already has it.
     fn charge_listener(
         &self,
         account: &Arc<Account>,
@@ -50,7 +50,7 @@ impl Registered {
         known.any(|known| known.cookie == cookie)
     }
 
-    /// The reason for which the kernel has the connections of a listener, if it has.
+    /// Returns the reason for which the kernel has the connections of a listener, if it has them.
     fn refusal_of<P: Port>(
         &self,
         shared: &Shared<P>,
@@ -64,15 +64,16 @@ impl Registered {
         left.then_some(refusal::FORKS)
     }
 
-    /// The number of a listener that the program is to give up, as it forks for each connection.
+    /// Returns the number of a listener that the program has to give up, because it forks for each
+    /// connection.
     pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.may_be_given_up(held.cookie, now()));
         given_up.map(|held| held.number)
     }
 
-    /// The program has a listener, if there is a charge for it: else it has it already. Returns
-    /// true if it has not had it.
+    /// Records a listener of the program, if there is a charge for it. Returns true if the program
+    /// did not have it before.
     fn hold(&mut self, listen: &Listen, ids: Vec<ListenerId>, charge: Option<Charge>) -> bool {
         let fresh = charge.is_some();
         self.listeners.extend(charge.map(|charge| Held {
@@ -156,7 +157,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Claims the local ends of a listener. One reservation holds the ports of all.
+    /// Claims the addresses of a listener. One reservation holds all its ports.
     fn claim_ends<P: Port>(
         &self,
         shared: &mut Shared<P>,
@@ -176,7 +177,7 @@ impl Session {
         })
     }
 
-    /// A core refused the listener: the others give it up again.
+    /// Removes a listener that one core has refused from the other cores.
     fn listen_refused<P: Port>(
         &self,
         shared: &mut Shared<P>,

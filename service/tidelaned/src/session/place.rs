@@ -7,10 +7,10 @@ use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 
 /// Descriptors of a session that has not registered: its socket and its process.
 const DESCRIPTORS: u64 = 2;
-/// Connections that make INHERIT as much work as one more message.
+/// Number of connections that make INHERIT as costly as one more message.
 const CONNECTIONS_PER_COST: u64 = 64;
 
-/// A session's place among its user's.
+/// The charges of a session.
 #[derive(Debug)]
 pub struct Place {
     account: Arc<Account>,
@@ -19,7 +19,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// One more session of this account.
+    /// Charges one more session to this account.
     pub fn take(account: Arc<Account>) -> Result<Self, Refused> {
         Ok(Self {
             _registration: account.charge(Resource::Registrations, 1)?,
@@ -28,22 +28,22 @@ impl Place {
         })
     }
 
-    /// The account that is charged.
+    /// Returns the charged account.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// The user of that account.
+    /// Returns the user of the account.
     pub fn user(&self) -> &Arc<User> {
         self.account.user()
     }
 
-    /// How many usual messages a message of this kind is as much work as.
+    /// Returns the cost of a message of this kind, in ordinary messages.
     pub fn cost(&self, kind: u32) -> u64 {
         match kind {
-            // Memory is mapped, and unmapped.
+            // Memory is mapped and unmapped.
             message::REGISTER => 16,
-            // All of the process' connections are looked at.
+            // All connections of the process are visited.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
             message::LISTEN | message::RESERVE => 4,
             _ => 1,
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// The charges for a registered program.
+/// The charges of a registered program.
 #[derive(Debug)]
 pub struct Costs {
     _program: Charge,
@@ -60,7 +60,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// One more program, beside this many cores.
+    /// Charges one more program with this many cores.
     pub fn take(account: &Arc<Account>, cores: usize) -> Result<Self, Refused> {
         Ok(Self {
             _program: account.charge(Resource::Programs, 1)?,
@@ -69,7 +69,7 @@ impl Costs {
         })
     }
 
-    /// One more context, with a doorbell for each core.
+    /// Charges one more context with a doorbell for each core.
     pub fn add_context(&mut self, cores: usize) -> Result<(), Refused> {
         self.contexts.grow(1)?;
         let descriptors = self.descriptors.grow(cores as u64);
@@ -79,7 +79,7 @@ impl Costs {
         descriptors
     }
 
-    /// There is no such context after all.
+    /// Reverts the charge of a context that was refused.
     pub fn drop_context(&mut self, cores: usize) {
         self.contexts.shrink(1);
         self.descriptors.shrink(cores as u64);

@@ -1,4 +1,4 @@
-//! Ports that a program reserved for connections of its own.
+//! Ports that a program reserved for its own connections.
 
 use std::{io, os::fd::AsFd};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Session {
-    /// The program may connect from the port of this socket, which is bound and no more.
+    /// Lets the program connect from the port of this socket, which is bound and not connected.
     pub(super) fn reserve<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
@@ -72,7 +72,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Answers that there is no claim.
+    /// Answers that the claim was refused.
     pub(super) fn refuse_claim(
         &self,
         kind: u32,

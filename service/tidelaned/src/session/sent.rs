@@ -1,4 +1,4 @@
-//! Messages with descriptors: their descriptors are looked at first, on another thread.
+//! Messages with descriptors, which another thread checks first.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Session {
-    /// Has the descriptors of a message looked at.
+    /// Passes a message to the thread that checks its descriptors.
     pub(super) fn look<P: Port>(
         &self,
         shared: &mut Shared<P>,
@@ -28,13 +28,14 @@ impl Session {
         shared.descriptors.look(self.user_number(), sent);
     }
 
-    /// Handles a message whose descriptors were looked at.
+    /// Handles a message whose descriptors were checked.
     pub fn looked<P: Port>(&mut self, shared: &mut Shared<P>, looked: Looked) -> Next {
         let Looked { message, found, .. } = looked;
         let kind = message.kind;
         let done = match (kind, found) {
             _ if self.registered.is_none() => self.answer(kind, refusal::MALFORMED),
-            // Not even the message makes sense: it is not this program's library that sent it.
+            // A message with the wrong number of descriptors does not come from the program's
+            // library.
             (_, Found::WrongCount) => return Next::End,
             (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
             (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),

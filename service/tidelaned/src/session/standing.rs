@@ -1,4 +1,4 @@
-//! Admission of a program, and the user who answers for it.
+//! Admission of a program, and the process that answers for it.
 
 use std::io;
 
@@ -7,42 +7,43 @@ use tidelane_abi::{Message, message};
 use super::Session;
 use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, shared::Shared};
 
-/// Reasons that are kept for `tidelane ss`, per program.
+/// Limit of reasons per program that are kept for `tidelane ss`.
 const NOTES_MAX: usize = 4096;
 
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Why it is not admitted; it may send notes all the same.
+    /// The reason for which the program is not admitted; it may send reasons of its sockets all the
+    /// same.
     pub denied: Option<Denial>,
-    /// The network namespace that its children must be in.
+    /// The network namespace in which its children must be.
     pub view: Option<NetView>,
-    /// It is in the service's own network namespace, as far as the kernel says so for sure: the
-    /// host's loopback is its own.
+    /// True if the kernel confirms that the program is in the service's own network namespace, so
+    /// that both have the same loopback.
     pub within_host: bool,
 }
 
 impl Session {
-    /// The program that the service judges by its user and namespace.
+    /// Returns the process whose user and namespace decide the admission.
     pub fn sponsor(&self) -> &Peer {
         self.sponsor.as_ref().unwrap_or(&self.peer)
     }
 
-    /// Zero, or why the program is not admitted.
+    /// Returns zero, or the reason for which the program is not admitted.
     pub(super) fn denial(&self) -> u32 {
         self.standing.denied.map_or(0, Denial::code)
     }
 
-    /// Registers the program if it is admitted. A child may have another user, group or namespace
-    /// than its parent by now.
+    /// Registers the program if it is admitted. A child's user, group or namespace may differ from
+    /// its parent's by now.
     pub(super) fn enter<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
         request: &Message,
     ) -> io::Result<()> {
-        if self.heir {
+        if self.is_child {
             let view = self.standing.view;
-            let judged = shared.access.judge_heir(self.sponsor(), &self.peer, view);
+            let judged = shared.access.judge_child(self.sponsor(), &self.peer, view);
             self.standing.denied = judged.err();
             self.peer.look_at_groups();
         }
@@ -53,7 +54,7 @@ impl Session {
         }
     }
 
-    /// The program says why one of its sockets stays with the kernel.
+    /// Records the reason for which a socket of the program stays with the kernel.
     pub(super) fn note(&mut self, request: &Message) {
         self.notes.retain(|(inode, _)| *inode != request.inode);
         if self.notes.len() < NOTES_MAX {

@@ -84,7 +84,7 @@ fn each_used_block_is_lent_once() {
     let apart = |block: &StreamBuffer| block.range().end <= start || end <= block.offset;
     assert!(given.iter().all(apart));
     for block in given {
-        assert!(allocator.take_back(block) && !allocator.take_back(block));
+        assert!(allocator.restore(block) && !allocator.restore(block));
     }
     assert_eq!(allocator.lend(1 << 16), None, "given back twice");
     let again = allocator.alloc(16).unwrap();
@@ -145,7 +145,7 @@ proptest! {
                         prop_assert!(used.iter().all(free));
                     }
                     for block in blocks {
-                        prop_assert!(allocator.take_back(block));
+                        prop_assert!(allocator.restore(block));
                     }
                 }
             }

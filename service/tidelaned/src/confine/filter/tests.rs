@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, io, os::unix::process::ExitStatusExt};
 use super::{super::calls::CALLS, *};
 use crate::confine::tests::{PART, child};
 
-/// Calls that nothing in the service makes, as an intruder would.
+/// Calls of an intruder, which the service never makes.
 const FORBIDDEN: &[(&str, c_long, [c_long; 4])] = &[
     ("execve", libc::SYS_execve, [0; 4]),
     ("execveat", libc::SYS_execveat, [0; 4]),
@@ -164,7 +164,7 @@ fn what_the_runtime_does_passes() {
             let thread = std::thread::Builder::new().name(format!("thread-{number}"));
             thread
                 .spawn(move || {
-                    // From the heap's arenas, from mappings of their own, moved as they grow.
+                    // Memory of the heap's arenas, and separate mappings, moved when they grow.
                     let mut grown = Vec::new();
                     for size in [10, 100_000, 10_000_000_usize] {
                         grown.resize(size, number as u8);

@@ -1,4 +1,4 @@
-//! Connections that a program's children have with it: see `docs/design/fork.md`.
+//! Connections that forked children inherit from a program: see `docs/design/fork.md`.
 
 use std::{io, os::fd::AsFd};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Session {
-    /// A child is about to be made that will hold what this process holds.
+    /// Handles INHERIT: a future child becomes a holder of all connections of this process.
     pub(super) fn inherit<P: Port>(&mut self, shared: &mut Shared<P>) -> io::Result<()> {
         if self.holder(0).is_none() {
             return self.answer(message::INHERIT, refusal::MALFORMED);
@@ -23,10 +23,10 @@ impl Session {
             Err(refused) => return self.refuse(message::INHERIT, refused),
         };
         let number = shared.session_number();
-        let Ok((heir, theirs)) = Self::heir(number, place, self) else {
+        let Ok((child, theirs)) = Self::of_child(number, place, self) else {
             return self.answer(message::INHERIT, refusal::LIMIT);
         };
-        if shared.descriptors.join(heir.user_number()).is_err() {
+        if shared.descriptors.join(child.user_number()).is_err() {
             return self.answer(message::INHERIT, refusal::LIMIT);
         }
         let inherited = shared.cores.call_each(|core| {
@@ -35,10 +35,10 @@ impl Session {
         });
         let inherited: Result<(), Refused> = inherited.into_iter().flatten().collect();
         if let Err(refused) = inherited {
-            heir.end(shared);
+            child.end(shared);
             return self.refuse(message::INHERIT, refused);
         }
-        shared.heirs.push(heir);
+        shared.children.push(child);
         let registered = self.registered.as_ref();
         let given_up = registered.and_then(|registered| registered.listener_to_give_up(shared));
         let answer = Message {
@@ -48,7 +48,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// The program wants a connection that another one has.
+    /// Handles TAKE: moves a connection that another program has to this one.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
@@ -74,7 +74,7 @@ impl Session {
         let mut answer = new_message(message::TAKE);
         match taken {
             Ok(taken) => {
-                if self.heir && self.served.is_none() {
+                if self.is_child && self.served.is_none() {
                     self.served = taken.listener.map(|listener| (listener, now()));
                 }
                 answer.slot = taken.slot;
@@ -91,7 +91,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// The process has ended. If it took over a connection, its length of life counts.
+    /// Records the lifetime of an ended process that has taken over a connection.
     pub(super) fn note_life<P: Port>(&self, shared: &mut Shared<P>) {
         if let Some((listener, since)) = self.served {
             let now = now();
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// The process closed a connection that it had no slot for.
+    /// Handles DISOWN: the process closed a connection for which it had no slot.
     pub(super) fn disown<P: Port>(&self, shared: &Shared<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {

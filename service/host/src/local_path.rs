@@ -1,27 +1,28 @@
-//! The memory wire: segments between two programs of this host, or a program and itself.
+//! The local path: segments between two programs of this host, or from a program to itself.
 //!
-//! It replaces the network, not TCP: both ends keep full TCP state and every segment passes through
-//! the engine twice. Headers stay parsed; the payload is copied once, into the batch, because
-//! the sender's buffer is the sending program's memory and may change under a borrow.
+//! The path replaces the network and not TCP: both ends have full TCP state, and every segment
+//! passes through the engine twice. Headers stay parsed. The payload is copied once, into the
+//! batch, because the sender's buffer is memory of the sending program, which may change it during
+//! a borrow.
 //!
-//! Two batches take turns: one fills while the other is delivered, so that what a delivery causes
-//! to be sent travels with the next turn.
+//! Two batches alternate: one is filled while the other is delivered, so that segments caused by a
+//! delivery are delivered in the next turn.
 
 use tidelane_engine::SegmentOut;
 use tidelane_wire::{FlowKey, Segment};
 
-/// Segments that one batch may hold.
+/// Limit of segments in a batch.
 const SEGMENTS_MAX: usize = 4096;
-/// Bytes of payload that one batch may hold.
+/// Limit of payload bytes in a batch.
 const PAYLOAD_MAX: usize = 4 << 20;
 
-/// The MTU of the memory wire: the largest that IPv4's length field allows.
+/// MTU of the local path: the limit of IPv4's length field.
 pub const MTU: u32 = 65_535;
 
-/// The number of a segment in its batch, and its urgent pointer.
+/// Index of a segment in its batch, and its urgent pointer.
 pub type Pointer = (usize, u16);
 
-/// Segments that travel together, oldest first.
+/// Segments that are delivered together, oldest first.
 #[derive(Default)]
 pub struct Batch {
     segments: Vec<SegmentOut>,
@@ -29,7 +30,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Each segment with the key as its receiver names it.
+    /// Returns each segment with the 4-tuple as its receiver names it.
     pub fn iter(&self) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
         let mut start = 0;
         self.segments.iter().map(move |out| {
@@ -40,7 +41,7 @@ impl Batch {
         })
     }
 
-    /// As `iter`, with these urgent pointers.
+    /// Returns the same with these urgent pointers.
     pub fn iter_urgent(
         &self,
         pointers: &[Pointer],
@@ -58,20 +59,20 @@ impl Batch {
 
 /// A bounded queue of segments in two alternating batches.
 #[derive(Default)]
-pub struct MemoryWire {
+pub struct LocalPath {
     filling: Batch,
     spare: Batch,
-    /// Urgent pointers of what is in `filling`, in its order.
+    /// Urgent pointers of the segments in `filling`, in order.
     pointers: Vec<Pointer>,
 }
 
-impl MemoryWire {
+impl LocalPath {
     /// Returns true if no segment waits for delivery.
     pub fn is_empty(&self) -> bool {
         self.filling.segments.is_empty()
     }
 
-    /// Queues `out`; `fill` writes its payload. False if the batch is full.
+    /// Queues `out`; `fill` writes its payload. Returns false if the batch is full.
     pub fn push(&mut self, out: &SegmentOut, fill: impl FnOnce(&mut [u8])) -> bool {
         let start = self.filling.payload.len();
         let end = start + out.payload_len as usize;
@@ -84,7 +85,7 @@ impl MemoryWire {
         true
     }
 
-    /// As `push`, with an urgent pointer.
+    /// Queues `out` with an urgent pointer.
     pub fn push_urgent(
         &mut self,
         out: &SegmentOut,
@@ -115,7 +116,7 @@ impl MemoryWire {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }
 
-    /// Returns a delivered batch, so that its memory is used again.
+    /// Returns a delivered batch, whose memory is reused.
     pub fn recycle(&mut self, mut batch: Batch) {
         batch.segments.clear();
         batch.payload.clear();
