@@ -12,7 +12,7 @@ help:
 	@echo 'make proofs                loss, deaths, floods, hostile input at full size (root; half an hour)'
 	@echo 'make bench FIGURE=NAME     one experiment: tas-fig4, tas-fig7, ..., instructions (root)'
 	@echo 'make programs PROGRAMS="A B"   real programs and their table; without names, all (root)'
-	@echo 'make suites SUITES="A B"   suites that others wrote, on both stacks; without names, all (root)'
+	@echo 'make suites SUITES="A B"   test suites of other projects, on both stacks; without names, all (root)'
 	@echo 'make lab KERNEL=LIST NIC=LIST  tests on other kernels and NICs, emulated (docs/kernels.md)'
 	@echo 'make lab PAIR=6.1,newest       two machines on one link, with a kernel each; PAIR=all'
 	@echo 'make lab SCRIPTS=1             the packet scripts on several kernels'

@@ -40,7 +40,7 @@ enum Task {
     Lab(lab::Options),
     /// Run real programs on the kernel and on Tidelane, and update their table
     Programs(programs::Options),
-    /// Run test suites that others wrote, on the kernel and on Tidelane, case by case
+    /// Run test suites of other projects on the kernel and on Tidelane, case by case
     Suites(suites::Options),
     /// Check that dependencies point down the layers
     Deps,

@@ -47,7 +47,7 @@ pub fn text(kept: &Kept) -> String {
     for row in &measured {
         text += &line(row);
     }
-    text += "\n## What did not pass\n\n";
+    text += "\n## Cells that did not pass\n\n";
     for row in &measured {
         findings(row, &mut text);
     }
