@@ -39,7 +39,10 @@ const KINDS: [(&str, &str); 11] = [
     ("tuntap add x0 mode tun", "x0 has no Ethernet header"),
     ("link add x0 type wireguard", "x0 has no Ethernet header"),
     ("link add x0 type vrf table 7", "x0 is a VRF"),
-    ("link add x0 type dummy", "x0 is a dummy: nobody has shown"),
+    (
+        "link add x0 type dummy",
+        "x0 is a dummy: this kind is not tested",
+    ),
     ("link show dev lo", "lo is the loopback"),
 ];
 

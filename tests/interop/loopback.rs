@@ -336,8 +336,8 @@ pub fn rules_hold() -> Outcome {
     check_load(&ask()?.run(SHORT)?.json()?)
 }
 
-/// `loopback = true` in the configuration is for programs that are run without a choice; a choice
-/// of the user overrules it at either end.
+/// `loopback = true` in the configuration is the default of programs that did not choose. An option
+/// of `tidelane run` overrides it at either end.
 pub fn by_configuration() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("loopback = true\n", &[])?;

@@ -167,7 +167,7 @@ pub fn an_operator_changes_them() -> Outcome {
             Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: off\n"))
         })?;
         wait_until(SHORT, "a line of the log", || {
-            Ok(log_of(&service)?.contains("somebody switched it on"))
+            Ok(log_of(&service)?.contains("switched on meanwhile"))
         })?;
         if killed {
             service.kill()?;

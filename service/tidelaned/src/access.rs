@@ -260,7 +260,7 @@ impl Access {
             Ok(_) => Err(Denial::Cgroup),
             Err(error) => {
                 let name = peer.name();
-                eprintln!("tidelaned: cannot look at the cgroup of {name}: {error}");
+                eprintln!("tidelaned: cannot examine the cgroup of {name}: {error}");
                 Err(Denial::Cgroup)
             }
         }

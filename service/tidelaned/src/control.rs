@@ -334,7 +334,7 @@ impl<P: Port> Control<P> {
             Ok(texts) => {
                 for text in texts {
                     eprintln!(
-                        "tidelaned: somebody switched it on: {text}; it is on again when the \
+                        "tidelaned: switched on meanwhile: {text}; it is on again when the \
                          service ends"
                     );
                 }

@@ -66,7 +66,7 @@ impl Guard {
             return Err(refusal(&hooks, name));
         }
         for hook in &hooks {
-            eprintln!("tidelaned: bypassed, as the operator said: {hook}");
+            eprintln!("tidelaned: bypassed, as configured: {hook}");
         }
         for module in network_security_modules() {
             eprintln!(
@@ -95,12 +95,12 @@ impl Guard {
             Ok(hooks) => {
                 for hook in hooks.iter().filter(|hook| !self.hooks.contains(hook)) {
                     eprintln!(
-                        "tidelaned: WARNING: since now there is {hook}; connections of this \
+                        "tidelaned: WARNING: new rules: {hook}; connections of this \
                          service bypass it ({PAGE})"
                     );
                 }
                 for hook in self.hooks.iter().filter(|hook| !hooks.contains(hook)) {
-                    eprintln!("tidelaned: gone: {hook}");
+                    eprintln!("tidelaned: rules removed: {hook}");
                 }
                 self.hooks = hooks;
                 self.failed = false;

@@ -65,7 +65,7 @@ impl fmt::Display for Lacking {
         } = self;
         write!(
             f,
-            "Linux {release} lacks {name}; boot Linux {since} or later (`uname -r` tells)"
+            "Linux {release} lacks {name}; boot Linux {since} or later (see: uname -r)"
         )
     }
 }

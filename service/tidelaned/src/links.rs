@@ -45,7 +45,7 @@ fn refusal_of(kind: &str) -> String {
                 .to_owned()
         }
         "vrf" => "a VRF passes on packets of its ports; serve a NIC that is no port".to_owned(),
-        _ => "nobody has shown that this kind works; serve a NIC or a veth".to_owned(),
+        _ => "this kind is not tested; serve a NIC or a veth".to_owned(),
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
             ("ipvlan", "is an ipvlan: the interface below"),
             ("tun", "is a tap: the process behind it"),
             ("vrf", "is a VRF: a VRF passes on"),
-            ("dummy", "is a dummy: nobody has shown"),
+            ("dummy", "is a dummy: this kind is not tested"),
             ("lo", "bond0 is the loopback"),
         ] {
             let text = judge(&link("bond0", kind), None).expect_err("it is refused");

@@ -99,7 +99,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let page = Arc::new(page);
     let notify = eventfd().map_err(because("cannot make an eventfd"))?;
     let descriptors = DescriptorThreads::new(link.ifindex);
-    let descriptors = descriptors.map_err(because("cannot look at sockets"))?;
+    let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot ask for sockets"))?;
     // The rest needs no more privileges than serving does, and threads inherit them.

@@ -163,7 +163,11 @@ impl Kept {
         // The other process is told first, because this one may be killed in between.
         if !self.switched {
             let noted = restorer.note(features.ifindex(), self.number);
-            noted.map_err(|error| stuck(&format!("nobody could put it back ({error})")))?;
+            noted.map_err(|error| {
+                stuck(&format!(
+                    "no process could restore it after a kill ({error})"
+                ))
+            })?;
             self.switched = true;
         }
         let asked = features.want(self.number, false);

@@ -55,7 +55,7 @@ impl Restorer {
                     .map_err(|error| error.to_string())
                     .and_then(|()| live(&theirs, &service, &orphans));
                 if let Err(error) = &ended {
-                    eprintln!("tidelaned: nobody will tidy up after the service: {error}");
+                    eprintln!("tidelaned: no process will restore settings after a kill: {error}");
                 }
                 std::process::exit(i32::from(ended.is_err()))
             }

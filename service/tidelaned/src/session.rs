@@ -485,8 +485,8 @@ impl Session {
     }
 }
 
-/// Says that a user may have no more sessions, to whoever waits for the answer to a first message.
-/// Returns the descriptors that came with that.
+/// Answers the first message of a program whose user may have no more sessions. Returns the
+/// descriptors of that message.
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
     // Unread messages would make the end of the socket an error that hides the answer.
     let descriptors = recv_signed(socket).descriptors;

@@ -28,7 +28,7 @@ pub struct Settings {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryLimits,
-    /// Programs without a choice of their own want connections over loopback.
+    /// The default for connections over loopback, for programs that did not choose.
     pub loopback: bool,
 }
 

@@ -71,7 +71,7 @@ pub struct Shared<P: Port> {
     pub shortcomings: Vec<String>,
     /// Addresses of the host that are not the interface's.
     pub within: AddressesWithin,
-    /// Programs without a choice of their own want connections over loopback.
+    /// The default for connections over loopback, for programs that did not choose.
     pub loopback: bool,
     addresses: Vec<IpAddress>,
     next_session: u64,

@@ -127,9 +127,7 @@ impl Entitlement {
     pub fn can_ask() -> bool {
         let tried = Lookup::open().and_then(|mut lookup| lookup.try_out());
         if let Err(error) = &tried {
-            eprintln!(
-                "tidelaned: the kernel does not say where it delivers (CONFIG_INET_DIAG): {error}"
-            );
+            eprintln!("tidelaned: cannot query the kernel's sockets (CONFIG_INET_DIAG): {error}");
         }
         tried.is_ok()
     }

@@ -46,8 +46,8 @@ pub struct Message {
     /// RESERVE: the local address of a connection within the host (loopback); zeros for one that
     /// leaves over the interface.
     pub local_addr: [u8; 16],
-    /// LISTEN: 1 if connections within the host (loopback) are wanted, too. REGISTERED: 1 if a
-    /// program is to want them that was started without a choice.
+    /// LISTEN: 1 if connections within the host (loopback) are wanted, too. REGISTERED:
+    /// the default for programs that did not choose.
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,

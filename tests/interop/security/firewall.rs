@@ -90,7 +90,7 @@ pub fn rules_that_appear_later_are_named() -> Outcome {
     let log = format!("/var/log/tidelane/{}.log", service.name());
     let log = std::fs::read_to_string(log)?;
     ensure!(
-        log.contains("WARNING: since now there is nftables chain"),
+        log.contains("WARNING: new rules: nftables chain"),
         "the log: {log}"
     );
     in_server(&wire, "nft delete table inet late")?;

@@ -75,12 +75,12 @@ impl ServiceName {
             )));
         }
         let value: serde_json::Value = serde_json::from_str(&line)
-            .map_err(|error| Failure::new(format!("the service's answer is no JSON: {error}")))?;
+            .map_err(|error| Failure::new(format!("the service's answer is not JSON: {error}")))?;
         if let Some(error) = value.get("error").and_then(|error| error.as_str()) {
             return Err(Failure::new(format!("service {:?}: {error}", self.name)));
         }
         serde_json::from_value(value)
-            .map_err(|error| Failure::new(format!("the service's answer is not known: {error}")))
+            .map_err(|error| Failure::new(format!("unexpected answer of the service: {error}")))
     }
 
     fn exchange(&self, op: &str) -> io::Result<String> {
@@ -97,7 +97,7 @@ impl ServiceName {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),
             io::ErrorKind::PermissionDenied => Failure::new(format!(
-                "service {:?} may be asked by root only; use sudo",
+                "only root may send requests to service {:?}; use sudo",
                 self.name
             )),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

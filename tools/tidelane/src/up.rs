@@ -239,7 +239,7 @@ fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
     match (read, reason(&text)) {
         (Ok(_), Some(line)) => Failure::new(line),
         _ => Failure::new(format!(
-            "the service ended at once ({status}) and said nothing"
+            "the service ended at once ({status}) without a message"
         )),
     }
 }

@@ -41,7 +41,7 @@ impl<P: Port> Control<P> {
             match signal {
                 Signal::Reload => {
                     if let Err(error) = self.reload() {
-                        eprintln!("tidelaned: {error}; what was configured before stays");
+                        eprintln!("tidelaned: {error}; the previous configuration stays");
                     }
                 }
                 Signal::End => self.stopping = true,
@@ -64,7 +64,7 @@ impl<P: Port> Control<P> {
         self.judge_again();
         self.set_rules(settings.rules);
         notices.log();
-        eprintln!("tidelaned: {} is in force", self.config.display());
+        eprintln!("tidelaned: configuration {} applied", self.config.display());
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl<P: Port> Control<P> {
         });
         let reset: usize = reset.into_iter().flatten().sum();
         if reset > 0 {
-            eprintln!("tidelaned: the rules refuse {reset} connections that were open: reset");
+            eprintln!("tidelaned: reset {reset} open connections that the new rules refuse");
         }
     }
 
