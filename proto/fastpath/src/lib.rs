@@ -100,13 +100,11 @@ impl<'a, E: Env> Fast<'a, E> {
         }
         let mut wanted = flags::PENDING;
         if len > 0 {
-            let pos = flow.rx_pos(segment.seq());
-            if !self.env.place(self.id, pos, segment.payload()) {
-                return Err(Punt);
-            }
-            flow.rcv_nxt = segment.seq().add(len);
-            wanted |= flow.ack_flags(before, len, self.timeouts);
+            wanted |= self.take_text(segment, before, len)?;
+        } else {
+            flow.traffic.on_empty_received();
         }
+        let flow = &mut *self.flow;
         // R3: a delayed ACK echoes the timestamp of the first segment that it covers.
         if segment.seq().at_or_before(flow.last_ack_sent) {
             flow.ts_recent = tsval;
@@ -117,7 +115,7 @@ impl<'a, E: Env> Fast<'a, E> {
             if flow.tx_end != flow.snd_nxt {
                 wanted |= flags::SEND_WANTED;
             }
-            self.acknowledge(segment.ack());
+            self.acknowledge(segment.ack(), acked);
             self.flow.flags |= wanted;
             self.env.progress(self.id, len > 0, true);
         } else {
@@ -183,14 +181,35 @@ impl<'a, E: Env> Fast<'a, E> {
         if now >> flags::QUICK_SHIFT > 0 {
             now -= 1 << flags::QUICK_SHIFT;
         }
+        self.flow.traffic.on_empty_sent();
         self.flow.flags = now;
     }
 
-    /// Advances SND.UNA to `ack`, takes an RTT sample, and restarts the timer (RFC 6298 (5.2),
-    /// (5.3)).
+    /// Takes the `len` bytes of a segment that begins at RCV.NXT. Returns the flags to set.
+    /// `before` are the present flags.
     #[inline(always)]
-    fn acknowledge(&mut self, ack: SeqNumber) {
+    fn take_text(
+        &mut self,
+        segment: &impl SegmentView,
+        before: u32,
+        len: u32,
+    ) -> Result<u32, Punt> {
         let flow = &mut *self.flow;
+        let pos = flow.rx_pos(segment.seq());
+        if !self.env.place(self.id, pos, segment.payload()) {
+            return Err(Punt);
+        }
+        flow.rcv_nxt = segment.seq().add(len);
+        flow.traffic.on_data_received(self.clock.ms);
+        Ok(flow.ack_flags(before, len, self.timeouts))
+    }
+
+    /// Advances SND.UNA by `acked` bytes to `ack`, takes an RTT sample, and restarts the timer (RFC
+    /// 6298 (5.2), (5.3)).
+    #[inline(always)]
+    fn acknowledge(&mut self, ack: SeqNumber, acked: u32) {
+        let flow = &mut *self.flow;
+        flow.traffic.on_acked(self.clock.ms, acked);
         flow.snd_una = ack;
         if flow.flags & flags::RTT_TIMING != 0 && flow.rtt_seq.at_or_before(ack) {
             flow.flags &= !flags::RTT_TIMING;
@@ -198,6 +217,7 @@ impl<'a, E: Env> Fast<'a, E> {
         }
         if flow.snd_una == flow.snd_nxt {
             flow.flags &= !(flags::RTO_ARMED | flags::SMALL_SENT);
+            flow.traffic.end_busy(self.clock);
         } else {
             restart_timer(flow, self.clock, self.timeouts);
         }
@@ -235,6 +255,7 @@ impl<'a, E: Env> Fast<'a, E> {
             now |= flags::SMALL_SENT;
         }
         let flow = &mut *self.flow;
+        flow.traffic.begin_flight(now_us);
         flow.flags = now | flow.restart_rto_single(before, self.clock, self.timeouts);
         Ok(())
     }
@@ -244,6 +265,9 @@ impl<'a, E: Env> Fast<'a, E> {
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let sent = self.send_segments();
         let flight = self.flow.flight_size();
+        if flight > 0 {
+            self.flow.traffic.begin_busy(self.clock.us());
+        }
         if self.flow.flags & flags::RTO_ARMED == 0 && flight > 0 {
             self.flow.restart_rto(flight, self.clock, self.timeouts);
         }
@@ -333,6 +357,11 @@ impl<'a, E: Env> Fast<'a, E> {
             self.env,
         )?;
         self.first_flags = TcpFlags::NONE;
+        let mss = u32::from(self.flow.mss);
+        if len > mss {
+            let others = len.div_ceil(mss) - 1;
+            self.flow.traffic.on_data_sent(self.clock.ms, others);
+        }
         self.flow.flags = self.note_sent(self.flow.flags, control, len, now_us);
         Ok(())
     }
@@ -349,6 +378,7 @@ impl<'a, E: Env> Fast<'a, E> {
             now &= !(15 << flags::QUICK_SHIFT);
         }
         flow.snd_nxt = flow.snd_nxt.add(len);
+        flow.traffic.on_data_sent(self.clock.ms, 1);
         if control.contains(TcpFlags::FIN) {
             flow.snd_nxt = flow.snd_nxt.add(1);
             now |= flags::FIN_SENT;

@@ -75,6 +75,11 @@ impl Clock {
         (self.now.0 / 1_000) as u32
     }
 
+    /// Milliseconds since `past`.
+    pub const fn since_ms(&self, past: Millis) -> u32 {
+        self.ms.0.wrapping_sub(past.0)
+    }
+
     /// Start of the present millisecond, in the unit of [`us`](Self::us).
     pub const fn ms_start_us(&self) -> u32 {
         (self.now.0 / MS * 1_000) as u32

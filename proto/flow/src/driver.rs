@@ -10,6 +10,7 @@ use crate::{
     flow_state::CaState,
     ids::{FlowId, LinkId, ListenerId},
     state::State,
+    traffic::Traffic,
 };
 
 /// Source of a received segment.
@@ -457,8 +458,19 @@ pub struct FlowInfo {
     pub bytes_received: u64,
     /// Segments retransmitted since the connection was opened.
     pub retrans: u32,
-    /// Payload bytes retransmitted since the start, modulo 2^32.
-    pub retrans_bytes: u32,
+    /// Payload bytes retransmitted since the start.
+    pub retrans_bytes: u64,
+    /// Counts and times of segments.
+    pub traffic: Traffic,
+    /// Segments that the peer has acknowledged or SACKed, the SYN included.
+    pub delivered: u32,
+    /// Segments that ACKs with ECE have acknowledged or SACKed (RFC 3168).
+    pub delivered_ce: u32,
+    /// Delivery rate in bytes per second. Zero before the first sample, and for a congestion
+    /// control that measures no rate.
+    pub delivery_rate: u64,
+    /// The application limited `delivery_rate`.
+    pub app_limited: bool,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).

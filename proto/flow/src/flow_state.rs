@@ -1,4 +1,4 @@
-//! The hot state of a flow, which the fast path and the slow path share: two cache lines.
+//! The hot state of a flow, which the fast path and the slow path share: three cache lines.
 //!
 //! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
@@ -30,14 +30,16 @@
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
 //! | 124 | `wheel_at`      | time at which the wheel entry fires           | engine              |
+//! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
 //!
-//! The reception of in-order data touches only the first line, apart from the comparison of `key`.
+//! The reception of in-order data touches only the first line, apart from the comparison of `key`
+//! and the counts.
 //! SND.WL1 is in the slow path's state, because every segment that the fast path accepts has
 //! SEG.SEQ = RCV.NXT.
 
 use tidelane_wire::{FlowKey, SeqNumber};
 
-use crate::{clock::Millis, ids::LinkId, state::State};
+use crate::{clock::Millis, ids::LinkId, state::State, traffic::Traffic};
 
 /// Bits of [`FlowState::flags`].
 pub mod flags {
@@ -190,11 +192,13 @@ pub struct FlowState {
     pub rttvar: u32,
     /// Time at which the wheel entry fires, valid with [`flags::WHEEL_ARMED`].
     pub wheel_at: Millis,
+    /// Counts and times of the flow's segments.
+    pub traffic: Traffic,
 }
 
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<FlowState>() == 128);
+    assert!(size_of::<FlowState>() == 192);
     assert!(align_of::<FlowState>() == 64);
     // The reception of in-order data touches the first line.
     assert!(offset_of!(FlowState, rcv_nxt) == 0);
@@ -203,6 +207,7 @@ const _: () = {
     // Transmission and lookup also touch the second line.
     assert!(offset_of!(FlowState, key) == 64);
     assert!(offset_of!(FlowState, wheel_at) == 124);
+    assert!(offset_of!(FlowState, traffic) == 128);
 };
 
 impl FlowState {
@@ -316,6 +321,19 @@ impl FlowState {
     #[inline]
     pub const fn flight_size(&self) -> u32 {
         self.snd_nxt.distance_from(self.snd_una)
+    }
+
+    /// Returns true if the peer's window holds data back, and the congestion window does not.
+    /// `pipe` is the amount of data in flight.
+    #[inline]
+    pub const fn is_window_limited(&self, pipe: u32) -> bool {
+        if !self.tx_end.after(self.snd_nxt) {
+            return false;
+        }
+        let unsent = self.tx_end.distance_from(self.snd_nxt);
+        let mss = self.mss as u32;
+        let len = if unsent < mss { unsent } else { mss };
+        len > self.snd_wnd.saturating_sub(self.flight_size()) && pipe < self.cwnd
     }
 
     /// Snd.Wind.Shift.

@@ -1,6 +1,6 @@
 //! Types that the fast path and the slow path share: hot state, flow table, driver interface.
 //!
-//! The two paths do not depend on each other. They share [`FlowState`], 128 bytes per connection,
+//! The two paths do not depend on each other. They share [`FlowState`], 192 bytes per connection,
 //! and [`FlowTable`], which finds it. State that only the slow path needs is in that crate.
 //!
 //! ```text
@@ -24,6 +24,7 @@ mod socket_options;
 mod state;
 mod table;
 mod timing;
+mod traffic;
 
 pub use tidelane_wire::{IcmpError, IcmpErrorKind, IpFields};
 
@@ -42,4 +43,5 @@ pub use crate::{
     state::{State, StateEvent, TRANSITIONS},
     table::FlowTable,
     timing::Timeouts,
+    traffic::Traffic,
 };

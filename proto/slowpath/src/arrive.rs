@@ -15,6 +15,7 @@ impl<E: Env> Slow<'_, E> {
     /// Handles a segment for a flow in any state but LISTEN. A flow in CLOSED ignores the segment.
     pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         self.counters.slow_receives += 1;
+        self.hot.traffic.on_arrival(!segment.payload.is_empty());
         self.cold.delivered = DeliveredData::default();
         let outcome = match self.hot.state {
             State::SynSent => self.arrives_in_syn_sent(segment, ecn),
@@ -211,6 +212,9 @@ impl<E: Env> Slow<'_, E> {
             self.challenge_ack();
             return self.drop(DropReason::AckTooOld);
         }
+        if ack.at_or_after(self.hot.snd_una) {
+            self.hot.traffic.ack_received_at = self.clock.ms;
+        }
         self.note_peer_alive();
         self.cold.flight.before = self.hot.flight_size();
         let newly_sacked = self.take_sack(segment);
@@ -302,6 +306,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.set(flags::SEND_WANTED);
             if self.hot.has(flags::PERSIST) && wnd > 0 {
                 self.hot.clear(flags::RTO_ARMED | flags::PERSIST);
+                self.hot.traffic.end_busy(&self.clock);
                 self.cold.backoff = 0;
                 self.cold.persist_since = None;
             }
@@ -345,6 +350,7 @@ impl<E: Env> Slow<'_, E> {
         self.note_window(self.hot.snd_wnd);
         self.established(segment);
         if !pending {
+            self.begin_counts(segment);
             self.on_syn_data_acked(segment);
         }
         match self.cold.listener {
@@ -438,15 +444,6 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Returns true if the segment echoes a timestamp that none of our SYNs carried. The segment
-    /// then belongs to an earlier connection (as in Linux).
-    fn echoes_no_syn(&self, segment: &Segment<'_>) -> bool {
-        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
-        let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);
-        let oldest = age(self.cold.last_arrival.0);
-        self.config.timestamps && echo.is_some_and(|t| age(t.tsecr) > oldest)
-    }
-
     /// Handles a segment in SYN-SENT (§3.10.7.3).
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
@@ -478,6 +475,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.state = self.hot.state.next(StateEvent::SynAckReceived);
             self.hot.clear(flags::RTO_ARMED);
             self.established(segment);
+            self.begin_counts(segment);
             self.cold.ca_state = CaState::Open;
             self.env.event(self.id, Event::Connected);
             // If data waits for the handshake, the first data segment carries the ACK.

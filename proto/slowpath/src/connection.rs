@@ -5,13 +5,13 @@ use tidelane_flow::{
     CaState, CloseCause, EngineConfig, FinWait2, FlowState, ListenerId, Millis, SocketOptions,
     Timeouts,
 };
-use tidelane_wire::{SeqNumber, TcpFlags};
+use tidelane_wire::SeqNumber;
 
 use crate::{
-    delivered_data::DeliveredData, fast_open::FastOpen, frto::Frto, mtu::MtuSearch, pacing::Pacing,
-    prr::Prr, ranges::Ranges, reorder::Reordering, rtt_min::RttMin, sack_blocks::SackReport,
-    scoreboard::Scoreboard, send_times::SendTimes, ts_recent_age::TsRecentAge, undo::Undo,
-    urgent::Urgent,
+    delivered_data::DeliveredData, ecn::EcnSender, fast_open::FastOpen, frto::Frto, mtu::MtuSearch,
+    pacing::Pacing, prr::Prr, ranges::Ranges, reorder::Reordering, rtt_min::RttMin,
+    sack_blocks::SackReport, scoreboard::Scoreboard, send_times::SendTimes,
+    ts_recent_age::TsRecentAge, undo::Undo, urgent::Urgent,
 };
 
 /// Recent values of FlightSize, in bytes.
@@ -76,8 +76,8 @@ pub struct Connection {
     pub urgent: Urgent,
     /// State of F-RTO, which finds out if an RTO was spurious (RFC 5682).
     pub frto: Frto,
-    /// CWR, if the next segment with new data has to carry it (RFC 3168 §6.1.2).
-    pub cwr_queued: TcpFlags,
+    /// State of ECN.
+    pub ecn: EcnSender,
     /// Measured reordering of the path.
     pub reordering: Reordering,
     /// End of the range that a tail loss probe retransmitted, until the probe proves to be needed
@@ -173,15 +173,18 @@ pub struct Connection {
 pub struct Retransmitted {
     /// Segments.
     pub segments: u32,
-    /// Payload bytes of these segments, modulo 2^32.
-    pub bytes: u32,
+    /// Segments with payload.
+    pub data_segments: u32,
+    /// Payload bytes of these segments.
+    pub bytes: u64,
 }
 
 impl Retransmitted {
     /// Counts a retransmitted segment of `payload` bytes.
     pub fn add(&mut self, payload: u32) {
         self.segments += 1;
-        self.bytes = self.bytes.wrapping_add(payload);
+        self.data_segments += u32::from(payload > 0);
+        self.bytes += u64::from(payload);
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Sampler {
     transmissions: VecDeque<Transmission>,
     /// Bytes marked lost since the last sample.
     lost: u32,
+    /// Interval of the rate that `tcp_info` shows.
+    shown: Option<Interval>,
 }
 
 impl Sampler {
@@ -94,6 +96,31 @@ impl Sampler {
             prior_delivered: transmission.delivered,
             app_limited: transmission.app_limited,
         })
+    }
+
+    /// Keeps `sample` for `tcp_info` if the flow was not app-limited, or if its rate is larger than
+    /// the last one (as in Linux).
+    fn show(&mut self, sample: Interval) {
+        let faster = |last: &Interval| {
+            let (new, old) = (u128::from(sample.bytes), u128::from(last.bytes));
+            new * u128::from(last.span.0) >= old * u128::from(sample.span.0)
+        };
+        if !sample.app_limited || self.shown.as_ref().is_none_or(faster) {
+            self.shown = Some(sample);
+        }
+    }
+
+    /// Returns the delivery rate in bytes per second, and whether the application limited it.
+    /// Returns a rate of zero before the first sample.
+    pub fn rate(&self) -> (u64, bool) {
+        let Some(shown) = self.shown else {
+            return (0, true);
+        };
+        let us = shown.span.as_micros().max(1);
+        (
+            shown.bytes.saturating_mul(1_000_000) / us,
+            shown.app_limited,
+        )
     }
 
     /// Returns the record of the transmission at `sent_us`, and drops older ones.
@@ -168,6 +195,10 @@ impl<E: Env> Slow<'_, E> {
         let interval = sampler.on_delivered(now.us(), delivery.bytes, delivery.sent_us);
         // An interval shorter than the minimum RTT gives no valid sample (§3.3).
         let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
+        let interval = interval.filter(|interval| interval.span >= least);
+        if let Some(interval) = interval {
+            sampler.show(interval);
+        }
         let sample = RateSample {
             delivered: sampler.delivered,
             newly_delivered: delivery.bytes,
@@ -176,7 +207,7 @@ impl<E: Env> Slow<'_, E> {
             flight,
             rtt: delivery.rtt_us.map(|us| Duration::from_micros(us.into())),
             srtt,
-            interval: interval.filter(|interval| interval.span >= least),
+            interval,
         };
         self.cold.controller.on_delivery(now.now, &sample);
         self.hot.cwnd = self.cold.controller.cwnd();
@@ -221,6 +252,27 @@ mod tests {
         let second = sampler.on_delivered(110, 600, Some(10));
         assert!(second.is_some_and(|i| i.app_limited));
         assert_eq!(sampler.app_limited, 0, "that much is delivered");
+    }
+
+    #[test]
+    fn the_shown_rate_is_that_of_the_path() {
+        let mut sampler = Sampler::default();
+        assert_eq!(sampler.rate(), (0, true));
+        let sample = |bytes, ms, app_limited| Interval {
+            bytes,
+            span: Duration::from_millis(ms),
+            prior_delivered: 0,
+            app_limited,
+        };
+        sampler.show(sample(1_000, 10, false));
+        assert_eq!(sampler.rate(), (100_000, false));
+        // An application that sends less does not hide the rate of the path.
+        sampler.show(sample(500, 10, true));
+        assert_eq!(sampler.rate(), (100_000, false));
+        sampler.show(sample(3_000, 20, true));
+        assert_eq!(sampler.rate(), (150_000, true));
+        sampler.show(sample(200, 10, false));
+        assert_eq!(sampler.rate(), (20_000, false));
     }
 
     #[test]

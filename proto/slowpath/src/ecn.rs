@@ -21,6 +21,24 @@ impl PeerSyn {
     }
 }
 
+/// State of ECN in a flow that sends.
+#[derive(Clone, Copy, Debug)]
+pub struct EcnSender {
+    /// CWR, if the next segment with new data has to carry it (RFC 3168 §6.1.2).
+    pub cwr_queued: TcpFlags,
+    /// Segments that ACKs with ECE have delivered (Linux: `tcpi_delivered_ce`).
+    pub delivered_ce: u32,
+}
+
+impl Default for EcnSender {
+    fn default() -> Self {
+        Self {
+            cwr_queued: TcpFlags::NONE,
+            delivered_ce: 0,
+        }
+    }
+}
+
 impl<E: Env> Slow<'_, E> {
     /// Returns true if DCTCP is in use: all packets are ECT, and ECE reports each CE (RFC 8257).
     pub(crate) fn is_dctcp(&self) -> bool {
@@ -95,6 +113,11 @@ impl<E: Env> Slow<'_, E> {
             return;
         }
         let marked = segment.flags.contains(TcpFlags::ECE);
+        if marked {
+            let segments = self.cold.delivered.bytes.div_ceil(self.hot.mss.into());
+            let count = &mut self.cold.ecn.delivered_ce;
+            *count = count.wrapping_add(segments);
+        }
         self.cold.controller.on_ecn_feedback(&EcnFeedback {
             prior_una: self.hot.snd_una.back(acked).to_u32(),
             una: self.hot.snd_una.to_u32(),
@@ -121,7 +144,7 @@ impl<E: Env> Slow<'_, E> {
     /// Schedules CWR for the next new data segment.
     pub(crate) fn queue_cwr(&mut self) {
         if self.hot.has(flags::ECN) {
-            self.cold.cwr_queued = TcpFlags::CWR;
+            self.cold.ecn.cwr_queued = TcpFlags::CWR;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Fast Open (RFC 7413) in one flow: the option and the data of its SYN, and the answer to them.
 //! The engine keeps the cookies.
 
-use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, flags};
+use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, Traffic, flags};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
 use crate::{Outcome, Slow, delivered_data::DeliveredData, open::rmss};
@@ -125,6 +125,9 @@ impl<E: Env> Slow<'_, E> {
             true => end,
             false => self.hot.snd_nxt.later_of(end),
         };
+        if data > 0 {
+            self.hot.traffic.begin_busy(self.clock.us());
+        }
         if self.cold.fast_open.pending {
             // The SYN,ACK has a timer, but FlightSize counts only the data behind it.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
@@ -135,6 +138,7 @@ impl<E: Env> Slow<'_, E> {
     /// data of the SYN before the SYN,ACK is sent.
     pub fn accept_fast_open(&mut self, syn: &Segment<'_>, listener: ListenerId) {
         self.cold.fast_open.pending = true;
+        self.hot.traffic = Traffic::after_syn(self.clock.ms);
         let room = self.hot.rcv_wnd_limit as usize;
         let data = &syn.payload[..syn.payload.len().min(room)];
         // Data for which there is no memory is not acknowledged, and the client retransmits it.
@@ -142,6 +146,7 @@ impl<E: Env> Slow<'_, E> {
             self.hot.rcv_nxt = self.hot.rcv_nxt.add(data.len() as u32);
             self.hot.rcv_mss = data.len().min(0xffff) as u16;
             self.cold.fast_open.syn_data_acked = true;
+            self.hot.traffic.on_syn_data();
         }
         self.counters.passive_opens += 1;
         self.env.event(self.id, Event::Accepted(listener));
@@ -167,6 +172,9 @@ impl<E: Env> Slow<'_, E> {
         let end = self.hot.snd_nxt;
         self.hot.snd_una = syn_ack.ack;
         self.hot.snd_nxt = syn_ack.ack;
+        let acked = syn_ack.ack.distance_from(first);
+        self.hot.traffic.note_acked(acked);
+        self.hot.traffic.end_busy(&self.clock);
         if !self.cold.fast_open.active && !data {
             return;
         }

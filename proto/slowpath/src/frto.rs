@@ -68,7 +68,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.ca_state = CaState::Open;
         self.cold.retransmit_first = false;
-        self.cold.cwr_queued = tidelane_wire::TcpFlags::NONE;
+        self.cold.ecn.cwr_queued = tidelane_wire::TcpFlags::NONE;
         self.hot.cwnd = self.cold.controller.cwnd();
         self.hot.set(flags::SEND_WANTED);
     }

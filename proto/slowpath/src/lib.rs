@@ -69,7 +69,7 @@ pub enum Outcome {
 pub struct Slow<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
-    /// State that the fast path shares (128 bytes).
+    /// State that the fast path shares (192 bytes).
     pub hot: &'a mut FlowState,
     /// State that only the slow path uses.
     pub cold: &'a mut Connection,
@@ -111,7 +111,7 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         self.hot
             .put(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
         // The fast path sends plain data segments: no CWR, no SACK blocks.
-        let no_options = self.cold.cwr_queued == tidelane_wire::TcpFlags::NONE
+        let no_options = self.cold.ecn.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         let searching = self.cold.mtu.is_open(self.cold.path_mss);
         let plain_data = no_options && !self.is_paced() && !searching;

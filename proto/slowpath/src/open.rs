@@ -8,6 +8,7 @@ use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
 use crate::{
     connection::{Connection, Flight, Retransmitted},
     delivered_data::DeliveredData,
+    ecn::EcnSender,
     fast_open::FastOpen,
     frto::Frto,
     mtu::MtuSearch,
@@ -180,7 +181,7 @@ pub fn new_connection(
         delivered: DeliveredData::default(),
         urgent: Urgent::default(),
         frto: Frto::Off,
-        cwr_queued: TcpFlags::NONE,
+        ecn: EcnSender::default(),
         reordering: Reordering::new(),
         probe_end: None,
         dsack: None,

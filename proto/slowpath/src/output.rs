@@ -82,6 +82,11 @@ impl<E: Env> Slow<'_, E> {
             ecn: self.syn_field(),
         };
         self.env.transmit(&out)?;
+        if self.cold.listener.is_none() {
+            // The counts of a passive open begin with the peer's ACK.
+            let traffic = &mut self.hot.traffic;
+            traffic.on_transmission(self.clock.ms, data_len > 0);
+        }
         self.note_syn_sent(data_len);
         if passive {
             self.hot.rcv_adv = self.hot.rcv_nxt.add(wnd);
@@ -257,9 +262,17 @@ impl<E: Env> Slow<'_, E> {
         self.send_fin()?;
         self.hot.clear(flags::SEND_WANTED);
         self.note_app_limit();
+        self.note_window_limit();
         self.arm_pacing();
         self.arm_persist();
         Ok(())
+    }
+
+    /// Notes if the peer's window alone holds data back.
+    fn note_window_limit(&mut self) {
+        let limited = self.hot.is_window_limited(self.pipe());
+        let now_us = self.clock.us();
+        self.hot.traffic.set_window_limited(limited, now_us);
     }
 
     /// Retransmits lost data as far as the congestion window allows (RFC 6675 §5 (C)).
@@ -316,6 +329,7 @@ impl<E: Env> Slow<'_, E> {
                 .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);
         out.wnd = 0;
         self.counters.out_rsts += 1;
+        self.hot.traffic.on_transmission(self.clock.ms, false);
         self.env.transmit_reset(&out);
     }
 }

@@ -39,4 +39,13 @@ impl<E: Env> Slow<'_, E> {
     fn ticks_behind(&self, tsval: u32) -> i32 {
         self.hot.ts_recent.wrapping_sub(tsval) as i32
     }
+
+    /// Returns true if the segment echoes a timestamp that none of our SYNs carried. The segment
+    /// then belongs to an earlier connection (as in Linux).
+    pub(crate) fn echoes_no_syn(&self, segment: &Segment<'_>) -> bool {
+        let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
+        let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);
+        let oldest = age(self.cold.last_arrival.0);
+        self.config.timestamps && echo.is_some_and(|t| age(t.tsecr) > oldest)
+    }
 }

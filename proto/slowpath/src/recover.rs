@@ -111,6 +111,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.snd_una_seen = ack;
         self.hot.snd_una = ack;
+        self.hot.traffic.note_acked(acked);
         self.cold.timeouts = 0;
         self.cold.retrans_since = None;
         self.cold.probe_sent = false;
@@ -149,6 +150,7 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.snd_una == self.hot.snd_nxt {
             self.hot
                 .clear(flags::RTO_ARMED | flags::PROBE | flags::PERSIST | flags::SMALL_SENT);
+            self.hot.traffic.end_busy(&self.clock);
         } else {
             self.arm_rto();
         }

@@ -2,16 +2,22 @@
 
 use std::ops::Range;
 
-use tidelane_flow::{EngineConfig, FlowInfo, FlowState, State, Timeouts, flags};
+use tidelane_flow::{EngineConfig, Env, FlowInfo, FlowState, State, Timeouts, Traffic, flags};
 use tidelane_time::Duration;
+use tidelane_wire::Segment;
 
-use crate::Connection;
+use crate::{Connection, Slow};
 
 impl Connection {
     /// Returns the present state of the flow.
     pub fn info(&self, flow: &FlowState, config: &EngineConfig) -> FlowInfo {
-        let srtt_us = u64::from(flow.srtt >> 3);
-        let rttvar_us = u64::from(flow.rttvar >> 2);
+        let (srtt_us, rttvar_us) = (u64::from(flow.srtt >> 3), u64::from(flow.rttvar >> 2));
+        let (sacked, lost, retrans_out) = match &self.scoreboard {
+            Some(board) => (board.sacked(), board.lost(), board.retrans_out()),
+            None => (0, 0, 0),
+        };
+        let sampler = self.pacing.sampler.as_ref();
+        let (delivery_rate, app_limited) = sampler.map_or((0, true), |sampler| sampler.rate());
         let rto = flow.rto_ms_after(&Timeouts::of(config), self.backoff);
         FlowInfo {
             key: flow.key,
@@ -40,18 +46,9 @@ impl Connection {
             syn_data: self.fast_open.syn_data_acked,
             fast_open_pending: self.fast_open.pending && flow.state == State::SynReceived,
             flight_size: flow.flight_size(),
-            sacked: self
-                .scoreboard
-                .as_ref()
-                .map_or(0, |scoreboard| scoreboard.sacked()),
-            lost: self
-                .scoreboard
-                .as_ref()
-                .map_or(0, |scoreboard| scoreboard.lost()),
-            retrans_out: self
-                .scoreboard
-                .as_ref()
-                .map_or(0, |scoreboard| scoreboard.retrans_out()),
+            sacked,
+            lost,
+            retrans_out,
             reordering: self.reordering.degree,
             reorder_seen: self.reordering.seen,
             unsent: if flow.tx_end.after(flow.snd_nxt) {
@@ -61,10 +58,15 @@ impl Connection {
             },
             unread: flow.rx_head().wrapping_sub(flow.rx_read),
             ooo_ranges: self.ooo.len() as u32,
-            bytes_acked: u64::from(flow.tx_acked()),
+            bytes_acked: flow.traffic.acked(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),
             retrans: self.retrans.segments,
             retrans_bytes: self.retrans.bytes,
+            traffic: flow.traffic,
+            delivered: self.delivered_segments(flow),
+            delivered_ce: self.ecn.delivered_ce,
+            delivery_rate,
+            app_limited,
             timeouts: self.timeouts,
             backoff: self.backoff,
             probes: if flow.has(flags::PERSIST) {
@@ -79,6 +81,25 @@ impl Connection {
         }
     }
 
+    /// Returns the number of segments that the peer has acknowledged or SACKed, the SYN included
+    /// (Linux: `tcpi_delivered`). Data in flight counts as full segments.
+    fn delivered_segments(&self, flow: &FlowState) -> u32 {
+        let syn = flow.snd_una.after(flow.iss) && flow.state != State::SynReceived;
+        let sent = flow.traffic.data_segs_out;
+        let originals = sent.wrapping_sub(self.retrans.data_segments);
+        let sacked = self.scoreboard.as_ref().map_or(0, |board| board.sacked());
+        // A FIN behind data is in the last segment.
+        let joined = flow.has(flags::FIN_SENT) && !self.fin_without_data;
+        let fin = u32::from(joined && flow.snd_una != flow.snd_nxt);
+        let left = flow.flight_size().saturating_sub(sacked + fin);
+        let left = left.div_ceil(flow.mss.max(1).into());
+        // Linux counts a SYN and its data once.
+        let twice = self.listener.is_none() && self.fast_open.syn_data_acked;
+        (u32::from(syn) + u32::from(self.fin_without_data))
+            .wrapping_add(originals)
+            .saturating_sub(left + u32::from(twice))
+    }
+
     /// Returns the stream positions of the bytes that were received and not read: the range in
     /// order, then each out-of-order range.
     pub fn received(&self, flow: &FlowState) -> impl Iterator<Item = Range<u32>> {
@@ -87,5 +108,18 @@ impl Connection {
         let position = |seq| flow.rx_pos(seq);
         let behind_holes = behind_holes.map(move |(start, end)| position(start)..position(end));
         std::iter::once(in_order).chain(behind_holes)
+    }
+}
+
+impl<E: Env> Slow<'_, E> {
+    /// Begins the counts of a connection that `segment` establishes. Those of a passive open begin
+    /// here, as in Linux.
+    pub(crate) fn begin_counts(&mut self, segment: &Segment<'_>) {
+        if self.cold.listener.is_some() {
+            self.hot.traffic = Traffic::after_syn(self.clock.ms);
+            self.hot.traffic.on_arrival(!segment.payload.is_empty());
+        } else {
+            self.hot.traffic.establish(self.clock.ms);
+        }
     }
 }

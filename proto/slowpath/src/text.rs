@@ -120,6 +120,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.sack_report.sent = false;
         if start != self.hot.rcv_nxt {
             self.counters.ofo_queue += 1;
+            let count = &mut self.hot.traffic.ooo_segs_in;
+            *count = count.wrapping_add(1);
             self.hot.set_quick_acks(QUICK_ACKS);
             self.cold.ooo.insert(start, end);
             self.cold.sack_report.arrived(start, &self.cold.ooo);
@@ -140,6 +142,7 @@ impl<E: Env> Slow<'_, E> {
             next = right.later_of(next);
         }
         self.hot.rcv_nxt = next;
+        self.hot.traffic.data_received_at = self.clock.ms;
         self.cold.ooo.remove_below(next);
     }
 

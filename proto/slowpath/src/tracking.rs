@@ -49,6 +49,9 @@ impl<E: Env> Slow<'_, E> {
 
     /// Records new data or a FIN that was sent from `start` to SND.NXT.
     pub fn note_sent(&mut self, start: SeqNumber) {
+        if start != self.hot.snd_nxt {
+            self.hot.traffic.begin_busy(self.clock.us());
+        }
         if let Some(scoreboard) = &mut self.cold.scoreboard {
             scoreboard.on_send(start, self.hot.snd_nxt, self.clock.us());
         } else if start != self.hot.snd_nxt {

@@ -108,7 +108,10 @@ impl<E: Env> Slow<'_, E> {
         match pointer(snd_up, out.seq, self.hot.snd_nxt) {
             None => self.env.transmit(out),
             Some(pointer) => transmit_urgent(self.env, out, pointer),
-        }
+        }?;
+        let payload = out.payload_len > 0;
+        self.hot.traffic.on_transmission(self.clock.ms, payload);
+        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use tidelane_abi::{
     program_flags,
 };
 use tidelane_engine::{
-    Algorithm, CaState, Details, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId,
-    SocketOptions, WindowOptions,
+    Algorithm, CaState, Clock, Details, FinWait2, FlowId, FlowInfo, IpFields, IpOptions,
+    ListenerId, SocketOptions, WindowOptions,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
@@ -194,7 +194,7 @@ impl<P: PacketIo> Host<P> {
         self.engine
             .info(flow)
             .filter(|_| current)
-            .map(|info| numbers_of(&info))
+            .map(|info| numbers_of(now, &info))
     }
 
     /// Applies changed flags of a connection.
@@ -276,12 +276,13 @@ fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn numbers_of(info: &FlowInfo) -> FlowNumbers {
+fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
+    let (clock, traffic) = (Clock::at(now), &info.traffic);
     let feature = |on: bool, bit| if on { bit } else { 0 };
     FlowNumbers {
         bytes_acked: info.bytes_acked,
         bytes_received: info.bytes_received,
-        bytes_sent: info.bytes_acked + u64::from(info.flight_size) + u64::from(info.retrans_bytes),
+        bytes_sent: info.bytes_acked + u64::from(info.flight_size) + info.retrans_bytes,
         pacing_rate: info.pacing_rate,
         pacing_rate_max: info.pacing_rate_max,
         srtt_us: micros(info.srtt),
@@ -298,6 +299,19 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
         retrans: info.retrans,
         retrans_bytes: info.retrans_bytes,
         retrans_out: info.retrans_out,
+        segs_in: traffic.segs_in(),
+        data_segs_in: traffic.data_segs_in,
+        segs_out: traffic.segs_out(),
+        data_segs_out: traffic.data_segs_out,
+        delivered: info.delivered,
+        delivered_ce: info.delivered_ce,
+        ooo_segments: traffic.ooo_segs_in,
+        last_data_sent_ms: clock.since_ms(traffic.data_sent_at),
+        last_data_recv_ms: clock.since_ms(traffic.data_received_at),
+        last_ack_recv_ms: clock.since_ms(traffic.ack_received_at),
+        delivery_rate: info.delivery_rate,
+        busy_us: traffic.busy_us(clock.us()),
+        rwnd_limited_us: traffic.window_limited_us(clock.us()),
         reordering: info.reordering,
         reorder_seen: info.reorder_seen,
         dsacks: info.dsacks,
@@ -309,7 +323,8 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
         features: feature(info.timestamps, flow_features::TIMESTAMPS)
             | feature(info.sack, flow_features::SACK)
             | feature(info.ecn, flow_features::ECN)
-            | feature(info.syn_data, flow_features::SYN_DATA),
+            | feature(info.syn_data, flow_features::SYN_DATA)
+            | feature(info.app_limited, flow_features::APP_LIMITED),
         wscales: u32::from(info.snd_wscale) | u32::from(info.rcv_wscale) << 8,
         backoff: info.timeouts.into(),
         ca_state: match info.ca_state {
@@ -320,5 +335,6 @@ fn numbers_of(info: &FlowInfo) -> FlowNumbers {
             CaState::Loss => 4,
         },
         details: details_of(info.details),
+        reserved: 0,
     }
 }

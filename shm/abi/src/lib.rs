@@ -35,7 +35,7 @@ pub use registration::{FlowNumbers, Message, flow_features, message, not_acceler
 
 /// Version of the ABI, increased with every change of this crate. Registration refuses another
 /// version.
-pub const ABI_VERSION: u32 = 14;
+pub const ABI_VERSION: u32 = 15;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// Magic number at the start of the service page.

@@ -68,6 +68,14 @@ pub struct FlowNumbers {
     pub pacing_rate: u64,
     /// SO_MAX_PACING_RATE; all ones without the option.
     pub pacing_rate_max: u64,
+    /// Payload bytes retransmitted.
+    pub retrans_bytes: u64,
+    /// Delivery rate in bytes per second; 0 if it is not measured.
+    pub delivery_rate: u64,
+    /// Microseconds in which data was in flight or waited for the peer's window.
+    pub busy_us: u64,
+    /// Microseconds in which the peer's window limited the connection.
+    pub rwnd_limited_us: u64,
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub srtt_us: u32,
     /// Variation of the round-trip time in microseconds.
@@ -92,8 +100,6 @@ pub struct FlowNumbers {
     pub lost: u32,
     /// Segments retransmitted.
     pub retrans: u32,
-    /// Payload bytes retransmitted.
-    pub retrans_bytes: u32,
     /// Bytes in flight that were retransmitted.
     pub retrans_out: u32,
     /// The largest reordering distance seen, in segments.
@@ -102,6 +108,26 @@ pub struct FlowNumbers {
     pub reorder_seen: u32,
     /// Duplicates that the peer reported by DSACK.
     pub dsacks: u32,
+    /// Segments received.
+    pub segs_in: u32,
+    /// Segments received with payload.
+    pub data_segs_in: u32,
+    /// Segments sent.
+    pub segs_out: u32,
+    /// Segments sent with payload, with each retransmission.
+    pub data_segs_out: u32,
+    /// Segments acknowledged or SACKed, the SYN included.
+    pub delivered: u32,
+    /// Segments acknowledged or SACKed by ACKs with ECE.
+    pub delivered_ce: u32,
+    /// Segments received out of order.
+    pub ooo_segments: u32,
+    /// Milliseconds since payload was sent.
+    pub last_data_sent_ms: u32,
+    /// Milliseconds since payload arrived in order.
+    pub last_data_recv_ms: u32,
+    /// Milliseconds since an ACK arrived.
+    pub last_ack_recv_ms: u32,
     /// Unanswered probes of a closed window.
     pub probes: u32,
     /// Send window in bytes.
@@ -125,6 +151,8 @@ pub struct FlowNumbers {
     /// BBR: bytes per second, 0; least round-trip time in microseconds, all ones before the first
     /// sample; gains of pacing and window in units of 1/256.
     pub details: [u32; 6],
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Bits of [`FlowNumbers::features`].
@@ -137,6 +165,8 @@ pub mod flow_features {
     pub const ECN: u32 = 1 << 2;
     /// The SYN carried data, and all of it was accepted (RFC 7413).
     pub const SYN_DATA: u32 = 1 << 3;
+    /// The program, not the path, limited `delivery_rate`.
+    pub const APP_LIMITED: u32 = 1 << 4;
 }
 
 /// Kinds of [`Message`].
@@ -258,4 +288,4 @@ pub mod not_accelerated {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 352);
+const _: () = assert!(core::mem::size_of::<Message>() == 424);

@@ -1,6 +1,6 @@
 //! `struct tcp_info` and SO_MEMINFO, field by field.
 
-use tidelane_engine::{CaState, FlowId, FlowInfo, State};
+use tidelane_engine::{CaState, Clock, FlowId, FlowInfo, State};
 
 use crate::{
     errno::Answer,
@@ -67,10 +67,10 @@ impl Fields {
 
 /// Values of the driver that the engine does not know.
 struct Times {
-    /// Milliseconds since bytes arrived.
-    received_ms: u32,
-    /// Microseconds busy, limited by the window, limited by the buffer.
-    busy_us: [u64; 3],
+    /// Clock of the engine.
+    clock: Clock,
+    /// Microseconds in which the send buffer limited the program.
+    buffer_limited_us: u64,
     /// Unsent bytes.
     unsent: u32,
     /// Path MTU.
@@ -102,20 +102,25 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         _ => info.lost,
     };
     let of = |bytes: u32| bytes.div_ceil(mss);
-    let retrans_bytes = u64::from(info.retrans_bytes);
-    let bytes_sent = info.bytes_acked + u64::from(info.flight_size) + retrans_bytes;
+    let bytes_sent = info.bytes_acked + u64::from(info.flight_size) + info.retrans_bytes;
+    let (clock, traffic) = (&times.clock, &info.traffic);
+    let busy_us = traffic.busy_us(clock.us());
+    let window_limited_us = traffic.window_limited_us(clock.us());
     let mut fields = Fields::default();
     fields
         .bytes(&[state_number(info.state), info.ca_state as u8])
         .bytes(&[info.timeouts, info.probes, info.backoff, options])
-        .bytes(&[info.snd_wscale | info.rcv_wscale << 4, 0])
+        .bytes(&[info.snd_wscale | info.rcv_wscale << 4])
+        .bytes(&[info.app_limited.into()])
         // rto, ato, snd_mss, rcv_mss
         .words(&[us(info.rto), 40_000, mss, info.rcv_mss])
         // unacked, sacked, lost, retrans, fackets
         .words(&[of(info.flight_size), of(info.sacked), of(lost)])
         .words(&[of(info.retrans_out), 0])
         // last data sent, last ack sent, last data received, last ack received
-        .words(&[0, 0, times.received_ms, 0])
+        .words(&[clock.since_ms(traffic.data_sent_at), 0])
+        .words(&[clock.since_ms(traffic.data_received_at)])
+        .words(&[clock.since_ms(traffic.ack_received_at)])
         // pmtu, rcv_ssthresh, rtt, rttvar
         .words(&[times.pmtu, info.rcv_wnd, us(info.srtt), us(info.rttvar)])
         // snd_ssthresh, snd_cwnd, advmss, reordering
@@ -126,16 +131,18 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         .longs(&[info.pacing_rate, info.pacing_rate_max])
         .longs(&[info.bytes_acked, info.bytes_received])
         // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
-        .words(&[0, 0, times.unsent, us(info.rtt_min), 0, 0])
+        .words(&[traffic.segs_out(), traffic.segs_in()])
+        .words(&[times.unsent, us(info.rtt_min)])
+        .words(&[traffic.data_segs_in, traffic.data_segs_out])
         // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
-        .longs(&[0])
-        .longs(&times.busy_us)
+        .longs(&[info.delivery_rate])
+        .longs(&[busy_us, window_limited_us, times.buffer_limited_us])
         // delivered, delivered_ce
-        .words(&[0; 2])
+        .words(&[info.delivered, info.delivered_ce])
         // bytes_sent, bytes_retrans
-        .longs(&[bytes_sent, info.retrans_bytes.into()])
+        .longs(&[bytes_sent, info.retrans_bytes])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
-        .words(&[info.dsacks, info.reorder_seen, 0])
+        .words(&[info.dsacks, info.reorder_seen, traffic.ooo_segs_in])
         .words(&[info.snd_wnd, info.rcv_wnd, 0]);
     fields.0.resize(TCP_INFO_LEN, 0);
     fields.0
@@ -165,8 +172,8 @@ impl Stack {
         };
         let of_path = self.settings.mtu - headers;
         Ok(Times {
-            received_ms: (now.since(stats.received_at).0 / 1_000_000) as u32,
-            busy_us: stats.busy_us(now),
+            clock: Clock::at(now),
+            buffer_limited_us: stats.buffer_limited_us(now),
             unsent: self.unsent_of(id),
             pmtu: match info {
                 Some(info) if info.path_mss < of_path => info.path_mss + headers,

@@ -273,7 +273,7 @@ impl Stack {
     fn take_event(&mut self, id: FlowId, event: Event) {
         match event {
             Event::Accepted(listener) => {
-                self.note_arrival(id);
+                self.flows.entry(id).or_default();
                 if let Some(fd) = self.listeners.get(&listener).copied() {
                     if let Some(Object::Socket(socket)) = self.objects.get_mut(&fd)
                         && let Role::Listener { queue, .. } = &mut socket.role
@@ -307,7 +307,9 @@ impl Stack {
                 }
                 return;
             }
-            Event::Readable | Event::Connected => self.note_arrival(id),
+            Event::Readable | Event::Connected => {
+                self.flows.entry(id).or_default();
+            }
             Event::Urgent(pos) => self.note_mark(id, pos),
             Event::UrgentByte(byte) => self.note_urgent_byte(id, byte),
             Event::FinAcked => {}
@@ -315,11 +317,6 @@ impl Stack {
         if let Some(fd) = self.flows.get(&id).and_then(|flow| flow.owner) {
             self.mark_pending(fd);
         }
-    }
-
-    fn note_arrival(&mut self, id: FlowId) {
-        let now = self.now();
-        self.flows.entry(id).or_default().stats.received_at = now;
     }
 
     fn leave_queues(&mut self, id: FlowId) {

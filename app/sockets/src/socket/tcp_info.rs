@@ -18,10 +18,12 @@ const OPTION_SACK: u8 = 2;
 const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
+/// Bit of the byte behind the window scales: `tcpi_delivery_rate_app_limited`.
+const DELIVERY_RATE_APP_LIMITED: u8 = 1;
 
 impl Inner {
-    /// What there is to know. Counts of segments, times since the last one, the rate of delivery
-    /// and the times of what limits it are not kept, and 0.
+    /// Returns `tcp_info`. Fields that neither the service nor the library knows are 0
+    /// (docs/socket-calls.md lists them).
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
         if let Some(numbers) = self.numbers() {
@@ -110,6 +112,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         | has(flow_features::SYN_DATA, OPTION_SYN_DATA)
         | wscale;
     info[6] = (numbers.wscales & 15) as u8 | (numbers.wscales >> 4 & 0xf0) as u8;
+    info[7] = has(flow_features::APP_LIMITED, DELIVERY_RATE_APP_LIMITED);
     let ssthresh = match numbers.ssthresh {
         u32::MAX => SSTHRESH_NONE,
         bytes => segments(bytes),
@@ -144,7 +147,35 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         (112, numbers.pacing_rate_max),
         (120, numbers.bytes_acked),
         (200, numbers.bytes_sent),
-        (208, numbers.retrans_bytes.into()),
+        (208, numbers.retrans_bytes),
+    ];
+    for (at, long) in longs {
+        info[at..at + 8].copy_from_slice(&long.to_ne_bytes());
+    }
+    fill_counts(info, numbers);
+}
+
+/// Fills in the counts of segments, and the times.
+fn fill_counts(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
+    let words = [
+        (44, numbers.last_data_sent_ms),
+        (52, numbers.last_data_recv_ms),
+        (56, numbers.last_ack_recv_ms),
+        (136, numbers.segs_out),
+        (140, numbers.segs_in),
+        (152, numbers.data_segs_in),
+        (156, numbers.data_segs_out),
+        (192, numbers.delivered),
+        (196, numbers.delivered_ce),
+        (224, numbers.ooo_segments),
+    ];
+    for (at, word) in words {
+        put(info, at, word);
+    }
+    let longs = [
+        (160, numbers.delivery_rate),
+        (168, numbers.busy_us),
+        (176, numbers.rwnd_limited_us),
     ];
     for (at, long) in longs {
         info[at..at + 8].copy_from_slice(&long.to_ne_bytes());

@@ -183,6 +183,8 @@ impl Engine {
                     }
                     Err(TxFull) => (full, mark) = (true, true),
                 }
+                let limited = flow.is_window_limited(flow.flight_size());
+                flow.traffic.set_window_limited(limited, clock.us());
             }
             if mark {
                 self.record_send_time(id);
@@ -247,11 +249,11 @@ impl Engine {
                 flow: slow.hot,
                 clock: &slow.clock,
                 timeouts: slow.timeouts,
-                first_flags: slow.cold.cwr_queued,
+                first_flags: slow.cold.ecn.cwr_queued,
                 env: slow.env,
             };
             let new = fast.send();
-            slow.cold.cwr_queued = fast.first_flags;
+            slow.cold.ecn.cwr_queued = fast.first_flags;
             slow.counters.out_segs += u64::from(*new.as_ref().unwrap_or(&0));
             new
         });

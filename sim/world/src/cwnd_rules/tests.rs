@@ -1,4 +1,4 @@
-use tidelane_engine::{LinkId, State};
+use tidelane_engine::{LinkId, State, Traffic};
 use tidelane_host::SocketState;
 use tidelane_time::Duration;
 use tidelane_wire::{Endpoint, IpAddress};
@@ -53,6 +53,11 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         bytes_received: 0,
         retrans: 0,
         retrans_bytes: 0,
+        traffic: Traffic::default(),
+        delivered: 0,
+        delivered_ce: 0,
+        delivery_rate: 0,
+        app_limited: true,
         probes: 0,
         dsacks: 0,
         path_mss: 1460,
