@@ -200,9 +200,13 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, within both windows. Nagle does
-    /// not count it as a small segment, and it gives no RTT sample (Karn).
+    /// not count it as a small segment, and it gives no RTT sample (Karn). The scoreboard knows it
+    /// as retransmitted (Linux: `tcpi_retrans`).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
+        if self.hot.snd_nxt.before(end) {
+            self.ensure_scoreboard();
+        }
         while self.hot.snd_nxt.before(end) {
             let left = end.distance_from(self.hot.snd_nxt);
             let len = left.min(u32::from(self.hot.mss));
@@ -213,6 +217,8 @@ impl<E: Env> Slow<'_, E> {
             }
             self.counters.retrans_segs += 1;
             self.cold.retrans.add(len);
+            let (start, now_us) = (self.hot.snd_nxt.back(len), self.clock.us());
+            self.ensure_scoreboard().on_retransmit(start, len, now_us);
         }
         self.hot.clear(flags::SMALL_SENT);
     }
