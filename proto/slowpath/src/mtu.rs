@@ -156,7 +156,7 @@ impl<E: Env> Slow<'_, E> {
         self.counters.out_segs += 1;
         self.counters.mtu_probes += 1;
         self.hot.snd_nxt = end;
-        self.note_sent(start);
+        self.note_sent(start, len as u16);
         self.note_transmitted(len);
         if !self.hot.has(flags::RTO_ARMED) {
             self.arm_rto();

@@ -108,7 +108,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.note_ack_sent(out.wnd);
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
-        self.note_sent(seq);
+        self.note_sent(seq, len.min(0xffff) as u16);
         self.note_paced(len);
         if len < u32::from(self.hot.mss) {
             self.hot.set(flags::SMALL_SENT);
@@ -186,7 +186,7 @@ impl<E: Env> Slow<'_, E> {
         self.transmit(&out)?;
         self.hot.note_ack_sent(out.wnd);
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
-        self.note_sent(self.hot.tx_end);
+        self.note_sent(self.hot.tx_end, 1);
         self.hot.set(flags::FIN_SENT);
         self.cold.fin_without_data = true;
         self.arm_rto();
@@ -240,7 +240,6 @@ impl<E: Env> Slow<'_, E> {
             // Pacing held the data back, not the congestion window.
             self.hot.put(flags::CWND_LIMITED, limited != 0);
         }
-        self.note_sent(from);
         self.note_transmitted(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
         // The fast path's sender computes the RTO from the RTT samples alone, without backoff or

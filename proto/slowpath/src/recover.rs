@@ -75,7 +75,11 @@ impl<E: Env> Slow<'_, E> {
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
             if inside && start.before(end) && end.after(segment.ack) {
-                all.add(&self.suspect_loss().sack(start, end, &timing));
+                let scoreboard = self.ensure_scoreboard();
+                all.add(&scoreboard.sack(start, end, &timing));
+                if scoreboard.sacked() > 0 {
+                    self.suspect_loss();
+                }
             }
         }
         self.note_delivered(&all);

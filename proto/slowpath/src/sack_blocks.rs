@@ -167,6 +167,7 @@ impl<E: Env> Slow<'_, E> {
                 snd_up,
             },
         });
+        self.note_sent(before, self.hot.mss);
         self.hot.mss += len;
         self.hot.clear(flags::CORK | flags::NODELAY);
         self.hot.set(held);

@@ -11,74 +11,22 @@
 //!    | Lost | Sacked ........ | InFlight (retransmitted) | Sacked | InFlight ... |
 //! ```
 
+mod record;
+
 use std::collections::VecDeque;
 
 use tidelane_wire::SeqNumber;
 
 use crate::{
     delivered_data::{DeliveredData, earlier},
-    send_times::SendTime,
+    send_times::Sent,
 };
+
+pub use self::record::Timing;
+use self::record::{RangeState, Record};
 
 /// Largest number of records. Further SACK blocks are ignored.
 const RECORDS_MAX: usize = 16_384;
-
-/// State of a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RangeState {
-    /// In flight.
-    InFlight,
-    /// SACKed by the peer (RFC 2018).
-    Sacked,
-    /// Lost, and to be retransmitted.
-    Lost,
-}
-
-/// A range of sequence space in one state.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    start: SeqNumber,
-    end: SeqNumber,
-    /// Time of the last transmission, in microseconds modulo 2^32.
-    sent_us: u32,
-    state: RangeState,
-    /// The range was retransmitted.
-    retransmitted: bool,
-    /// `sent_us` is exact.
-    timed: bool,
-}
-
-impl Record {
-    fn len(&self) -> u32 {
-        self.end.distance_from(self.start)
-    }
-
-    /// Returns true if an ACK that arrives now must be that of the original transmission: there was
-    /// no other, or the retransmission was less than a minimum RTT ago (RFC 8985 §6.2 step 2).
-    fn is_original(&self, timing: &Timing) -> bool {
-        !self.retransmitted || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
-    }
-}
-
-/// Times that tell the transmissions of the same data apart, in microseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Arrival of the ACK.
-    pub now_us: u32,
-    /// Minimum RTT.
-    pub rtt_min_us: u32,
-    /// Upper bound of the echoed transmission's time, from its timestamp.
-    pub sent_before_us: Option<u32>,
-}
-
-impl Timing {
-    /// Returns true if the echoed timestamp is that of an earlier transmission than the last one
-    /// (RFC 8985 §6.2 step 2).
-    fn echoes_earlier(&self, record: &Record) -> bool {
-        let before = self.sent_before_us;
-        before.is_some_and(|before| !earlier(record.sent_us, before))
-    }
-}
 
 /// RACK.segment: the latest transmission among the delivered segments (RFC 8985 §5.2).
 #[derive(Clone, Copy, Debug)]
@@ -103,18 +51,17 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Starts a scoreboard with the data from `una` in flight. Each entry of `send_times` is the
-    /// end of a range and its transmission time.
-    pub fn begin(una: SeqNumber, send_times: &[SendTime]) -> Self {
+    /// Starts a scoreboard with the data from `una` in flight, in the ranges `sent`.
+    pub fn begin(una: SeqNumber, sent: &[Sent]) -> Self {
         let mut scoreboard = Self {
             fack: una,
             fack_before: una,
             ..Self::default()
         };
         let mut start = una;
-        for (end, sent_us) in send_times {
-            scoreboard.on_send(start, *end, *sent_us);
-            start = *end;
+        for range in sent {
+            scoreboard.on_send(start, range.end, range.segment, range.sent_us);
+            start = range.end;
         }
         for record in &mut scoreboard.records {
             record.timed = false;
@@ -151,14 +98,16 @@ impl Scoreboard {
         self.fack.distance_from(start)
     }
 
-    /// Records a transmission of new data.
-    pub fn on_send(&mut self, start: SeqNumber, end: SeqNumber, sent_us: u32) {
+    /// Records a transmission of new data in segments of `segment` bytes, of which the last one may
+    /// be shorter. Zero stands for unknown sizes.
+    pub fn on_send(&mut self, start: SeqNumber, end: SeqNumber, segment: u16, sent_us: u32) {
         if start == end {
             return;
         }
         self.in_flight += end.distance_from(start);
         if let Some(last) = self.records.back_mut() {
             let alike = last.state == RangeState::InFlight && !last.retransmitted && last.timed;
+            let alike = alike && last.segment == segment && last.within_segment(start) == 0;
             if alike && last.sent_us == sent_us && last.end == start {
                 last.end = end;
                 return;
@@ -168,6 +117,7 @@ impl Scoreboard {
             start,
             end,
             sent_us,
+            segment,
             state: RangeState::InFlight,
             retransmitted: false,
             timed: true,
@@ -204,6 +154,9 @@ impl Scoreboard {
             && record.start.before(seq)
         {
             let mut rest = *record;
+            if record.within_segment(seq) > 0 {
+                rest.segment = 0;
+            }
             record.end = seq;
             rest.start = seq;
             self.records.insert(at + 1, rest);
@@ -263,6 +216,11 @@ impl Scoreboard {
                 }
                 self.note_arrival(&part, timing, &mut delivery);
             }
+            let boundary = first.boundary_from(una);
+            if !whole && boundary != una {
+                // The rest of the segment has a record of its own, so that boundaries stay.
+                self.split(boundary);
+            }
             if whole {
                 self.records.pop_front();
             } else if let Some(record) = self.records.front_mut() {
@@ -275,10 +233,14 @@ impl Scoreboard {
     }
 
     /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. The timestamp of
-    /// such a segment does not tell which transmission arrived.
+    /// such a segment does not tell which transmission arrived. Only whole segments count (as in
+    /// Linux): a peer that reports parts of a segment must not make RACK believe that the segment
+    /// arrived.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
-        if self.is_sacked(start, end) || self.records.len() + 2 > RECORDS_MAX {
+        let (start, end) = (self.boundary_from(start), self.boundary_until(end));
+        let nothing = !start.before(end) || self.is_sacked(start, end);
+        if nothing || self.records.len() + 2 > RECORDS_MAX {
             return delivery;
         }
         let first = self.split(start);
@@ -300,6 +262,18 @@ impl Scoreboard {
         delivery
     }
 
+    /// Returns the first segment boundary at or after `seq`, as far as boundaries are known.
+    fn boundary_from(&self, seq: SeqNumber) -> SeqNumber {
+        let record = self.records.get(self.index_of(seq));
+        record.map_or(seq, |record| record.boundary_from(seq))
+    }
+
+    /// Returns the last segment boundary at or before `seq`, as far as boundaries are known.
+    fn boundary_until(&self, seq: SeqNumber) -> SeqNumber {
+        let record = self.records.get(self.index_of(seq));
+        record.map_or(seq, |record| seq.back(record.within_segment(seq)))
+    }
+
     fn is_sacked(&self, start: SeqNumber, end: SeqNumber) -> bool {
         self.records.get(self.index_of(start)).is_some_and(|r| {
             r.state == RangeState::Sacked && r.start.at_or_before(start) && end.at_or_before(r.end)
@@ -315,6 +289,7 @@ impl Scoreboard {
             let (a, b) = (self.records[at], self.records[at + 1]);
             if a.state == RangeState::Sacked && b.state == RangeState::Sacked {
                 self.records[at].end = b.end;
+                self.records[at].segment = 0;
                 self.records.remove(at + 1);
             } else {
                 at += 1;
@@ -486,6 +461,15 @@ mod tests {
         SeqNumber(n)
     }
 
+    /// Returns a range of unknown segment sizes.
+    fn sent(end: u32, sent_us: u32) -> Sent {
+        Sent {
+            end: s(end),
+            sent_us,
+            segment: 0,
+        }
+    }
+
     fn sums(scoreboard: &Scoreboard) -> [u32; 3] {
         let sum = |state| {
             let of_fate = scoreboard.records.iter().filter(|r| r.state == state);
@@ -520,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_lost_once_later_data_arrived_and_time_passed() {
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(1000), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(1000, 0)]);
         let delivery = scoreboard.sack(s(200), s(500), &timing(100, 50));
         assert_eq!(delivery.bytes, 300);
         assert_eq!(sums(&scoreboard), [700, 300, 0]);
@@ -536,13 +520,13 @@ mod tests {
     #[test]
     fn rfc8985_section_6_3_after_a_timeout_recent_data_is_not_lost() {
         let mut scoreboard =
-            Scoreboard::begin(s(0), &[(s(3000), 0), (s(4000), 700), (s(5000), 950)]);
+            Scoreboard::begin(s(0), &[sent(3000, 0), sent(4000, 700), sent(5000, 950)]);
         scoreboard.sack(s(2000), s(2500), &timing(800, 50));
         scoreboard.mark_old_lost(1000, 1000, 300);
         assert_eq!(sums(&scoreboard), [1000, 500, 3500]);
         assert_eq!(scoreboard.first_in_flight(1000), Some((s(4000), 1000)));
         // The first segment is lost, however recently it was sent.
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(3000), 990)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(3000, 990)]);
         scoreboard.mark_old_lost(1000, 1000, 300);
         assert_eq!(sums(&scoreboard), [2000, 0, 1000]);
         assert_eq!(scoreboard.next_lost(5000), Some((s(0), 1000)));
@@ -550,7 +534,7 @@ mod tests {
 
     #[test]
     fn rfc8985_section_5_2_each_part_of_the_flight_has_its_time() {
-        let send_times = [(s(1000), 0), (s(2000), 400), (s(3000), 800)];
+        let send_times = [sent(1000, 0), sent(2000, 400), sent(3000, 800)];
         let mut scoreboard = Scoreboard::begin(s(0), &send_times);
         assert_eq!(sums(&scoreboard), [3000, 0, 0]);
         // The second range arrives after 600 us. The first one is lost; the third one was sent
@@ -562,24 +546,24 @@ mod tests {
 
     #[test]
     fn a_lost_retransmission_is_detected() {
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.sack(s(100), s(300), &timing(100, 50));
         assert_eq!(scoreboard.rack_detect_loss(100, 0).0, 100);
         scoreboard.on_retransmit(s(0), 100, 110);
-        scoreboard.on_send(s(300), s(400), 120);
+        scoreboard.on_send(s(300), s(400), 0, 120);
         scoreboard.sack(s(300), s(400), &timing(220, 50));
         assert_eq!(scoreboard.rack_detect_loss(220, 0), (100, 100, None));
     }
 
     #[test]
     fn late_arrivals_of_first_transmissions_are_reordering() {
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         let first = scoreboard.sack(s(200), s(300), &timing(100, 50));
         assert_eq!(first.reordered_from, None);
         let late = scoreboard.sack(s(0), s(100), &timing(101, 50));
         assert_eq!(late.reordered_from, Some(s(0)));
         assert_eq!(scoreboard.extent_from(s(0)), 300);
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.begin_segment();
         scoreboard.sack(s(200), s(300), &timing(100, 50));
         let acknowledged = scoreboard.acknowledge(s(100), &timing(100, 50));
@@ -592,7 +576,7 @@ mod tests {
 
     #[test]
     fn an_ack_within_the_minimum_rtt_is_that_of_the_original() {
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.mark_first_lost(100);
         scoreboard.on_retransmit(s(0), 100, 90);
         // The ACK comes 10 us after the retransmission, on a path with an RTT of 50 us: no other
@@ -601,7 +585,7 @@ mod tests {
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
         assert_eq!(scoreboard.rack_detect_loss(100, 0), (0, 0, None));
         // The ACK comes 60 us after the retransmission: data that was sent before it is lost.
-        let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+        let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.mark_first_lost(100);
         scoreboard.on_retransmit(s(0), 100, 90);
         scoreboard.acknowledge(s(100), &timing(150, 50));
@@ -611,7 +595,7 @@ mod tests {
     #[test]
     fn an_ack_with_an_older_echo_is_that_of_the_original() {
         let repaired = |sent_before_us| {
-            let mut scoreboard = Scoreboard::begin(s(0), &[(s(300), 0)]);
+            let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
             scoreboard.mark_first_lost(100);
             scoreboard.on_retransmit(s(0), 100, 90);
             let timing = Timing {
@@ -641,13 +625,13 @@ mod tests {
             let base = next(u32::MAX);
             let mut una = s(base);
             let mut nxt = una.add(next(5000) + 1);
-            let mut scoreboard = Scoreboard::begin(una, &[(nxt, 0)]);
+            let mut scoreboard = Scoreboard::begin(una, &[sent(nxt.0, 0)]);
             for now in 1..200 {
                 let flight = nxt.distance_from(una);
                 match next(7) {
                     0 => {
                         let more = nxt.add(next(3000));
-                        scoreboard.on_send(nxt, more, now);
+                        scoreboard.on_send(nxt, more, [0, 1, 100, 1460][next(4) as usize], now);
                         nxt = more;
                     }
                     1 => {
@@ -681,5 +665,53 @@ mod tests {
                 );
             }
         }
+    }
+    #[test]
+    fn only_whole_segments_are_sacked() {
+        let mut scoreboard = Scoreboard::begin(s(0), &[]);
+        scoreboard.on_send(s(0), s(2500), 1000, 10);
+        // A probe is one larger segment. Smaller segments follow.
+        scoreboard.on_send(s(2500), s(3700), 1200, 10);
+        scoreboard.on_send(s(3700), s(4700), 500, 10);
+        let mut sack = |start, end| {
+            scoreboard.sack(s(start), s(end), &timing(100, 50));
+            let sums = sums(&scoreboard);
+            assert_eq!(sums[0] + sums[1], 4700);
+            sums[1]
+        };
+        assert_eq!(sack(1000, 1001), 0);
+        assert_eq!(sack(1, 1999), 0);
+        assert_eq!(sack(2000, 2499), 0);
+        assert_eq!(sack(2501, 3700), 0);
+        assert_eq!(sack(3800, 4650), 0);
+        assert!(scoreboard.rack_rtt_us().is_none());
+        let mut sack = |start, end| {
+            scoreboard.sack(s(start), s(end), &timing(100, 50));
+            sums(&scoreboard)[1]
+        };
+        assert_eq!(sack(3900, 4700), 500);
+        assert_eq!(sack(2500, 3701), 1700);
+        assert_eq!(sack(1999, 2500), 2200);
+        // A longer range that covers a SACKed one.
+        assert_eq!(sack(900, 4000), 3200);
+        assert_eq!(sack(0, 4700), 4700);
+    }
+
+    #[test]
+    fn boundaries_survive_acks_and_retransmissions_of_parts() {
+        let mut scoreboard = Scoreboard::begin(s(0), &[]);
+        scoreboard.on_send(s(0), s(5000), 1000, 10);
+        scoreboard.acknowledge(s(300), &timing(100, 50));
+        let sacked = |scoreboard: &mut Scoreboard, start, end| {
+            scoreboard.sack(s(start), s(end), &timing(100, 50));
+            sums(scoreboard)[1]
+        };
+        assert_eq!(sacked(&mut scoreboard, 1300, 2300), 0);
+        assert_eq!(sacked(&mut scoreboard, 1000, 2000), 1000);
+        // After a retransmission in other sizes, the peer may hold either.
+        scoreboard.mark_all_lost(false);
+        scoreboard.on_retransmit(s(2000), 700, 110);
+        assert_eq!(sacked(&mut scoreboard, 2000, 2700), 1700);
+        assert_eq!(sacked(&mut scoreboard, 3000, 4000), 2700);
     }
 }

@@ -4,6 +4,8 @@
 //! table keeps one entry per eighth of a round trip instead, with the time of the last transmission
 //! in that span (RFC 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time.
 //! All other segments appear younger than they are, by at most an eighth of a round trip.
+//!
+//! The table also knows where segments begin, as far as consecutive transmissions have one size.
 
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
@@ -14,7 +16,56 @@ const SEND_TIMES_MAX: usize = 16;
 const PART_OF_SRTT: u32 = 6;
 
 /// SND.NXT after a transmission, and the time of the transmission in us modulo 2^32.
-pub type SendTime = (SeqNumber, u32);
+type SendTime = (SeqNumber, u32);
+
+/// A range of data in flight that was sent at one time. It begins where the range before it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// End of the range.
+    pub end: SeqNumber,
+    /// Time of the transmission in us modulo 2^32.
+    pub sent_us: u32,
+    /// Size of the segments in the range, of which the last one may be shorter; zero if unknown.
+    pub segment: u16,
+}
+
+/// Segment boundaries of the latest transmissions. From `start` to `end` a segment begins every
+/// `size` bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Boundaries {
+    start: SeqNumber,
+    end: SeqNumber,
+    size: u16,
+    /// End of the transmissions whose boundaries were forgotten.
+    forgotten: SeqNumber,
+}
+
+impl Boundaries {
+    /// Records segments of `size` bytes from `start` to `end`, of which the last one may be
+    /// shorter.
+    fn note(&mut self, start: SeqNumber, end: SeqNumber, size: u16) {
+        let len = self.end.distance_from(self.start);
+        let continues = start == self.end && size == self.size && len.is_multiple_of(size.into());
+        if start == end {
+            return;
+        }
+        if !continues {
+            self.forgotten = self.end;
+            (self.start, self.size) = (start, size);
+        }
+        self.end = end;
+    }
+
+    /// Forgets all boundaries before `end`.
+    fn forget(&mut self, end: SeqNumber) {
+        *self = Self {
+            start: end,
+            end,
+            size: 0,
+            forgotten: end,
+        };
+    }
+}
 
 /// Transmission times of a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,11 +76,27 @@ pub struct SendTimes {
     latest: usize,
     /// Start of the latest entry's span.
     begun_us: u32,
+    boundaries: Boundaries,
 }
 
 impl SendTimes {
-    /// Records a transmission that ended at SND.NXT, behind other data in flight.
-    pub fn note(&mut self, hot: &FlowState, now_us: u32) {
+    /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, behind other
+    /// data in flight.
+    pub fn note(&mut self, hot: &FlowState, start: SeqNumber, size: u16, now_us: u32) {
+        // The fast path does not record a timed segment that was sent alone.
+        if hot.rtt_seq != hot.snd_nxt {
+            self.boundaries.note(start, hot.snd_nxt, size);
+        }
+        self.note_time(hot, now_us);
+    }
+
+    /// Records that all data in flight was sent by now, in segments of unknown sizes.
+    pub fn note_all(&mut self, hot: &FlowState, now_us: u32) {
+        self.boundaries.forget(hot.snd_nxt);
+        self.note_time(hot, now_us);
+    }
+
+    fn note_time(&mut self, hot: &FlowState, now_us: u32) {
         let part_us = hot.srtt >> PART_OF_SRTT;
         if now_us.wrapping_sub(self.begun_us) > part_us {
             self.latest = (self.latest + 1) % SEND_TIMES_MAX;
@@ -38,9 +105,64 @@ impl SendTimes {
         self.send_times[self.latest] = (hot.snd_nxt, now_us);
     }
 
+    /// Returns the ranges of the data in flight in sequence order, with the timed segment and the
+    /// known segment sizes. The last range ends at SND.NXT.
+    pub fn in_flight(&self, hot: &FlowState, now_us: u32) -> Vec<Sent> {
+        self.cut(hot, &self.times(hot, now_us))
+    }
+
+    /// Cuts the ranges of `times` where the knowledge of segment boundaries begins or ends.
+    fn cut(&self, hot: &FlowState, times: &[SendTime]) -> Vec<Sent> {
+        // All offsets are from SND.UNA.
+        let (una, flight) = (hot.snd_una, hot.flight_size());
+        let offset = |seq: SeqNumber| seq.distance_from(una);
+        let in_flight = |seq: SeqNumber| (1..=flight).contains(&offset(seq));
+        let known = &self.boundaries;
+        let size = u32::from(known.size);
+        let known_end = match size > 0 && in_flight(known.end) {
+            true => offset(known.end),
+            false => 0,
+        };
+        let begins_later = offset(known.start) < known_end;
+        let known_start = if begins_later { offset(known.start) } else { 0 };
+        // SND.UNA may lie within a segment.
+        let part = match known_end > 0 && !begins_later {
+            true => (size - una.distance_from(known.start) % size) % size,
+            false => 0,
+        };
+        let first = (known_start + part).min(known_end);
+        let timed = hot.has(flags::RTT_TIMING) && !in_flight(known.forgotten);
+        let mut ranges = Vec::new();
+        let mut from = 0;
+        for (end, sent_us) in times {
+            for stop in [known_start, first, known_end, offset(*end)] {
+                if stop <= from || stop > offset(*end) {
+                    continue;
+                }
+                let len = stop - from;
+                let within = from >= known_start && stop <= known_end;
+                // The timed segment is recorded apart, so the data up to its end is one segment.
+                let single = timed && hot.rtt_seq == una.add(stop) && len <= hot.mss.into();
+                let segment = match (within, single) {
+                    (true, _) => known.size,
+                    (false, true) => len as u16,
+                    (false, false) => 0,
+                };
+                let (end, sent_us) = (una.add(stop), *sent_us);
+                ranges.push(Sent {
+                    end,
+                    sent_us,
+                    segment,
+                });
+                from = stop;
+            }
+        }
+        ranges
+    }
+
     /// Returns the entries for the data in flight, with that of the timed segment, in sequence
     /// order. The last one ends at SND.NXT.
-    pub fn in_flight(&self, hot: &FlowState, now_us: u32) -> Vec<SendTime> {
+    fn times(&self, hot: &FlowState, now_us: u32) -> Vec<SendTime> {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |entry: &SendTime| now_us.wrapping_sub(entry.1);
@@ -94,9 +216,9 @@ mod tests {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         for now in (500..4500).step_by(250) {
             hot.snd_nxt = hot.snd_nxt.add(100);
-            send_times.note(&hot, 50 + now);
+            send_times.note(&hot, hot.snd_nxt.back(100), 1000, 50 + now);
         }
-        let found = send_times.in_flight(&hot, 5_000);
+        let found = send_times.times(&hot, 5_000);
         assert_eq!(found.first(), Some(&(SeqNumber(1000), 50)));
         assert_eq!(found.last(), Some(&(SeqNumber(2600), 4_300)));
         assert_eq!(found.len(), 5, "{found:?}");
@@ -108,17 +230,17 @@ mod tests {
         }
         // Entries of acknowledged data are left out.
         hot.snd_una = SeqNumber(1500);
-        assert!(send_times.in_flight(&hot, 5_000).len() < found.len());
+        assert!(send_times.times(&hot, 5_000).len() < found.len());
     }
 
     #[test]
     fn entries_from_before_a_wrap_are_ignored() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         hot.snd_nxt = SeqNumber(2000);
-        send_times.note(&hot, 9_000);
+        send_times.note(&hot, SeqNumber(1000), 1000, 9_000);
         let later = 9_000 + AGE_US_MAX;
         hot.rtt_stamp = later;
-        let found = send_times.in_flight(&hot, later + 10);
+        let found = send_times.times(&hot, later + 10);
         assert_eq!(found, [(SeqNumber(1000), later), (SeqNumber(2000), later)]);
     }
 
@@ -128,10 +250,57 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         for round in 1..=20 {
             hot.snd_nxt = hot.snd_nxt.add(1000);
-            send_times.note(&hot, round * 2_000);
+            send_times.note(&hot, hot.snd_nxt.back(1000), 1000, round * 2_000);
         }
-        let found = send_times.in_flight(&hot, 41_000);
+        let found = send_times.times(&hot, 41_000);
         assert_eq!(found.len(), SEND_TIMES_MAX);
         assert_eq!(found[0], (SeqNumber(6000), 10_000));
+    }
+    /// Returns the ends and segment sizes of the ranges in flight.
+    fn sizes(send_times: &SendTimes, hot: &FlowState) -> Vec<(u32, u16)> {
+        let ranges = send_times.in_flight(hot, 5_000);
+        ranges
+            .iter()
+            .map(|sent| (sent.end.0, sent.segment))
+            .collect()
+    }
+
+    #[test]
+    fn boundaries_are_those_of_the_transmissions() {
+        let (mut hot, mut send_times) = (flow(), SendTimes::default());
+        hot.mss = 1000;
+        // The timed segment alone has no entry.
+        assert_eq!(sizes(&send_times, &hot), [(1000, 1000)]);
+        hot.snd_nxt = SeqNumber(3500);
+        send_times.note(&hot, SeqNumber(1000), 1000, 3_000);
+        assert_eq!(sizes(&send_times, &hot), [(1000, 1000), (3500, 1000)]);
+        // An ACK of part of a segment moves no boundary.
+        hot.clear(flags::RTT_TIMING);
+        hot.snd_una = SeqNumber(1300);
+        assert_eq!(sizes(&send_times, &hot), [(2000, 1000), (3500, 1000)]);
+        // Data behind a short segment has other boundaries, and so has another size.
+        hot.snd_nxt = SeqNumber(5500);
+        send_times.note(&hot, SeqNumber(3500), 1000, 3_100);
+        assert_eq!(sizes(&send_times, &hot), [(3500, 0), (5500, 1000)]);
+        hot.snd_nxt = SeqNumber(6700);
+        send_times.note(&hot, SeqNumber(5500), 1200, 3_200);
+        assert_eq!(sizes(&send_times, &hot), [(5500, 0), (6700, 1200)]);
+        send_times.note_all(&hot, 3_300);
+        assert_eq!(sizes(&send_times, &hot), [(6700, 0)]);
+    }
+
+    #[test]
+    fn small_segments_are_not_taken_for_a_large_one() {
+        let (mut hot, mut send_times) = (flow(), SendTimes::default());
+        hot.mss = 1000;
+        hot.clear(flags::RTT_TIMING);
+        hot.snd_nxt = SeqNumber(100);
+        send_times.note(&hot, SeqNumber(0), 1000, 3_000);
+        // The next segment is timed and has no entry, and the one after it has.
+        hot.set(flags::RTT_TIMING);
+        hot.rtt_seq = SeqNumber(200);
+        hot.snd_nxt = SeqNumber(300);
+        send_times.note(&hot, SeqNumber(200), 1000, 3_000);
+        assert_eq!(sizes(&send_times, &hot), [(200, 0), (300, 1000)]);
     }
 }

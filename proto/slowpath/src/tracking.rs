@@ -47,15 +47,17 @@ impl<E: Env> Slow<'_, E> {
         })
     }
 
-    /// Records new data or a FIN that was sent from `start` to SND.NXT.
-    pub fn note_sent(&mut self, start: SeqNumber) {
+    /// Records new data or a FIN that was sent from `start` to SND.NXT in segments of `segment`
+    /// bytes, of which the last one may be shorter.
+    pub fn note_sent(&mut self, start: SeqNumber, segment: u16) {
         if start != self.hot.snd_nxt {
             self.hot.traffic.begin_busy(self.clock.us());
         }
         if let Some(scoreboard) = &mut self.cold.scoreboard {
-            scoreboard.on_send(start, self.hot.snd_nxt, self.clock.us());
+            scoreboard.on_send(start, self.hot.snd_nxt, segment, self.clock.us());
         } else if start != self.hot.snd_nxt {
-            self.cold.send_times.note(self.hot, self.clock.us());
+            let now_us = self.clock.us();
+            self.cold.send_times.note(self.hot, start, segment, now_us);
         }
     }
 
@@ -92,7 +94,7 @@ impl<E: Env> Slow<'_, E> {
             self.cold.scoreboard = None;
             // The transmission times are lost with the scoreboard. All data in flight gets the
             // present time.
-            self.cold.send_times.note(self.hot, self.clock.us());
+            self.cold.send_times.note_all(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);
         }

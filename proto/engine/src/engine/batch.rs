@@ -4,6 +4,7 @@ use tidelane_fastpath::{Fast, NOT_SINGLE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
+use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
@@ -170,6 +171,7 @@ impl Engine {
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
+            let from = flow.snd_nxt;
             if fast && flow.srtt != 0 && !is_idle(flow, clock.us()) {
                 let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
                 match fast.send() {
@@ -187,7 +189,7 @@ impl Engine {
                 flow.traffic.set_window_limited(limited, clock.us());
             }
             if mark {
-                self.record_send_time(id);
+                self.record_send_time(id, from);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
                 };
@@ -226,13 +228,14 @@ impl Engine {
         }
     }
 
-    /// Records the transmission time of data that was sent behind other data in flight.
+    /// Records the transmission time of data from `start` to SND.NXT that was sent behind other
+    /// data in flight.
     #[inline(never)]
-    fn record_send_time(&mut self, id: FlowId) {
+    fn record_send_time(&mut self, id: FlowId, start: SeqNumber) {
         if let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
         {
-            cold.send_times.note(flow, self.clock.us());
+            cold.send_times.note(flow, start, flow.mss, self.clock.us());
         }
     }
 
