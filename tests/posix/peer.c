@@ -1,6 +1,6 @@
 /*
- * The other end of the tests, always on the kernel's stack. It executes commands from a unix socket;
- * each is a line, and so is each answer. Data is a pattern of its position and a seed.
+ * The other end of the tests, always on the kernel's stack. The program executes commands from a
+ * unix socket; each is a line, and so is each answer. Data is a pattern of its position and a seed.
  *
  *   peer UNIX_PATH ADDRESS
  */

@@ -89,8 +89,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Dropped after the demux, because some drivers support these offloads only without an XDP
-    // program.
+    // Dropped after the demux: some drivers support these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports, misplaced);

@@ -165,8 +165,7 @@ impl Session {
         self.registered.as_ref()?.ids.get(core).copied()
     }
 
-    /// Makes the session of a child that `parent` is about to fork. Returns also the child's
-    /// socket.
+    /// Makes the session of a future child of `parent`. Also returns the child's socket.
     fn of_child(number: u64, place: Place, parent: &Self) -> io::Result<(Self, OwnedFd)> {
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
