@@ -56,10 +56,10 @@ impl MemoryLimits {
 
 /// The receive buffers that all cores of a service have allocated. Clones share it.
 #[derive(Clone, Debug)]
-pub struct StreamMemory(Arc<Shared>);
+pub struct StreamMemory(Arc<StreamUsage>);
 
 #[derive(Debug)]
-struct Shared {
+struct StreamUsage {
     limits: MemoryLimits,
     used: AtomicU64,
     pressed: AtomicBool,
@@ -74,7 +74,7 @@ impl Default for StreamMemory {
 impl StreamMemory {
     /// Returns an empty account.
     pub fn new(limits: MemoryLimits) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(StreamUsage {
             limits,
             used: AtomicU64::new(0),
             pressed: AtomicBool::new(false),
@@ -103,7 +103,7 @@ impl StreamMemory {
 
     /// Adds `bytes`. Returns false and adds nothing if that exceeds `high`.
     fn take(&self, bytes: u64) -> bool {
-        let Shared { limits, used, .. } = &*self.0;
+        let StreamUsage { limits, used, .. } = &*self.0;
         let now = used.fetch_add(bytes, Relaxed).saturating_add(bytes);
         if now > limits.high {
             used.fetch_sub(bytes, Relaxed);

@@ -34,7 +34,7 @@ pub enum Holder {
 
 /// A connection with several holders, or whose only holder is not its home.
 #[derive(Debug)]
-struct Shared {
+struct SharedConnection {
     /// The home and the slot there.
     place: (ProgramId, u32),
     holders: Vec<Holder>,
@@ -49,7 +49,7 @@ struct Shared {
 /// Limit of holders of shared connections of all users, including members of listeners.
 pub const HOLDS_MAX: u64 = 1 << 22;
 
-impl Shared {
+impl SharedConnection {
     /// Returns true if the home is a holder.
     fn is_at_home(&self) -> bool {
         self.holders.contains(&Holder::Program(self.place.0))
@@ -59,7 +59,7 @@ impl Shared {
 /// All shared connections, by number.
 #[derive(Debug, Default)]
 pub struct SharedConnections {
-    by_number: BTreeMap<u64, Shared>,
+    by_number: BTreeMap<u64, SharedConnection>,
 }
 
 impl SharedConnections {
@@ -75,7 +75,7 @@ impl SharedConnections {
 
     /// Returns the connections that `holder` holds.
     fn held_by(&self, holder: Holder) -> Vec<u64> {
-        let held = |(_, shared): &(&u64, &Shared)| shared.holders.contains(&holder);
+        let held = |(_, shared): &(&u64, &SharedConnection)| shared.holders.contains(&holder);
         let held = self.by_number.iter().filter(held);
         held.map(|(number, _)| *number).collect()
     }
@@ -166,7 +166,7 @@ impl<P: PacketIo> Host<P> {
         let charge = payer.charge(Resource::Holds, 1)?;
         binding.service_flags |= service_flags::SHARED;
         let connection = binding.connection;
-        let entry = Shared {
+        let entry = SharedConnection {
             place: (id, slot),
             holders: vec![Holder::Program(id)],
             former_slots: Vec::new(),

@@ -79,7 +79,7 @@ pub fn now() -> Instant {
 }
 
 /// State that the core shares with the control thread and the watchdog.
-struct Shared {
+struct CoreState {
     calls_pending: AtomicBool,
     stop: AtomicBool,
     awake: AtomicBool,
@@ -96,7 +96,7 @@ struct Shared {
 /// A [`CoreLink`] to a core's thread.
 pub struct CoreHandle<P: Port> {
     calls: mpsc::Sender<Call<P>>,
-    shared: Arc<Shared>,
+    shared: Arc<CoreState>,
     waits: Arc<OwnedFd>,
     cpu: Option<usize>,
 }
@@ -179,7 +179,7 @@ pub fn start<P: Port>(
     config: CoreConfig,
 ) -> io::Result<(CoreHandle<P>, std::thread::JoinHandle<()>)> {
     let (sender, receiver) = mpsc::channel();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(CoreState {
         calls_pending: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         awake: AtomicBool::new(false),
@@ -226,7 +226,7 @@ pub fn start<P: Port>(
 /// Moves a starved core to the normal class. If it still makes no step, it is stuck in a system
 /// call: a program can make the write to its doorbell block (see [`tidelane_ring::Doorbell`]), and
 /// a signal interrupts that. If this does not help either, the core hangs, and the service ends.
-fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
+fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
     let mut looked = now();
@@ -266,7 +266,7 @@ fn watch(shared: &Shared, waits: &OwnedFd, guard: &Guard) {
 
 /// Returns true if the core is awake, or was woken: in the idle class beside busy programs it may
 /// take long until the core itself says so.
-fn has_reason_to_run(shared: &Shared, waits: &OwnedFd) -> bool {
+fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
     }
@@ -282,7 +282,7 @@ struct Core<P: Port> {
     host: Host<P>,
     config: CoreConfig,
     calls: mpsc::Receiver<Call<P>>,
-    shared: Arc<Shared>,
+    shared: Arc<CoreState>,
     waits: Arc<OwnedFd>,
     boosts_seen: u32,
     boosted_until: Instant,
@@ -294,7 +294,7 @@ impl<P: Port> Core<P> {
         host: Host<P>,
         config: CoreConfig,
         calls: mpsc::Receiver<Call<P>>,
-        shared: Arc<Shared>,
+        shared: Arc<CoreState>,
         waits: Arc<OwnedFd>,
     ) -> Self {
         let boosted_until = Instant(0);
