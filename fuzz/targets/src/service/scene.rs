@@ -391,8 +391,8 @@ impl<'g> Scene<'g> {
                 next = session.receive(&mut self.shared);
             }
         }
-        for heir in std::mem::take(&mut self.shared.heirs) {
-            self.sessions.insert(heir.number, heir);
+        for child in std::mem::take(&mut self.shared.children) {
+            self.sessions.insert(child.number, child);
         }
         if next == Next::End {
             self.end_session(number);
