@@ -113,7 +113,7 @@ impl<P: PacketIo> Host<P> {
         }
         let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
         event.listener = listener.number;
-        let target = self.io.programs.contexts.tell(program, context);
+        let target = self.io.programs.contexts.for_event(program, context);
         if target.is_none_or(|context| context.push_control(event).is_err()) {
             self.engine.abort(now, flow, &mut self.io);
         }
@@ -157,7 +157,7 @@ impl<P: PacketIo> HostIo<P> {
         let Acceptor {
             program, context, ..
         } = *acceptor;
-        if !self.programs.contexts.takes_control(program, context) {
+        if !self.programs.contexts.has_control_room(program, context) {
             return None;
         }
         let program = self.programs.get_mut(program)?;

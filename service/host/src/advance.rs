@@ -79,7 +79,7 @@ impl<P: PacketIo> Host<P> {
             && binding.program_flags == view.flags
             && !binding.reports_sent;
         if !usual {
-            self.advance_unusually(now, flow, view);
+            self.advance_other(now, flow, view);
         } else if !advance_positions(&mut self.engine, flow, binding, &view) {
             self.end_misuse(now, flow);
         } else if self.io.holders.is_crowded() {
@@ -89,7 +89,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Processes a half in which more than positions may have changed.
     #[inline(never)]
-    fn advance_unusually(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
+    fn advance_other(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
         let honest = self.adopt_buffers(flow, &view);
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;

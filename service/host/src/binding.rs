@@ -17,11 +17,11 @@ pub const STAGING: ProgramId = ProgramId(0);
 /// A receive buffer starts with this size (4 KiB) unless the first segment needs more.
 const RX_LOG2_FIRST: u8 = 12;
 
-/// How frames of a flow reach the peer.
+/// The path of a flow's frames to its peer.
 #[derive(Clone, Copy, Debug)]
 pub enum Path {
     /// Over the local path, to a program of this host.
-    Memory,
+    Local,
     /// Through a port, to a neighbour.
     Port {
         /// The neighbour, which is held. `None` until a passive open from the link is complete:
@@ -45,7 +45,7 @@ impl Path {
     /// Returns the headers of a path over a port.
     pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         match self {
-            Self::Memory | Self::Nowhere => None,
+            Self::Local | Self::Nowhere => None,
             Self::Port { template, .. } | Self::Waiting { template, .. } => Some(template),
         }
     }
@@ -53,7 +53,7 @@ impl Path {
     /// Returns the neighbour that the path holds.
     pub fn hop_mut(&mut self) -> Option<&mut HopId> {
         match self {
-            Self::Memory | Self::Nowhere => None,
+            Self::Local | Self::Nowhere => None,
             Self::Port { hop, .. } | Self::Waiting { hop, .. } => hop.as_mut(),
         }
     }
@@ -128,7 +128,7 @@ impl Binding {
     /// Returns the binding of a new flow, without a program.
     pub fn new(path: Path, local_port: u16) -> Self {
         let service_flags = match path {
-            Path::Memory => service_flags::MEMORY_WIRE,
+            Path::Local => service_flags::MEMORY_WIRE,
             Path::Port { .. } | Path::Waiting { .. } | Path::Nowhere => 0,
         };
         Self {

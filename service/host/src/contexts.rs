@@ -80,13 +80,13 @@ impl Context {
     /// not read its events, because the answers would take the service's memory.
     #[inline]
     pub fn has_control(&self) -> bool {
-        !self.control_requests.is_empty() && self.takes_control()
+        !self.control_requests.is_empty() && self.has_control_room()
     }
 
     /// Reads the next control request, and returns its ring entry to the program.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
-        if !self.takes_control() {
+        if !self.has_control_room() {
             return Ok(None);
         }
         let request = self.control_requests.pop()?;
@@ -120,7 +120,7 @@ impl Context {
 
     /// Queues a control event; if the ring is full, the event waits in the service. There is room
     /// for the answer to a request of [`next_control`](Self::next_control), and after
-    /// [`Contexts::takes_control`] returned true.
+    /// [`Contexts::has_control_room`] returned true.
     pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
         if self.backlog.is_empty() {
             match self.control_events.push(event) {
@@ -141,7 +141,7 @@ impl Context {
 
     /// Returns true if the ring or the backlog has room for another control event.
     #[inline]
-    fn takes_control(&self) -> bool {
+    fn has_control_room(&self) -> bool {
         self.backlog.len() + self.reserved_answers < CONTROL_BACKLOG_MAX
     }
 
@@ -248,17 +248,17 @@ impl Contexts {
     }
 
     /// Returns true if the context has room for the event of one more connection.
-    pub fn takes_control(&self, program: ProgramId, number: u32) -> bool {
+    pub fn has_control_room(&self, program: ProgramId, number: u32) -> bool {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0));
         let entry = place.and_then(|place| self.entries.get(place as usize));
-        entry.is_some_and(|entry| entry.context.takes_control())
+        entry.is_some_and(|entry| entry.context.has_control_room())
     }
 
     /// Returns context `number` of a program for an event, or the program's first context if there
     /// is none with that number.
     #[inline]
-    pub fn tell(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
+    pub fn for_event(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0))?;
         let context = &mut self.entries.get_mut(place as usize)?.context;
@@ -271,7 +271,7 @@ impl Contexts {
 
     /// Returns the index of the first context with requests to read, from index `from` on.
     #[inline]
-    pub fn next_asking(&self, from: usize) -> Option<usize> {
+    pub fn next_with_requests(&self, from: usize) -> Option<usize> {
         let entries = self.entries.get(from..)?;
         let found = entries
             .iter()

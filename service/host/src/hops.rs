@@ -112,7 +112,7 @@ impl Hops {
     }
 
     /// Releases hop `id` for a flow.
-    pub fn let_go(&mut self, id: HopId) {
+    pub fn release(&mut self, id: HopId) {
         let hop = self.entry(id);
         debug_assert!(hop.users > 0, "who lets go has held");
         hop.users = hop.users.saturating_sub(1);
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(hops.get(id).addr, address(number));
             assert_eq!(hops.find_or_make(address(number)), Some(id));
             hops.hold(id);
-            hops.let_go(id);
+            hops.release(id);
         }
         assert_eq!(hops.find(address(0)), Some(used));
         assert_eq!(hops.find(address(1)), None);
@@ -195,7 +195,7 @@ mod tests {
         let one_more = address(HOPS_MAX as u32);
         assert_eq!(hops.find_or_make(one_more), None);
         let first = hops.find(address(0)).expect("it is in use");
-        hops.let_go(first);
+        hops.release(first);
         assert_eq!(hops.find_or_make(one_more), Some(first));
         assert_eq!(hops.find(address(0)), None);
     }

@@ -50,7 +50,7 @@ pub struct HostIo<P> {
     /// Ports, one per NIC queue.
     pub ports: Vec<P>,
     /// Segments between programs of this host.
-    pub memory: LocalPath,
+    pub local_path: LocalPath,
     /// The interface's routes and neighbours.
     pub routes: Routes,
     /// The host's addresses that are not the interface's.
@@ -124,7 +124,7 @@ impl<P: PacketIo> HostIo<P> {
         Ok(Self {
             ports,
             super_payload_max,
-            memory: LocalPath::default(),
+            local_path: LocalPath::default(),
             routes,
             within: AddressesWithin::default(),
             programs: Programs::default(),
@@ -196,9 +196,9 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     #[inline(never)]
-    fn transmit_memory(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+    fn transmit_local(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         let (bindings, programs) = (&self.bindings, &self.programs);
-        let pushed = self.memory.push(out, |payload| {
+        let pushed = self.local_path.push(out, |payload| {
             if let Some(Some(binding)) = bindings.get(flow.index())
                 && let Some(buffer) = binding.tx
                 && let Some(program) = programs.get(binding.home)
@@ -242,7 +242,7 @@ impl<P: PacketIo> Env for HostIo<P> {
         };
         let (hop, template) = match &mut binding.path {
             Path::Port { hop, template } => (hop, template),
-            Path::Memory => return self.transmit_memory(flow, out),
+            Path::Local => return self.transmit_local(flow, out),
             Path::Nowhere => return Ok(()),
             Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
         };

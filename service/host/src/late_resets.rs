@@ -34,7 +34,7 @@ impl<P: PacketIo> HostIo<P> {
         };
         let template = match &binding.path {
             Path::Port { template, .. } => Some(*template),
-            Path::Memory => None,
+            Path::Local => None,
             // The neighbour is unknown, or a rule drops the segments.
             Path::Waiting { .. } | Path::Nowhere => return,
         };
@@ -49,7 +49,11 @@ impl<P: PacketIo> HostIo<P> {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
                 Some(template) => transmitter!(self).transmit_single(out, template, None, None),
-                None => self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull),
+                None => self
+                    .local_path
+                    .push(out, |_| ())
+                    .then_some(())
+                    .ok_or(TxFull),
             };
             if sent.is_err() {
                 self.blocked = true;

@@ -7,7 +7,7 @@
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
 //!     ^                                    │ Env (io.rs)              ^
-//!     └──────────── frames, memory wire <──┴──> slots, events ────────┘
+//!     └──────────── frames, local path <───┴──> slots, events ────────┘
 //! ```
 #![forbid(unsafe_code)]
 
@@ -261,8 +261,8 @@ impl<P: PacketIo> Host<P> {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
         worked |= self.siblings.is_some() && self.receive_handed_over(now);
-        if !self.io.memory.is_empty() {
-            self.receive_memory(now);
+        if !self.io.local_path.is_empty() {
+            self.receive_local(now);
             worked = true;
         }
         worked |= self.poll_requests(now);
@@ -279,7 +279,7 @@ impl<P: PacketIo> Host<P> {
             self.flush_ports();
         }
         self.ring(now);
-        worked || !self.io.memory.is_empty()
+        worked || !self.io.local_path.is_empty()
     }
 
     /// Sends the ACKs that the engine owes. Each part of a step is a function of its own, because
@@ -371,8 +371,8 @@ impl<P: PacketIo> Host<P> {
     /// Returns true if a step would find work now. The driver asks after it has announced its
     /// sleep.
     pub fn has_work(&self) -> bool {
-        !self.io.memory.is_empty()
+        !self.io.local_path.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)
-            || self.io.programs.contexts.next_asking(0).is_some()
+            || self.io.programs.contexts.next_with_requests(0).is_some()
     }
 }

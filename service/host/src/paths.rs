@@ -37,13 +37,13 @@ impl<P: PacketIo> HostIo<P> {
     /// few, and no frame names them.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == LOCAL_PATH_LINK {
-            return Path::Memory;
+            return Path::Local;
         }
         let peer = key.peer.addr;
         let from = self.routes.interface.mac;
         let to = MacAddress::default();
         let Some(mut template) = HeaderTemplate::new(from, to, key.local.addr, peer) else {
-            return Path::Memory;
+            return Path::Local;
         };
         template.set_flow_label(key.hash64(self.label_seed) as u32);
         template.set_timestamp_offset(timestamp_offset(&self.secret, key));
@@ -120,7 +120,7 @@ impl<P: PacketIo> HostIo<P> {
         if let Path::Port { hop, .. } | Path::Waiting { hop, .. } = path
             && let Some(hop) = hop.take()
         {
-            self.routes.hops.let_go(hop);
+            self.routes.hops.release(hop);
         }
     }
 
@@ -157,7 +157,7 @@ impl<P: PacketIo> HostIo<P> {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {
             match &mut binding.path {
-                Path::Memory | Path::Nowhere | Path::Waiting { hop: None, .. } => {}
+                Path::Local | Path::Nowhere | Path::Waiting { hop: None, .. } => {}
                 Path::Port {
                     hop: None,
                     template,
@@ -194,7 +194,7 @@ impl<P: PacketIo> HostIo<P> {
                 continue;
             };
             let (hop, template) = match binding.path {
-                Path::Memory | Path::Nowhere | Path::Port { hop: None, .. } => continue,
+                Path::Local | Path::Nowhere | Path::Port { hop: None, .. } => continue,
                 Path::Port { hop, template } | Path::Waiting { hop, template } => (hop, template),
             };
             let next = self.routes.hop_to(template.peer());

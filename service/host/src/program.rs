@@ -161,7 +161,7 @@ impl Programs {
     pub fn release_slot(&mut self, id: ProgramId, slot: u32, context: u32) {
         let program = self.get_mut(id);
         if program.is_some_and(|program| program.release_slot(slot))
-            && let Some(context) = self.contexts.tell(id, context)
+            && let Some(context) = self.contexts.for_event(id, context)
         {
             let _ = context.push_data(data_event::RELEASED, slot);
         }

@@ -148,7 +148,7 @@ impl<P: PacketIo> Host<P> {
                 .io
                 .programs
                 .contexts
-                .tell(binding.home, binding.context)
+                .for_event(binding.home, binding.context)
             && context.push_data(data_event::READY, slot).is_err()
         {
             // The ring is full: the event follows when the program has read its events.
@@ -220,7 +220,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(view) = region.slot(slot) {
             slots::publish(view, &publication);
         }
-        if let Some(context) = self.io.programs.contexts.tell(home, context) {
+        if let Some(context) = self.io.programs.contexts.for_event(home, context) {
             let _ = context.push_data(data_event::READY, slot);
         }
         self.notify_other_holders(connection);

@@ -201,7 +201,7 @@ impl<P: PacketIo> Host<P> {
         }
         // Connections between addresses of this host use the local path. Other sources are checked
         // for segments without a flow: `HostIo::admits`.
-        if self.io.routes.is_local_rarely(src()) {
+        if self.io.routes.is_local_unlikely(src()) {
             return Err(DropReason::MartianSource);
         }
         if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
@@ -221,14 +221,14 @@ impl<P: PacketIo> Host<P> {
             Some(segment) => self
                 .engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io),
-            None => self.receive_unusual(now, arrival, packet.payload),
+            None => self.receive_other_options(now, arrival, packet.payload),
         }
         Ok(())
     }
 
     /// Receives a segment with options other than timestamps.
     #[inline(never)]
-    fn receive_unusual(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
+    fn receive_other_options(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
         if let Ok(parts) = split_tcp(transport) {
             self.engine
                 .segment_arrives(now, &arrival, &parts.segment(), &mut self.io);
@@ -253,27 +253,27 @@ impl<P: PacketIo> Host<P> {
 
     /// Delivers the segments that programs of this host sent to each other in the last step.
     #[inline(never)]
-    pub(crate) fn receive_memory(&mut self, now: Instant) {
-        if self.io.memory.is_urgent() {
-            return self.receive_urgent_memory(now);
+    pub(crate) fn receive_local(&mut self, now: Instant) {
+        if self.io.local_path.is_urgent() {
+            return self.receive_urgent_local(now);
         }
-        let batch = self.io.memory.take();
+        let batch = self.io.local_path.take();
         for sent in batch.iter() {
             self.receive_sent(now, sent);
         }
-        self.io.memory.recycle(batch);
+        self.io.local_path.recycle(batch);
     }
 
     /// Delivers them where some have urgent pointers.
     #[cold]
     #[inline(never)]
-    fn receive_urgent_memory(&mut self, now: Instant) {
-        let pointers = self.io.memory.take_pointers();
-        let batch = self.io.memory.take();
+    fn receive_urgent_local(&mut self, now: Instant) {
+        let pointers = self.io.local_path.take_pointers();
+        let batch = self.io.local_path.take();
         for sent in batch.iter_urgent(&pointers) {
             self.receive_sent(now, sent);
         }
-        self.io.memory.recycle(batch);
+        self.io.local_path.recycle(batch);
     }
 
     /// Receives a segment of the local path, with the 4-tuple as its receiver names it.

@@ -61,7 +61,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
         let mut from = 0;
-        while let Some(place) = self.io.programs.contexts.next_asking(from) {
+        while let Some(place) = self.io.programs.contexts.next_with_requests(from) {
             from = place + 1;
             match self.poll_context(now, place) {
                 Ok(some) => any |= some,
@@ -143,7 +143,7 @@ impl<P: PacketIo> Host<P> {
         let contexts = &mut self.io.programs.contexts;
         contexts
             .exists(id, number)
-            .then(|| contexts.tell(id, number))?
+            .then(|| contexts.for_event(id, number))?
     }
 
     fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {

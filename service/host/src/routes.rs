@@ -123,7 +123,7 @@ impl Routes {
 
     /// Returns the same as [`is_local`](Self::is_local), for an address that rarely is local.
     #[inline(always)]
-    pub fn is_local_rarely(&self, addr: IpAddress) -> bool {
+    pub fn is_local_unlikely(&self, addr: IpAddress) -> bool {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
     }
 

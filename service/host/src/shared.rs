@@ -336,7 +336,7 @@ impl<P: PacketIo> Host<P> {
                 continue;
             }
             self.change_flags((id, slot), service_flags::NEWS, 0);
-            if let Some(context) = self.io.programs.contexts.tell(id, context) {
+            if let Some(context) = self.io.programs.contexts.for_event(id, context) {
                 // The program reads a full ring in any case.
                 let _ = context.push_data(data_event::READY, slot);
             }

@@ -51,7 +51,11 @@ impl<P: PacketIo> HostIo<P> {
         fields: IpFields,
     ) -> Result<(), TxFull> {
         if out.link == LOCAL_PATH_LINK {
-            return self.memory.push(out, |_| ()).then_some(()).ok_or(TxFull);
+            return self
+                .local_path
+                .push(out, |_| ())
+                .then_some(())
+                .ok_or(TxFull);
         }
         let Some(mac) = self.mac_for_reply(out.key.peer.addr, self.arrival) else {
             self.counters.drops[DropReason::NoNeighbor.index()] += 1;

@@ -121,7 +121,7 @@ impl<P: PacketIo> HostIo<P> {
             return Ok(());
         }
         let Path::Port { template, .. } = &mut binding.path else {
-            let pushed = self.memory.push_urgent(out, pointer, |payload| {
+            let pushed = self.local_path.push_urgent(out, pointer, |payload| {
                 if let Some((region, buffer)) = source {
                     buffer.read(region.region(), out.payload_pos, payload);
                 }

@@ -11,7 +11,7 @@ const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Agenda {
     paused: BTreeSet<(Instant, u64)>,
-    strangers: VecDeque<(Instant, u64)>,
+    unregistered: VecDeque<(Instant, u64)>,
 }
 
 impl Agenda {
@@ -22,7 +22,8 @@ impl Agenda {
 
     /// Sets the time limit for the registration of a new session.
     pub fn expect(&mut self, now: Instant, number: u64) {
-        self.strangers.push_back((now + REGISTER_TIME_MAX, number));
+        self.unregistered
+            .push_back((now + REGISTER_TIME_MAX, number));
     }
 
     /// Returns a session whose pause is over.
@@ -35,9 +36,9 @@ impl Agenda {
 
     /// Returns a session whose time limit is over.
     pub fn next_late(&mut self, now: Instant) -> Option<u64> {
-        let (due, number) = *self.strangers.front()?;
+        let (due, number) = *self.unregistered.front()?;
         (due <= now).then(|| {
-            self.strangers.pop_front();
+            self.unregistered.pop_front();
             number
         })
     }
@@ -45,8 +46,8 @@ impl Agenda {
     /// Returns the next deadline.
     pub fn next_due(&self) -> Option<Instant> {
         let paused = self.paused.first().map(|(due, _)| *due);
-        let stranger = self.strangers.front().map(|(due, _)| *due);
-        paused.into_iter().chain(stranger).min()
+        let unregistered = self.unregistered.front().map(|(due, _)| *due);
+        paused.into_iter().chain(unregistered).min()
     }
 }
 
