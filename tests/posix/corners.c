@@ -70,6 +70,44 @@ void congestion_names(void)
 	say_congestion(fd, 16);
 }
 
+static uint32_t word_at(const unsigned char *info, size_t offset)
+{
+	uint32_t word;
+	memcpy(&word, info + offset, sizeof word);
+	return word;
+}
+
+static uint64_t long_at(const unsigned char *info, size_t offset)
+{
+	uint64_t value;
+	memcpy(&value, info + offset, sizeof value);
+	return value;
+}
+
+/*
+ * Says what holds for the counts of a connection that has sent 300,000 bytes and received 5,000,
+ * however they were cut into segments, delayed, lost or sent again.
+ */
+static void say_counts(const unsigned char *info)
+{
+	uint32_t mss = word_at(info, 16), total_retrans = word_at(info, 100);
+	uint32_t out = word_at(info, 136), in = word_at(info, 140);
+	uint32_t data_in = word_at(info, 152), data_out = word_at(info, 156);
+	uint32_t delivered = word_at(info, 192), least = 300000 / mss;
+	say("data out %d, in %d", data_out - total_retrans >= least, data_in > 0 && data_in <= 5000);
+	say("all out %d, in %d", out > data_out, in > data_in);
+	/* The SYN, and each segment once. */
+	say("delivered %d, by marks %u", delivered > least && delivered <= data_out + 1,
+	    word_at(info, 196));
+	say("since data %d %d, since ACK %d", word_at(info, 44) < PATIENCE,
+	    word_at(info, 52) < PATIENCE, word_at(info, 56) < PATIENCE);
+	uint64_t busy = long_at(info, 168), window = long_at(info, 176);
+	/* The kernel counts whole ticks. */
+	say("busy %d, of it by the window %d", busy < PATIENCE * 1000ull, window <= busy);
+	say("bytes acknowledged %d, received %llu", long_at(info, 120) - 300000 <= 1,
+	    (unsigned long long)long_at(info, 128));
+}
+
 /* Fields of tcp_info with known values. */
 void info_numbers(void)
 {
@@ -87,25 +125,22 @@ void info_numbers(void)
 	say("state %d, lost %u, sacked %u, unacked %u", info.tcpi_state, info.tcpi_lost,
 	    info.tcpi_sacked, info.tcpi_unacked);
 	say("timestamps, SACK, scales: %x", info.tcpi_options & 7);
-	say("round trip %d, its least %d, timeout %d", info.tcpi_rtt > 0, info.tcpi_rttvar > 0,
-	    info.tcpi_rto >= 200000);
+	say("round trip %d, timeout %d", info.tcpi_rtt > 0, info.tcpi_rto >= 200000);
 	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
-	say("reordering %u, sent again now %u", info.tcpi_reordering, info.tcpi_retrans);
+	/* A path whose threads are delayed may reorder, and then says so. */
+	say("reordering %d, sent again now %u", info.tcpi_reordering >= 3, info.tcpi_retrans);
 	/* Fields that <netinet/tcp.h> lacks, by offset. */
 	unsigned char all[236];
-	uint64_t pacing, sent, again;
-	uint32_t seen, windows[2];
 	len = sizeof all;
 	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, all, &len));
-	memcpy(&pacing, all + 104, sizeof pacing);
-	memcpy(&sent, all + 200, sizeof sent);
-	memcpy(&again, all + 208, sizeof again);
-	memcpy(&seen, all + 220, sizeof seen);
-	memcpy(windows, all + 228, sizeof windows);
-	say("length %u, pacing %d, sent %llu", len, pacing > 0, (unsigned long long)(sent - again));
-	say("reordering seen %u, windows %d %d", seen, windows[0] > 0, windows[1] > 0);
+	uint64_t sent = long_at(all, 200), again = long_at(all, 208);
+	say("length %u, pacing %d, sent %llu", len, long_at(all, 104) > 0,
+	    (unsigned long long)(sent - again));
+	say("reordering %d, windows %d %d", info.tcpi_reordering == 3 || word_at(all, 220) > 0,
+	    word_at(all, 228) > 0, word_at(all, 232) > 0);
+	say_counts(all);
 }
 
 /* Vectors with many parts, with empty parts, and with impossible numbers of parts. */
