@@ -21,7 +21,7 @@ use rustix::{
 
 mod path;
 
-pub use path::Path;
+pub use path::InlinePath;
 
 /// Depth to which interpreters of interpreters are followed, the same as in Linux.
 const INTERPRETERS_MAX: u32 = 4;
@@ -41,15 +41,15 @@ const CAPABILITIES: &CStr = c"security.capability";
 /// A reason why a program's sockets stay with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The dynamic loader ignores LD_PRELOAD in programs that gain rights (AT_SECURE).
+    /// The program gains rights (AT_SECURE), so the dynamic loader ignores LD_PRELOAD.
     GainsRights,
-    /// The program is not one of 64 bits.
-    Narrow,
-    /// Go makes its system calls without libc.
+    /// The program is not a 64-bit program.
+    Not64Bit,
+    /// The program is a Go program, which makes its system calls without libc.
     Go,
-    /// There is no dynamic loader.
+    /// The program has no dynamic loader.
     Static,
-    /// The loader is that of musl.
+    /// The program uses musl's dynamic loader.
     Musl,
 }
 
@@ -59,7 +59,7 @@ impl Reason {
             Self::GainsRights => {
                 "is setuid, setgid or has capabilities: the dynamic loader takes no library into it"
             }
-            Self::Narrow => "is a program of 32 bits, the library one of 64",
+            Self::Not64Bit => "is a program of 32 bits, the library one of 64",
             Self::Go => "is a Go program, which makes its system calls without libc",
             Self::Static => "is statically linked: no library can be loaded into it",
             Self::Musl => "is linked with musl, the library with glibc",
@@ -72,12 +72,12 @@ impl Reason {
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacle {
     reason: Reason,
-    /// The program that has the obstacle, if the inspected one is a script.
-    interpreter: Option<Path>,
+    /// The interpreter that has the obstacle, if the inspected program is a script.
+    interpreter: Option<InlinePath>,
 }
 
 impl Obstacle {
-    /// The reason.
+    /// The reason for the obstacle.
     pub fn reason(&self) -> Reason {
         self.reason
     }
@@ -92,25 +92,26 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns the obstacle to serving a program. `None` if there is none, or if the program cannot be
-/// read. A name without a slash is looked for in `search`, the value of PATH, as `execvp` does.
+/// Returns the obstacle to serving a program. Returns `None` if there is none, or if the program
+/// cannot be read. A name without a slash is looked for in `search`, the value of PATH, as `execvp`
+/// does.
 pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
     let bytes = program.to_bytes();
     match search {
         Some(search) if !bytes.contains(&b'/') => {
             obstacle_of(find(bytes, search)?, INTERPRETERS_MAX)
         }
-        _ => obstacle_of(Path::new(&[bytes])?, INTERPRETERS_MAX),
+        _ => obstacle_of(InlinePath::new(&[bytes])?, INTERPRETERS_MAX),
     }
 }
 
 /// Returns the program's file in the folders of `search`.
-fn find(name: &[u8], search: &[u8]) -> Option<Path> {
+fn find(name: &[u8], search: &[u8]) -> Option<InlinePath> {
     let folders = search.split(|byte| *byte == b':');
     let mut paths = folders.filter_map(|folder| match folder {
         // An empty name stands for the working directory.
-        [] => Path::new(&[name]),
-        folder => Path::new(&[folder, b"/", name]),
+        [] => InlinePath::new(&[name]),
+        folder => InlinePath::new(&[folder, b"/", name]),
     });
     paths.find(|path| is_executable(path.as_c_str()))
 }
@@ -121,13 +122,13 @@ fn is_executable(path: &CStr) -> bool {
         && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-fn obstacle_of(path: Path, interpreters: u32) -> Option<Obstacle> {
+fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
     let file = open(path.as_c_str())?;
     let mut start = [0; SCRIPT_LINE_MAX];
     let len = read(&file, &mut start, 0)?;
     if let Some(interpreter) = interpreter_of_script(&start[..len]) {
         let left = interpreters.checked_sub(1)?;
-        let interpreter = Path::new(&[interpreter])?;
+        let interpreter = InlinePath::new(&[interpreter])?;
         let below = obstacle_of(interpreter, left)?;
         return Some(Obstacle {
             interpreter: Some(below.interpreter.unwrap_or(interpreter)),
@@ -210,7 +211,7 @@ fn reason_in(file: &OwnedFd) -> Option<Reason> {
     let start = Structure::read(file, 0)?;
     match FileKind::parse(&start.0[..]).ok()? {
         FileKind::Elf64 => {}
-        FileKind::Elf32 => return Some(Reason::Narrow),
+        FileKind::Elf32 => return Some(Reason::Not64Bit),
         _ => return None,
     }
     let header = FileHeader64::<Endianness>::parse(&start.0[..]).ok()?;
@@ -338,7 +339,7 @@ mod tests {
         }
         let mut narrow = elf(None);
         narrow[4] = 1;
-        assert_eq!(reason(&narrow), Some(Reason::Narrow));
+        assert_eq!(reason(&narrow), Some(Reason::Not64Bit));
     }
 
     #[test]

@@ -1,17 +1,21 @@
+//! Paths without allocation.
+
 use std::{ffi::CStr, fmt};
 
-/// Longest path that is looked at, in bytes with the zero at its end. A longer one has no obstacle.
+/// Size of the longest path that is inspected, with its terminating zero. Programs with longer
+/// paths are assumed to have no obstacle.
 const LEN_MAX: usize = 512;
 
-/// A path in memory of its own.
+/// A path that is stored inline, without allocation.
 #[derive(Clone, Copy)]
-pub struct Path {
+pub struct InlinePath {
     /// The bytes, and zeros after them.
     bytes: [u8; LEN_MAX],
 }
 
-impl Path {
-    /// The path that these parts make up. `None` if it is too long or has a zero byte.
+impl InlinePath {
+    /// Concatenates the parts of a path. Returns `None` if the path is too long or contains a zero
+    /// byte.
     pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
         let mut bytes = [0; LEN_MAX];
         let mut used = 0;
@@ -26,19 +30,19 @@ impl Path {
         Some(Self { bytes })
     }
 
-    /// The path as the kernel takes it.
+    /// The path as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
 }
 
-impl fmt::Debug for Path {
+impl fmt::Debug for InlinePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_c_str().fmt(f)
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for InlinePath {
     /// Writes bytes that are not UTF-8 as replacement characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.as_c_str().to_bytes().utf8_chunks() {
