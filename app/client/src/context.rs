@@ -15,76 +15,79 @@ use tidelane_ring::{
 
 use crate::{
     ListenerHandle, Stream,
-    rings::{Rings, mark},
-    session::Session,
+    rings::{Rings, submitted},
+    session::ClientSession,
 };
 
-/// A program's rings for one thread, or for several under the caller's lock.
+/// The rings of a program for one thread, or for several threads under the caller's lock.
 #[derive(Debug)]
 pub struct Context {
     id: u32,
-    session: Arc<Session>,
-    bell: Option<Doorbell>,
-    /// By core of the service.
+    session: Arc<ClientSession>,
+    doorbell: Option<Doorbell>,
+    /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Gets the next active open from a port that the service chooses.
+    /// The core that was asked for the last active open from an ephemeral port.
     next_core: u32,
-    /// By slot: bits of `mark`.
-    marks: Vec<u64>,
-    /// Number of the next flush: before it, a slot's ADVANCE is queued once.
-    round: u64,
-    /// Slots with the mark `TOUCHED`.
-    touched: Vec<u32>,
+    /// For each slot, the number of the last flush that published it, with the bits of `submitted`.
+    submitted: Vec<u64>,
+    /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
+    flush_count: u64,
+    /// Slots whose bit `UNTRIMMED` is set.
+    untrimmed: Vec<u32>,
 }
 
-/// What `Context::poll` reports.
+/// An event that `Context::poll` reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The SYN is on its way: take it up with `Program::stream(slot, generation, flags)`.
+    /// The service opens the connection. Create its stream with `Program::stream`.
     ConnectStarted {
-        /// The request's cookie.
+        /// Cookie of the connect request.
         cookie: u64,
-        /// The connection's slot.
+        /// Slot of the connection.
         slot: u32,
-        /// The slot's generation.
+        /// Generation of the slot.
         generation: u32,
-        /// Not 0: SYN waits for what is written, or for `OPEN_NOW`, and carries so many bytes.
+        /// Number of bytes that the SYN can carry. If it is not 0, the SYN waits for that payload,
+        /// or for `OPEN_NOW`.
         syn_room: u32,
     },
-    /// There is no connection.
+    /// The active open failed.
     ConnectFailed {
-        /// The request's cookie.
+        /// Cookie of the connect request.
         cookie: u64,
         /// One of [`tidelane_abi::close_cause`].
         cause: u32,
     },
-    /// The service does not carry this destination: connect with the kernel.
+    /// The service does not carry this connection: connect with the kernel.
     ConnectKernel {
-        /// The request's cookie.
+        /// Cookie of the connect request.
         cookie: u64,
-        /// Why: one of [`tidelane_abi::not_accelerated`].
+        /// The reason: one of [`tidelane_abi::not_accelerated`].
         reason: u32,
     },
-    /// An established connection of a listener: take it up with `Program::stream`, put it into the
-    /// accept queue; when `accept` hands it out, set `TAKEN` and call `Context::accept_taken`.
+    /// A listener has a new established connection.
+    ///
+    /// Create its stream with `Program::stream` and put it into the accept queue. When `accept`
+    /// returns the connection, set `TAKEN` and call `Context::accept_taken`.
     Accepted {
-        /// The listener's cookie.
+        /// Cookie of the listener.
         cookie: u64,
-        /// The listener.
+        /// Handle of the listener.
         listener: ListenerHandle,
-        /// The connection's slot.
+        /// Slot of the connection.
         slot: u32,
-        /// The slot's generation.
+        /// Generation of the slot.
         generation: u32,
     },
-    /// Something changed in the slot: look at the stream.
+    /// The slot has changed: check its stream.
     Ready {
-        /// The connection's slot.
+        /// Slot of the connection.
         slot: u32,
     },
-    /// The slot is free (its stream was closed before). Its send buffers are freed already.
+    /// The slot of a closed stream is free. Its send buffers have been freed.
     Released {
-        /// The slot.
+        /// Number of the slot.
         slot: u32,
     },
 }
@@ -92,35 +95,39 @@ pub enum ClientEvent {
 /// An active open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connect {
-    /// Comes back in events.
+    /// Identifies the connection in events.
     pub cookie: u64,
-    /// The peer, IPv4 as `::ffff:a.b.c.d`.
+    /// Address of the peer. IPv4 as `::ffff:a.b.c.d`.
     pub peer_addr: [u8; 16],
-    /// The peer's port, host byte order.
+    /// Port of the peer in host byte order.
     pub peer_port: u16,
-    /// Local address, zero to let the service choose.
+    /// Local address, or zero to let the service choose.
     pub local_addr: [u8; 16],
-    /// Local port of an earlier `Program::reserve`, zero to choose.
+    /// Local port of an earlier `Program::reserve`, or zero to let the service choose.
     pub local_port: u16,
-    /// [`tidelane_abi::program_flags`] that hold from the start.
+    /// Initial [`tidelane_abi::program_flags`].
     pub flags: u32,
-    /// Bits of [`tidelane_abi::fast_open`]; 0: none of it.
+    /// Bits of [`tidelane_abi::fast_open`], or 0 for no Fast Open.
     pub fast_open: u32,
-    /// What the SYN depends on.
+    /// Options that the SYN depends on.
     pub options: OpenOptions,
 }
 
-/// Why a request could not be queued.
+/// The error of a request that could not be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// The ring is full and the service was rung: poll and try again.
+    /// The ring is full. The service's doorbell was rung: poll and try again.
     Full,
     /// The service is gone.
     ServiceGone,
 }
 
 impl Context {
-    pub(crate) fn new(session: Arc<Session>, id: u32, bell: Option<Doorbell>) -> Option<Context> {
+    pub(crate) fn new(
+        session: Arc<ClientSession>,
+        id: u32,
+        doorbell: Option<Doorbell>,
+    ) -> Option<Context> {
         let cores = session.page.cores();
         let rings = |core| {
             let number = session.region.layout().share(core, cores).rings(id)?;
@@ -128,31 +135,31 @@ impl Context {
         };
         Some(Context {
             id,
-            bell,
+            doorbell,
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
             next_core: session.first_core(id),
-            marks: Vec::new(),
-            round: 1,
-            touched: Vec::new(),
+            submitted: Vec::new(),
+            flush_count: 1,
+            untrimmed: Vec::new(),
             session,
         })
     }
 
-    /// Its number within the program.
+    /// The number of the context within the program.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Rung by the service after `prepare_to_sleep`. None in memory. Wait for it edge-triggered, or
-    /// call `drain_doorbell` whenever it is readable.
+    /// The doorbell, which the service rings after `prepare_to_sleep`. Wait for it edge-triggered,
+    /// or call `drain_doorbell` whenever it is readable. `None` if the service is in this process.
     pub fn doorbell_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.as_ref().map(Doorbell::fd)
+        self.doorbell.as_ref().map(Doorbell::fd)
     }
 
-    /// Makes the doorbell unreadable again (one system call).
+    /// Consumes pending rings, so that the doorbell is not readable (one system call).
     pub fn drain_doorbell(&self) {
-        if let Some(bell) = &self.bell {
-            bell.drain();
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.drain();
         }
     }
 
@@ -181,7 +188,7 @@ impl Context {
         )
     }
 
-    /// This context wants connections of `listener` from now on.
+    /// Asks for the delivery of connections of `listener` to this context.
     pub fn listener_join(
         &mut self,
         listener: ListenerHandle,
@@ -194,7 +201,8 @@ impl Context {
         })
     }
 
-    /// This context wants no more connections of `listener`. Events on their way still come.
+    /// Stops the delivery of connections of `listener` to this context. Events that were sent
+    /// before still arrive.
     pub fn listener_leave(&mut self, listener: ListenerHandle) -> Result<(), QueueError> {
         self.request_all(ControlRequest {
             listener: listener.0,
@@ -202,11 +210,12 @@ impl Context {
         })
     }
 
-    /// To all cores. Said to a core for a second time, it changes nothing.
+    /// Queues a request for all cores. A core that has the request already ignores it.
     fn request_all(&mut self, request: ControlRequest) -> Result<(), QueueError> {
         (0..self.cores.len()).try_for_each(|core| self.request(core, request))
     }
 
+    /// Queues a control request for a core.
     fn request(&mut self, core: usize, request: ControlRequest) -> Result<(), QueueError> {
         if self.session.is_gone() {
             return Err(QueueError::ServiceGone);
@@ -224,26 +233,28 @@ impl Context {
         }
     }
 
-    /// `accept` handed out the connection of `listener` in `slot`: makes room in the service's
-    /// queue.
+    /// Tells the service that `accept` returned the connection in `slot`, so that the accept queue
+    /// of `listener` has room for another one.
     pub fn accept_taken(&mut self, listener: ListenerHandle, slot: u32) {
         let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, listener.0);
         self.queue(slot, word);
     }
 
-    /// Events of `slot` come to this context from now on; its present state is announced here.
+    /// Makes the service report events of `slot` to this context, beginning with its present state.
     pub fn assign(&mut self, slot: u32) {
         self.assign_to(slot, self.id);
     }
 
-    /// As `assign`, to another context of the program. What one context is told happens in order;
-    /// the service looks at several contexts in any order.
+    /// Like `assign`, to another context of the program.
+    ///
+    /// The service carries out the requests of one context in order, but reads several contexts in
+    /// any order.
     pub fn assign_to(&mut self, slot: u32, context: u32) {
         let word = DataWord::with_arg(data_request::ASSIGN, context, slot);
         self.queue(slot, word);
     }
 
-    /// Queues a request about `slot` for the core that has it.
+    /// Queues a request about `slot` for the core that has the slot.
     #[inline]
     fn queue(&mut self, slot: u32, word: DataWord) {
         let core = self.session.core_of_slot(slot);
@@ -252,7 +263,8 @@ impl Context {
         }
     }
 
-    /// Queues the stream's change, if there is one to tell, once per flush.
+    /// Queues an ADVANCE for a changed stream, once per flush. Does nothing if the stream is
+    /// unchanged.
     #[inline(always)]
     pub fn submit(&mut self, stream: &mut Stream) {
         if !stream.take_due() {
@@ -260,47 +272,51 @@ impl Context {
         }
         let slot = stream.slot();
         let core = self.session.core_of_slot(slot);
-        match (self.marks.get_mut(slot as usize), self.cores.get_mut(core)) {
-            (Some(marks), Some(rings)) if *marks & mark::TOUCHED != 0 => {
-                let now = mark::TOUCHED | self.round;
-                if *marks != now {
-                    *marks = now;
+        match (
+            self.submitted.get_mut(slot as usize),
+            self.cores.get_mut(core),
+        ) {
+            (Some(submitted), Some(rings)) if *submitted & submitted::UNTRIMMED != 0 => {
+                let now = submitted::UNTRIMMED | self.flush_count;
+                if *submitted != now {
+                    *submitted = now;
                     rings.queue(DataWord::new(data_request::ADVANCE, slot).encode());
                 }
             }
-            _ => self.submit_anew(slot),
+            _ => self.submit_first(slot),
         }
     }
 
-    /// `submit` of a slot that was not submitted since it was trimmed, or never.
+    /// `submit` of a slot that is submitted for the first time, or for the first time since it was
+    /// trimmed.
     #[inline(never)]
-    fn submit_anew(&mut self, slot: u32) {
-        if self.marks.len() <= slot as usize {
-            // Bounded by the region's number of slots: a stream has one of them.
-            self.marks
+    fn submit_first(&mut self, slot: u32) {
+        if self.submitted.len() <= slot as usize {
+            // Bounded by the number of slots in the region.
+            self.submitted
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
-        let now = mark::TOUCHED | self.round;
-        let before = std::mem::replace(&mut self.marks[slot as usize], now);
-        if before & mark::ROUND != self.round {
+        let now = submitted::UNTRIMMED | self.flush_count;
+        let before = std::mem::replace(&mut self.submitted[slot as usize], now);
+        if before & submitted::FLUSH != self.flush_count {
             self.queue(slot, DataWord::new(data_request::ADVANCE, slot));
         }
-        if before & mark::TOUCHED == 0 {
-            self.touched.push(slot);
+        if before & submitted::UNTRIMMED == 0 {
+            self.untrimmed.push(slot);
         }
     }
 
-    /// Whether something waits for `flush`.
+    /// Returns true if a request is queued for `flush`.
     #[inline]
     pub fn has_queued(&self) -> bool {
         self.cores.iter().any(Rings::has_queued)
     }
 
-    /// Publishes what is queued and rings the doorbell of each core that sleeps and has to look.
-    /// What finds the ring full stays queued.
+    /// Publishes the queued requests, and rings the doorbell of each core that sleeps and has to
+    /// check its rings. Requests that do not fit into a full ring stay queued.
     #[inline(always)]
     pub fn flush(&mut self) {
-        self.round += 1;
+        self.flush_count += 1;
         for (core, rings) in self.cores.iter_mut().enumerate() {
             if rings.flush(&self.session) && self.session.core_sleeps_after_publish(core) {
                 self.session.ring_service(core);
@@ -308,7 +324,7 @@ impl Context {
         }
     }
 
-    /// Reports all events that are there, of each core control events first. Returns their number.
+    /// Reports all pending events; for each core, control events first. Returns their number.
     #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
@@ -324,15 +340,17 @@ impl Context {
         count
     }
 
-    /// Whether `poll` would report something. Two loads for each core.
+    /// Returns true if `poll` would report an event. Costs two loads for each core.
     #[inline]
     pub fn has_events(&self) -> bool {
         self.cores.iter().any(Rings::has_events)
     }
 
-    /// Flushes and asks the service to ring the doorbell at the next event. True: sleep on
-    /// `doorbell_fd` (and on `Program::control_fd`). False: events are there already (`poll`), the
-    /// request ring is full (the service was rung, try again), or the service is gone.
+    /// Flushes and asks the service to ring the doorbell at the next event.
+    ///
+    /// Returns true if the caller may sleep on `doorbell_fd` and `Program::control_fd`. Returns
+    /// false if events are pending (`poll`), if the request ring is full (the service was rung: try
+    /// again), or if the service is gone.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.flush();
         let waits = self.cores.iter().any(|rings| !rings.queued.is_empty());
@@ -347,7 +365,7 @@ impl Context {
         true
     }
 
-    /// Where each core looks whether this context sleeps.
+    /// The words in which the cores check whether this context sleeps.
     fn sleep_words(&self) -> impl Iterator<Item = &AtomicU32> {
         let heads = self.cores.iter().filter_map(|rings| {
             let view = self.session.region.context(rings.number)?;
@@ -356,13 +374,13 @@ impl Context {
         heads.map(|head| &head.needs_wakeup)
     }
 
-    /// Takes `prepare_to_sleep` back, after waking up for whatever reason.
+    /// Withdraws `prepare_to_sleep` after waking up.
     pub fn cancel_sleep(&mut self) {
         self.sleep_words().for_each(sleep::cancel_sleep);
     }
 
-    /// Whether a core of the service may run on this CPU: spinning is for other CPUs only. One
-    /// that is not pinned may run anywhere.
+    /// Returns true if a core of the service may run on this CPU, so that spinning would delay it.
+    /// A core that is not pinned may run on any CPU.
     pub fn shares_cpu(&self, cpu: Option<u32>) -> bool {
         let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
         cores.any(|core| {
@@ -371,7 +389,7 @@ impl Context {
         })
     }
 
-    /// Whether all cores of the service sleep: spinning for an answer is then in vain.
+    /// Returns true if all cores of the service sleep, so that spinning is useless.
     pub fn cores_sleep(&self) -> bool {
         let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
         cores.all(|core| core.needs_wakeup.load(Ordering::Relaxed) != 0)
@@ -389,17 +407,19 @@ impl Context {
         }
     }
 
-    /// Calls `trim` for each slot that was submitted since it last answered true. It answers
-    /// `stream.trim()`, or true if it knows no such stream. For moments of rest. Returns how many
-    /// answered false.
+    /// Calls `trim` for each slot that was submitted since `trim` last returned true for it.
+    /// Returns the number of slots for which `trim` returned false.
+    ///
+    /// `trim` returns `stream.trim()`, or true if it does not know the slot. To be called when the
+    /// program is idle.
     pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
-        self.touched.retain(|&slot| {
+        self.untrimmed.retain(|&slot| {
             let done = trim(slot);
             if done {
-                self.marks[slot as usize] &= !mark::TOUCHED;
+                self.submitted[slot as usize] &= !submitted::UNTRIMMED;
             }
             !done
         });
-        self.touched.len()
+        self.untrimmed.len()
     }
 }

@@ -1,4 +1,4 @@
-//! The registration socket, as the program sees it.
+//! The program's end of the registration socket.
 
 use std::{
     fmt, io,
@@ -24,25 +24,25 @@ use tidelane_ring::{
 
 use crate::ListenerHandle;
 
-/// An answer that does not come within this time never comes.
+/// Longest wait for an answer of the service.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Own descriptors are moved to this number or above, if the program may have such numbers: low
-/// ones are for the program, which may expect to get them in order.
+/// Lowest number to which the library moves its descriptors, if the limit permits. Programs may
+/// expect to get low descriptors in order.
 const DESCRIPTOR_MIN: i32 = 768;
 
-/// Why `register` failed.
+/// The error of a failed registration.
 #[derive(Debug)]
 pub enum RegisterError {
-    /// Nothing answers at the socket's path.
+    /// No service listens at the path.
     NotRunning,
-    /// The two sides were built from different versions of the ABI.
+    /// The library and the service have different ABI versions.
     VersionMismatch {
-        /// This library's version.
+        /// Version of this library.
         ours: u32,
-        /// The service's version.
+        /// Version of the service.
         theirs: u32,
     },
-    /// The service refused: one of [`tidelane_abi::refusal`].
+    /// The service refused with one of [`tidelane_abi::refusal`].
     Refused(u32),
     /// The service does not admit this program.
     NotAdmitted(NotAdmitted),
@@ -52,7 +52,8 @@ pub enum RegisterError {
     Io(io::Error),
 }
 
-/// The connection of a program that the service does not admit: it still takes notes.
+/// The connection to a service that does not admit this program. The service still records the
+/// program's sockets.
 #[derive(Debug)]
 pub struct NotAdmitted {
     control: Control,
@@ -60,17 +61,18 @@ pub struct NotAdmitted {
 }
 
 impl NotAdmitted {
-    /// Why its sockets stay with the kernel: one of [`tidelane_abi::not_accelerated`].
+    /// The reason why sockets stay with the kernel: one of [`tidelane_abi::not_accelerated`].
     pub fn reason(&self) -> u32 {
         self.why
     }
 
-    /// Tells `tidelane ss` that the kernel socket with this inode stays with the kernel.
+    /// Tells the service that the kernel socket with this inode stays with the kernel, for
+    /// `tidelane ss`.
     pub fn note(&self, inode: u64) {
         let mut request = new_message(message::NOTE);
         request.inode = inode;
         request.reason = self.why;
-        self.control.tell(&request);
+        self.control.send(&request);
     }
 
     /// The descriptor of the registration socket, which the program must not close.
@@ -79,12 +81,12 @@ impl NotAdmitted {
     }
 }
 
-/// Why the service did not do what was asked.
+/// The error of a request that the service did not carry out.
 #[derive(Debug)]
 pub enum Refusal {
-    /// One of [`tidelane_abi::refusal`].
+    /// The service refused with one of [`tidelane_abi::refusal`].
     Refused(u32),
-    /// A limit was reached: which one, as [`tidelane_abi::not_accelerated`] has it.
+    /// A limit is reached: one of [`tidelane_abi::not_accelerated`].
     Limit(u32),
     /// The service is gone.
     ServiceGone,
@@ -109,9 +111,9 @@ impl Control {
         Self::over(socket)
     }
 
-    /// Talks over a socket that is connected to the service.
+    /// Wraps a socket that is connected to the service.
     pub(crate) fn over(socket: OwnedFd) -> Result<Control, RegisterError> {
-        let socket = out_of_the_way(socket);
+        let socket = move_to_high_number(socket);
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
         }
@@ -121,7 +123,7 @@ impl Control {
         })
     }
 
-    /// Introduces the program. The answer comes with its memories and doorbells.
+    /// Registers the program. The answer comes with the descriptors of its memory and doorbells.
     pub(crate) fn register(&self, name: &str) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mut request = new_message(message::REGISTER);
         let len = name.floor_char_boundary(request.name.len() - 1);
@@ -130,13 +132,13 @@ impl Control {
         self.first_answer(message::REGISTERED)
     }
 
-    /// Asks whether the service has the same version.
+    /// Asks whether the service has the same ABI version.
     pub(crate) fn probe(&self) -> Result<(), RegisterError> {
         self.send_first(&new_message(message::PROBE))?;
         self.first_answer(message::PROBE).map(|_| ())
     }
 
-    /// Sends the first message. A service that hung up before it came may have said why.
+    /// Sends the first message. If the service has hung up, its reason can still be received.
     fn send_first(&self, request: &Message) -> io::Result<()> {
         match send_message(self.socket.as_fd(), request, &[]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -144,7 +146,7 @@ impl Control {
         }
     }
 
-    /// The answer to the first message: the service may be of another version.
+    /// Receives the answer to the first message. The service may have another ABI version.
     fn first_answer(&self, kind: u32) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mismatch = |theirs| RegisterError::VersionMismatch {
             ours: ABI_VERSION,
@@ -164,7 +166,7 @@ impl Control {
         }
     }
 
-    /// Keeps the socket of a program that the service does not admit.
+    /// Keeps the socket if the service does not admit the program.
     pub(crate) fn keep_if_not_admitted(self, error: RegisterError) -> RegisterError {
         match error {
             RegisterError::Refused(
@@ -174,7 +176,7 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for its answer. `ServiceGone`: no further call makes sense.
+    /// Sends a request and waits for its answer. After `ServiceGone`, the session is over.
     pub(crate) fn ask(
         &self,
         request: &Message,
@@ -186,7 +188,8 @@ impl Control {
         }
     }
 
-    /// Sends a request; its answer, a refusal too, and what came beside it.
+    /// Sends a request. Returns the answer, even if it is a refusal, and the descriptors that came
+    /// with it.
     pub(crate) fn exchange(
         &self,
         request: &Message,
@@ -196,14 +199,14 @@ impl Control {
             .exchange
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A request that was not sent leaves the connection as it was, unless the service is gone.
+        // A request that was not sent leaves the connection intact, unless the service is gone.
         send_message(self.socket.as_fd(), request, descriptors).map_err(|error| {
             match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal::ServiceGone,
                 _ => Refusal::Io(error),
             }
         })?;
-        // Without its answer, the next one could be taken for it: the session ends.
+        // Without this answer, the next request would receive it as its own: end the session.
         let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
         };
@@ -213,7 +216,8 @@ impl Control {
         Ok((answer, descriptors))
     }
 
-    /// Makes the session of a child that is about to come: it will hold what this process holds.
+    /// Prepares the session of a child that is about to be forked, in which the child holds this
+    /// process's connections.
     pub(crate) fn inherit(&self) -> Result<(Control, Option<ListenerHandle>), Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
@@ -229,15 +233,16 @@ impl Control {
         Ok((control, given_up))
     }
 
-    /// This process does not hold `connection` any more, for which it has no slot.
+    /// Tells the service that this process does not hold `connection` any more. The process has no
+    /// slot for the connection.
     pub(crate) fn disown(&self, connection: u64) {
         let mut request = new_message(message::DISOWN);
         request.connection = connection;
-        self.tell(&request);
+        self.send(&request);
     }
 
-    /// Sends a request that has no answer. A service that does not take it is not waited for.
-    pub(crate) fn tell(&self, request: &Message) {
+    /// Sends a request that has no answer. Does not wait for a service that does not receive it.
+    pub(crate) fn send(&self, request: &Message) {
         let _exchange = self
             .exchange
             .lock()
@@ -245,7 +250,7 @@ impl Control {
         let _ = send_message(self.socket.as_fd(), request, &[]);
     }
 
-    /// Whether the service still holds its end.
+    /// Returns true if the service has not closed its end.
     pub(crate) fn is_connected(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         loop {
@@ -264,14 +269,14 @@ impl Control {
         }
     }
 
-    /// The socket.
+    /// The descriptor of the socket.
     pub(crate) fn socket(&self) -> &Descriptor {
         &self.socket
     }
 }
 
 impl Refusal {
-    /// Returns the refusal that an answer carries.
+    /// The refusal in an answer.
     pub(crate) fn of(answer: &Message) -> Self {
         match (answer.refusal, answer.reason) {
             (refusal::LIMIT, 0) => Self::Limit(not_accelerated::LIMIT),
@@ -281,8 +286,8 @@ impl Refusal {
     }
 }
 
-/// Moves a descriptor of our own to a high number, if possible.
-pub(crate) fn out_of_the_way(fd: impl Into<Descriptor>) -> Descriptor {
+/// Moves one of the library's own descriptors to a high number, if possible.
+pub(crate) fn move_to_high_number(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
     match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {
         Ok(high) => high.into(),

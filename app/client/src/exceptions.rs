@@ -1,29 +1,28 @@
-//! Sockets that a user of `tidelane run` leaves to the kernel.
+//! Sockets that the user of `tidelane run` leaves to the kernel.
 //!
-//! `tidelane run` writes them into the program's environment (`TIDELANE_KERNEL`), where the library
-//! reads them: words separated by spaces, `listen`, `connect`, `port:22`, `port:8000-8099` and
-//! `address:10.0.0.0/8`.
+//! `tidelane run` passes them in the environment variable `TIDELANE_KERNEL`: words separated by
+//! spaces, `listen`, `connect`, `port:22`, `port:8000-8099` and `address:10.0.0.0/8`.
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
-/// The variable of the environment.
+/// Name of the environment variable.
 pub const VARIABLE: &str = "TIDELANE_KERNEL";
 
-/// One port, or several that follow one another.
+/// A port or a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(RangeInclusive<u16>);
 
-/// Addresses that begin alike.
+/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// IPv6, or IPv4 as `::ffff:a.b.c.d`.
     first: u128,
-    /// Bits that count, on the 128-bit form.
+    /// Length of the prefix in the 128-bit form.
     len: u32,
     is_v4: bool,
 }
 
-/// A text that says nothing of the kind.
+/// The text is not a valid exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadException(&'static str);
 
@@ -112,20 +111,21 @@ pub struct Exceptions {
     pub listeners: bool,
     /// All connections that the program opens.
     pub connections: bool,
-    /// Listeners at these ports, and connections to these.
+    /// Listeners at these ports, and connections to these ports.
     pub ports: Vec<Ports>,
-    /// Listeners at these addresses, and connections to these. A listener at a wildcard is at none.
+    /// Listeners at addresses with these prefixes, and connections to such addresses. The wildcard
+    /// address has no prefix of the list.
     pub addresses: Vec<Addresses>,
 }
 
 impl Exceptions {
-    /// Returns true if a listener at this address (IPv4 as `::ffff:a.b.c.d`) and port is the
-    /// kernel's.
+    /// Returns true if a listener at this address (IPv4 as `::ffff:a.b.c.d`) and port is left to
+    /// the kernel.
     pub fn has_listener(&self, addr: &[u8; 16], port: u16) -> bool {
         self.listeners || self.names(addr, port)
     }
 
-    /// Returns true if a connection to this address and port is the kernel's.
+    /// Returns true if a connection to this address and port is left to the kernel.
     pub fn has_connection(&self, addr: &[u8; 16], port: u16) -> bool {
         self.connections || self.names(addr, port)
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_meaning_are_refused() {
+    fn invalid_texts_are_refused() {
         for text in [
             "port:0",
             "port:9-8",

@@ -1,4 +1,4 @@
-//! A context's rings with one core of the service.
+//! The rings of a context with one core of the service.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,30 +8,31 @@ use tidelane_ring::{
     ProgramRegion, PushError, words::DataWord,
 };
 
-use crate::{ClientEvent, ListenerHandle, session::Session};
+use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
-/// What a context remembers of a slot.
-pub(crate) mod mark {
-    /// It was submitted since it was last trimmed.
-    pub const TOUCHED: u64 = 1 << 63;
-    /// The number of the flush before which its ADVANCE was queued last.
-    pub const ROUND: u64 = TOUCHED - 1;
+/// The state of a slot in a context.
+pub(crate) mod submitted {
+    /// The slot was submitted since it was last trimmed.
+    pub const UNTRIMMED: u64 = 1 << 63;
+    /// The number of the flush for which the slot's ADVANCE was last queued.
+    pub const FLUSH: u64 = UNTRIMMED - 1;
 }
 
+/// The four rings of a context with one core of the service.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    /// Their number in the region.
+    /// Number of the rings in the region.
     pub(crate) number: u32,
     pub(crate) data_requests: DataRequestProducer,
     pub(crate) data_events: DataEventConsumer,
     pub(crate) control_requests: ControlRequestProducer,
     pub(crate) control_events: ControlEventConsumer,
-    /// Words that found the data-request ring full, in order.
+    /// Requests that did not fit into the data-request ring, in order.
     pub(crate) queued: Vec<u64>,
 }
 
 impl Rings {
-    /// None if the region has no such rings.
+    /// Returns `None` if the region has no rings with this number.
     pub(crate) fn new(region: &Arc<ProgramRegion>, number: u32) -> Option<Self> {
         Some(Self {
             number,
@@ -49,7 +50,7 @@ impl Rings {
         !self.queued.is_empty() || unpublished > 0
     }
 
-    /// Puts a word into the data-request ring, behind those that wait for room.
+    /// Queues a request in the data-request ring, after the requests that wait for room.
     #[inline]
     pub(crate) fn queue(&mut self, word: u64) {
         if !self.queued.is_empty() || self.data_requests.push(word).is_err() {
@@ -57,7 +58,7 @@ impl Rings {
         }
     }
 
-    /// Full or corrupt: `flush` will find out.
+    /// The ring is full or corrupt, which `flush` will find out.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -69,21 +70,24 @@ impl Rings {
         !self.data_events.is_empty() || !self.control_events.is_empty()
     }
 
-    /// Publishes what is queued, as far as there is room. Whether the core has to look.
+    /// Publishes the queued requests as far as they fit. Returns true if the core has to check its
+    /// rings.
     #[inline(always)]
-    pub(crate) fn flush(&mut self, session: &Session) -> bool {
+    pub(crate) fn flush(&mut self, session: &ClientSession) -> bool {
         if !self.queued.is_empty() {
             self.push_queued(session);
         }
-        // Control first: an ADVANCE may concern what a control request asked for.
+        // Control requests first, because an ADVANCE may concern a connection that a control
+        // request opens.
         let control = self.control_requests.publish();
         let data = self.data_requests.publish();
         control || data || !self.queued.is_empty()
     }
 
+    /// Moves requests that waited for room into the ring.
     #[cold]
     #[inline(never)]
-    fn push_queued(&mut self, session: &Session) {
+    fn push_queued(&mut self, session: &ClientSession) {
         let mut taken = 0;
         for &word in &self.queued {
             match self.data_requests.push(word) {
@@ -98,18 +102,18 @@ impl Rings {
         self.queued.drain(..taken);
     }
 
-    /// Reports all events that are there, control events first. Returns their number.
+    /// Reports all pending events, control events first. Returns their number.
     #[inline(always)]
     pub(crate) fn poll(
         &mut self,
-        session: &Session,
+        session: &ClientSession,
         on_event: &mut dyn FnMut(ClientEvent),
     ) -> Result<usize, Corrupt> {
         let mut count = 0;
         if !self.control_events.is_empty() {
             count = self.poll_control(session, on_event)?;
         }
-        // What comes in the meantime is there at the next poll.
+        // Events that arrive meanwhile are left for the next poll.
         let known = self.data_events.known()?;
         for ahead in 0..known {
             let word = DataWord::decode(self.data_events.peek(ahead));
@@ -125,7 +129,7 @@ impl Rings {
     #[inline(never)]
     fn poll_control(
         &mut self,
-        session: &Session,
+        session: &ClientSession,
         on_event: &mut dyn FnMut(ClientEvent),
     ) -> Result<usize, Corrupt> {
         let mut count = 0;
@@ -140,7 +144,8 @@ impl Rings {
     }
 }
 
-fn control_event(session: &Session, event: &ControlEvent) -> Option<ClientEvent> {
+/// Validates a control event. Returns `None` for an impossible one.
+fn control_event(session: &ClientSession, event: &ControlEvent) -> Option<ClientEvent> {
     let &ControlEvent {
         slot,
         cookie,
@@ -172,8 +177,10 @@ fn control_event(session: &Session, event: &ControlEvent) -> Option<ClientEvent>
     }
 }
 
+/// Validates a data event, and frees the buffers of a released slot. Returns `None` for an
+/// impossible one.
 #[inline]
-fn data_event(session: &Session, word: DataWord) -> Option<ClientEvent> {
+fn data_event(session: &ClientSession, word: DataWord) -> Option<ClientEvent> {
     let slot = word.slot;
     if slot >= session.region.layout().slots_max() {
         return None;

@@ -1,4 +1,4 @@
-//! What a program's contexts and streams share.
+//! The state of a session that a program's contexts and streams share.
 
 use std::{
     fmt,
@@ -15,26 +15,26 @@ use tidelane_ring::{
 
 use crate::control::Control;
 
-/// How to wake the cores of the service.
-pub(crate) enum ServiceBell {
-    /// One for each.
+/// The doorbells of the service's cores.
+pub(crate) enum ServiceDoorbells {
+    /// One doorbell for each core.
     Doorbells(Vec<Doorbell>),
     InMemory(Box<dyn Fn() + Send + Sync>),
 }
 
-/// The session of this process with the service.
+/// The state of a session that a program's contexts and streams share.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     pub(crate) region: Arc<ProgramRegion>,
     pub(crate) page: Arc<ServicePageMap>,
     pub(crate) control: Option<Control>,
-    pub(crate) bell: ServiceBell,
+    pub(crate) doorbell: ServiceDoorbells,
     pub(crate) next_context: AtomicU32,
-    /// A slot's number shifted right by this is its core's.
+    /// A slot's number shifted right by this is the number of its core.
     slots_shift: u32,
     gone: AtomicBool,
-    /// The same, for those that do not hold the session.
-    pub(crate) told_gone: Arc<AtomicBool>,
+    /// The same flag for callers that do not hold the session.
+    pub(crate) gone_flag: Arc<AtomicBool>,
     buffers: Mutex<Buffers>,
 }
 
@@ -42,46 +42,47 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) allocator: BufferAllocator,
-    /// By slot: buffers of closed streams, which the service may use until it releases the slot.
-    orphans: Vec<Orphans>,
+    /// For each slot, the buffers of its closed stream, which the service may read until it
+    /// releases the slot.
+    closed: Vec<ClosedBuffers>,
 }
 
-/// The present buffer of a closed stream, and those that it outgrew (hardly ever any).
+/// The send buffer of a closed stream, and the smaller ones that it replaced (rarely any).
 #[derive(Clone, Debug, Default)]
-struct Orphans {
-    /// Of the use of the slot that they belong to.
+struct ClosedBuffers {
+    /// Generation of the slot when the stream used it.
     generation: u32,
     present: Option<StreamBuffer>,
     outgrown: Vec<StreamBuffer>,
 }
 
-impl Session {
+impl ClientSession {
     pub(crate) fn new(
         region: Arc<ProgramRegion>,
         page: Arc<ServicePageMap>,
         control: Option<Control>,
-        bell: ServiceBell,
-    ) -> Session {
+        doorbell: ServiceDoorbells,
+    ) -> ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
-        Session {
-            // Without slots there are no connections to look up.
+        ClientSession {
+            // Without slots, no core has to be looked up.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
             control,
-            bell,
+            doorbell,
             next_context: AtomicU32::new(0),
             gone: AtomicBool::new(false),
-            told_gone: Arc::default(),
+            gone_flag: Arc::default(),
             buffers: Mutex::new(Buffers {
                 allocator,
-                orphans: Vec::new(),
+                closed: Vec::new(),
             }),
         }
     }
 
-    /// Whether the service is known to be gone.
+    /// Returns true if the service is known to be gone.
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
@@ -89,7 +90,7 @@ impl Session {
 
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        self.told_gone.store(true, Ordering::Relaxed);
+        self.gone_flag.store(true, Ordering::Relaxed);
     }
 
     /// The number of the core that has `slot`.
@@ -98,33 +99,34 @@ impl Session {
         (slot >> self.slots_shift) as usize
     }
 
-    /// What `context` begins to count cores with. Programs with one connection each do not all
-    /// begin with the first core; in memory, though, nothing depends on the process.
+    /// The core at which `context` starts its round robin. Starting at the process id spreads
+    /// programs with one connection each over the cores. In the simulator, the result must not
+    /// depend on the process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
-        match self.bell {
-            ServiceBell::Doorbells(_) => std::process::id(),
-            ServiceBell::InMemory(_) => context,
+        match self.doorbell {
+            ServiceDoorbells::Doorbells(_) => std::process::id(),
+            ServiceDoorbells::InMemory(_) => context,
         }
     }
 
-    /// What the service says of a core.
+    /// The part of the service page about a core.
     pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
         self.page.core(core as u32)
     }
 
-    /// After publishing: whether `core` must be rung.
+    /// Returns true if `core` has to be rung after requests were published.
     pub(crate) fn core_sleeps_after_publish(&self, core: usize) -> bool {
         self.core(core)
             .is_some_and(|core| sleep::sleeps(&core.needs_wakeup))
     }
 
     pub(crate) fn ring_service(&self, core: usize) {
-        match &self.bell {
-            // A broken doorbell needs no report: the control socket hangs up with the service.
-            ServiceBell::Doorbells(bells) => {
-                bells.get(core).map(Doorbell::ring);
+        match &self.doorbell {
+            // A broken doorbell is not reported: the control socket hangs up when the service dies.
+            ServiceDoorbells::Doorbells(doorbells) => {
+                doorbells.get(core).map(Doorbell::ring);
             }
-            ServiceBell::InMemory(ring) => ring(),
+            ServiceDoorbells::InMemory(ring) => ring(),
         }
     }
 
@@ -136,55 +138,56 @@ impl Session {
 }
 
 impl Buffers {
-    /// Keeps the buffers of a stream that was closed until its slot is released.
-    pub(crate) fn orphan(
+    /// Keeps the buffers of a closed stream until the service releases its slot.
+    pub(crate) fn keep_until_released(
         &mut self,
         slot: u32,
         generation: u32,
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
-        // An earlier use of the slot is over, whether its release was seen or not.
-        self.free_orphans(slot);
+        // An earlier use of the slot is over, even if its release event was not seen.
+        self.free_closed(slot);
         let slot = slot as usize;
-        if self.orphans.len() <= slot {
-            self.orphans.resize(slot + 1, Orphans::default());
+        if self.closed.len() <= slot {
+            self.closed.resize(slot + 1, ClosedBuffers::default());
         }
-        self.orphans[slot] = Orphans {
+        self.closed[slot] = ClosedBuffers {
             generation,
             present,
             outgrown,
         };
     }
 
-    /// The service released the slot, whose generation is now `generation`. The news may be late:
-    /// another context may have had the slot's next connection, and closed it, before.
+    /// Frees the buffers of a closed stream after the service released the slot, whose generation
+    /// is `generation` now. The event may be late: another context may have closed the slot's next
+    /// connection before.
     pub(crate) fn released(&mut self, slot: u32, generation: u32) {
-        let orphans = self.orphans.get(slot as usize);
-        if orphans.is_some_and(|orphans| orphans.generation != generation) {
-            self.free_orphans(slot);
+        let closed = self.closed.get(slot as usize);
+        if closed.is_some_and(|closed| closed.generation != generation) {
+            self.free_closed(slot);
         }
     }
 
-    /// The use of the slot that its orphans belong to is over.
-    fn free_orphans(&mut self, slot: u32) {
-        let Some(orphans) = self.orphans.get_mut(slot as usize) else {
+    /// Frees the buffers of the closed stream of `slot`.
+    fn free_closed(&mut self, slot: u32) {
+        let Some(closed) = self.closed.get_mut(slot as usize) else {
             return;
         };
-        let Orphans {
+        let ClosedBuffers {
             present, outgrown, ..
-        } = std::mem::take(orphans);
+        } = std::mem::take(closed);
         for buffer in present.into_iter().chain(outgrown) {
             self.allocator.free(buffer);
         }
     }
 }
 
-impl fmt::Debug for ServiceBell {
+impl fmt::Debug for ServiceDoorbells {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServiceBell::Doorbells(bells) => bells.fmt(f),
-            ServiceBell::InMemory(_) => write!(f, "InMemory"),
+            ServiceDoorbells::Doorbells(doorbells) => doorbells.fmt(f),
+            ServiceDoorbells::InMemory(_) => write!(f, "InMemory"),
         }
     }
 }

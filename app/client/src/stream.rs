@@ -6,10 +6,11 @@
 //!             <- at most tx_limit ->                  (in the service's buffer)
 //! ```
 //!
-//! The send buffer is elastic: none while idle, then as large as what is unacknowledged, doubling.
-//! When it grows, the bytes are copied to their places in the larger one. The service may send from
-//! the outgrown one until it echoes the new word, or until the peer acknowledged all bytes that
-//! were in it: later bytes it finds in the new one only.
+//! The send buffer is elastic. An idle stream has none. A write allocates a buffer for the
+//! unacknowledged bytes, or replaces the buffer by one of at least twice the size and copies these
+//! bytes to it. The service may read the outgrown buffer until it echoes the word of the new one,
+//! or until the peer has acknowledged all bytes that were in the outgrown one, because later bytes
+//! are only in the new buffer.
 
 mod receive;
 mod transmit;
@@ -28,9 +29,9 @@ use self::{
     transmit::{Outgrown, UNACKED_MAX},
     urgent::Urgent,
 };
-use crate::session::Session;
+use crate::session::ClientSession;
 
-/// The options of a connection that are no flags. Zero: the service's default.
+/// The options of a connection other than flags. Zero means the service's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// TCP_KEEPIDLE in seconds.
@@ -39,54 +40,54 @@ pub struct StreamOptions {
     pub keepalive_interval_s: u32,
     /// TCP_KEEPCNT.
     pub keepalive_probes: u32,
-    /// Those that matter before there is a connection, too.
+    /// The options that also apply before there is a connection.
     pub opening: OpenOptions,
-    /// What bounds the bytes that are written.
+    /// The limits of unacknowledged and unsent bytes.
     pub sending: SendLimits,
 }
 
-/// What a program sets to bound its own writing. Zero: not set.
+/// The limits that a program sets for its own writes. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLimits {
-    /// SO_SNDBUF: bytes that may be written and not acknowledged.
+    /// SO_SNDBUF: most bytes that may be written and not acknowledged.
     pub unacked_max: u32,
-    /// TCP_NOTSENT_LOWAT: bytes that may be written and not sent.
+    /// TCP_NOTSENT_LOWAT: most bytes that may be written and not sent.
     pub unsent_max: u32,
 }
 
 /// One connection, from the event that announced it to `close`.
 ///
-/// All methods look at shared memory, none makes a system call. After a method that changes
-/// something, call `Context::submit`: it does nothing when there is nothing to tell.
-/// Dropping without `close` aborts the connection as soon as the service looks at the slot.
+/// All methods access shared memory, and none makes a system call. After a method that changes the
+/// stream, call `Context::submit`, which does nothing if there is no change. Dropping a stream
+/// without `close` aborts the connection as soon as the service checks the slot.
 #[derive(Debug)]
 pub struct Stream {
     shared: SlotHandle,
-    session: Arc<Session>,
+    session: Arc<ClientSession>,
     slot: u32,
     generation: u32,
     /// [`SlotNames::connection`].
     connection: u64,
     /// Bits of `program_flags`.
     flags: u32,
-    /// `Context::submit` has something to tell.
+    /// True if there is a change for `Context::submit`.
     due: bool,
 
-    /// The last soft error that was told.
+    /// The last soft error that was returned.
     soft_error_seen: u32,
 
     rx_read: u32,
-    /// As last loaded and found possible.
+    /// The last valid value that was loaded.
     rx_head: u32,
-    /// `rx_read` as the service last heard of it.
+    /// The value of `rx_read` when the stream was last submitted.
     rx_announced: u32,
     rx_word: BufferWord,
     rx_buffer: Option<StreamBuffer>,
 
     tx_head: u32,
-    /// As last loaded and found possible.
+    /// The last valid value that was loaded.
     tx_acked: u32,
-    /// Bytes that may be unacknowledged, as far as is known without another look.
+    /// Limit of unacknowledged bytes until shared memory is read again.
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
@@ -95,8 +96,9 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// Creates the stream of a new connection, and initializes the program's half of the slot.
     pub(crate) fn new(
-        session: Arc<Session>,
+        session: Arc<ClientSession>,
         slot: u32,
         generation: u32,
         flags: u32,
@@ -108,7 +110,7 @@ impl Stream {
         half.tx_head.store(0, Relaxed);
         half.rx_read.store(0, Relaxed);
         half.linger.store(0, Relaxed);
-        half.held.store(0, Relaxed);
+        half.busy.store(0, Relaxed);
         half.flags.store(flags, Relaxed);
         half.generation.store(generation, Release);
         let mut stream = Self::at(shared, session, slot, generation);
@@ -117,8 +119,8 @@ impl Stream {
         Some(stream)
     }
 
-    /// A stream at position 0; the slot stays as it is.
-    fn at(shared: SlotHandle, session: Arc<Session>, slot: u32, generation: u32) -> Stream {
+    /// Creates a stream at position 0, without changing the slot.
+    fn at(shared: SlotHandle, session: Arc<ClientSession>, slot: u32, generation: u32) -> Stream {
         let tx_limit = shared
             .view()
             .service()
@@ -150,9 +152,10 @@ impl Stream {
         }
     }
 
-    /// A connection that goes on in this slot, as the service has filled it in.
+    /// Creates the stream of a connection that was migrated to this slot, whose values the service
+    /// has filled in.
     pub(crate) fn resume(
-        session: &Arc<Session>,
+        session: &Arc<ClientSession>,
         slot: u32,
         generation: u32,
         tx_buffer: Option<StreamBuffer>,
@@ -162,7 +165,7 @@ impl Stream {
         let (tx_head, rx_read) = (half.tx_head.load(Relaxed), half.rx_read.load(Relaxed));
         let flags = half.flags.load(Relaxed);
         let tx_acked = shared.view().service().tx_acked.load(Acquire);
-        // More cannot be unacknowledged than the buffer holds, whatever the service wrote.
+        // The unacknowledged bytes cannot exceed the buffer, whatever the service wrote.
         let unacked = tx_head.wrapping_sub(tx_acked);
         let possible = unacked <= tx_buffer.map_or(0, StreamBuffer::len);
         let mut stream = Self::at(shared, session.clone(), slot, generation);
@@ -183,30 +186,30 @@ impl Stream {
         Some(stream)
     }
 
-    /// The connection's number, unique while the service lives.
+    /// The number of the connection, unique during the life of the service.
     pub fn connection(&self) -> u64 {
         self.connection
     }
 
-    /// Before bytes of a SHARED connection are moved: it is not taken away until `release`. False:
-    /// it was.
-    pub fn hold(&self) -> bool {
+    /// Marks the slot as busy before bytes of a SHARED connection are moved, so that the connection
+    /// is not migrated before `clear_busy`. Returns false if the connection was migrated before.
+    pub fn set_busy(&self) -> bool {
         let view = self.shared.view();
-        view.program().held.store(1, SeqCst);
-        let away = view.service().flags.load(SeqCst) & service_flags::ELSEWHERE != 0;
-        if away {
-            self.release();
+        view.program().busy.store(1, SeqCst);
+        let migrated = view.service().flags.load(SeqCst) & service_flags::MIGRATED != 0;
+        if migrated {
+            self.clear_busy();
         }
-        !away
+        !migrated
     }
 
-    /// The reverse of `hold`.
-    pub fn release(&self) {
-        self.shared.view().program().held.store(0, SeqCst);
+    /// Allows the connection to be migrated after `set_busy`.
+    pub fn clear_busy(&self) {
+        self.shared.view().program().busy.store(0, SeqCst);
     }
 
-    /// Forgets a slot whose connection was taken back into another one: the service has freed it
-    /// and uses none of its buffers.
+    /// Forgets a slot whose connection was migrated back into another slot. The service has freed
+    /// the slot and uses none of its buffers.
     pub fn forget(mut self) {
         let buffers = self.tx_buffer.take().into_iter();
         let outgrown = std::mem::take(&mut self.outgrown.buffers);
@@ -214,32 +217,32 @@ impl Stream {
         for buffer in buffers.chain(outgrown) {
             allocator.free(buffer);
         }
-        // The slot may be another connection's by now: nothing is written there.
+        // The slot may belong to another connection by now and must not be written.
         self.flags |= program_flags::CLOSE;
     }
 
-    /// Its slot's number.
+    /// The number of the slot.
     #[inline]
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// Its slot's generation.
+    /// The generation of the slot.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The connection's addresses.
+    /// The addresses of the connection.
     pub fn names(&self) -> SlotNames {
         self.shared.view().names()
     }
 
-    /// The service's receive window limit (SO_RCVBUF).
+    /// The receive window limit of the service (SO_RCVBUF).
     pub fn rx_window(&self) -> u32 {
         self.shared.view().service().rx_window.load(Relaxed)
     }
 
-    /// [`tidelane_abi::service_flags`] as they are now; with CLOSED if the service is gone.
+    /// The present [`tidelane_abi::service_flags`]. CLOSED is set if the service is gone.
     #[inline]
     pub fn service_flags(&self) -> u32 {
         let flags = self.shared.view().service().flags.load(Acquire);
@@ -250,31 +253,33 @@ impl Stream {
         }
     }
 
-    /// The handshake is complete.
+    /// Returns true if the handshake is complete.
     pub fn established(&self) -> bool {
         self.service_flags() & service_flags::ESTABLISHED != 0
     }
 
-    /// The peer's FIN was received, or the connection ended: no byte will come after those that are
-    /// there *after* this was asked. To tell end of file use `at_end`.
+    /// Returns true if the peer's FIN was received or the connection ended. No byte arrives after
+    /// that, but bytes that arrived before may still be readable: use `at_end` to detect the end of
+    /// file.
     pub fn peer_closed(&self) -> bool {
         self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
-    /// Whether there may be something to tell beside bytes: an end, or urgent data.
-    pub fn is_special(&self) -> bool {
+    /// Returns true if the connection has an end or urgent data.
+    pub fn has_end_or_urgent(&self) -> bool {
         const SPECIAL: u32 =
             service_flags::FIN_RECEIVED | service_flags::CLOSED | service_flags::URGENT;
         self.service_flags() & SPECIAL != 0
     }
 
-    /// End of file: all was read, and nothing will come.
+    /// Returns true at the end of file: everything was read, and nothing will arrive.
     pub fn at_end(&mut self) -> bool {
-        // In this order: bytes that came before the flags are seen after them.
+        // In this order, bytes that arrived before the flags were set are seen.
         self.peer_closed() && self.readable() == 0
     }
 
-    /// The connection is over: one of [`tidelane_abi::close_cause`]; ABORTED if the service died.
+    /// Returns one of [`tidelane_abi::close_cause`] if the connection is over: ABORTED if the
+    /// service died.
     pub fn closed(&self) -> Option<u32> {
         let half = self.shared.view();
         if half.service().flags.load(Acquire) & service_flags::CLOSED != 0 {
@@ -283,32 +288,33 @@ impl Stream {
         self.session.is_gone().then_some(close_cause::ABORTED)
     }
 
-    /// The connection is over, or there was an error that [`soft_error`](Self::soft_error) says.
-    pub fn is_troubled(&self) -> bool {
+    /// Returns true if the connection is over, or if [`soft_error`](Self::soft_error) has an error.
+    pub fn has_error(&self) -> bool {
         self.service_flags() & (service_flags::CLOSED | service_flags::SOFT_ERROR) != 0
     }
 
-    /// An error of the path that did not end the connection, once: a [`tidelane_abi::close_cause`].
+    /// Returns an ICMP error that did not end the connection, once, as a
+    /// [`tidelane_abi::close_cause`].
     pub fn soft_error(&mut self) -> Option<u32> {
         if self.service_flags() & service_flags::SOFT_ERROR == 0 {
             return None;
         }
         let word = self.shared.view().service().soft_error.load(Acquire);
-        let news = std::mem::replace(&mut self.soft_error_seen, word) != word;
-        news.then_some(word & 0xff)
+        let is_new = std::mem::replace(&mut self.soft_error_seen, word) != word;
+        is_new.then_some(word & 0xff)
     }
 
-    /// The peer acknowledged our FIN.
+    /// Returns true if the peer acknowledged the FIN.
     pub fn fin_acked(&self) -> bool {
         self.service_flags() & service_flags::FIN_ACKED != 0
     }
 
-    /// Both ends are programs of this service.
-    pub fn memory_wire(&self) -> bool {
-        self.service_flags() & service_flags::MEMORY_WIRE != 0
+    /// Returns true if the connection uses the local path: both ends are programs of this service.
+    pub fn local_path(&self) -> bool {
+        self.service_flags() & service_flags::LOCAL_PATH != 0
     }
 
-    /// [`tidelane_abi::program_flags`] as set.
+    /// The [`tidelane_abi::program_flags`] of the stream.
     pub fn flags(&self) -> u32 {
         self.flags
     }
@@ -318,12 +324,12 @@ impl Stream {
         self.change_flags(self.flags | bits);
     }
 
-    /// Clears such bits.
+    /// Clears [`tidelane_abi::program_flags`] bits.
     pub fn clear_flag(&mut self, bits: u32) {
         self.change_flags(self.flags & !bits);
     }
 
-    /// Sets the options that are no flags; all of them, and 0 is the service's default.
+    /// Sets all options other than flags. Zero means the service's default.
     pub fn set_options(&mut self, options: &StreamOptions) {
         let StreamOptions {
             keepalive_idle_s,
@@ -362,8 +368,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// The words of the slot's options changed. The flags are stored after them, with a count that
-    /// makes the change visible.
+    /// Publishes changed option words of the slot: a count in the flags, which are stored after the
+    /// words, announces the change.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -377,29 +383,32 @@ impl Stream {
         }
     }
 
-    /// No more bytes will be written: FIN after what was written.
+    /// Sends a FIN after the bytes that were written. No more bytes can be written.
     pub fn shutdown_write(&mut self) {
         self.set_flag(program_flags::SHUT_WRITE);
     }
 
-    /// What arrives from now on is discarded.
+    /// Discards bytes that arrive from now on.
     pub fn shutdown_read(&mut self) {
         self.set_flag(program_flags::SHUT_READ);
     }
 
-    /// The program is done. Submit once more; `Released` follows when the service is done too.
-    /// `linger`: SO_LINGER seconds, for the service's timeout; 0 with `abort`.
+    /// Closes the stream. Submit it once more; `Released` follows when the service is done, too.
+    /// `linger` is SO_LINGER in seconds for the service's timeout, 0 with `abort`.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {
         if self.is_closed_by_us() {
             return;
         }
-        // The buffers are handed over before the service can learn that it may release the slot.
+        // The buffers are handed over before the service learns that it may release the slot.
         if !self.trim() && !self.session.is_gone() {
             let present = self.tx_buffer.take();
             let outgrown = std::mem::take(&mut self.outgrown.buffers);
-            self.session
-                .buffers()
-                .orphan(self.slot, self.generation, present, outgrown);
+            self.session.buffers().keep_until_released(
+                self.slot,
+                self.generation,
+                present,
+                outgrown,
+            );
         }
         let linger = linger.map_or(0, |seconds| seconds.saturating_add(1));
         self.shared.view().program().linger.store(linger, Relaxed);
@@ -411,13 +420,13 @@ impl Stream {
         self.flags & program_flags::CLOSE != 0
     }
 
-    /// Whether `Context::submit` has something to tell.
+    /// Returns true if there is a change for `Context::submit`.
     #[inline]
     pub fn submit_due(&self) -> bool {
         self.due
     }
 
-    /// Takes what there is to tell; the service will find it in the slot.
+    /// Takes the change for `Context::submit`. The service finds the values in the slot.
     #[inline]
     pub(crate) fn take_due(&mut self) -> bool {
         if self.due {

@@ -1,4 +1,4 @@
-//! From results to libc's convention, and from C's pointers to slices.
+//! Conversion of results to libc's convention, and of C's pointers to slices.
 
 use std::{
     borrow::Cow,
@@ -15,7 +15,7 @@ use tidelane_sockets::{
 
 use crate::cancellation_unsafe::act;
 
-/// The result, or -1 with `errno` set.
+/// Returns the result, or -1 with `errno` set.
 #[inline]
 pub fn answer(result: Result<usize, Errno>) -> isize {
     match result {
@@ -30,7 +30,7 @@ pub fn is_last_error(number: c_int) -> bool {
     unsafe { *libc::__errno_location() == number }
 }
 
-/// -1, with `errno` set. Does not return if the call was cancelled.
+/// Sets `errno` and returns -1. Does not return if the call was cancelled.
 #[cold]
 pub fn fail(number: c_int) -> isize {
     if number == CANCELLED.0 {
@@ -41,7 +41,7 @@ pub fn fail(number: c_int) -> isize {
     -1
 }
 
-/// The system call. If it is a cancellation point, it does not return once that is due.
+/// Makes the system call. Does not return from a cancellation point if the thread was cancelled.
 ///
 /// # Safety
 ///
@@ -58,7 +58,7 @@ pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// The system call, which is a cancellation point.
+/// Makes a system call that is a cancellation point.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ pub unsafe fn kernel_wait(number: i64, args: [usize; 6]) -> isize {
     answer(unsafe { cancellation_unsafe::call(number, args) })
 }
 
-/// Returns true for system calls that wait, and are cancellation points.
+/// Returns true for system calls that wait, and so are cancellation points.
 #[inline]
 const fn may_wait(number: i64) -> bool {
     matches!(
@@ -94,13 +94,13 @@ const fn may_wait(number: i64) -> bool {
     )
 }
 
-/// What we did, or else the system call.
+/// Returns the result of a handled call, or makes the system call.
 ///
 /// # Safety
 ///
 /// As for the system call.
 #[inline]
-pub unsafe fn ours_or_kernel(handled: Handled, number: i64, args: [usize; 6]) -> isize {
+pub unsafe fn handled_or_kernel(handled: Handled, number: i64, args: [usize; 6]) -> isize {
     match handled {
         Some(result) => answer(result),
         // SAFETY: the caller's promise.
@@ -108,7 +108,7 @@ pub unsafe fn ours_or_kernel(handled: Handled, number: i64, args: [usize; 6]) ->
     }
 }
 
-/// The program's buffer to read from. Null is an empty one.
+/// The program's buffer for a write. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -122,7 +122,7 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(pointer.cast(), len.min(LEN_MAX)) }
 }
 
-/// The program's buffer to write to. Null is an empty one.
+/// The program's buffer for a read. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -136,14 +136,15 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     unsafe { slice::from_raw_parts_mut(pointer.cast(), len.min(LEN_MAX)) }
 }
 
-/// The parts of a vectored call. None: as no call may have them, which the kernel will say.
+/// The buffers of a vectored write. Returns `None` for an invalid array, for which the kernel
+/// returns the error.
 ///
 /// # Safety
 ///
 /// `parts` is valid for `count` elements, and each part for its length, or null.
 pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [IoSlice<'a>]>> {
     // SAFETY: the caller's promise.
-    let whole = match unsafe { look(parts, count) } {
+    let whole = match unsafe { inspect(parts, count) } {
         Parts::Impossible => return None,
         Parts::None => return Some(Cow::Borrowed(&[])),
         Parts::Whole(whole) => whole,
@@ -159,32 +160,32 @@ pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [Io
     }))
 }
 
-/// Parts to write to, as the program gave them or mended.
+/// The buffers of a vectored read.
 pub enum PartsMut<'a> {
-    /// As given.
+    /// The program's own array.
     Given(&'a mut [IoSliceMut<'a>]),
-    /// Null ones are empty ones.
-    Mended(Vec<IoSliceMut<'a>>),
+    /// A copy of the array, in which null pointers are empty slices.
+    Normalized(Vec<IoSliceMut<'a>>),
 }
 
 impl<'a> PartsMut<'a> {
-    /// The parts.
+    /// The buffers.
     pub fn all(&mut self) -> &mut [IoSliceMut<'a>] {
         match self {
             Self::Given(parts) => parts,
-            Self::Mended(parts) => parts,
+            Self::Normalized(parts) => parts,
         }
     }
 }
 
-/// As `parts`, to write to.
+/// Like `parts`, for a vectored read.
 ///
 /// # Safety
 ///
 /// As for `parts`.
 pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMut<'a>> {
     // SAFETY: the caller's promise.
-    let whole = match unsafe { look(parts, count) } {
+    let whole = match unsafe { inspect(parts, count) } {
         Parts::Impossible => return None,
         Parts::None => return Some(PartsMut::Given(&mut [])),
         Parts::Whole(whole) => whole,
@@ -192,7 +193,7 @@ pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMu
             // SAFETY: the caller's promise.
             let part = |part: &iovec| unsafe { bytes_mut(part.iov_base, part.iov_len) };
             let mended = some.iter().map(|given| IoSliceMut::new(part(given)));
-            return Some(PartsMut::Mended(mended.collect()));
+            return Some(PartsMut::Normalized(mended.collect()));
         }
     };
     // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The array
@@ -201,20 +202,22 @@ pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMu
     Some(PartsMut::Given(given))
 }
 
-/// What a look at a call's parts shows.
+/// The result of checking an array of buffers.
 enum Parts<'a> {
-    /// Too many, or too long.
+    /// The array is too long, or the buffers are.
     Impossible,
     None,
     Whole(&'a [iovec]),
-    /// Some are null, which a slice cannot be.
+    /// Some pointers are null, which a slice cannot have.
     WithNull(&'a [iovec]),
 }
 
+/// Checks an array of buffers.
+///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements, if those are not too many.
-unsafe fn look<'a>(parts: *const iovec, count: usize) -> Parts<'a> {
+/// `parts` is valid for `count` elements, if `count` is within the limit.
+unsafe fn inspect<'a>(parts: *const iovec, count: usize) -> Parts<'a> {
     if count > PARTS_MAX {
         return Parts::Impossible;
     }
@@ -232,7 +235,7 @@ unsafe fn look<'a>(parts: *const iovec, count: usize) -> Parts<'a> {
     }
 }
 
-/// IOV_MAX.
+/// Most buffers of a vectored call (IOV_MAX).
 const PARTS_MAX: usize = 1024;
-/// MAX_RW_COUNT: what Linux moves at most in one call.
+/// Most bytes that Linux moves in one call (MAX_RW_COUNT).
 const LEN_MAX: usize = 0x7fff_f000;

@@ -6,10 +6,10 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
-    answer_unsafe::{bytes, bytes_mut, fail, kernel, ours_or_kernel, parts, parts_mut},
-    away_unsafe::{check_all_rights, check_rights},
+    answer_unsafe::{bytes, bytes_mut, fail, handled_or_kernel, kernel, parts, parts_mut},
     cancellation_unsafe::point,
     fast_open_unsafe::{prepare, sendto},
+    hand_over_unsafe::{check_all_rights, check_rights},
 };
 
 /// `read(2)`.
@@ -20,7 +20,8 @@ use crate::{
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     point();
-    // Reading nothing never waits, unlike receiving nothing: the kernel's answer is right.
+    // Unlike receiving zero bytes, reading zero bytes never waits. The kernel returns the right
+    // result.
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
@@ -29,7 +30,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t)
     }
 }
 
-/// `read` or `recv` on a socket of ours.
+/// `read` or `recv` on a tracked socket.
 ///
 /// # Safety
 ///
@@ -51,14 +52,16 @@ unsafe fn receive(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_slowly(socket, fd, buf, len, flags, number) }
+    unsafe { receive_slow(socket, fd, buf, len, flags, number) }
 }
 
+/// The part of `receive` behind the fast path.
+///
 /// # Safety
 ///
 /// As for `receive`.
 #[inline(never)]
-unsafe fn receive_slowly(
+unsafe fn receive_slow(
     socket: &'static Socket,
     fd: c_int,
     buf: *mut c_void,
@@ -73,7 +76,7 @@ unsafe fn receive_slowly(
         } else {
             transfer::recv(socket, fd, bytes_mut(buf, len), flags)
         };
-        ours_or_kernel(
+        handled_or_kernel(
             handled,
             number,
             [fd as usize, buf as usize, len, flags as usize, 0, 0],
@@ -100,7 +103,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
 
 fn check(fits: bool) {
     if !fits {
-        // What glibc's `__chk_fail` does, without its message.
+        // Aborts as glibc's `__chk_fail` does, without its message.
         std::process::abort();
     }
 }
@@ -121,7 +124,7 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size
     }
 }
 
-/// `write` or `send` on a socket of ours.
+/// `write` or `send` on a tracked socket.
 ///
 /// # Safety
 ///
@@ -147,7 +150,7 @@ pub(crate) unsafe fn transmit(
     let handled = transfer::send_rest(socket, fd, from, flags, sent);
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, number, args) }
+    unsafe { handled_or_kernel(handled, number, args) }
 }
 
 /// `recv(2)`.
@@ -216,7 +219,7 @@ pub unsafe extern "C-unwind" fn send(
     }
 }
 
-/// `recvfrom(2)`. A connection has no address to report: its length becomes 0, as in Linux.
+/// `recvfrom(2)`. A connection has no address to report, so the length is set to 0, as in Linux.
 ///
 /// # Safety
 ///
@@ -288,7 +291,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
             let mut into = parts_mut(iov, usize::try_from(count).ok()?)?;
             transfer::recv_vectored(socket, fd, into.all(), 0)
         });
-        ours_or_kernel(handled, libc::SYS_readv, args)
+        handled_or_kernel(handled, libc::SYS_readv, args)
     }
 }
 
@@ -307,11 +310,11 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
             let from = parts(iov, usize::try_from(count).ok()?)?;
             transfer::send_vectored(socket, fd, &from, 0)
         });
-        ours_or_kernel(handled, libc::SYS_writev, args)
+        handled_or_kernel(handled, libc::SYS_writev, args)
     }
 }
 
-/// `recvmsg` on one of our sockets.
+/// `recvmsg` on a tracked socket.
 ///
 /// # Safety
 ///
@@ -324,7 +327,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     let mut into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
-        // A stream has no addresses, no ancillary data, no truncation.
+        // A stream has no addresses, no ancillary data and no truncation.
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
         msg.msg_flags = flags & libc::MSG_OOB;
@@ -332,7 +335,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     handled
 }
 
-/// `sendmsg` on one of our sockets. Ancillary data means nothing to TCP.
+/// `sendmsg` on a tracked socket. TCP ignores ancillary data.
 ///
 /// # Safety
 ///
@@ -361,7 +364,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     point();
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
+    unsafe { handled_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
 /// `sendmsg(2)`.
@@ -378,10 +381,10 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     }
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
+    unsafe { handled_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
 }
 
-/// `recvmmsg(2)`. On a stream, after the first message nothing is waited for.
+/// `recvmmsg(2)`. On a stream, the call waits for the first message only.
 ///
 /// # Safety
 ///

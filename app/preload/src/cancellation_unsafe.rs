@@ -1,9 +1,9 @@
 //! `pthread_cancel`, and the cancellation points.
 //!
 //! Each exported function that POSIX lists as a cancellation point begins with [`point`]. A call
-//! that a request ends returns `CANCELLED` up to `fail` of `answer_unsafe`, which acts on it. libc
-//! unwinds the thread from there, and no frame of the library has anything to release by then.
-//! The functions are `extern "C-unwind"` for that.
+//! that a cancellation request ends returns `CANCELLED` to `fail` of `answer_unsafe`, which acts on
+//! the request. libc unwinds the thread from there. The library's frames have nothing to release
+//! then. The functions are `extern "C-unwind"` so that libc can unwind them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -16,7 +16,7 @@ use tidelane_sockets::sys::{
     cancellation_unsafe::{self as cancellation, SIGCANCEL},
 };
 
-use crate::away_unsafe::next;
+use crate::hand_over_unsafe::next_symbol;
 
 unsafe extern "C-unwind" {
     /// Ends the thread if its cancellation is due.
@@ -26,8 +26,8 @@ unsafe extern "C-unwind" {
 /// A handler with SA_SIGINFO.
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// libc's handler of SIGCANCEL; 0: not known yet.
-static OF_LIBC: AtomicUsize = AtomicUsize::new(0);
+/// libc's handler of SIGCANCEL, or 0 until it is known.
+static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the calling thread if its cancellation is due.
 #[inline]
@@ -46,12 +46,16 @@ pub fn act() {
     unsafe { pthread_testcancel() }
 }
 
-unsafe extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+unsafe extern "C-unwind" fn on_sigcancel(
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
     // SAFETY: the kernel's context.
-    if !unsafe { cancellation::arrived(context) } {
+    if !unsafe { cancellation::on_sigcancel(context) } {
         return;
     }
-    let handler = OF_LIBC.load(Ordering::Acquire);
+    let handler = LIBC_HANDLER.load(Ordering::Acquire);
     // SAFETY: libc gave it as its handler of this signal, with SA_SIGINFO.
     unsafe {
         let handler: Handler = std::mem::transmute(handler);
@@ -68,9 +72,9 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Puts the library's handler of SIGCANCEL before libc's, which must be there. Calls that wait in
-/// the kernel end with EINTR: SA_RESTART would begin them again.
-fn stand_before_libc() {
+/// Installs the library's handler of SIGCANCEL in front of libc's, which libc has installed before.
+/// The handler has no SA_RESTART, so that waiting system calls return EINTR.
+fn install_before_libc() {
     let mut action = KernelAction {
         handler: 0,
         flags: 0,
@@ -89,20 +93,20 @@ fn stand_before_libc() {
         // SAFETY: the pointers are null or live.
         unsafe { sys::call(libc::SYS_rt_sigaction, args) }
     };
-    let ours: Handler = arrived;
+    let ours: Handler = on_sigcancel;
     if change(std::ptr::null(), &mut action).is_err()
         || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
         || action.handler == ours as usize
     {
         return;
     }
-    OF_LIBC.store(action.handler, Ordering::Release);
+    LIBC_HANDLER.store(action.handler, Ordering::Release);
     action.handler = ours as usize;
     action.flags &= !(libc::SA_RESTART as usize);
     let _ = change(&action, std::ptr::null_mut());
 }
 
-/// The number of a thread that lives. glibc encodes it in the thread's clock.
+/// The kernel's id of a living thread. glibc encodes it in the id of the thread's CPU clock.
 fn thread_id(thread: pthread_t) -> Option<usize> {
     let mut clock = 0;
     // SAFETY: the caller's thread; `clock` is live.
@@ -118,7 +122,7 @@ fn thread_id(thread: pthread_t) -> Option<usize> {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
-    let Some(function) = next(c"pthread_cancel") else {
+    let Some(function) = next_symbol(c"pthread_cancel") else {
         return libc::ENOSYS;
     };
     // SAFETY: libc's function has this type.
@@ -130,16 +134,16 @@ pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { function(thread) };
     if result == 0 {
-        stand_before_libc();
-        // SAFETY: the caller's promise: nobody has joined the thread.
+        install_before_libc();
+        // SAFETY: the caller's promise: the thread was not joined.
         unsafe { cancellation::request(thread) };
-        wake(thread);
+        interrupt(thread);
     }
     result
 }
 
 /// Interrupts the thread's system call.
-fn wake(thread: pthread_t) {
+fn interrupt(thread: pthread_t) {
     if let Some(id) = thread_id(thread) {
         let args = [std::process::id() as usize, id, SIGCANCEL as usize, 0, 0, 0];
         // SAFETY: no pointers.

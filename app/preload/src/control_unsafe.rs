@@ -1,11 +1,15 @@
-//! Making, naming and connecting sockets, and their options.
+//! Creating, binding and connecting sockets, and their options.
 
 use std::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
-use tidelane_sockets::{Address, Errno, Handled, Socket, connect, descriptors, listen, options};
+use tidelane_sockets::{
+    Address, Errno, Handled, Socket, connect, descriptors, listen, names, options,
+};
 
-use crate::answer_unsafe::{answer, bytes, bytes_mut, fail, is_last_error, kernel, ours_or_kernel};
+use crate::answer_unsafe::{
+    answer, bytes, bytes_mut, fail, handled_or_kernel, is_last_error, kernel,
+};
 use crate::cancellation_unsafe::point;
 
 /// `socket(2)`.
@@ -34,7 +38,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller's promise.
-    let mut result = unsafe { ours_or_kernel(handled, libc::SYS_bind, args) } as c_int;
+    let mut result = unsafe { handled_or_kernel(handled, libc::SYS_bind, args) } as c_int;
     if result < 0
         && is_last_error(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
@@ -64,7 +68,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     };
     // SAFETY: no pointers.
     unsafe {
-        ours_or_kernel(
+        handled_or_kernel(
             handled,
             libc::SYS_listen,
             [fd as usize, backlog as usize, 0, 0, 0, 0],
@@ -117,7 +121,7 @@ pub unsafe extern "C-unwind" fn accept4(
         // SAFETY: the caller's promise.
         Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
             // The connection is lost, as on the kernel.
-            // SAFETY: the descriptor was made here, and nobody knows it.
+            // SAFETY: the descriptor was created here, and the program does not know it.
             unsafe { crate::descriptors_unsafe::close(accepted.fd) };
             fail(libc::EINVAL) as c_int
         }
@@ -132,6 +136,8 @@ pub unsafe extern "C-unwind" fn accept4(
     }
 }
 
+/// Stores the address of an accepted connection's peer.
+///
 /// # Safety
 ///
 /// `addr` and `len` are valid as for `accept`.
@@ -147,7 +153,7 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
     }
 }
 
-/// Whether a name's length is one that the kernel refuses.
+/// Returns true if the kernel refuses the length of an address.
 ///
 /// # Safety
 ///
@@ -157,7 +163,7 @@ unsafe fn is_negative(len: *const socklen_t) -> bool {
     !len.is_null() && unsafe { *len } > i32::MAX as socklen_t
 }
 
-/// Stores an address as the kernel does: cut to `*len`, which becomes the full length.
+/// Stores an address as the kernel does: truncated to `*len`, which is set to the full length.
 ///
 /// # Safety
 ///
@@ -187,13 +193,13 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     // SAFETY: the caller's promise.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // Most foreign sockets that connect are UDP, for a name look-up.
+        // Most foreign sockets that connect are UDP sockets of a name look-up.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, libc::SYS_connect, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_connect, args) as c_int }
 }
 
 /// `shutdown(2)`.
@@ -206,11 +212,13 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let handled = descriptors::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
     let args = [fd as usize, how as usize, 0, 0, 0, 0];
     // SAFETY: no pointers.
-    unsafe { ours_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
 }
 
 type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 
+/// `getsockname` or `getpeername`.
+///
 /// # Safety
 ///
 /// `addr` and `len` are valid as for `getsockname`.
@@ -246,7 +254,7 @@ unsafe fn name(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { name(connect::local_name, libc::SYS_getsockname, fd, addr, len) }
+    unsafe { name(names::local_name, libc::SYS_getsockname, fd, addr, len) }
 }
 
 /// `getpeername(2)`.
@@ -257,7 +265,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { name(connect::peer_name, libc::SYS_getpeername, fd, addr, len) }
+    unsafe { name(names::peer_name, libc::SYS_getpeername, fd, addr, len) }
 }
 
 /// `setsockopt(2)`.
@@ -285,7 +293,7 @@ pub unsafe extern "C" fn setsockopt(
     unsafe {
         let handled = descriptors::socket(fd)
             .and_then(|socket| options::set(socket, fd, level, option, bytes(value, len as usize)));
-        ours_or_kernel(handled, libc::SYS_setsockopt, args) as c_int
+        handled_or_kernel(handled, libc::SYS_setsockopt, args) as c_int
     }
 }
 

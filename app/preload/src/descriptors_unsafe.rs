@@ -1,15 +1,15 @@
-//! Descriptors: flags, duplicates, closing, the end of the process.
+//! Descriptors: flags, duplicates, closing, and the end of the process.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
 use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
-use crate::answer_unsafe::{kernel, ours_or_kernel};
+use crate::answer_unsafe::{handled_or_kernel, kernel};
 use crate::cancellation_unsafe::point;
 
-/// SIOCOUTQ, which is TIOCOUTQ.
+/// SIOCOUTQ, which has the number of TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
-/// SIOCINQ, which is FIONREAD.
+/// SIOCINQ, which has the number of FIONREAD.
 const SIOCINQ: c_ulong = 0x541b;
 const SIOCATMARK: c_ulong = 0x8905;
 
@@ -27,7 +27,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         descriptors::close(fd)
     };
     // SAFETY: no pointers.
-    unsafe { ours_or_kernel(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
 }
 
 /// `close_range(2)`.
@@ -37,8 +37,8 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With CLOSE_RANGE_CLOEXEC nothing is closed now, and what is unknown is refused. An own table
-    // of descriptors (CLOSE_RANGE_UNSHARE) is as good as the shared one in a process of one thread.
+    // The kernel handles CLOSE_RANGE_CLOEXEC, which closes nothing now, and refuses unknown flags.
+    // CLOSE_RANGE_UNSHARE makes no difference in a process with one thread.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     };
     let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
     // SAFETY: no pointers.
-    unsafe { ours_or_kernel(handled, libc::SYS_close_range, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_close_range, args) as c_int }
 }
 
 /// `closefrom(3)`.
@@ -75,9 +75,11 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     to
 }
 
+/// `dup2` or `dup3`.
+///
 /// # Safety
 ///
-/// None: no pointers.
+/// There is no requirement: the call has no pointers.
 unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let ours = !(descriptors::is_foreign(from) && descriptors::is_foreign(to));
     let handled = if ours {
@@ -91,12 +93,12 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     };
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
     // SAFETY: no pointers.
-    unsafe { ours_or_kernel(handled, number, args) as c_int }
+    unsafe { handled_or_kernel(handled, number, args) as c_int }
 }
 
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
-/// There is no dup2 here; it differs from dup3 only for equal descriptors.
+/// The platform has no dup2. It differs from dup3 only for equal descriptors.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
@@ -122,7 +124,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// `fcntl(2)`, with the argument that the command may have.
+/// `fcntl(2)`, with the largest argument that a command can have.
 ///
 /// # Safety
 ///
@@ -142,7 +144,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
         _ => None,
     };
     // SAFETY: the caller's promise.
-    let result = unsafe { ours_or_kernel(handled, libc::SYS_fcntl, args) as c_int };
+    let result = unsafe { handled_or_kernel(handled, libc::SYS_fcntl, args) as c_int };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         descriptors::duplicated(fd, result);
     }
@@ -181,10 +183,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     });
     let args = [fd as usize, request as usize, arg, 0, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
 }
 
-/// `sockatmark(3)`, which asks with an `ioctl` of libc's own.
+/// `sockatmark(3)`, for which libc makes an `ioctl` that cannot be interposed.
 ///
 /// # Safety
 ///
@@ -192,12 +194,12 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut at = 0;
-    // SAFETY: an integer of ours.
+    // SAFETY: the integer is live.
     let result = unsafe { ioctl(fd, SIOCATMARK, &raw mut at as usize) };
     if result == 0 { at } else { result }
 }
 
-/// Stores what was found out; the call's own result is 0.
+/// Stores the value of a handled `ioctl`, whose own result is 0.
 ///
 /// # Safety
 ///
@@ -213,7 +215,7 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     }
 }
 
-/// `_exit(2)`: what `exit` does with our connections, this does too.
+/// `_exit(2)`, which closes connections as `exit` does.
 ///
 /// # Safety
 ///

@@ -11,7 +11,7 @@ use crate::{
     cancellation_unsafe::point,
 };
 
-/// The first half of a call with MSG_FASTOPEN: see [`fast_open::prepare`].
+/// Handles MSG_FASTOPEN of a call before its payload: see [`fast_open::prepare`].
 ///
 /// # Safety
 ///
@@ -27,7 +27,8 @@ pub(crate) unsafe fn prepare(
     fast_open::prepare(socket, fd, name, flags)
 }
 
-/// `sendto(2)`. A connection ignores the address, as in Linux, and with MSG_FASTOPEN opens to it.
+/// `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN the socket
+/// connects to the address.
 ///
 /// # Safety
 ///

@@ -1,11 +1,11 @@
-//! Bytes between sockets and files or pipes.
+//! Copying between sockets and files or pipes.
 
 use std::ffi::{c_int, c_uint};
 
 use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file};
 
-use crate::answer_unsafe::{fail, ours_or_kernel};
+use crate::answer_unsafe::{fail, handled_or_kernel};
 use crate::cancellation_unsafe::point;
 
 /// `sendfile(2)`.
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn sendfile(
     unsafe {
         let handled = descriptors::socket(out)
             .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
-        ours_or_kernel(handled, libc::SYS_sendfile, args)
+        handled_or_kernel(handled, libc::SYS_sendfile, args)
     }
 }
 
@@ -69,7 +69,7 @@ pub unsafe extern "C-unwind" fn splice(
     let handled = match ends {
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
-        // Neither end is a pipe: EINVAL. Neither is ours: not our business.
+        // EINVAL if neither end is a pipe. The kernel handles calls without a tracked socket.
         _ => None,
     };
     let args = [
@@ -81,5 +81,5 @@ pub unsafe extern "C-unwind" fn splice(
         flags as usize,
     ];
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, libc::SYS_splice, args) }
+    unsafe { handled_or_kernel(handled, libc::SYS_splice, args) }
 }

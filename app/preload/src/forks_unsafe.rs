@@ -1,6 +1,6 @@
 //! Children that are made without libc's fork handlers: `_Fork`, `clone`, and `fork`, `vfork`,
-//! `clone` and `clone3` by number. Where parent and child do not share their memory, what `fork`'s
-//! handlers do is done here.
+//! `clone` and `clone3` by number. If parent and child do not share their memory, this module does
+//! the work of the fork handlers.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -8,11 +8,11 @@ use tidelane_sockets::process;
 
 use crate::{
     answer_unsafe::{fail, kernel},
-    away_unsafe::next,
+    hand_over_unsafe::next_symbol,
 };
 
-/// Makes a child. `make` returns in both processes.
-fn forking<R: Into<i64> + Copy>(make: impl FnOnce() -> R) -> R {
+/// Makes a child with the fork handlers. `make` returns in both processes.
+fn with_fork_handlers<R: Into<i64> + Copy>(make: impl FnOnce() -> R) -> R {
     let watches = process::before_fork();
     let made = make();
     if watches {
@@ -29,13 +29,13 @@ fn forking<R: Into<i64> + Copy>(make: impl FnOnce() -> R) -> R {
 #[allow(non_snake_case)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {
-    let Some(function) = next(c"_Fork") else {
+    let Some(function) = next_symbol(c"_Fork") else {
         return fail(libc::ENOSYS) as c_int;
     };
     // SAFETY: the function of this name has this type.
     let function: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(function) };
     // SAFETY: the caller's promise.
-    forking(|| unsafe { function() })
+    with_fork_handlers(|| unsafe { function() })
 }
 
 type Run = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -56,7 +56,7 @@ struct Child {
     watches: bool,
 }
 
-/// Where a child of `clone` begins.
+/// Entry point of a child of `clone`.
 unsafe extern "C" fn begin(child: *mut c_void) -> c_int {
     // SAFETY: `clone` below gave it, and this process has a copy of its own.
     let child = unsafe { &*child.cast::<Child>() };
@@ -70,7 +70,7 @@ unsafe extern "C" fn begin(child: *mut c_void) -> c_int {
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }
 
-/// `clone(2)`, with the arguments that it may have.
+/// `clone(2)`, with all its optional arguments.
 ///
 /// # Safety
 ///
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_void,
 ) -> c_int {
-    let Some(function) = next(c"clone") else {
+    let Some(function) = next_symbol(c"clone") else {
         return fail(libc::ENOSYS) as c_int;
     };
     // SAFETY: the function of this name has this type.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn clone(
     made
 }
 
-/// The system calls that make children.
+/// Handles system calls by number that make children.
 ///
 /// # Safety
 ///
@@ -117,7 +117,7 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
     let number = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => number,
-        // The child of a `vfork` could not return from here: it gets memory of its own.
+        // The child of a `vfork` could not return from here, so it gets memory of its own.
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => libc::SYS_fork,
         libc::SYS_clone if args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0 => number,
@@ -126,16 +126,16 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
         _ => return None,
     };
     // SAFETY: the caller's promise.
-    Some(forking(|| unsafe { kernel(number, args) } as i64) as c_long)
+    Some(with_fork_handlers(|| unsafe { kernel(number, args) } as i64) as c_long)
 }
 
-/// Returns true if the child of a `clone3` goes on where its parent is, in memory of its own.
+/// Returns true if the child of a `clone3` returns from the call, in memory of its own.
 ///
 /// # Safety
 ///
 /// As for the system call.
 unsafe fn copies_memory(args: [usize; 6]) -> bool {
-    /// Where `struct clone_args` has its stack, in words.
+    /// Index of the stack in `struct clone_args`, in words.
     const STACK: usize = 5;
     let words = args[0] as *const u64;
     if words.is_null() || args[1] < (STACK + 1) * size_of::<u64>() {

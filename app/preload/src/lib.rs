@@ -1,15 +1,15 @@
 //! `libtidelane.so`: libc's socket calls, for `LD_PRELOAD`.
 //!
-//! Each exported function asks [`tidelane_sockets`] whether the descriptor is ours. If it is not,
-//! which takes a load and a branch to see, the system call is made as libc would make it. No
-//! function of libc that is interposed here is ever called from here, but for those that `next` of
-//! `away_unsafe` finds.
+//! Each exported function asks [`tidelane_sockets`] whether the descriptor is tracked, which takes
+//! a load and a branch. If it is not, the function makes the same system call as libc. The library
+//! never calls a libc function that it interposes, except through `next_symbol` of
+//! `hand_over_unsafe`.
 //!
-//! Not covered, because nothing calls these names: system calls made directly (Go, static
-//! binaries), and stdio on `stdin`, `stdout` and `stderr` once a connection is there (`dup2`).
+//! Some calls do not go through these symbols and are not covered: system calls that a program
+//! makes itself (Go, static binaries), and stdio on `stdin`, `stdout` and `stderr` after a
+//! connection was duplicated to them (`dup2`).
 
 mod answer_unsafe;
-mod away_unsafe;
 mod bytes_unsafe;
 mod cancellation_unsafe;
 mod control_unsafe;
@@ -17,8 +17,9 @@ mod descriptors_unsafe;
 mod fast_open_unsafe;
 mod files_unsafe;
 mod forks_unsafe;
+mod hand_over_unsafe;
+mod io_uring_unsafe;
 mod readiness_unsafe;
-mod rings_unsafe;
 mod select_unsafe;
 mod signals_unsafe;
 mod spawn_unsafe;

@@ -5,7 +5,7 @@ use std::{ffi::c_int, slice};
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use tidelane_sockets::{Handled, descriptors, epoll, poll, sys::SignalMask};
 
-use crate::answer_unsafe::{fail, kernel, ours_or_kernel};
+use crate::answer_unsafe::{fail, handled_or_kernel, kernel};
 use crate::cancellation_unsafe::point;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -71,10 +71,10 @@ pub unsafe extern "C" fn epoll_ctl(
         (None, None) => None,
     };
     // SAFETY: the caller's promise.
-    unsafe { ours_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
-/// One wait, if the epoll instance is ours.
+/// Waits in an epoll instance, if it is tracked.
 ///
 /// # Safety
 ///
@@ -142,7 +142,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     // SAFETY: the caller's promise.
     unsafe {
         let handled = wait(epfd, events, max, millis(timeout), mask);
-        ours_or_kernel(handled, libc::SYS_epoll_pwait, args) as c_int
+        handled_or_kernel(handled, libc::SYS_epoll_pwait, args) as c_int
     }
 }
 
@@ -174,11 +174,12 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
             Some(timeout_ns) => wait(epfd, events, max, timeout_ns, mask),
             None => None,
         };
-        ours_or_kernel(handled, libc::SYS_epoll_pwait2, args) as c_int
+        handled_or_kernel(handled, libc::SYS_epoll_pwait2, args) as c_int
     }
 }
 
-/// A timeout in nanoseconds, `Some(None)` for ever; None if it is not a valid time.
+/// Converts a timeout to nanoseconds. Returns `Some(None)` for no timeout, and `None` for an
+/// invalid time.
 ///
 /// # Safety
 ///
@@ -195,7 +196,7 @@ pub(crate) unsafe fn duration(timeout: *const timespec) -> Option<Option<u64>> {
     Some(Some(ns.saturating_add(timeout.tv_nsec as u64)))
 }
 
-/// The program's array of `poll`. Empty if it is null.
+/// The program's array of `poll`. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -218,7 +219,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     point();
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(fds, count) };
-    let handled = if poll::concerns(entries) {
+    let handled = if poll::has_tracked(entries) {
         poll::poll(entries, millis(timeout), None)
     } else {
         None
@@ -243,7 +244,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     ];
     // SAFETY: the caller's promise; the timeout is live (the kernel writes back what is left of
     // it, which the C function does not show).
-    unsafe { ours_or_kernel(handled, libc::SYS_ppoll, args) as c_int }
+    unsafe { handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int }
 }
 
 /// `poll` of programs built with `_FORTIFY_SOURCE`.
@@ -265,7 +266,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
 
 fn check(count: nfds_t, len: usize) {
     if len / size_of::<pollfd>() < count as usize {
-        // What glibc's `__chk_fail` does, without its message.
+        // Aborts as glibc's `__chk_fail` does, without its message.
         std::process::abort();
     }
 }
@@ -287,13 +288,13 @@ pub unsafe extern "C-unwind" fn ppoll(
     unsafe {
         let entries = entries(fds, count);
         let handled = match duration(timeout) {
-            Some(timeout_ns) if poll::concerns(entries) => {
+            Some(timeout_ns) if poll::has_tracked(entries) => {
                 let mask = mask.cast::<SignalMask>().as_ref().copied();
                 poll::poll(entries, timeout_ns, mask)
             }
             _ => None,
         };
-        // The kernel writes back what is left of the timeout; the C function does not show it.
+        // The kernel would change the timeout, which the C function does not.
         let spec = timeout.as_ref().copied();
         let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
         let args = [
@@ -304,7 +305,7 @@ pub unsafe extern "C-unwind" fn ppoll(
             SIGNAL_MASK_LEN,
             0,
         ];
-        ours_or_kernel(handled, libc::SYS_ppoll, args) as c_int
+        handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int
     }
 }
 

@@ -1,4 +1,4 @@
-//! select.
+//! `select` and `pselect`.
 
 use std::{
     ffi::{c_int, c_void},
@@ -9,17 +9,17 @@ use libc::{pollfd, sigset_t, timespec, timeval};
 use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 
 use crate::{
-    answer_unsafe::{kernel, ours_or_kernel},
+    answer_unsafe::{handled_or_kernel, kernel},
     cancellation_unsafe::point,
     readiness_unsafe::{SIGNAL_MASK_LEN, duration},
 };
 
-/// Bits of one word of an `fd_set`.
+/// Number of bits of a word of an `fd_set`.
 const WORD_BITS: usize = usize::BITS as usize;
 
-/// The three sets of `select`, as the words that they are.
+/// The three sets of `select`, as arrays of words.
 struct Sets<'a> {
-    /// For reading, writing, exceptions.
+    /// For reading, writing and exceptions.
     sets: [Option<&'a mut [usize]>; 3],
 }
 
@@ -31,6 +31,8 @@ const SET_EVENTS: [i16; 3] = [
 ];
 
 impl<'a> Sets<'a> {
+    /// Borrows the program's sets.
+    ///
     /// # Safety
     ///
     /// Each pointer is null or valid for `count` bits in whole words.
@@ -69,14 +71,15 @@ impl<'a> Sets<'a> {
         entries
     }
 
-    /// Whether one of ours is among them. No allocation: most calls have none.
-    fn concern(&self, count: usize) -> bool {
+    /// Returns true if a tracked descriptor is in a set. Does not allocate, because most calls have
+    /// none.
+    fn has_tracked(&self, count: usize) -> bool {
         let ours = |fd: usize| !descriptors::is_foreign(fd as c_int);
         (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && ours(fd))
     }
 
-    /// Leaves what is ready. Returns the number of bits.
-    fn keep(&mut self, count: usize, entries: &[pollfd]) -> usize {
+    /// Keeps the bits of ready descriptors. Returns their number.
+    fn keep_ready(&mut self, count: usize, entries: &[pollfd]) -> usize {
         let asked: Vec<[bool; 3]> = entries
             .iter()
             .map(|entry| [0, 1, 2].map(|set| self.contains(set, entry.fd as usize)))
@@ -101,12 +104,12 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// `select` or `pselect`, if one of ours is in a set.
+/// `select` or `pselect`, if a tracked descriptor is in a set.
 ///
 /// # Safety
 ///
 /// The sets are valid or null.
-unsafe fn select_ours(
+unsafe fn select_tracked(
     count: c_int,
     pointers: [*mut c_void; 3],
     timeout_ns: Option<u64>,
@@ -115,7 +118,7 @@ unsafe fn select_ours(
     let count = usize::try_from(count).ok()?;
     // SAFETY: the caller's promise.
     let mut sets = unsafe { Sets::new(pointers, count) };
-    if !sets.concern(count) {
+    if !sets.has_tracked(count) {
         return None;
     }
     let mut entries = sets.entries(count);
@@ -127,12 +130,12 @@ unsafe fn select_ours(
         {
             Some(Err(tidelane_sockets::Errno(libc::EBADF)))
         }
-        Ok(_) => Some(Ok(sets.keep(count, &entries))),
+        Ok(_) => Some(Ok(sets.keep_ready(count, &entries))),
         Err(error) => Some(Err(error)),
     }
 }
 
-/// `select(2)`. As in Linux, what is left of the timeout is written back.
+/// `select(2)`. As in Linux, the rest of the timeout is written back.
 ///
 /// # Safety
 ///
@@ -163,7 +166,7 @@ pub unsafe extern "C-unwind" fn select(
         let handled = if invalid {
             None
         } else {
-            select_ours(count, [read, write, except], timeout_ns, None)
+            select_tracked(count, [read, write, except], timeout_ns, None)
         };
         if handled.is_none() {
             return select_in_kernel(count, [read, write, except], timeout);
@@ -173,11 +176,11 @@ pub unsafe extern "C-unwind" fn select(
             timeout.tv_sec = (left / 1_000_000_000) as i64;
             timeout.tv_usec = (left % 1_000_000_000 / 1_000) as i64;
         }
-        ours_or_kernel(handled, 0, [0; 6]) as c_int
+        handled_or_kernel(handled, 0, [0; 6]) as c_int
     }
 }
 
-/// `select` by its only system call that all platforms have.
+/// `select` by `pselect6`, the only one of its system calls that all platforms have.
 ///
 /// # Safety
 ///
@@ -229,7 +232,7 @@ pub unsafe extern "C-unwind" fn pselect(
         let handled = match duration(timeout) {
             Some(timeout_ns) => {
                 let mask = mask.cast::<SignalMask>().as_ref().copied();
-                select_ours(count, [read, write, except], timeout_ns, mask)
+                select_tracked(count, [read, write, except], timeout_ns, mask)
             }
             None => None,
         };
@@ -244,6 +247,6 @@ pub unsafe extern "C-unwind" fn pselect(
             spec_pointer,
             &raw const mask_and_len as usize,
         ];
-        ours_or_kernel(handled, libc::SYS_pselect6, args) as c_int
+        handled_or_kernel(handled, libc::SYS_pselect6, args) as c_int
     }
 }

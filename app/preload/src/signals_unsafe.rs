@@ -1,5 +1,5 @@
-//! Handlers of signals: the library's own stands before each of the program's, and puts off what
-//! comes while its thread is at work within the library ([`section_unsafe`]).
+//! Signal handlers: the library's own handler runs in front of each of the program's, and defers
+//! signals that arrive within a section ([`section_unsafe`]).
 
 use std::{
     ffi::{c_int, c_void},
@@ -11,32 +11,32 @@ use tidelane_sockets::{process, sys::section_unsafe};
 
 use crate::answer_unsafe::fail;
 
-/// Signals have numbers below.
+/// One more than the highest signal.
 const SIGNALS: usize = 65;
 
 /// The program's handler of a signal.
-struct Program {
+struct ProgramHandler {
     handler: AtomicUsize,
-    /// SA_SIGINFO.
+    /// True if the handler was installed with SA_SIGINFO.
     with_info: AtomicBool,
 }
 
-static PROGRAM: [Program; SIGNALS] = [const {
-    Program {
+static PROGRAM: [ProgramHandler; SIGNALS] = [const {
+    ProgramHandler {
         handler: AtomicUsize::new(0),
         with_info: AtomicBool::new(false),
     }
 }; SIGNALS];
 
 unsafe extern "C" {
-    /// `sigaction`, by a name that this library does not export.
+    /// `sigaction`, by a name that this library does not interpose.
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// The handler that the kernel calls for the library.
-unsafe extern "C" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+/// The handler that the kernel calls. Defers the signal, or calls the program's handler.
+unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's arguments.
-    if unsafe { section_unsafe::puts_off(signal, info, context) } {
+    if unsafe { section_unsafe::defer_signal(signal, info, context) } {
         return;
     }
     let handler = PROGRAM[signal as usize].handler.load(Ordering::Acquire);
@@ -50,14 +50,14 @@ unsafe extern "C" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
 }
 
 fn arrived_address() -> sighandler_t {
-    let arrived: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = arrived;
-    arrived as sighandler_t
+    let on_signal: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
+    on_signal as sighandler_t
 }
 
-/// Returns true if the library's handler can stand before this one.
-fn can_stand_before(signal: c_int, act: &libc::sigaction) -> bool {
+/// Returns true if the library can install its handler in front of this one.
+fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    // A handler that is used once is gone when the signal is sent again.
+    // A one-shot handler would be removed before a deferred signal is sent again.
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
     is_handler
@@ -67,8 +67,8 @@ fn can_stand_before(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Replaces the library's handler in the kernel's answer by the program's, which was set before.
-unsafe fn reveal(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
+/// Replaces the library's handler by the program's previous one in the kernel's answer.
+unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller's promise: `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
         && old.sa_sigaction == arrived_address()
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn sigaction(
     // SAFETY: the caller's promise.
     let wanted = unsafe { act.as_ref() }.copied();
     let result = match wanted {
-        Some(wanted) if can_stand_before(signal, &wanted) => {
+        Some(wanted) if can_intercept(signal, &wanted) => {
             let with_info = wanted.sa_flags & libc::SA_SIGINFO != 0;
             program
                 .handler
@@ -124,12 +124,13 @@ pub unsafe extern "C" fn sigaction(
     };
     if result == 0 {
         // SAFETY: the caller's promise.
-        unsafe { reveal(old, before) };
+        unsafe { report_program_handler(old, before) };
     }
     result
 }
 
-/// `signal(2)`, as glibc has it: the handler stays, and interrupted calls are restarted.
+/// `signal(2)` with the semantics of glibc: the handler stays installed, and interrupted calls are
+/// restarted.
 ///
 /// # Safety
 ///

@@ -1,13 +1,13 @@
 //! `posix_spawn`: connections that a spawned program would get.
 //!
-//! Which descriptors a program gets is known from the actions that its spawner adds, and from the
-//! spawner's own standard descriptors.
+//! The spawned program gets the descriptors of the file actions, and the standard descriptors of
+//! this process.
 
 use std::ffi::{c_char, c_int, c_void};
 
-use tidelane_sockets::away;
+use tidelane_sockets::hand_over;
 
-use crate::away_unsafe::{check, next};
+use crate::hand_over_unsafe::{check, next_symbol};
 
 /// `posix_spawn_file_actions_adddup2(3)`.
 ///
@@ -20,10 +20,10 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     to: c_int,
 ) -> c_int {
-    if let Err(error) = away::check_spawned(fd, to) {
+    if let Err(error) = hand_over::check_spawned(fd, to) {
         return error.0;
     }
-    let Some(function) = next(c"posix_spawn_file_actions_adddup2") else {
+    let Some(function) = next_symbol(c"posix_spawn_file_actions_adddup2") else {
         return libc::ENOSYS;
     };
     // SAFETY: the function of this name has this type.
@@ -33,8 +33,8 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     unsafe { function(actions, fd, to) }
 }
 
-/// Exports one of the two functions that spawn.
-macro_rules! spawns {
+/// Exports one of the two spawn functions.
+macro_rules! export_spawn {
     ($name:ident, $c_name:literal) => {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
@@ -54,7 +54,7 @@ macro_rules! spawns {
             if let Err(error) = unsafe { check($c_name, path) } {
                 return error.0;
             }
-            let Some(function) = next($c_name) else {
+            let Some(function) = next_symbol($c_name) else {
                 return libc::ENOSYS;
             };
             // SAFETY: the function of this name has this type; the arguments are the caller's.
@@ -73,5 +73,5 @@ macro_rules! spawns {
     };
 }
 
-spawns!(posix_spawn, c"posix_spawn");
-spawns!(posix_spawnp, c"posix_spawnp");
+export_spawn!(posix_spawn, c"posix_spawn");
+export_spawn!(posix_spawnp, c"posix_spawnp");

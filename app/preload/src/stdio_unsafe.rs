@@ -1,8 +1,8 @@
 //! stdio on sockets: `fdopen`.
 //!
-//! libc's streams make their calls within libc, where this library does not see them. A stream on a
-//! socket of ours therefore gets functions that call the library (`fopencookie`), and the list of
-//! these streams says which descriptor each has (`fileno`).
+//! libc's streams make their system calls within libc, where this library cannot interpose.
+//! Therefore a stream on a tracked socket gets I/O functions that call the library (`fopencookie`).
+//! A list of these streams has their descriptors (`fileno`).
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -17,9 +17,9 @@ use tidelane_sockets::descriptors;
 
 use crate::{
     answer_unsafe::fail,
-    away_unsafe::next,
     bytes_unsafe::{read, write},
     descriptors_unsafe::close,
+    hand_over_unsafe::next_symbol,
 };
 
 /// `cookie_io_functions_t`.
@@ -35,9 +35,9 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// The streams on sockets, by address, and their descriptors.
+/// Streams on tracked sockets, by address, with their descriptors.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
-/// There are, or were, some.
+/// True if `STREAMS` has, or had, an entry.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
@@ -53,7 +53,7 @@ unsafe extern "C-unwind" fn read_some(
     unsafe { read(cookie as usize as c_int, into.cast(), len) }
 }
 
-/// All of it, as libc's own streams do. libc takes 0 for an error.
+/// Writes everything, as libc's own streams do. libc takes 0 for an error.
 unsafe extern "C-unwind" fn write_all(
     cookie: *mut c_void,
     from: *const c_char,
@@ -78,7 +78,7 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
 unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // Of several streams on one descriptor, which C does not allow, the last.
+    // With several streams on one descriptor, which C does not allow, the last one counts.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         }
         return stream;
     }
-    let Some(function) = next(c"fdopen") else {
+    let Some(function) = next_symbol(c"fdopen") else {
         fail(libc::ENOSYS);
         return std::ptr::null_mut();
     };
@@ -123,6 +123,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
+/// `fileno`, or a function of its type.
+///
 /// # Safety
 ///
 /// `name` is `fileno` or a function of its type; `stream` is a stream.
@@ -136,7 +138,7 @@ unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
             return fd;
         }
     }
-    let Some(function) = next(name) else {
+    let Some(function) = next_symbol(name) else {
         return fail(libc::ENOSYS) as c_int;
     };
     // SAFETY: the function of this name has this type; the caller's promise.
@@ -168,8 +170,8 @@ pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
     unsafe { number(stream, c"fileno_unlocked") }
 }
 
-/// The process ends by `exit`, before libc writes what is left in streams: the library's go first,
-/// for their connections are about to be closed.
+/// Flushes the streams on tracked sockets at `exit`, before their connections are closed. libc
+/// flushes its streams later.
 pub(crate) fn flush() {
     if ANY.load(Ordering::Acquire) {
         // SAFETY: null means all streams.

@@ -1,16 +1,16 @@
-//! `syscall(2)`: the calls above, asked for by number. libuv closes descriptors like this.
+//! `syscall(2)`: the exported calls by number. libuv closes descriptors with it.
 
 use std::ffi::{c_int, c_long, c_uint};
 
-use tidelane_sockets::rings;
+use tidelane_sockets::io_uring;
 
 use crate::{
     answer_unsafe::{fail, kernel},
-    away_unsafe, bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe,
-    forks_unsafe, readiness_unsafe, select_unsafe,
+    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
+    hand_over_unsafe, readiness_unsafe, select_unsafe,
 };
 
-/// `syscall(2)`, with the six arguments that a call may have.
+/// `syscall(2)`, with the six arguments that a system call can have.
 ///
 /// # Safety
 ///
@@ -34,6 +34,8 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
+/// Calls the exported function for a system call. Returns `None` for other numbers.
+///
 /// # Safety
 ///
 /// As for the system call.
@@ -44,27 +46,32 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             .or_else(|| control_by_number(number, args))
             .or_else(|| descriptors_by_number(number, args))
             .or_else(|| readiness_by_number(number, args))
-            .or_else(|| ring_by_number(number))
+            .or_else(|| io_uring_by_number(number))
             .or_else(|| forks_unsafe::by_number(number, args))
             .or_else(|| exec_by_number(number, args))
     }
 }
 
-/// io_uring, where no ring may be made: libuv and Rust's programs ask by number.
-fn ring_by_number(number: c_long) -> Option<c_long> {
-    let refused = number == libc::SYS_io_uring_setup && !rings::allowed();
+/// Refuses io_uring unless the program may use it. libuv and Rust programs create instances by
+/// number.
+fn io_uring_by_number(number: c_long) -> Option<c_long> {
+    let refused = number == libc::SYS_io_uring_setup && !io_uring::is_allowed();
     refused.then(|| fail(libc::ENOSYS) as c_long)
 }
 
+/// Calls that execute a program.
+///
 /// # Safety
 ///
 /// As for the system call.
 unsafe fn exec_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let executes = matches!(number, libc::SYS_execve | libc::SYS_execveat);
     // SAFETY: the caller's promise.
-    executes.then(|| unsafe { away_unsafe::by_number(number, args) as c_long })
+    executes.then(|| unsafe { hand_over_unsafe::by_number(number, args) as c_long })
 }
 
+/// Calls that read and write.
+///
 /// # Safety
 ///
 /// As for the system call.
@@ -98,6 +105,8 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     Some(result as c_long)
 }
 
+/// Calls that create, connect and configure sockets.
+///
 /// # Safety
 ///
 /// As for the system call.
@@ -128,6 +137,8 @@ unsafe fn control_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> 
     Some(c_long::from(result))
 }
 
+/// Calls on descriptors.
+///
 /// # Safety
 ///
 /// As for the system call.
@@ -154,6 +165,8 @@ unsafe fn descriptors_by_number(number: c_long, args: [usize; 6]) -> Option<c_lo
     Some(c_long::from(result))
 }
 
+/// Calls that wait for events.
+///
 /// # Safety
 ///
 /// As for the system call.

@@ -1,19 +1,21 @@
-//! The calls, a file for each family: each asks the modules below, and answers "done", an errno, or
-//! "the call is the kernel's" (`None`).
+//! The system calls, one file for each family. A call is handled, fails with an errno, or is left
+//! to the kernel (`None`).
 //!
 //! | module | calls |
 //! |---|---|
-//! | `connect` | `socket`, `bind`, `connect`, `shutdown`, names |
+//! | `connect` | `socket`, `bind`, `connect`, `shutdown` |
+//! | `names` | `getsockname`, `getpeername` |
 //! | `listen` | `listen`, `accept` |
 //! | `fast_open` | MSG_FASTOPEN |
-//! | `transfer`, `urgent`, `file` | bytes, urgent data, `sendfile` and `splice` |
+//! | `transfer`, `urgent`, `file` | payload, urgent data, `sendfile` and `splice` |
 //! | `options` | `setsockopt`, `getsockopt` |
 //! | `epoll`, `poll` | epoll; `poll` and `select` |
 //! | `descriptors` | `close`, `dup`, `fcntl` |
-//! | `process`, `exit`, `away`, `rings` | `fork`, the end, what cannot be passed on, io_uring |
-//! | `programs` | `exec`, `posix_spawn`: programs that the library cannot serve |
+//! | `process`, `exit` | `fork`; the end of the process |
+//! | `hand_over` | connections that are passed to another program |
+//! | `io_uring` | io_uring |
+//! | `programs` | `exec` and `posix_spawn` of programs that the library cannot serve |
 
-pub mod away;
 mod bounce;
 pub mod connect;
 pub mod descriptors;
@@ -21,11 +23,13 @@ pub mod epoll;
 pub mod exit;
 pub mod fast_open;
 pub mod file;
+pub mod hand_over;
+pub mod io_uring;
 pub mod listen;
+pub mod names;
 pub mod options;
 pub mod poll;
 pub mod process;
 pub mod programs;
-pub mod rings;
 pub mod transfer;
 pub mod urgent;

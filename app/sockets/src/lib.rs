@@ -1,33 +1,35 @@
-//! POSIX sockets over the ring API: descriptors, blocking, epoll, options, errno. Knows no TCP.
+//! POSIX sockets over the ring API: descriptors, blocking calls, epoll, options and errno. This
+//! crate knows no TCP.
 //!
-//! The functions of [`calls`] are what `libtidelane.so` calls for descriptors that are ours; each
-//! returns `None` where the system call shall be made instead. A socket starts as the kernel's
-//! (`socket/state.rs` has the whole machine):
+//! `libtidelane.so` calls the functions of [`calls`] for descriptors that the library tracks. A
+//! function returns `None` if the caller has to make the system call instead. A socket starts as a
+//! kernel socket; `socket/state.rs` has the whole state machine:
 //!
 //! ```text
 //! socket() -> Fresh --connect()--> Connecting --> Stream          (accelerated)
-//!               |  \--connect()--> the kernel's for good          (route, option, no service)
+//!               |  \--connect()--> Kernel                         (route, option, no service)
 //!               \--listen()----> Listening --accept()--> Stream | a plain kernel descriptor
 //! ```
 //!
-//! The layers, lowest first. A file imports from its own layer and from those before it; a lower
-//! layer returns what is to be done, and never calls up. `tests/layers.rs` holds this.
+//! The layers, lowest first. A file imports from its own layer and from lower ones. A lower layer
+//! returns the work that is left to do, and never calls up. `tests/layers.rs` checks the imports.
 //!
-//! | layer | what |
+//! | layer | contents |
 //! |---|---|
-//! | `sys` | system calls, never through libc's interposed names; locks, cells, names, errno |
-//! | `table` | descriptor, slot and number -> object, whatever that is |
-//! | `service` | the registration, its lanes of rings, the service that goes and comes back |
+//! | `sys` | system calls, never through interposed symbols; locks, cells, addresses, errno |
+//! | `table` | lookup of objects by descriptor and by number |
+//! | `service` | the session with the service, its channels, and service outages |
 //! | `socket` | one socket: its state machine, its options, its error |
-//! | `readiness` | who waits for which event, and who wakes |
-//! | `calls` | one file for each family of calls |
+//! | `readiness` | waiters and wake-ups: epoll, poll and blocking calls |
+//! | `calls` | the system calls, one file for each family |
 //!
-//! **Locks** are taken in this order, and never two of a kind, except that a new socket's is taken
-//! under its listener's: an epoll instance's registrations (`readiness::interest`), a socket
-//! (`socket::inner`), the registration with the service, a lane's ring (`service::lane`), and then
-//! at most one of the others. `sys/order.rs` asserts it in debug builds.
+//! **Locks** are taken in this order: the interest list of an epoll instance
+//! (`readiness::interest`), a socket (`socket::inner`), the session with the service, the ring of a
+//! channel (`service::channel`), and then at most one other lock. A thread holds at most one lock
+//! of each kind, except that it takes the lock of a new socket while it holds the listener's.
+//! `sys/order.rs` asserts the order in debug builds.
 
-// The model checks of `tests/loom.rs` need one file only.
+// The model checks of `tests/loom.rs` compile a single file of this crate.
 #![cfg(not(loom))]
 
 pub mod calls;
@@ -38,8 +40,8 @@ pub mod sys;
 mod table;
 
 pub use calls::{
-    away, connect, descriptors, epoll, exit, fast_open, file, listen, options, poll, process,
-    programs, rings, transfer, urgent,
+    connect, descriptors, epoll, exit, fast_open, file, hand_over, io_uring, listen, names,
+    options, poll, process, programs, transfer, urgent,
 };
 pub use readiness::Instance;
 pub use socket::Socket;

@@ -1,15 +1,15 @@
-//! Which thread waits for which event: epoll, poll, select and blocking calls over one set.
+//! Waiting for events: epoll, poll, select and blocking calls.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `watch` | one registration: level, edge, once, exclusive |
-//! | `interest` | the registrations of an epoll instance, and its ready list |
-//! | `instance` | an epoll instance: its lane and its registrations |
-//! | `events` | a lane's events, sorted to sockets and ready lists |
-//! | `nested` | epoll instances within another one |
-//! | `kernel_events` | what the kernel's epoll instance reports beside them |
-//! | `wait` | a thread that sleeps, for sockets and the kernel's descriptors |
-//! | `wake` | whom news wake |
+//! | `watch` | one registration: level-triggered, edge-triggered, one-shot, exclusive |
+//! | `interest` | the interest list of an epoll instance, and its ready list |
+//! | `instance` | an epoll instance: its channel and its registrations |
+//! | `events` | distribution of a channel's events to sockets and ready lists |
+//! | `nested` | epoll instances that are registered with another one |
+//! | `kernel_events` | the events that the kernel's epoll instance reports |
+//! | `wait` | a thread that sleeps until a socket or a kernel descriptor has an event |
+//! | `wake` | the wake-ups of waiting threads |
 
 mod events;
 pub(crate) mod instance;

@@ -1,31 +1,30 @@
-//! The process and the service: registration, the rings of its lanes, and what is left when the
-//! service goes.
+//! The session of the process with the service, its channels, and the time without a service.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `session` | the registration: made when first needed, given up in a forked child |
-//! | `lane` | a context with its rings and doorbell, and who sleeps on it |
-//! | `lanes` | all lanes; the default one |
-//! | `assign` | connections whose events come to another lane |
-//! | `beside` | an epoll instance's lane that sleeps on the default one, too |
+//! | `session` | the registration with the service: made on demand, given up in a forked child |
+//! | `channel` | a context with its rings and doorbell, and the threads that sleep on it |
+//! | `channels` | all channels of the process, and the default channel |
+//! | `assign` | moving the events of a connection to another channel |
+//! | `second_channel` | channels of epoll instances that poll the default channel, too |
 //! | `connection` | a connection and the session that it belongs to |
-//! | `marks` | the library's own descriptors among an epoll instance's events |
+//! | `internal_events` | the library's own descriptors among the events of an epoll instance |
 //! | `outage` | the time without a service |
-//! | `exceptions` | sockets that are left to the kernel by choice |
-//! | `report` | sockets that stay with the kernel |
-//! | `within_host` | connections over loopback that the service shall have |
+//! | `exceptions` | sockets that are left to the kernel on purpose |
+//! | `report` | reports of sockets that stay with the kernel |
+//! | `within_host` | connections over loopback and to the host's own addresses |
 
 mod assign;
-pub(crate) mod beside;
+pub(crate) mod channel;
+pub(crate) mod channels;
 pub(crate) mod connection;
 pub(crate) mod exceptions;
-pub(crate) mod lane;
-pub(crate) mod lanes;
-pub(crate) mod marks;
+pub(crate) mod internal_events;
 pub(crate) mod outage;
 pub(crate) mod report;
+pub(crate) mod second_channel;
 pub(crate) mod session;
 pub(crate) mod within_host;
 
+pub use channel::Channel;
 pub(crate) use connection::Connection;
-pub use lane::Lane;

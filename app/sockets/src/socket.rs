@@ -1,17 +1,17 @@
-//! One open description of a TCP socket, as the program sees it.
+//! One open file description of a TCP socket.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `state` | what a socket is, and what each call does then |
-//! | `inner` | what its lock protects |
-//! | `registry` | descriptor, slot and number -> socket |
-//! | `registrations` | the epoll instances that it is registered with |
-//! | `ready` | what it is ready for |
-//! | `bytes`, `urgent`, `syn_text` | what the program reads and writes |
-//! | `options`, `option_values`, `kernel_options` | what was set |
-//! | `tcp_info`, `cc_info` | what is told |
-//! | `listening`, `groups` | a listener in both stacks, and SO_REUSEPORT groups that are not |
-//! | `arrive` | the service's reports of connections that come into being |
+//! | `state` | the state machine, and the effect of each call in each state |
+//! | `inner` | the data that the socket's lock protects |
+//! | `registry` | lookup of sockets by descriptor, slot and number |
+//! | `registrations` | the epoll instances with which the socket is registered |
+//! | `ready` | the readiness of the socket |
+//! | `bytes`, `urgent`, `syn_data` | payload that the program reads and writes |
+//! | `options`, `option_values`, `kernel_options` | socket options |
+//! | `tcp_info`, `cc_info` | TCP_INFO and TCP_CC_INFO |
+//! | `listening`, `groups` | listeners in both stacks; SO_REUSEPORT groups left to the kernel |
+//! | `arrive` | events about new connections |
 //! | `sharing` | connections that several processes hold |
 
 pub(crate) mod arrive;
@@ -28,7 +28,7 @@ pub(crate) mod registrations;
 pub(crate) mod registry;
 pub(crate) mod sharing;
 pub(crate) mod state;
-pub(crate) mod syn_text;
+pub(crate) mod syn_data;
 pub(crate) mod tcp_info;
 pub(crate) mod urgent;
 
@@ -42,61 +42,60 @@ use registrations::WatchRef;
 use state::State;
 
 use crate::{
-    service::lane::Member,
+    service::channel::BatchMember,
     sys::{Guard, Lock, Rank},
 };
 
-/// A socket that the program made under our eyes. Never freed, only used again.
+/// A socket that the library tracks. Sockets are never freed, only reused.
 #[derive(Debug)]
 pub struct Socket {
-    /// Its place in the table of sockets, and the batch that it is part of.
-    pub(crate) member: Member,
+    /// The number of the socket, and its membership in a batch.
+    pub(crate) member: BatchMember,
     /// O_NONBLOCK of the open description.
     pub(crate) nonblocking: AtomicBool,
-    /// Threads that sleep until something happens to this socket.
+    /// Number of threads that sleep until the socket has an event.
     pub(crate) waiters: AtomicU32,
     /// The first registration with an epoll instance ([`WatchRef::pack`]), 0 if there is none.
     pub(crate) watch: AtomicU64,
-    /// There are more registrations, in `Inner::more_watches`.
+    /// True if `Inner::more_watches` has further registrations.
     pub(crate) watched_more: AtomicBool,
-    /// Counts the service's reports about it (several at once may count as one).
-    news: AtomicU32,
-    /// What `news` was before the program read all that was there.
+    /// Counts the service's events on this socket. Concurrent events may count as one.
+    event_count: AtomicU32,
+    /// The value of `event_count` before the program last read everything.
     drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
 
 impl Socket {
-    /// A free socket.
+    /// Creates a free socket.
     pub(crate) const fn new(number: u32) -> Self {
         Self {
-            member: Member::new(number),
+            member: BatchMember::new(number),
             nonblocking: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             watch: AtomicU64::new(0),
             watched_more: AtomicBool::new(false),
-            news: AtomicU32::new(1),
+            event_count: AtomicU32::new(1),
             drained_at: AtomicU32::new(0),
             inner: Lock::ranked(Rank::Socket, Inner::free(0)),
         }
     }
 
-    /// Takes the socket's lock, provided that `fd` refers to it.
+    /// Takes the socket's lock, if `fd` refers to the socket. A connection that was migrated to
+    /// another process is brought back.
     ///
-    /// None if the descriptor was closed meanwhile, or if a signal handler interrupted its own
-    /// thread within this socket: the system call then says what there is to say.
-    ///
-    /// A connection that another process has at the moment is taken back.
+    /// Returns `None` if the descriptor was closed meanwhile, or if a signal handler interrupted
+    /// its own thread while it held the lock. The system call then returns the right error.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;
         if inner.shared {
-            sharing::bring_here(self, &mut inner);
+            sharing::migrate_here(self, &mut inner);
         }
         Some(inner)
     }
 
-    /// As `enter`, but the connection stays where it is.
+    /// Like `enter`, but leaves a migrated connection where it is.
     #[inline]
     pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let inner = self.inner.enter()?;
@@ -107,12 +106,12 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock, unless this thread was interrupted while it had it.
+    /// Takes the socket's lock. Returns `None` if this thread holds it already.
     pub(crate) fn visit(&'static self) -> Option<Guard<'static, Inner>> {
         self.inner.enter()
     }
 
-    /// Takes the socket's lock, whatever descriptors it has.
+    /// Takes the socket's lock, whichever descriptors it has.
     #[inline]
     pub(crate) fn lock(&'static self) -> Guard<'static, Inner> {
         self.inner.lock()
@@ -123,14 +122,14 @@ impl Socket {
         self.inner.try_lock()
     }
 
-    /// A socket in use: one descriptor, fresh.
+    /// Takes a free socket into use, with one descriptor.
     pub(crate) fn start(&'static self, nonblocking: bool, state: State) -> Guard<'static, Inner> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
         self.watch.store(0, Ordering::Relaxed);
         self.watched_more.store(false, Ordering::Relaxed);
         self.member.leave_batch();
-        self.note_news();
-        // A listener's lock may be held.
+        self.note_event();
+        // The caller may hold the lock of a listener.
         let mut inner = self.inner.lock_of_new();
         let generation = inner.generation.wrapping_add(1);
         *inner = Inner {
@@ -141,12 +140,12 @@ impl Socket {
         inner
     }
 
-    /// What the service gives back in events: the socket and which of its uses.
+    /// The cookie that identifies this use of the socket in the service's events.
     pub(crate) fn cookie(&self, generation: u32) -> u64 {
         u64::from(self.member.number()) << 32 | u64::from(generation)
     }
 
-    /// The socket of a cookie, locked, if it is still the same use.
+    /// The socket of a cookie, locked, unless the socket was closed or reused since.
     pub(crate) fn of_cookie(cookie: u64) -> Option<(&'static Socket, Guard<'static, Inner>)> {
         let socket = registry::numbered((cookie >> 32) as u32)?;
         let inner = socket.lock();
@@ -166,40 +165,41 @@ impl Socket {
         self.watched_more.load(Ordering::Acquire)
     }
 
-    /// There is something to look at.
+    /// Counts an event, so that the socket is checked.
     #[inline]
-    pub(crate) fn note_news(&self) {
-        let news = self.news.load(Ordering::Relaxed);
-        self.news.store(news.wrapping_add(1), Ordering::Release);
+    pub(crate) fn note_event(&self) {
+        let event_count = self.event_count.load(Ordering::Relaxed);
+        self.event_count
+            .store(event_count.wrapping_add(1), Ordering::Release);
     }
 
-    /// To be called before reading; give it to `note_drained` if all was read.
+    /// The event count before a read. Pass it to `note_drained` if everything was read.
     #[inline]
-    pub(crate) fn news(&self) -> u32 {
-        // What was reported up to here is read by whoever reads after this.
-        self.news.load(Ordering::Acquire)
+    pub(crate) fn event_count(&self) -> u32 {
+        // A read that follows sees the data of all events up to this count.
+        self.event_count.load(Ordering::Acquire)
     }
 
-    /// All was read that was there after `news` was called.
+    /// Records that everything was read that had arrived when the event count was `event_count`.
     #[inline]
-    pub(crate) fn note_drained(&self, news: u32) {
-        self.drained_at.store(news, Ordering::Relaxed);
+    pub(crate) fn note_drained(&self, event_count: u32) {
+        self.drained_at.store(event_count, Ordering::Relaxed);
     }
 
-    /// Whether the program has read everything that was ever reported.
+    /// Returns true if the program has read everything that was reported.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
-        self.drained_at.load(Ordering::Relaxed) == self.news.load(Ordering::Relaxed)
+        self.drained_at.load(Ordering::Relaxed) == self.event_count.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that must wait, waits.
+    /// Returns true if calls on this socket block.
     #[inline]
     pub(crate) fn blocks(&self) -> bool {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// For the child after fork: the value as the parent left it. Its streams refer to memory that
-    /// is not mapped here: forget them, do not drop them.
+    /// Frees the lock in a child after fork, and returns the parent's value. Its streams refer to
+    /// memory that is not mapped here: forget them, do not drop them.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);
         self.inner.unlock_after_fork();

@@ -1,13 +1,12 @@
-//! System calls, made directly: no libc symbol that this library interposes is ever called.
+//! System calls, made directly, so that no libc symbol that the library interposes is ever called.
 //!
-//! Wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
+//! The wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
 
 use std::os::fd::RawFd;
 
 mod address;
 pub mod cancellation_unsafe;
 mod errno;
-mod few;
 mod files_unsafe;
 mod handlers_unsafe;
 mod line;
@@ -16,12 +15,12 @@ mod order;
 pub mod section_unsafe;
 mod shared_words_unsafe;
 mod sleepers;
+mod small_vec;
 mod static_cell_unsafe;
 
 pub use address::Address;
 pub use errno::{Errno, Handled, TO_KERNEL};
 pub(crate) use errno::{fail, from_cause};
-pub(crate) use few::Few;
 pub(crate) use files_unsafe::{pread, pread_shared, seek};
 pub(crate) use handlers_unsafe::handlers_restart;
 pub(crate) use line::line;
@@ -30,13 +29,14 @@ pub(crate) use order::Rank;
 pub(crate) use section_unsafe::{Section, suspended};
 pub(crate) use shared_words_unsafe::SharedWords;
 pub(crate) use sleepers::Sleepers;
+pub(crate) use small_vec::SmallVec;
 pub(crate) use static_cell_unsafe::StaticCell;
 
-/// One system call with up to six arguments; a negative result becomes an [`Errno`].
+/// Makes a system call with up to six arguments. A negative result becomes an [`Errno`].
 ///
 /// # Safety
 ///
-/// As for the system call itself: pointers must be valid for what the kernel does with them.
+/// The requirements of the system call hold: pointers are valid for the kernel's use of them.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
@@ -92,7 +92,8 @@ unsafe fn raw(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// A number that no other living thread of this process has; never 0.
+/// The identity of the calling thread: a number that no other living thread of the process has, and
+/// that is never 0.
 #[inline]
 pub(crate) fn thread_identity() -> usize {
     let identity: usize;
@@ -120,12 +121,12 @@ fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// The process number, from the kernel.
+/// The id of this process, from the kernel.
 pub(crate) fn process_id() -> u32 {
     call1(libc::SYS_getpid, 0).unwrap_or(0) as u32
 }
 
-/// Lets another thread run.
+/// Yields the CPU to another thread.
 pub(crate) fn yield_now() {
     let _ = call1(libc::SYS_sched_yield, 0);
 }
@@ -148,7 +149,7 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Relaxes the CPU within a spin.
+/// Tells the CPU that this is a spin loop.
 #[inline]
 pub(crate) fn spin_hint() {
     core::hint::spin_loop();
@@ -169,7 +170,7 @@ pub(crate) fn fcntl(fd: RawFd, command: i32, arg: usize) -> Result<usize, Errno>
     call3(libc::SYS_fcntl, fd as usize, command as usize, arg)
 }
 
-/// A TCP socket of AF_INET6 or AF_INET, non-blocking.
+/// Creates a non-blocking TCP socket of AF_INET6 or AF_INET.
 pub(crate) fn tcp_socket(inet6: bool) -> Result<RawFd, Errno> {
     let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -208,7 +209,7 @@ pub(crate) fn read_bytes(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     )
 }
 
-/// `accept4` without an address. The listener is non-blocking.
+/// `accept4` without an address, on a non-blocking listener.
 pub(crate) fn accept4(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
     let args = [fd as usize, 0, 0, flags as usize, 0, 0];
     // SAFETY: null address and length are allowed.
@@ -235,7 +236,7 @@ pub(crate) fn set_socket_option(
     unsafe { call(libc::SYS_setsockopt, args) }
 }
 
-/// `getsockopt` into the first bytes of `into`: so many.
+/// `getsockopt` into the first bytes of `into`. Returns the length of the value.
 pub(crate) fn socket_option(
     fd: RawFd,
     level: i32,
@@ -256,19 +257,19 @@ pub(crate) fn socket_option(
     Ok(into.len().min(len as usize))
 }
 
-/// `getsockopt` of an integer.
+/// `getsockopt` of an integer option.
 pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno> {
     let mut value = [0; 4];
     socket_option(fd, level, name, &mut value)?;
     Ok(i32::from_ne_bytes(value))
 }
 
-/// The kernel socket's local name.
+/// The local address of a kernel socket.
 pub(crate) fn local_name(fd: RawFd) -> Result<Address, Errno> {
     name(libc::SYS_getsockname, fd)
 }
 
-/// The name of the kernel socket's peer.
+/// The peer's address of a kernel socket.
 pub(crate) fn peer_name(fd: RawFd) -> Result<Address, Errno> {
     name(libc::SYS_getpeername, fd)
 }
@@ -286,7 +287,7 @@ fn name(number: i64, fd: RawFd) -> Result<Address, Errno> {
     Address::read(given).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
-/// The inode number of a descriptor's file: how `ss` names a socket.
+/// The inode number of a descriptor's file, by which `ss` identifies a socket.
 pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     // SAFETY: all-zero bytes are a valid `stat`.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -294,7 +295,7 @@ pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     Some(status.st_ino)
 }
 
-/// The thread's name, as `/proc/self/comm` has it for the first thread.
+/// The name of the calling thread. For the first thread, this is `/proc/self/comm`.
 pub(crate) fn program_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let _ = call3(
@@ -333,7 +334,7 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// `epoll_pwait2`: the timeout in nanoseconds, none to wait for ever.
+/// `epoll_pwait2`. `timeout_ns` is in nanoseconds; `None` waits forever.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -402,7 +403,7 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// `ppoll`: the timeout in nanoseconds, none to wait for ever.
+/// `ppoll`. `timeout_ns` is in nanoseconds; `None` waits forever.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -442,7 +443,7 @@ pub(crate) fn raise(signal: i32) {
     );
 }
 
-/// Registers what runs before `fork` and after it, in the parent and in the child.
+/// Registers functions to run before `fork`, and after it in the parent and in the child.
 pub(crate) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     let [before, parent, child] = [before, parent, child].map(|handler| Some(as_unsafe(handler)));
     // SAFETY: the functions have the expected type and live as long as the library.
@@ -463,7 +464,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
     );
 }
 
-/// RLIMIT_NOFILE.
+/// The soft limit RLIMIT_NOFILE.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -484,7 +485,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     }
 }
 
-/// The descriptor as the ring API takes it, for the time of a call on its socket.
+/// Borrows a descriptor for the duration of a call of the ring API.
 pub(crate) fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
     // SAFETY: `fd` is not -1; it is the descriptor that the program just named in a call, and the
     // kernel checks it again when it is used. Nothing keeps it beyond the call.

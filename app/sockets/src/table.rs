@@ -1,10 +1,10 @@
-//! Which descriptors are ours: a lookup without a lock, a few instructions for foreign ones.
+//! Lookup of objects by descriptor and by number, without locks.
 //!
-//! The tables know nothing of what they hold: sockets and epoll instances keep theirs in
-//! [`Descriptors`] by descriptor and in [`Numbers`] by number. Objects are never freed, only used
-//! again (see [`Pool`]), so a reference that a thread still holds while another thread closes the
-//! descriptor stays valid; whoever takes the object's lock asks once more whether the descriptor
-//! refers to it.
+//! A lookup of a descriptor that is not tracked costs a few instructions. The tables do not know
+//! their contents: sockets and epoll instances each have a [`Descriptors`] and a [`Numbers`] table.
+//! Objects are never freed, only reused (see [`Pool`]). A reference therefore stays valid while
+//! another thread closes the descriptor. A thread that has taken the object's lock checks again
+//! whether the descriptor still refers to the object.
 
 mod internal;
 mod ranges;
@@ -17,32 +17,33 @@ pub(crate) use ranges::{Piece, pieces};
 
 use crate::sys::{Lock, StaticCell};
 
-/// Descriptors above are never ours. (The kernel's own limit, fs.nr_open, is the same by default.)
+/// Descriptors above this number are never tracked. The kernel's default limit (fs.nr_open) is the
+/// same.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
-/// Descriptor -> object.
+/// Maps descriptors to objects.
 #[derive(Debug)]
 pub(crate) struct Descriptors<T: 'static>([StaticCell<T>; DESCRIPTORS_MAX]);
 
 impl<T: Sync> Descriptors<T> {
-    /// Refers to nothing, in zero bytes.
+    /// Creates an empty table, whose bytes are all zero.
     pub(crate) const fn new() -> Self {
         Self([const { StaticCell::new() }; DESCRIPTORS_MAX])
     }
 
-    /// The object behind a descriptor, if it is ours.
+    /// The object that a descriptor refers to, if it is tracked.
     #[inline]
     pub(crate) fn get(&self, fd: RawFd) -> Option<&'static T> {
         self.0.get(fd as usize)?.load()
     }
 
-    /// Returns true if `fd` refers to `object` (still).
+    /// Returns true if `fd` still refers to `object`.
     #[inline]
     pub(crate) fn refers(&self, fd: RawFd, object: &'static T) -> bool {
         self.0.get(fd as usize).is_some_and(|cell| cell.is(object))
     }
 
-    /// Makes `fd` refer to `object`. False: the number is too high.
+    /// Makes `fd` refer to `object`. Returns false if the number is too high.
     pub(crate) fn set(&self, fd: RawFd, object: &'static T) -> bool {
         let Some(cell) = self.0.get(fd as usize) else {
             return false;
@@ -52,18 +53,18 @@ impl<T: Sync> Descriptors<T> {
         true
     }
 
-    /// Takes the object away from the descriptor; the caller is the only one who gets it.
+    /// Clears the descriptor and returns its object. Of several threads, only one gets the object.
     pub(crate) fn take(&self, fd: RawFd) -> Option<&'static T> {
         self.0.get(fd as usize)?.swap(None)
     }
 }
 
-/// Number -> object.
+/// Maps numbers to objects.
 #[derive(Debug)]
 pub(crate) struct Numbers<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
 
 impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
-    /// Refers to nothing, in zero bytes.
+    /// Creates an empty table, whose bytes are all zero.
     pub(crate) const fn new() -> Self {
         Self([const { StaticCell::new() }; MAX])
     }
@@ -74,7 +75,7 @@ impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
         self.0.get(number as usize)?.load()
     }
 
-    /// Gives the number to an object. False: the number is too high.
+    /// Assigns the number to an object. Returns false if the number is too high.
     pub(crate) fn set(&self, number: u32, object: &'static T) -> bool {
         let Some(cell) = self.0.get(number as usize) else {
             return false;
@@ -83,7 +84,7 @@ impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
         true
     }
 
-    /// Takes the number away from `object`, if it has it (still).
+    /// Clears the number if it still belongs to `object`.
     pub(crate) fn clear(&self, number: u32, object: &'static T) {
         if let Some(cell) = self.0.get(number as usize)
             && cell.is(object)
@@ -93,25 +94,26 @@ impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
     }
 }
 
-/// Objects for reuse, and how many were made.
+/// Objects for reuse, and the number of objects that were created.
 #[derive(Debug)]
 pub(crate) struct Pool<T: 'static>(Lock<Pooled<T>>);
 
+/// The contents of a pool, under its lock.
 #[derive(Debug)]
 struct Pooled<T: 'static> {
     free: Vec<&'static T>,
-    made: u32,
+    count: u32,
 }
 
 impl<T: Sync> Pool<T> {
     pub(crate) const fn new() -> Self {
         Self(Lock::new(Pooled {
             free: Vec::new(),
-            made: 0,
+            count: 0,
         }))
     }
 
-    /// A free object, used before, or made with the next of `numbers`.
+    /// Takes an object from the pool, or creates one with the next free number of `numbers`.
     pub(crate) fn take<const MAX: usize>(
         &self,
         numbers: &Numbers<T, MAX>,
@@ -121,27 +123,27 @@ impl<T: Sync> Pool<T> {
         if let Some(object) = pool.free.pop() {
             return Some(object);
         }
-        if pool.made as usize >= MAX {
+        if pool.count as usize >= MAX {
             return None;
         }
-        let object: &'static T = Box::leak(Box::new(make(pool.made)));
-        numbers.set(pool.made, object);
-        pool.made += 1;
+        let object: &'static T = Box::leak(Box::new(make(pool.count)));
+        numbers.set(pool.count, object);
+        pool.count += 1;
         Some(object)
     }
 
-    /// Nobody refers to the object by a descriptor any more.
+    /// Returns to the pool an object that no descriptor refers to any more.
     pub(crate) fn free(&self, object: &'static T) {
         self.0.lock().free.push(object);
     }
 
-    /// How many objects were made.
-    pub(crate) fn made(&self) -> u32 {
-        self.0.lock().made
+    /// The number of objects that were created.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.lock().count
     }
 
-    /// For the child after fork: the lock may be held by a thread that does not exist here. What a
-    /// half-done change lost is a pooled object, no more.
+    /// Frees the lock in a child after fork, because its owner may be a thread that does not exist
+    /// here. A half-finished change loses at most a pooled object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

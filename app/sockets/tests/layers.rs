@@ -1,5 +1,5 @@
-//! The layers of this crate, as `src/lib.rs` names them: no file imports from a layer above its
-//! own, and no files import each other in a circle.
+//! The layers of this crate, as `src/lib.rs` lists them: no file imports from a higher layer, and
+//! no files import each other in a cycle.
 #![cfg(not(loom))]
 
 use std::{
@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Lowest first.
+/// The layers, lowest first.
 const LAYERS: [&str; 6] = ["sys", "table", "service", "socket", "readiness", "calls"];
 
-/// Pairs of files that know each other: a type and the parts of it that have a file of their own.
+/// Pairs of modules that may import each other: a type, and parts of it in files of their own.
 const PARTS: [(&str, &str); 4] = [
     ("service", "service/"),
     ("socket", "socket/"),
@@ -23,7 +23,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// All files: the module's path (`socket/inner`) and its text without comments and tests.
+/// All files: the module's path (`socket/inner`), and its code without comments and tests.
 fn files() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     collect(&source(), &mut found);
@@ -57,8 +57,8 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == top)
 }
 
-/// The paths that start with `root` in the code, with what stands in braces, each whole:
-/// `crate::{a::b, c}` is `a::b` and `c`.
+/// The paths in the code that start with `root`, with braces expanded: `crate::{a::b, c}` yields
+/// `a::b` and `c`.
 fn paths(code: &str, root: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices(root) {
@@ -70,7 +70,8 @@ fn paths(code: &str, root: &str) -> BTreeSet<String> {
     found
 }
 
-/// Adds the paths at the start of `code` to `found`, each behind `prefix`. Returns what is left.
+/// Adds the paths at the start of `code` to `found`, each with `prefix`. Returns the rest of the
+/// code.
 fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a str {
     let code = code.trim_start();
     if let Some(mut rest) = code.strip_prefix('{') {
@@ -101,7 +102,7 @@ fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a 
     }
 }
 
-/// The file that a path leads to: the longest part of it that is one.
+/// The file that a path leads to: the longest prefix that is a file.
 fn file_of(path: &str, files: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {
@@ -153,7 +154,7 @@ fn no_layer_imports_from_one_above() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The paths are understood: each layer is used from above.
+    // The test has found imports: each layer is used by a higher one.
     let used = (0..LAYERS.len() - 1).all(|to| seen.iter().any(|(a, b)| a > b && *b == to));
     assert!(used, "{seen:?}");
 }
@@ -166,12 +167,12 @@ fn every_file_is_in_a_layer() {
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
+fn no_files_import_each_other_in_a_cycle() {
     let mut edges = imports(&files());
     for (module, targets) in &mut edges {
         targets.retain(|target| !is_part(module, target));
     }
-    // Takes away whoever imports nothing that is left.
+    // Remove files that import no remaining file, until only cycles are left.
     loop {
         let leaves: Vec<String> = edges
             .iter()
@@ -187,7 +188,7 @@ fn no_files_import_each_other_in_a_circle() {
 }
 
 #[test]
-fn paths_in_braces_are_whole() {
+fn paths_in_braces_are_expanded() {
     let code = "use crate::{\n    a::{b, c::D},\n    e,\n};\nfn f() { crate::g::h(1) }";
     let found = paths(code, "crate::");
     assert_eq!(Vec::from_iter(found), ["a/b", "a/c/D", "e", "g/h"]);

@@ -1,5 +1,5 @@
-//! Model checks of the decision on a wake-up. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-sockets --test loom`.
+//! Model checks of the wake-up protocol. Run with `RUSTFLAGS="--cfg loom" cargo test --release -p
+//! tidelane-sockets --test loom`.
 #![cfg(loom)]
 
 use loom::{
@@ -8,13 +8,13 @@ use loom::{
 };
 use sleepers::Sleepers;
 
-// The crate uses more of it than the models.
+// The crate uses more of the file than the models.
 #[allow(dead_code)]
 #[path = "../src/sys/sleepers.rs"]
 mod sleepers;
 
-/// An epoll instance: its ready list, the threads that sleep there, and its doorbell, which is
-/// edge-triggered and wakes one thread for each ring.
+/// An epoll instance: its ready list, the sleeping threads, and its edge-triggered doorbell, which
+/// wakes one thread for each ring.
 struct Instance {
     ready: Mutex<u32>,
     sleepers: Sleepers,
@@ -34,18 +34,19 @@ impl Instance {
         self.sleepers.wake(|| *self.edge.lock().unwrap() = true);
     }
 
-    /// Takes the doorbell's edge, as the kernel's `epoll_wait` does.
+    /// Consumes the doorbell's edge, as the kernel's `epoll_wait` does.
     fn takes_edge(&self) -> bool {
         std::mem::take(&mut *self.edge.lock().unwrap())
     }
 
-    /// News for a registration: what an event, `epoll_ctl` or a change by this process does.
+    /// Stores events and wakes, like an event of the service, `epoll_ctl` or a change by this
+    /// process.
     fn arm(&self, count: u32) {
         *self.ready.lock().unwrap() += count;
         self.wake();
     }
 
-    /// Takes one, as a wait with room for one event does, and wakes the next thread for the rest.
+    /// Takes one event, like a wait with room for one, and wakes the next thread for the rest.
     fn take_one(&self) -> bool {
         let mut ready = self.ready.lock().unwrap();
         let some = *ready > 0;
@@ -58,8 +59,7 @@ impl Instance {
         some
     }
 
-    /// A look at the kernel's events that does not sleep: an edge that it takes was another
-    /// thread's.
+    /// Polls the kernel's events without sleeping, and passes on an edge that it consumed.
     fn look(&self) {
         if self.takes_edge() {
             self.wake();
@@ -72,7 +72,7 @@ impl Instance {
         self.look();
     }
 
-    /// Prepares a sleep, as `epoll_wait` does. Returns true if it sleeps now.
+    /// Prepares a sleep, as `epoll_wait` does. Returns true if the thread sleeps now.
     fn falls_asleep(&self) -> bool {
         if self.take_one() {
             return false;
@@ -85,27 +85,27 @@ impl Instance {
         true
     }
 
-    /// Threads sleep; the rest of the world is at rest.
-    fn check_nobody_is_forgotten(&self, asleep: bool) {
-        let news = *self.ready.lock().unwrap() > 0;
-        assert!(!(asleep && news) || *self.edge.lock().unwrap());
+    /// Checks that a sleeping thread has no event, after all other threads have finished.
+    fn check_no_event_is_missed(&self, asleep: bool) {
+        let has_event = *self.ready.lock().unwrap() > 0;
+        assert!(!(asleep && has_event) || *self.edge.lock().unwrap());
     }
 }
 
 #[test]
-fn who_falls_asleep_while_a_socket_is_armed_is_woken() {
+fn a_thread_that_falls_asleep_while_a_socket_is_armed_wakes() {
     loom::model(|| {
         let instance = Instance::new();
         let theirs = instance.clone();
         let waker = thread::spawn(move || theirs.arm(1));
         let asleep = instance.falls_asleep();
         waker.join().unwrap();
-        instance.check_nobody_is_forgotten(asleep);
+        instance.check_no_event_is_missed(asleep);
     });
 }
 
 #[test]
-fn an_edge_that_a_look_takes_is_passed_on() {
+fn an_edge_that_a_poll_consumes_is_passed_on() {
     loom::model(|| {
         let instance = Instance::new();
         let (waker, looker) = (instance.clone(), instance.clone());
@@ -114,17 +114,17 @@ fn an_edge_that_a_look_takes_is_passed_on() {
         let asleep = instance.falls_asleep();
         waker.join().unwrap();
         looker.join().unwrap();
-        instance.check_nobody_is_forgotten(asleep);
+        instance.check_no_event_is_missed(asleep);
     });
 }
 
 #[test]
-fn what_one_thread_leaves_wakes_the_next() {
+fn events_that_a_thread_leaves_wake_the_next() {
     loom::model(|| {
         let instance = Instance::new();
         let (waker, other) = (instance.clone(), instance.clone());
         let waker = thread::spawn(move || waker.arm(2));
-        // Wakes up for the doorbell, if it rang, and takes one of the two.
+        // Wakes up for the doorbell, if it rang, and takes one of the two events.
         let other = thread::spawn(move || {
             if other.takes_edge() {
                 other.take_one();
@@ -135,12 +135,12 @@ fn what_one_thread_leaves_wakes_the_next() {
         let asleep = instance.falls_asleep();
         waker.join().unwrap();
         other.join().unwrap();
-        instance.check_nobody_is_forgotten(asleep);
+        instance.check_no_event_is_missed(asleep);
     });
 }
 
 #[test]
-fn a_thread_that_leaves_tells_of_the_others() {
+fn leaving_reports_other_sleepers() {
     loom::model(|| {
         let sleepers = Arc::new(Sleepers::new());
         let theirs = sleepers.clone();
@@ -151,7 +151,7 @@ fn a_thread_that_leaves_tells_of_the_others() {
         });
         let others_left = sleepers.leave();
         let ours_left = other.join().unwrap();
-        // The last one that leaves sees nobody.
+        // The last thread that leaves sees no other one.
         assert!(!(others_left && ours_left));
         sleepers.wake(|| panic!("nobody sleeps"));
     });

@@ -51,7 +51,7 @@ impl<P: PacketIo> Host<P> {
                     self.close_ended(now, id, slot);
                 }
             }
-            Some(SlotUse::Elsewhere(former)) => {
+            Some(SlotUse::Former(former)) => {
                 let former = *former;
                 let current = former.generation == view.generation;
                 if current && view.flags & program_flags::CLOSE != 0 {

@@ -128,7 +128,7 @@ impl Binding {
     /// Returns the binding of a new flow, without a program.
     pub fn new(path: Path, local_port: u16) -> Self {
         let service_flags = match path {
-            Path::Local => service_flags::MEMORY_WIRE,
+            Path::Local => service_flags::LOCAL_PATH,
             Path::Port { .. } | Path::Waiting { .. } | Path::Nowhere => 0,
         };
         Self {
@@ -272,7 +272,7 @@ pub enum SlotUse {
     /// The flow has ended, and the program has not closed the slot yet.
     Ended(Box<Binding>),
     /// A shared connection that another program has at present.
-    Elsewhere(FormerSlot),
+    Former(FormerSlot),
 }
 
 /// Returns the cause to publish; a binding without one ended in order.

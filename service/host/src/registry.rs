@@ -182,7 +182,7 @@ impl<P: PacketIo> Host<P> {
         let mut ended: Vec<u32> = Vec::new();
         for (slot, slot_use) in program.slots() {
             match slot_use {
-                SlotUse::Free | SlotUse::Elsewhere(_) => {}
+                SlotUse::Free | SlotUse::Former(_) => {}
                 SlotUse::Live(flow) => flows.push(*flow),
                 // Other holders may still want the unread data.
                 SlotUse::Ended(binding) if binding.closed_by_program => {}

@@ -222,7 +222,7 @@ impl<P: PacketIo> Host<P> {
                 binding.context = context;
                 self.announce_ended(id, slot, context);
             }
-            Some(SlotUse::Elsewhere(former)) => former.context = context,
+            Some(SlotUse::Former(former)) => former.context = context,
             _ => {}
         }
     }

@@ -188,7 +188,7 @@ impl<P: PacketIo> Host<P> {
                     _ => None,
                 };
             }
-            SlotUse::Free | SlotUse::Elsewhere(_) => return None,
+            SlotUse::Free | SlotUse::Former(_) => return None,
         };
         self.io.binding(flow)
     }
@@ -282,7 +282,7 @@ impl<P: PacketIo> Host<P> {
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
-        if let Some(SlotUse::Elsewhere(former)) = program.slot_use(slot) {
+        if let Some(SlotUse::Former(former)) = program.slot_use(slot) {
             let context = former.context;
             self.io.programs.release_slot(id, slot, context);
         }
@@ -328,14 +328,14 @@ impl<P: PacketIo> Host<P> {
             let Some(program) = self.io.programs.get_mut(id) else {
                 continue;
             };
-            let Some(SlotUse::Elsewhere(former)) = program.slot_use(slot) else {
+            let Some(SlotUse::Former(former)) = program.slot_use(slot) else {
                 continue;
             };
             let context = former.context;
             if std::mem::replace(&mut former.notified, true) {
                 continue;
             }
-            self.change_flags((id, slot), service_flags::NEWS, 0);
+            self.change_flags((id, slot), service_flags::EVENT_PENDING, 0);
             if let Some(context) = self.io.programs.contexts.for_event(id, context) {
                 // The program reads a full ring in any case.
                 let _ = context.push_data(data_event::READY, slot);

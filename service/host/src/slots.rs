@@ -113,7 +113,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     program.rx_read.store(0, Relaxed);
     program.flags.store(0, Relaxed);
     program.linger.store(0, Relaxed);
-    program.held.store(0, Relaxed);
+    program.busy.store(0, Relaxed);
     let service = slot.service();
     service.rx_buffer.store(0, Relaxed);
     service.tx_buffer_seen.store(0, Relaxed);
@@ -177,7 +177,7 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
 /// Returns true if the program is transferring data. Call it after [`add_flags`]: a program that is
 /// not transferring then sees the flags before its next transfer.
 pub fn is_held(slot: SlotView<'_>) -> bool {
-    slot.program().held.load(SeqCst) != 0
+    slot.program().busy.load(SeqCst) != 0
 }
 
 /// Ends the use of a slot, whose generation becomes even.

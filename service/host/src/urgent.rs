@@ -41,7 +41,7 @@ impl Binding {
     /// Returns the receive buffer's word for the slot.
     pub fn rx_word(&self) -> BufferWord {
         let marked = self.service_flags & service_flags::URGENT != 0;
-        let mark = if marked { buffer_word::MARKED } else { 0 };
+        let mark = if marked { buffer_word::URGENT } else { 0 };
         self.rx.map_or(0, StreamBuffer::to_word) | mark
     }
 
@@ -80,7 +80,7 @@ impl<P: PacketIo> HostIo<P> {
             return;
         };
         let pos = binding.urgent.pos();
-        binding.urgent.word = word_of(pos, urgent_state::THERE, byte);
+        binding.urgent.word = word_of(pos, urgent_state::ARRIVED, byte);
         self.show_urgent(flow);
     }
 

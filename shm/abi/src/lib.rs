@@ -177,7 +177,7 @@ pub struct Slot {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ServiceHalf {
-    /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::MARKED`],
+    /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::URGENT`],
     /// bytes from the position in `urgent` on are not read like ordinary data.
     pub rx_buffer: AtomicU64,
     /// Last value of the program's `tx_buffer` that the service uses. An older buffer is free.
@@ -206,7 +206,7 @@ pub struct ServiceHalf {
     /// position.
     pub urgent_before: AtomicU32,
     /// With URGENT: the last urgent byte, as `position << 32 | state << 8 | byte`. The state is one
-    /// of [`urgent_state`]; the byte is valid in state THERE. Stored before `rx_head`.
+    /// of [`urgent_state`]; the byte is valid in state ARRIVED. Stored before `rx_head`.
     pub urgent: AtomicU64,
 }
 
@@ -231,7 +231,7 @@ pub struct ProgramHalf {
     pub linger: AtomicU32,
     /// Not 0 while the program moves bytes of a SHARED connection, which must not be taken away
     /// then.
-    pub held: AtomicU32,
+    pub busy: AtomicU32,
     _pad: [u32; 6],
 }
 
@@ -244,7 +244,7 @@ pub mod buffer_word {
     pub const OFFSET_UNIT: u64 = 1024;
     /// Flag of a receive buffer that has, or will have, urgent data. The flag does not change the
     /// buffer.
-    pub const MARKED: u64 = 1 << 63;
+    pub const URGENT: u64 = 1 << 63;
 }
 
 /// A buffer as a word: see [`buffer_word`].
@@ -261,14 +261,14 @@ pub mod service_flags {
     /// The peer has acknowledged our FIN.
     pub const FIN_ACKED: u32 = 1 << 3;
     /// The connection stays within this service: the local path.
-    pub const MEMORY_WIRE: u32 = 1 << 4;
+    pub const LOCAL_PATH: u32 = 1 << 4;
     /// Other processes hold the connection too (fork).
     pub const SHARED: u32 = 1 << 5;
     /// With SHARED: another process has the connection at present, and nothing else in this slot is
     /// valid any more. TAKE brings the connection back.
-    pub const ELSEWHERE: u32 = 1 << 6;
-    /// With ELSEWHERE: the connection has changed since it moved, or the other process is gone.
-    pub const NEWS: u32 = 1 << 7;
+    pub const MIGRATED: u32 = 1 << 6;
+    /// With MIGRATED: the connection has changed since it moved, or the other process is gone.
+    pub const EVENT_PENDING: u32 = 1 << 7;
     /// A path error occurred that did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
     /// The program has not read beyond the urgent data: see `urgent`.
@@ -280,7 +280,7 @@ pub mod urgent_state {
     /// The peer has announced the byte, and the byte has not arrived.
     pub const ANNOUNCED: u8 = 1;
     /// The byte has arrived, possibly before all data that precedes it.
-    pub const THERE: u8 = 2;
+    pub const ARRIVED: u8 = 2;
 }
 
 /// Bits of [`ProgramHalf::flags`].

@@ -157,7 +157,7 @@ impl Rings {
         let Some(slot) = self.region.slot(connection.slot) else {
             return false;
         };
-        let word = slot.service().rx_buffer.load(Ordering::Acquire) & !buffer_word::MARKED;
+        let word = slot.service().rx_buffer.load(Ordering::Acquire) & !buffer_word::URGENT;
         let buffer = StreamBuffer::from_word(word, self.region.layout().rx_area());
         buffer.is_some_and(|buffer| buffer.read(&self.region, pos, into))
     }

@@ -1,4 +1,4 @@
-//! The receiving half: bytes lie in a buffer of the service.
+//! The receiving side, whose bytes are in a buffer of the service.
 
 use std::{
     io::IoSliceMut,
@@ -11,14 +11,14 @@ use tidelane_ring::StreamBuffer;
 use super::Stream;
 
 impl Stream {
-    /// Bytes that `read` would give now.
+    /// The number of bytes that `read` would return now.
     #[inline]
     pub fn readable(&mut self) -> usize {
         self.refresh_rx();
         self.rx_head.wrapping_sub(self.rx_read) as usize
     }
 
-    /// Moves received bytes to `into`; returns their number. 0 with `at_end`: end of file.
+    /// Moves received bytes to `into` and returns their number. 0 with `at_end` is the end of file.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         let count = self.peek(into);
@@ -46,17 +46,17 @@ impl Stream {
         self.copy_out(0, into)
     }
 
-    /// Consumes up to `count` received bytes unseen.
+    /// Consumes up to `count` received bytes without copying them. Returns their number.
     pub fn discard(&mut self, count: usize) -> usize {
         let count = count.min(self.readable());
         self.consume(count);
         count
     }
 
-    /// Copies readable bytes after the first `skip` of them.
+    /// Copies readable bytes after the first `skip` bytes.
     #[inline]
     pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
-        // The buffer that was loaded with `rx_head` serves until its successor is seen.
+        // The buffer that was loaded with `rx_head` stays valid until its successor is loaded.
         if (self.rx_head.wrapping_sub(self.rx_read) as usize) < skip as usize + into.len() {
             self.refresh_rx();
         }
@@ -72,6 +72,8 @@ impl Stream {
         count
     }
 
+    /// Advances the read position by `count` bytes. The change is due for submission after a
+    /// quarter of the receive window.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
         if count == 0 {
@@ -86,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Loads `rx_head`, then the buffer that it counts in.
+    /// Loads `rx_head`, then the buffer that it refers to.
     #[inline]
     pub(super) fn refresh_rx(&mut self) {
         let view = self.shared.view();
@@ -98,23 +100,23 @@ impl Stream {
         self.adopt_rx_head(head);
     }
 
-    /// Takes over how far bytes came.
+    /// Adopts the end of the received bytes, if it is a possible value.
     #[inline]
     pub(super) fn adopt_rx_head(&mut self, head: u32) {
         let readable = head.wrapping_sub(self.rx_read);
-        // Nonsense counts as nothing new: never more readable than the buffer holds, and never
-        // less than before.
+        // An impossible value is ignored: more readable bytes than the buffer holds, or fewer than
+        // before.
         let new = head.wrapping_sub(self.rx_head);
         if readable <= self.rx_buffer.map_or(0, StreamBuffer::len) && new <= readable {
             self.rx_head = head;
         }
     }
 
-    /// [`refresh_rx`](Self::refresh_rx) with another buffer than before, or with urgent data in it:
-    /// that is where reading ends for now.
+    /// [`refresh_rx`](Self::refresh_rx) with a new buffer, or with urgent data in it, at which
+    /// reading stops for now.
     #[cold]
     fn refresh_rx_marked(&mut self, head: u32, word: BufferWord) {
-        let plain = word & !buffer_word::MARKED;
+        let plain = word & !buffer_word::URGENT;
         if plain != self.rx_word {
             self.adopt_rx_buffer(plain);
         }
@@ -126,13 +128,14 @@ impl Stream {
         self.adopt_rx_head(end);
     }
 
+    /// Adopts a new receive buffer, if it can hold the unread bytes.
     #[cold]
     fn adopt_rx_buffer(&mut self, word: BufferWord) {
         let area = self.shared.region().layout().rx_area();
         let buffer = StreamBuffer::from_word(word, area);
         let unread = self.rx_head.wrapping_sub(self.rx_read);
         if buffer.map_or(0, StreamBuffer::len) < unread {
-            // It cannot hold what is known to be unread: nonsense.
+            // Impossible: the buffer cannot hold the bytes that are known to be unread.
             return;
         }
         self.rx_word = word;

@@ -1,4 +1,4 @@
-//! The sending half: bytes lie in an elastic buffer of the program.
+//! The sending side, whose bytes are in an elastic buffer of the program.
 
 use std::{
     io::IoSlice,
@@ -13,36 +13,37 @@ use tidelane_ring::StreamBuffer;
 
 use super::{SendLimits, Stream};
 
-/// Size of a send buffer that starts small: one page.
+/// Smallest send buffer: one page.
 const TX_LOG2_FIRST: u8 = 12;
-/// More bytes cannot be unacknowledged, whatever the service's limit: the largest buffer.
+/// Limit of unacknowledged bytes whatever the service's limit is: the size of the largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
-/// Below TCP_NOTSENT_LOWAT so many bytes are taken, however small it is.
-const UNSENT_MORE: u32 = 16 << 10;
+/// Number of bytes that are accepted while the unsent bytes are below TCP_NOTSENT_LOWAT, however
+/// small the option is.
+const UNSENT_SLACK: u32 = 16 << 10;
 
 /// Send buffers that were replaced and that the service may still read.
 #[derive(Debug, Default)]
 pub(super) struct Outgrown {
     pub(super) buffers: Vec<StreamBuffer>,
-    /// Stream position when the last of them was replaced: when all before it is acknowledged, the
-    /// service reads none of them.
+    /// Stream position when the last buffer was replaced. When all bytes before it are
+    /// acknowledged, the service reads none of the buffers.
     until: u32,
-    /// The service's echo of the present word also frees them. Not so if the same word was echoed
-    /// in an earlier life of that buffer.
+    /// True if the service's echo of the present word also frees the buffers. False if the service
+    /// echoed the same word during an earlier use of that buffer.
     echo: bool,
 }
 
 impl Stream {
-    /// Bytes that `write` would take now (if there is memory).
+    /// The number of bytes that `write` would take now, if memory is available.
     #[inline]
     pub fn writable(&mut self) -> usize {
         self.refresh_tx();
         self.room() as usize
     }
 
-    /// Takes bytes to send; returns how many. 0: the limit is reached, or no memory is left, or the
-    /// stream is shut for writing or closed.
+    /// Takes bytes to send and returns their number. Returns 0 at the limit, without memory, or if
+    /// the stream is closed or shut down for writing.
     #[inline]
     pub fn write(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
@@ -50,9 +51,9 @@ impl Stream {
         count
     }
 
-    /// `write` of up to `wanted` bytes that `fill` puts where they belong: into two runs of the
-    /// send buffer, in this order. It returns how many it put there. `None`, without a call of
-    /// `fill`, where `write` would take nothing.
+    /// Lets `fill` write up to `wanted` bytes into two parts of the send buffer, in this order.
+    /// `fill` returns the number of bytes. Returns `None` without calling `fill` if `write` would
+    /// take nothing.
     pub fn write_in_place<E>(
         &mut self,
         wanted: usize,
@@ -86,7 +87,7 @@ impl Stream {
         written
     }
 
-    /// Copies bytes to `tx_head` and after, as many as there is room for.
+    /// Copies as many bytes as fit to `tx_head` and after.
     #[inline]
     pub(super) fn copy_in(&mut self, from: &[u8]) -> usize {
         let count = self.prepare_tx(from.len());
@@ -112,14 +113,14 @@ impl Stream {
         }
     }
 
-    /// Makes room for up to `wanted` bytes; returns for how many there is room.
+    /// Makes room for up to `wanted` bytes. Returns the number of bytes that fit.
     #[inline]
     fn prepare_tx(&mut self, wanted: usize) -> usize {
         let unacked = self.tx_head.wrapping_sub(self.tx_acked) as usize;
-        let held = self.tx_buffer.map_or(0, |buffer| buffer.len() as usize);
+        let capacity = self.tx_buffer.map_or(0, |buffer| buffer.len() as usize);
         let shut = self.flags & (program_flags::SHUT_WRITE | program_flags::CLOSE) != 0;
-        // The common case loads nothing of the service's half.
-        if !shut && unacked + wanted <= held.min(self.tx_limit as usize) {
+        // The common case loads no value of the service.
+        if !shut && unacked + wanted <= capacity.min(self.tx_limit as usize) {
             return wanted;
         }
         if shut {
@@ -129,6 +130,7 @@ impl Stream {
         }
     }
 
+    /// The part of `prepare_tx` that loads the service's values and may replace the buffer.
     #[cold]
     fn prepare_tx_slow(&mut self, wanted: usize) -> usize {
         self.refresh_tx();
@@ -138,20 +140,20 @@ impl Stream {
         let count = (self.room() as usize).min(wanted);
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
         let needed = unacked + count as u32;
-        let held = self.tx_buffer.map_or(0, StreamBuffer::len);
-        if needed > held && count > 0 {
+        let capacity = self.tx_buffer.map_or(0, StreamBuffer::len);
+        if needed > capacity && count > 0 {
             self.grow(needed);
         }
-        let held = self.tx_buffer.map_or(0, StreamBuffer::len);
-        count.min(held.saturating_sub(unacked) as usize)
+        let capacity = self.tx_buffer.map_or(0, StreamBuffer::len);
+        count.min(capacity.saturating_sub(unacked) as usize)
     }
 
-    /// Replaces the send buffer by one for `needed` bytes, or by the largest that there is memory
-    /// for. Without any, it stays.
+    /// Replaces the send buffer by one for `needed` bytes, or by the largest one that memory
+    /// permits. Without memory, the buffer stays.
     fn grow(&mut self, needed: u32) {
-        let held = self.tx_buffer.map_or(0, |buffer| buffer.log2);
+        let capacity = self.tx_buffer.map_or(0, |buffer| buffer.log2);
         let wanted = (needed.next_power_of_two().ilog2() as u8).max(TX_LOG2_FIRST);
-        let least = (held + 1).max(TX_LOG2_FIRST);
+        let least = (capacity + 1).max(TX_LOG2_FIRST);
         let found = {
             let allocator = &mut self.session.buffers().allocator;
             (least..=wanted.max(least))
@@ -162,7 +164,7 @@ impl Stream {
         let region = self.shared.region();
         let half = self.shared.view();
         if let Some(old) = self.tx_buffer.replace(larger) {
-            // The lengths were chosen so, and both buffers came from our allocator.
+            // The sizes were chosen so that the bytes fit, and both buffers are from our allocator.
             let moved = old.relocate(region, larger, self.tx_acked, self.tx_head);
             debug_assert!(moved);
             self.outgrown.buffers.push(old);
@@ -181,12 +183,12 @@ impl Stream {
             .saturating_sub(self.tx_head.wrapping_sub(self.tx_acked))
     }
 
-    /// Loads how far the peer acknowledged, and frees what that frees.
+    /// Loads the peer's acknowledgments, and frees outgrown buffers.
     fn refresh_tx(&mut self) {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
-        // Nonsense (more than was written, or less than before) counts as no progress.
+        // An impossible value (beyond the bytes written, or less than before) is ignored.
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
@@ -196,13 +198,14 @@ impl Stream {
         }
     }
 
+    /// Frees the outgrown buffers that the service does not read any more.
     fn free_outgrown(&mut self) {
         let seen = self.shared.view().service().tx_buffer_seen.load(Acquire);
         let echoed = self.outgrown.echo
             && self
                 .tx_buffer
                 .is_some_and(|buffer| buffer.to_word() == seen);
-        // Of the bytes before `until`, at most all that are unacknowledged now are so.
+        // The bytes before `until` are acknowledged if the unacknowledged bytes all lie after it.
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
         let acked = self.tx_head.wrapping_sub(self.outgrown.until) >= unacked;
         if echoed || acked {
@@ -213,13 +216,13 @@ impl Stream {
         }
     }
 
-    /// Bytes written and not yet acknowledged by the peer (SIOCOUTQ).
+    /// The number of bytes written and not acknowledged by the peer (SIOCOUTQ).
     pub fn unacked(&mut self) -> u32 {
         self.refresh_tx();
         self.tx_head.wrapping_sub(self.tx_acked)
     }
 
-    /// The limit for `unacked` (SO_SNDBUF): the service's, or what the program set below it.
+    /// The limit of `unacked` (SO_SNDBUF): the service's, or a lower one of the program.
     pub fn tx_limit(&self) -> u32 {
         let limit = self.shared.view().service().tx_limit.load(Relaxed);
         match self.sending.unacked_max {
@@ -228,15 +231,15 @@ impl Stream {
         }
     }
 
-    /// Bounds what is written from now on.
+    /// Sets the limits of writes.
     pub fn limit_sending(&mut self, sending: SendLimits) {
         self.sending = sending;
-        // The next write looks at it.
+        // The next write computes the limit.
         self.tx_limit = 0;
     }
 
-    /// Bytes written and not sent, if the service was asked to report that; else all that are not
-    /// acknowledged.
+    /// The number of bytes written and not sent, if the service was asked to report them; otherwise
+    /// all unacknowledged bytes.
     pub fn unsent(&mut self) -> u32 {
         self.refresh_tx();
         self.unsent_now()
@@ -248,18 +251,18 @@ impl Stream {
             return unacked;
         }
         let sent = self.shared.view().service().tx_sent.load(Acquire);
-        // Nonsense counts as nothing sent.
+        // An impossible value counts as nothing sent.
         self.tx_head.wrapping_sub(sent).min(unacked)
     }
 
-    /// Whether a writer that waits for TCP_NOTSENT_LOWAT should go on: as in Linux, with half of it
-    /// left.
-    pub fn is_low(&mut self) -> bool {
+    /// Returns true if the unsent bytes are below half of TCP_NOTSENT_LOWAT, where Linux wakes a
+    /// waiting writer.
+    pub fn is_below_notsent_lowat(&mut self) -> bool {
         let limit = self.sending.unsent_max;
         limit == 0 || u64::from(self.unsent()) * 2 < u64::from(limit)
     }
 
-    /// Bytes that may be unacknowledged, if nothing happens until they are written.
+    /// The limit of unacknowledged bytes for the next write.
     fn unacked_max(&self) -> u32 {
         let limit = self.tx_limit().min(UNACKED_MAX);
         if self.sending.unsent_max == 0 {
@@ -270,12 +273,13 @@ impl Stream {
         if unsent >= self.sending.unsent_max {
             return limit.min(unacked);
         }
-        // Linux looks again for each packet that it fills, so it takes some more.
-        let room = (self.sending.unsent_max - unsent).max(UNSENT_MORE);
+        // Linux checks the limit again for each packet that it fills, so it accepts some more.
+        let room = (self.sending.unsent_max - unsent).max(UNSENT_SLACK);
         limit.min(unacked.saturating_add(room))
     }
 
-    /// Frees the send buffer if all bytes are acknowledged. True if the stream now holds none.
+    /// Frees the send buffer if all bytes are acknowledged. Returns true if the stream has no send
+    /// buffer now.
     pub fn trim(&mut self) -> bool {
         let Some(buffer) = self.tx_buffer else {
             return true;
@@ -284,7 +288,7 @@ impl Stream {
         if self.tx_head != self.tx_acked || !self.outgrown.buffers.is_empty() {
             return false;
         }
-        // All is acknowledged: the service has nothing to read from it.
+        // Everything is acknowledged, so the service reads nothing from the buffer.
         self.shared.view().program().tx_buffer.store(0, Release);
         self.tx_buffer = None;
         self.session.buffers().allocator.free(buffer);

@@ -1,10 +1,12 @@
-//! Urgent data: the mark at which reading stops, and the byte behind it.
+//! Urgent data: the urgent mark, at which reading stops, and the urgent byte behind it.
 //!
-//! As in Linux one byte is urgent, the last that the peer wrote so. While it is ahead, `read` gives
-//! what is before it. There it is the next byte; or, where it is not taken in line, `read` gives
-//! nothing until `pass_mark` leaves it out, and it can be had by itself as soon as it came. What is
-//! before a mark is read as if there were none: the service marks the buffer's word, and only then
-//! it is looked for.
+//! As in Linux one byte is urgent, the last one of the peer's urgent data. `read` returns the bytes
+//! before the mark. At the mark there are two cases. With SO_OOBINLINE, the urgent byte is the next
+//! byte. Without SO_OOBINLINE, `read` returns nothing until `pass_mark` skips the byte;
+//! `urgent_byte` returns the byte as soon as it has arrived.
+//!
+//! A stream without urgent data pays nothing for it: the service sets a flag in the word of the
+//! receive buffer, and only then the mark is loaded.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -12,62 +14,63 @@ use tidelane_abi::{SlotOptions, service_flags, urgent_state};
 
 use super::Stream;
 
-/// What a stream knows of urgent data.
+/// The urgent data of a stream.
 #[derive(Debug)]
 pub(super) struct Urgent {
-    /// The mark, as last loaded. It may be behind.
+    /// The mark as last loaded. It may be before the read position.
     mark: Option<Mark>,
-    /// The program takes the byte in line.
+    /// SO_OOBINLINE: the urgent byte is part of the stream.
     inline: bool,
-    /// The last mark of which the service was told that it is behind.
-    told: Option<u32>,
-    /// Bytes that were left out.
-    left_out: u32,
+    /// The last mark that was reported to the service as passed.
+    reported: Option<u32>,
+    /// Number of urgent bytes that were skipped.
+    skipped: u32,
     /// [`SlotOptions::tx_urgents`].
     written: u32,
 }
 
+/// An urgent mark: the position of an urgent byte, and the byte after it has arrived.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     pos: u32,
     byte: Option<u8>,
-    /// The program has read the byte by itself.
+    /// True after the program has read the byte with `take_urgent_byte`.
     taken: bool,
 }
 
-/// What there is of an urgent byte.
+/// The state of the urgent byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UrgentByte {
-    /// Nothing: none was announced, or all up to it was read, or it was taken.
+    /// No byte was announced, or it was taken, or the stream was read beyond it.
     None,
-    /// It has not come.
-    Awaited,
-    /// It.
-    There(u8),
+    /// The byte was announced and has not arrived.
+    Announced,
+    /// The byte has arrived.
+    Arrived(u8),
 }
 
 impl Urgent {
-    /// A new connection's.
+    /// The state of a new connection.
     pub(super) fn of(options: &SlotOptions) -> Self {
         Self {
             mark: None,
             inline: true,
-            told: None,
-            left_out: 0,
+            reported: None,
+            skipped: 0,
             written: options.tx_urgents.load(Relaxed),
         }
     }
 }
 
 impl Stream {
-    /// Whether the urgent byte is one of the stream (SO_OOBINLINE), as it is at first.
+    /// Sets SO_OOBINLINE, which is on for a new stream.
     pub fn set_urgent_inline(&mut self, inline: bool) {
         self.urgent.inline = inline;
-        // What was found to be readable ended before the mark, or went beyond it.
+        // The readable bytes were computed for the previous setting.
         self.rx_head = self.rx_read;
     }
 
-    /// Takes bytes to send as [`write`](Self::write) does, of which the last is urgent.
+    /// Like [`write`](Self::write), with the last byte urgent.
     pub fn write_urgent(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
         self.mark_written(count);
@@ -75,7 +78,8 @@ impl Stream {
         count
     }
 
-    /// The next `count` bytes that are announced are urgent: said before they are.
+    /// Announces that the next `count` bytes end with an urgent byte. Must be called before the
+    /// bytes are published.
     fn mark_written(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -88,7 +92,7 @@ impl Stream {
         self.note_options();
     }
 
-    /// The mark that is next or ahead.
+    /// The mark at or after the read position.
     fn mark(&mut self) -> Option<Mark> {
         if self.service_flags() & service_flags::URGENT == 0 && self.urgent.mark.is_none() {
             return None;
@@ -104,20 +108,21 @@ impl Stream {
         self.urgent.mark
     }
 
+    /// Loads the urgent mark from the slot.
     fn load_mark(&mut self) {
         let half = self.shared.view();
         let word = half.service().urgent.load(Acquire);
         let before = half.service().urgent_before.load(Relaxed);
         let (pos, state) = ((word >> 32) as u32, (word >> 8) as u8);
-        if state != urgent_state::ANNOUNCED && state != urgent_state::THERE {
+        if state != urgent_state::ANNOUNCED && state != urgent_state::ARRIVED {
             return;
         }
-        let byte = (state == urgent_state::THERE).then_some(word as u8);
+        let byte = (state == urgent_state::ARRIVED).then_some(word as u8);
         let known = self.urgent.mark.filter(|mark| mark.pos == pos);
         let taken = known.is_some_and(|mark| mark.taken);
         let is_ahead = (pos.wrapping_sub(self.rx_read) as i32) >= 0;
         if known.is_none() && !is_ahead {
-            return self.tell_passed(pos);
+            return self.report_passed(pos);
         }
         self.urgent.mark = Some(Mark { pos, byte, taken });
         if known.is_none() && before != pos && before == self.rx_read {
@@ -125,48 +130,48 @@ impl Stream {
         }
     }
 
-    /// All up to the mark at `pos` was read, and the service is to look for it no more.
-    fn tell_passed(&mut self, pos: u32) {
-        if self.urgent.told != Some(pos) {
-            self.urgent.told = Some(pos);
+    /// Tells the service that the stream was read beyond the mark at `pos`.
+    fn report_passed(&mut self, pos: u32) {
+        if self.urgent.reported != Some(pos) {
+            self.urgent.reported = Some(pos);
             self.note_options();
         }
     }
 
-    /// An urgent byte that was next is left out, although another one is the mark now (as in
-    /// Linux).
+    /// Skips an urgent byte at the read position after another byte became urgent, as in Linux.
     fn skip_old_mark(&mut self) {
-        let came = self.head_now() != self.rx_read;
+        let came = self.received_head() != self.rx_read;
         if came && !self.urgent.inline {
-            self.leave_out();
+            self.skip_urgent_byte();
         }
     }
 
-    fn leave_out(&mut self) {
+    fn skip_urgent_byte(&mut self) {
         self.rx_head = self.rx_read.wrapping_add(1);
         self.consume(1);
-        self.urgent.left_out = self.urgent.left_out.wrapping_add(1);
+        self.urgent.skipped = self.urgent.skipped.wrapping_add(1);
     }
 
-    /// Urgent bytes that were in the stream, and that no read gave.
+    /// The number of urgent bytes that were received and skipped.
     #[inline]
-    pub fn left_out(&self) -> u32 {
-        self.urgent.left_out
+    pub fn skipped(&self) -> u32 {
+        self.urgent.skipped
     }
 
-    /// `rx_head` as the service has it, whatever is urgent before it; ours if that is nonsense.
-    fn head_now(&mut self) -> u32 {
+    /// The service's `rx_head`, regardless of marks. An impossible value is replaced by the
+    /// stream's own.
+    fn received_head(&mut self) -> u32 {
         self.refresh_rx();
         let head = self.shared.view().service().rx_head.load(Acquire);
-        let held = self.rx_buffer.map_or(0, tidelane_ring::StreamBuffer::len);
-        if head.wrapping_sub(self.rx_read) <= held {
+        let capacity = self.rx_buffer.map_or(0, tidelane_ring::StreamBuffer::len);
+        if head.wrapping_sub(self.rx_read) <= capacity {
             head
         } else {
             self.rx_head
         }
     }
 
-    /// How far reading goes where bytes came up to `head`.
+    /// The position up to which bytes can be read, if bytes have arrived up to `head`.
     pub(super) fn before_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
         let Some(mark) = self.mark_now() else {
@@ -181,57 +186,58 @@ impl Stream {
         }
     }
 
-    /// Whether the urgent byte is next (SIOCATMARK).
+    /// Returns true if the urgent byte is the next byte (SIOCATMARK).
     pub fn at_mark(&mut self) -> bool {
         let at = self.rx_read;
         self.mark().is_some_and(|mark| mark.pos == at)
     }
 
-    /// Whether the urgent byte is there, was not taken, and nothing behind it was read (EPOLLPRI).
+    /// Returns true if the urgent byte has arrived and was not taken, and the stream was not read
+    /// beyond it (EPOLLPRI).
     pub fn has_urgent(&mut self) -> bool {
-        matches!(self.urgent_byte(), UrgentByte::There(_))
+        matches!(self.urgent_byte(), UrgentByte::Arrived(_))
     }
 
-    /// The urgent byte by itself.
+    /// The state of the urgent byte.
     pub fn urgent_byte(&mut self) -> UrgentByte {
         match self.mark().filter(|mark| !mark.taken) {
             None => UrgentByte::None,
-            Some(mark) => mark.byte.map_or(UrgentByte::Awaited, UrgentByte::There),
+            Some(mark) => mark.byte.map_or(UrgentByte::Announced, UrgentByte::Arrived),
         }
     }
 
-    /// The program has read the urgent byte by itself.
+    /// Records that the program has read the urgent byte out of band.
     pub fn take_urgent_byte(&mut self) {
         if let Some(mark) = &mut self.urgent.mark {
             mark.taken = true;
         }
     }
 
-    /// Leaves out an urgent byte that is next and there, and not in line: what follows can be read.
-    /// Whether it did.
+    /// Skips an urgent byte at the read position that has arrived and is not in line, so that the
+    /// bytes after it can be read. Returns true if a byte was skipped.
     pub fn pass_mark(&mut self) -> bool {
-        if self.urgent.inline || !self.at_mark() || self.head_now() == self.rx_read {
+        if self.urgent.inline || !self.at_mark() || self.received_head() == self.rx_read {
             return false;
         }
         let pos = self.rx_read;
         self.urgent.mark = None;
-        self.leave_out();
-        self.tell_passed(pos);
+        self.skip_urgent_byte();
+        self.report_passed(pos);
         true
     }
 
-    /// Bytes that came and were not read, whatever is urgent among them.
+    /// The number of received bytes that were not read, including urgent ones.
     #[inline]
     pub fn unread(&mut self) -> usize {
         let readable = self.readable();
         if self.urgent.mark.is_none() {
             return readable;
         }
-        self.head_now().wrapping_sub(self.rx_read) as usize
+        self.received_head().wrapping_sub(self.rx_read) as usize
     }
 
-    /// Bytes that came and were not read, up to an urgent one that is not in line: what FIONREAD
-    /// counts.
+    /// The number of received bytes that were not read, up to an urgent byte that is not in line
+    /// (FIONREAD).
     pub fn unread_to_mark(&mut self) -> usize {
         if self.urgent.inline {
             self.unread()
@@ -240,19 +246,19 @@ impl Stream {
         }
     }
 
-    /// Bytes that came, whatever is urgent among them, but not an urgent one that is next and will
-    /// be left out: what `poll` counts.
+    /// The number of received bytes for `poll`: all except an urgent byte at the read position that
+    /// will be skipped.
     pub fn pollable(&mut self) -> usize {
         let hidden = self.at_mark() && !self.urgent.inline;
         self.unread().saturating_sub(hidden.into())
     }
 
-    /// Copies what is readable behind an urgent byte that is next and would be left out.
+    /// Copies the bytes after an urgent byte at the read position that would be skipped.
     pub fn peek_past_mark(&mut self, into: &mut [u8]) -> usize {
         if self.urgent.inline || !self.at_mark() {
             return 0;
         }
-        let (head, cached) = (self.head_now(), self.rx_head);
+        let (head, cached) = (self.received_head(), self.rx_head);
         if head == self.rx_read {
             return 0;
         }

@@ -56,7 +56,7 @@ fn requests_reach_the_service_at_the_flush() {
 }
 
 #[test]
-fn events_are_reported_and_nonsense_is_not() {
+fn events_are_reported_and_invalid_ones_are_not() {
     let mut service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     let generation = service.begin(5, 1 << 16, 1 << 16);
@@ -205,7 +205,7 @@ fn a_sleeper_is_rung_and_does_not_sleep_over_events() {
 }
 
 #[test]
-fn a_corrupt_ring_is_the_end_of_the_service() {
+fn a_corrupt_ring_ends_the_service() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
@@ -222,7 +222,7 @@ fn a_corrupt_ring_is_the_end_of_the_service() {
 }
 
 #[test]
-fn a_consumer_that_overtakes_is_the_end_of_the_service() {
+fn a_consumer_that_overtakes_the_producer_ends_the_service() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
@@ -245,7 +245,7 @@ fn contexts_are_limited() {
 }
 
 #[test]
-fn routes_decide_who_carries() {
+fn routes_decide_which_connections_are_accelerated() {
     let service = FakeService::new();
     let program = service.program();
     assert!(!program.route_accelerated([1; 16]));

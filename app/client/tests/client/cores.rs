@@ -1,4 +1,5 @@
-//! A program beside a service of several cores: what is about a slot goes to the core that has it.
+//! A program with a service of several cores: requests about a slot go to the core that has the
+//! slot.
 
 use std::sync::{
     Arc,
@@ -30,6 +31,7 @@ impl Core {
     }
 }
 
+/// A program with one context, and the sides of the cores.
 struct Service {
     cores: Vec<Core>,
     region: Arc<ProgramRegion>,
@@ -71,7 +73,7 @@ fn service() -> Service {
 }
 
 #[test]
-fn each_core_is_told_what_is_about_its_slots_and_rung_only_for_that() {
+fn requests_about_a_slot_ring_only_its_core() {
     let mut service = service();
     for line in (0..CORES).map(|core| service.page.core(core).unwrap()) {
         line.needs_wakeup.store(1, Ordering::Relaxed);
@@ -110,9 +112,10 @@ fn each_core_is_told_what_is_about_its_slots_and_rung_only_for_that() {
 }
 
 #[test]
-fn a_slot_that_no_core_has_is_nobody_s() {
+fn slots_without_a_core_are_ignored() {
     let mut service = service();
-    // Three runs of 32 slots each; the layout has 96, another number may leave some over.
+    // The layout has 96 slots in three ranges of 32. With other numbers, some slots may be left
+    // over.
     service.context.assign(u32::MAX);
     service.context.flush();
     assert!(service.cores.iter_mut().all(|core| core.words().is_empty()));
@@ -155,7 +158,7 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
     }
 }
 
-/// A simulated run with several cores was another one in every process.
+/// Round robin that starts at the process id made simulated runs with several cores irreproducible.
 #[test]
 fn in_memory_connects_begin_with_the_same_core_in_every_process() {
     let mut service = service();
@@ -167,7 +170,7 @@ fn in_memory_connects_begin_with_the_same_core_in_every_process() {
 }
 
 #[test]
-fn events_of_all_cores_come_and_keep_a_context_awake() {
+fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
     let mut service = service();
     assert!(service.context.prepare_to_sleep());
     service.context.cancel_sleep();
@@ -183,7 +186,7 @@ fn events_of_all_cores_come_and_keep_a_context_awake() {
     };
     service.cores[1].control_events.push(accepted).unwrap();
     service.cores[1].control_events.publish();
-    // A slot of no program: nonsense, and ignored.
+    // A slot that does not exist: an impossible value, which is ignored.
     accepted.slot = 96;
     service.cores[0].control_events.push(accepted).unwrap();
     service.cores[0].control_events.publish();
@@ -208,7 +211,7 @@ fn events_of_all_cores_come_and_keep_a_context_awake() {
         ]
     );
     assert!(service.context.prepare_to_sleep());
-    // Each core looks at a word of its own.
+    // Each core checks a word of its own.
     for core in 0..CORES {
         let rings = service.region.layout().share(core, CORES).rings(0).unwrap();
         let head = service.region.context(rings).unwrap().head;

@@ -1,4 +1,4 @@
-//! A service's side of the boundary, driven step by step.
+//! A service's side of the shared memory, driven step by step.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use tidelane_ring::{
 /// The service's private state of a connection.
 pub struct Connection {
     pub generation: u32,
-    /// As last adopted: an ADVANCE may not have been looked at yet.
+    /// The send buffer as last adopted. The latest ADVANCE may not have been handled yet.
     tx: Option<StreamBuffer>,
     pub tx_head: u32,
     pub tx_acked: u32,
@@ -29,7 +29,7 @@ pub struct Connection {
     pub flags: u32,
 }
 
-/// One context's service.
+/// A service with a single context.
 pub struct FakeService {
     pub region: Arc<ProgramRegion>,
     pub page: Arc<ServicePageMap>,
@@ -70,7 +70,7 @@ impl FakeService {
         })
     }
 
-    /// Prepares a slot for a connection; returns its generation.
+    /// Prepares a slot for a connection and returns its generation.
     pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
         let view = self.region.slot(slot).unwrap();
         let half = view.service();
@@ -117,7 +117,7 @@ impl FakeService {
             .store(connection.flags, Ordering::Release);
     }
 
-    /// The data requests that are there.
+    /// Takes all pending data requests.
     pub fn requests(&mut self) -> Vec<DataWord> {
         let mut words = Vec::new();
         while let Some(word) = self.data_requests.pop().unwrap() {
@@ -127,7 +127,7 @@ impl FakeService {
         words
     }
 
-    /// Looks at the slots whose ADVANCE is there. Returns them.
+    /// Handles the pending ADVANCE requests and returns their slots.
     pub fn advance(&mut self) -> Vec<u32> {
         let words = self.requests();
         let advanced = words
@@ -169,7 +169,7 @@ impl FakeService {
         }
     }
 
-    /// All bytes that are written and not acknowledged, from the buffer that this side knows.
+    /// All bytes written and not acknowledged, read from the buffer that the service knows.
     pub fn unacked(&self, slot: u32) -> Vec<u8> {
         let connection = &self.connections[&slot];
         let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
@@ -181,7 +181,7 @@ impl FakeService {
         bytes
     }
 
-    /// The peer acknowledges up to `count` bytes more.
+    /// Acknowledges up to `count` more bytes.
     pub fn acknowledge(&mut self, slot: u32, count: u32) {
         let connection = self.connections.get_mut(&slot).unwrap();
         let unacked = connection.tx_head.wrapping_sub(connection.tx_acked);
@@ -192,7 +192,7 @@ impl FakeService {
             .store(connection.tx_acked, Ordering::Release);
     }
 
-    /// Bytes arrive. False if there is no memory.
+    /// Receives bytes. Returns false without memory.
     pub fn receive(&mut self, slot: u32, bytes: &[u8]) -> bool {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -223,7 +223,7 @@ impl FakeService {
         true
     }
 
-    /// Takes the receive buffers of an idle connection away.
+    /// Frees the receive buffers of an idle connection.
     pub fn idle(&mut self, slot: u32) {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -235,7 +235,7 @@ impl FakeService {
                 .into_iter()
                 .chain(connection.rx_old.drain(..))
             {
-                // Whoever still read from it would find these.
+                // A stream that still reads the buffer would find these bytes.
                 assert!(buffer.write(&self.region, 0, &vec![0xdd; buffer.len() as usize]));
                 assert!(self.rx_area.free(buffer));
             }
@@ -248,7 +248,7 @@ impl FakeService {
             .unwrap();
     }
 
-    /// The last event of a connection.
+    /// Sends the last event of a connection.
     pub fn release(&mut self, slot: u32) {
         self.connections.remove(&slot);
         let half = self.region.slot(slot).unwrap();
@@ -258,7 +258,7 @@ impl FakeService {
             .unwrap();
     }
 
-    /// Publishes events. Whether the program's doorbell must be rung.
+    /// Publishes events. Returns true if the program's doorbell has to be rung.
     pub fn publish(&mut self) -> bool {
         self.control_events.publish();
         self.data_events.publish();

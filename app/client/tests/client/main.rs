@@ -1,4 +1,4 @@
-//! The client against a service made for the test: over memory, and over the registration socket.
+//! Tests of the client with a fake service: over memory, and over the registration socket.
 
 mod contexts;
 mod cores;

@@ -21,7 +21,7 @@ use tidelane_ring::{
     words::DataWord,
 };
 
-/// A socket path that nobody else uses; removed when dropped.
+/// A unique socket path, which is removed when dropped.
 struct SocketPath(PathBuf);
 
 impl SocketPath {
@@ -68,14 +68,15 @@ fn answer(socket: &OwnedFd, message: &Message) {
     send_message(socket.as_fd(), message, &[]).unwrap();
 }
 
+/// The fake service's side of a registered program.
 struct Registered {
     socket: OwnedFd,
     region: Arc<ProgramRegion>,
     page: ServicePageMap,
-    bell: Doorbell,
+    doorbell: Doorbell,
 }
 
-/// Answers REGISTER as a service does.
+/// Answers REGISTER as the service does.
 fn register(socket: OwnedFd) -> Registered {
     let (request, _) = receive(&socket);
     assert_eq!(request.kind, message::REGISTER);
@@ -83,17 +84,17 @@ fn register(socket: OwnedFd) -> Registered {
     let layout = Layout::new(16, 1 << 20, 1 << 20).unwrap();
     let (region, memories) = ProgramRegion::create("test", &layout).unwrap();
     let (page, page_fd) = ServicePageMap::create(1).unwrap();
-    let bell = Doorbell::new().unwrap();
+    let doorbell = Doorbell::new().unwrap();
     let mut registered = new_message(message::REGISTERED);
     registered.region_len = layout.region_len();
     let [control_fd, rx_fd, tx_fd] = memories.descriptors();
-    let descriptors = [control_fd, rx_fd, tx_fd, page_fd.as_fd(), bell.fd()];
+    let descriptors = [control_fd, rx_fd, tx_fd, page_fd.as_fd(), doorbell.fd()];
     send_message(socket.as_fd(), &registered, &descriptors).unwrap();
     Registered {
         socket,
         region: Arc::new(region),
         page,
-        bell,
+        doorbell,
     }
 }
 
@@ -103,11 +104,11 @@ fn readable(fd: impl AsFd, timeout: Duration) -> bool {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_told_as_such() {
+fn an_absent_service_is_reported_as_not_running() {
     let path = SocketPath::new("absent");
     let error = Program::register(&path.0, "testing").unwrap_err();
     assert!(matches!(error, RegisterError::NotRunning), "{error}");
-    // A socket file that nobody listens on: the service was killed.
+    // A socket file on which no process listens, as after the service was killed.
     let kind = SocketType::SEQPACKET;
     let dead = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     bind(&dead, &SocketAddrUnix::new(&path.0).unwrap()).unwrap();
@@ -119,7 +120,7 @@ fn a_service_that_is_not_there_is_told_as_such() {
 }
 
 #[test]
-fn refusals_and_versions_are_told() {
+fn refusals_and_version_mismatches_are_reported() {
     let path = SocketPath::new("refused");
     let service = serve(&path, |socket| {
         receive(&socket);
@@ -158,13 +159,13 @@ fn refusals_and_versions_are_told() {
     service.join().unwrap();
 }
 
-/// The service's part of the session, up to where the program is alone.
+/// Serves a session up to the point at which the program is alone.
 fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     let service = register(socket);
     let (request, descriptors) = receive(&service.socket);
     assert_eq!((request.kind, request.context), (message::CONTEXT, 0));
-    let [bell] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
-    let bell = Doorbell::from_untrusted(bell).unwrap();
+    let [doorbell] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
+    let doorbell = Doorbell::from_untrusted(doorbell).unwrap();
     answer(&service.socket, &request);
 
     let (mut request, descriptors) = receive(&service.socket);
@@ -187,7 +188,7 @@ fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     let (request, _) = receive(&service.socket);
     assert_eq!((request.kind, request.listener), (message::UNLISTEN, 9));
     answer(&service.socket, &request);
-    (service, bell)
+    (service, doorbell)
 }
 
 #[test]
@@ -209,9 +210,9 @@ fn a_session_from_registration_to_the_service_s_death() {
     assert_eq!(program.reserve(file.fd(), None).unwrap(), 4711);
     program.note(5, 2);
     program.unlisten(ListenerHandle(9));
-    let (service, bell) = service.join().unwrap();
+    let (service, doorbell) = service.join().unwrap();
 
-    // The program sleeps; an event rings it.
+    // The program sleeps, and an event rings its doorbell.
     let mut events = DataEventProducer::new(service.region.clone(), 0).unwrap();
     let _control = ControlEventProducer::new(service.region.clone(), 0).unwrap();
     assert!(context.prepare_to_sleep());
@@ -222,7 +223,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     assert!(sleep::should_ring(
         &service.region.context(0).unwrap().head.needs_wakeup
     ));
-    assert!(bell.ring());
+    assert!(doorbell.ring());
     assert!(readable(
         context.doorbell_fd().unwrap(),
         Duration::from_secs(5)
@@ -234,12 +235,12 @@ fn a_session_from_registration_to_the_service_s_death() {
     context.poll(&mut |event| got.push(event));
     assert_eq!(got, [ClientEvent::Ready { slot: 3 }]);
 
-    // The service sleeps; a request rings it.
+    // The service sleeps, and a request rings its doorbell.
     let needs_wakeup = &service.page.core(0).unwrap().needs_wakeup;
     sleep::prepare_to_sleep(needs_wakeup);
     context.assign(3);
     context.flush();
-    assert!(readable(service.bell.fd(), Duration::from_secs(5)));
+    assert!(readable(service.doorbell.fd(), Duration::from_secs(5)));
 
     // The service dies.
     assert!(program.is_service_alive());
@@ -270,8 +271,10 @@ fn own_descriptors_stay_out_of_the_program_s_way() {
     let context = program.new_context().unwrap();
     let numbers: Vec<i32> = program.descriptors().collect();
     assert_eq!(numbers.len(), 2);
-    let bell = context.doorbell_fd().unwrap();
-    assert!(numbers.iter().all(|&fd| fd >= 768) && std::os::fd::AsRawFd::as_raw_fd(&bell) >= 768);
+    let doorbell = context.doorbell_fd().unwrap();
+    assert!(
+        numbers.iter().all(|&fd| fd >= 768) && std::os::fd::AsRawFd::as_raw_fd(&doorbell) >= 768
+    );
     service.join().unwrap();
 }
 

@@ -11,6 +11,7 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 5;
 
+/// A stream of a program, and the fake service that carries it.
 struct Setup {
     service: FakeService,
     program: Program,
@@ -33,7 +34,7 @@ fn setup(tx_limit: u32) -> Setup {
 }
 
 impl Setup {
-    /// The service looks at what the stream has to tell.
+    /// Submits the stream and lets the service handle the change.
     fn exchange(&mut self) {
         self.context.submit(&mut self.stream);
         self.context.flush();
@@ -41,7 +42,7 @@ impl Setup {
     }
 }
 
-/// The byte at a position of a stream, with a period that is no power of two.
+/// The byte at a position of a stream. The period is not a power of two.
 fn byte(stream: u32, pos: u32) -> u8 {
     (pos.wrapping_mul(2_654_435_761) >> 13) as u8 ^ stream as u8
 }
@@ -84,7 +85,7 @@ fn written_bytes_reach_the_service_and_an_idle_stream_holds_no_buffer() {
 #[test]
 fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
     let mut s = setup(1 << 20);
-    // The stream stands in the middle of its buffer, so that its bytes wrap.
+    // The stream position is in the middle of the buffer, so that the bytes wrap around.
     assert_eq!(s.stream.write(&bytes(1, 0, 3000)), 3000);
     s.exchange();
     s.service.acknowledge(SLOT, 3000);
@@ -92,7 +93,7 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
     assert_eq!(s.program.send_buffer_bytes(), 4096);
     s.exchange();
     assert_eq!(s.service.unacked(SLOT), bytes(1, 3000, 4000));
-    // Two steps of growth, of which the service has seen neither.
+    // The buffer grows twice, and the service has seen neither change.
     assert_eq!(s.stream.write(&bytes(1, 7000, 1000)), 1000);
     assert_eq!(s.stream.write(&bytes(1, 8000, 9000)), 9000);
     assert_eq!(s.program.send_buffer_bytes(), 4096 + 8192 + 16384);
@@ -112,14 +113,14 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
 }
 
 #[test]
-fn an_echo_of_an_earlier_life_of_the_buffer_frees_nothing() {
+fn an_echo_of_an_earlier_use_of_the_buffer_frees_nothing() {
     let mut s = setup(1 << 20);
     // The service has seen an 8 KiB buffer, which then becomes free ...
     assert_eq!(s.stream.write(&bytes(1, 0, 8000)), 8000);
     s.exchange();
     s.service.acknowledge(SLOT, 8000);
     assert!(s.stream.trim());
-    // ... and comes back as the successor of a small one that the service begins to use.
+    // ... and is reused as the successor of a small buffer that the service begins to use.
     assert_eq!(s.stream.write(&bytes(1, 8000, 100)), 100);
     let word = s
         .service
@@ -232,7 +233,7 @@ fn reads_are_announced_when_a_quarter_of_the_window_was_read() {
     s.exchange();
     assert_eq!(s.stream.discard(quarter - 1), quarter - 1);
     assert!(!s.stream.submit_due());
-    // A write tells the reads too.
+    // A write announces the read position, too.
     assert_eq!(s.stream.write(b"x"), 1);
     s.exchange();
     assert_eq!(s.stream.discard(1), 1);
@@ -259,7 +260,7 @@ fn the_end_of_the_stream_is_after_its_last_byte() {
 }
 
 #[test]
-fn flags_are_told_when_they_change() {
+fn changed_flags_are_submitted() {
     let mut s = setup(10_000);
     let half = s.service.region.clone();
     let shared = || {
@@ -285,10 +286,10 @@ fn flags_are_told_when_they_change() {
     assert!(!s.stream.fin_acked());
     s.service.set_flags(
         SLOT,
-        service_flags::FIN_ACKED | service_flags::MEMORY_WIRE,
+        service_flags::FIN_ACKED | service_flags::LOCAL_PATH,
         0,
     );
-    assert!(s.stream.fin_acked() && s.stream.memory_wire());
+    assert!(s.stream.fin_acked() && s.stream.local_path());
 }
 
 #[test]
@@ -324,7 +325,7 @@ fn a_dropped_stream_is_aborted_and_a_lost_release_leaks_nothing() {
     let half = half.slot(SLOT).unwrap();
     let abort = program_flags::CLOSE | program_flags::ABORT;
     assert_eq!(half.program().flags.load(Ordering::Relaxed), abort);
-    // The slot comes back without the event.
+    // The slot is reused without a release event.
     let generation = s.service.begin(SLOT, 1 << 16, 1 << 16);
     let mut stream = s.program.stream(SLOT, generation, 0).unwrap();
     assert_eq!(stream.write(&[2; 100]), 100);
@@ -346,7 +347,7 @@ fn without_a_service_streams_are_closed() {
 
 proptest! {
     #[test]
-    fn nonsense_in_the_service_s_half_does_no_harm(
+    fn impossible_values_of_the_service_do_no_harm(
         values in prop::collection::vec((any::<u64>(), 0..10usize), 1..60),
     ) {
         let mut s = setup(10_000);
@@ -392,13 +393,13 @@ proptest! {
     }
 }
 
-/// Two streams of one program, whose buffers come from the same area.
+/// Two streams of one program, whose buffers are in the same area.
 struct World {
     service: FakeService,
     program: Program,
     context: Context,
     streams: Vec<Stream>,
-    /// Positions, by stream: written, received, read.
+    /// Positions in each stream: written, received, read.
     written: [u32; 2],
     received: [u32; 2],
     read: [u32; 2],
@@ -483,7 +484,7 @@ impl World {
         Ok(())
     }
 
-    /// What the service could send now is what was written.
+    /// Checks that the service could send exactly the bytes that were written.
     fn check(&self, n: usize) -> Result<(), TestCaseError> {
         let unacked = self.service.unacked(n as u32);
         let acked = self.service.connections[&(n as u32)].tx_acked;

@@ -10,23 +10,24 @@ use rustix::net::sockopt;
 use tidelane_abi::{SlotNames, close_cause, program_flags, service_flags};
 use tidelane_ring::{BufferAllocator, ProgramRegion, StreamBuffer};
 
-/// Receive buffer of each connection.
+/// Size of the receive buffers, as a power of two.
 const RX_LOG2: u8 = 16;
-/// Bytes that a program may have unacknowledged.
+/// Most unacknowledged bytes of a program's connection.
 const TX_LIMIT: u32 = 1 << 18;
-/// Bytes that are moved at once.
+/// Most bytes that are moved at once.
 const CHUNK: usize = 16 << 10;
 
+/// A connection that the relay carries over a kernel socket.
 pub struct Connection {
     pub slot: u32,
     pub generation: u32,
-    /// Where its events go to.
+    /// The context for its events.
     pub context: u32,
-    /// None after it was closed here.
+    /// `None` after the relay closed the socket.
     pub socket: Option<TcpStream>,
     rx: StreamBuffer,
     rx_head: u32,
-    /// The program's half, as of its last ADVANCE.
+    /// The program's read position at its last ADVANCE.
     rx_read: u32,
     tx_head: u32,
     tx: Option<StreamBuffer>,
@@ -36,14 +37,14 @@ pub struct Connection {
     shut: bool,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Default)]
 pub struct Progress {
-    /// The program has something to see.
+    /// The program has an event.
     pub ready: bool,
     /// The slot can be released.
     pub over: bool,
-    /// Anything at all.
+    /// Bytes were moved, or the state has changed.
     pub moved: bool,
 }
 
@@ -55,7 +56,8 @@ fn mapped(address: SocketAddr) -> [u8; 16] {
 }
 
 impl Connection {
-    /// Takes a slot for an established connection. `local_port` as the program knows it.
+    /// Prepares a slot for an established connection. `local_port` is the port that the program
+    /// knows.
     pub fn begin(
         region: &ProgramRegion,
         buffers: &mut BufferAllocator,
@@ -107,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// The program announced a change. Only now is its half looked at.
+    /// Handles an ADVANCE: adopts the program's half of the slot.
     pub fn advance(&mut self, region: &ProgramRegion) {
         let view = region.slot(self.slot).unwrap();
         let half = view.program();
@@ -132,7 +134,7 @@ impl Connection {
         half.flags.store(self.service, Release);
     }
 
-    /// Moves bytes in both directions as far as they go.
+    /// Moves bytes in both directions as far as possible.
     pub fn step(&mut self, region: &ProgramRegion) -> Progress {
         let mut progress = Progress::default();
         self.send(region, &mut progress);
@@ -230,14 +232,14 @@ impl Connection {
         }
     }
 
-    /// The program ended without closing it: it is reset.
-    pub fn orphan(&mut self) {
+    /// Resets a connection that the program left open when it ended.
+    pub fn reset_orphan(&mut self) {
         if self.flags & program_flags::CLOSE == 0 {
             self.flags |= program_flags::CLOSE | program_flags::ABORT;
         }
     }
 
-    /// The slot is free.
+    /// Frees the slot.
     pub fn release(self, region: &ProgramRegion, buffers: &mut BufferAllocator) {
         let view = region.slot(self.slot).unwrap();
         view.service().rx_buffer.store(0, Relaxed);

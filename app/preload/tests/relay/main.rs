@@ -1,6 +1,6 @@
-//! The library against a service made for the test, without privileges and without Tidelane's TCP:
-//! a relay that carries each connection over a kernel socket of its own. The C programs of
-//! `tests/posix` must see the same as on the kernel alone.
+//! Tests of the library with a fake service, without privileges and without Tidelane's TCP: a relay
+//! that carries each connection over a kernel socket of its own. The C programs of `tests/posix`
+//! must give the same results as on the kernel alone.
 //!
 //! POSIX_CASES="a b" runs only those cases.
 
@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One case on one stack takes no longer.
+/// Longest duration of one case on one stack.
 const CASE_MAX: Duration = Duration::from_secs(90);
 
-/// Files of this run, removed at the end.
+/// The files of this run, which are removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -37,6 +37,7 @@ impl Drop for Scratch {
     }
 }
 
+/// A child process that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -63,7 +64,7 @@ fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     assert!(status.success());
 }
 
-/// The library. Cargo builds it for no test by itself: nothing links it.
+/// Builds the library. Cargo does not build it for tests, because nothing links it.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -83,7 +84,7 @@ fn library() -> PathBuf {
     profile.join("libtidelane.so")
 }
 
-/// A peer for one case: what a case leaves behind there goes with it.
+/// Starts a peer for a single case, so that cases do not affect each other.
 fn peer(programs: &Scratch) -> Killed {
     let socket = programs.path("peer.sock");
     let _ = std::fs::remove_file(&socket);
@@ -115,7 +116,7 @@ fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String
     text(&finish(child))
 }
 
-/// Waits for the end; kills it after a while.
+/// Waits for the end of the child, and kills it after a while.
 fn finish(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -133,15 +134,15 @@ fn text(output: &Output) -> String {
     format!("{out}{err}{}", output.status)
 }
 
-/// Families of cases that only a service passes: the relay moves no connection to a child of
-/// `fork`, carries no urgent data, and knows no groups of listeners at one port.
-const FAMILIES_OF_A_SERVICE: [&str; 3] = ["fork_", "urgent_", "group_"];
+/// Families of cases that need the real service: the relay does not migrate connections to forked
+/// children, carries no urgent data, and has no SO_REUSEPORT groups.
+const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
-/// Further cases that only a service passes. The relay has no TCP: it cannot report TCP's counters,
-/// pace, or send payload with SYN. Its windows follow no option, and it accepts a connection before
-/// its data.
-const OF_A_SERVICE: [&str; 12] = [
-    // They fork.
+/// More cases that need the real service. The relay has no TCP: it cannot report TCP's counters,
+/// pace, or send payload in the SYN. Its windows ignore the options, and it accepts a connection
+/// before its data arrives.
+const SERVICE_ONLY: [&str; 12] = [
+    // These cases fork.
     "handler_forks",
     "streams",
     "fast_open_deferred",
@@ -167,11 +168,11 @@ fn cases(programs: &Scratch) -> Vec<String> {
     String::from_utf8_lossy(&list.stdout)
         .lines()
         .filter(|case| {
-            FAMILIES_OF_A_SERVICE
+            SERVICE_ONLY_FAMILIES
                 .iter()
                 .all(|family| !case.starts_with(family))
         })
-        .filter(|case| !OF_A_SERVICE.contains(case))
+        .filter(|case| !SERVICE_ONLY.contains(case))
         .map(str::to_owned)
         .collect()
 }
@@ -207,7 +208,7 @@ fn programs_see_the_same_as_on_the_kernel() {
     );
 }
 
-/// From the first line that differs, a few lines of both.
+/// A few lines of both texts, from the first line that differs.
 fn difference(expected: &str, seen: &str) -> String {
     const SHOWN: usize = 5;
     let same = expected
@@ -226,7 +227,7 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Not a test: a service at the path in TIDELANE_RELAY, for trying programs by hand.
+/// Not a test: runs the relay at the path in TIDELANE_RELAY, to try programs by hand.
 #[test]
 #[ignore = "serves until it is killed"]
 fn serve() {

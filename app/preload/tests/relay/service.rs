@@ -1,4 +1,4 @@
-//! The relay as a service: registration, contexts, listeners, connects.
+//! The service of the relay: registration, contexts, listeners and connects.
 
 use std::{
     collections::HashMap,
@@ -32,26 +32,27 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// The relay listens at the program's port plus this.
+/// The relay listens at the program's port plus this number.
 pub const PORT_SHIFT: i32 = -20_000;
 const SLOTS: u32 = 256;
 
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
-/// By inode of the program's socket: a listener that forked programs share.
-static LISTENERS: Mutex<Vec<(u64, Arc<Shared>)>> = Mutex::new(Vec::new());
+/// Listeners that forked programs share, by the inode of the program's socket.
+static LISTENERS: Mutex<Vec<(u64, Arc<SharedListener>)>> = Mutex::new(Vec::new());
 
-struct Shared {
+/// The relay's kernel listener for a listener of the program.
+struct SharedListener {
     listener: TcpListener,
-    /// As the program knows it.
+    /// The port that the program knows.
     port: u16,
 }
 
-/// Connections that were carried so far.
+/// The number of connections that were carried so far.
 pub fn connections() -> u32 {
     CONNECTIONS.load(Ordering::Relaxed)
 }
 
-/// Serves every program that comes.
+/// Serves every program that registers.
 pub fn start(path: &Path) {
     let kind = SocketType::SEQPACKET;
     let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -64,6 +65,7 @@ pub fn start(path: &Path) {
     });
 }
 
+/// The relay's side of a context.
 struct Context {
     bell: Doorbell,
     data_requests: DataRequestConsumer,
@@ -72,6 +74,7 @@ struct Context {
     control_events: ControlEventProducer,
 }
 
+/// The session of a registered program.
 struct Session {
     control: OwnedFd,
     region: Arc<ProgramRegion>,
@@ -80,8 +83,8 @@ struct Session {
     buffers: BufferAllocator,
     contexts: HashMap<u32, Context>,
     connections: HashMap<u32, Connection>,
-    listeners: Vec<Option<Arc<Shared>>>,
-    /// Context, listener, cookie.
+    listeners: Vec<Option<Arc<SharedListener>>>,
+    /// Context, listener and cookie of each join.
     joined: Vec<(u32, u32, u64)>,
     free: Vec<u32>,
 }
@@ -138,15 +141,18 @@ impl Session {
             }
             sleep::cancel_sleep(&self.page.core(0).unwrap().needs_wakeup);
             if !self.messages() {
-                return self.wind_up();
+                return self.shut_down();
             }
         }
     }
 
-    /// The program is gone. What it had closed is finished, the rest is reset.
-    fn wind_up(mut self) {
+    /// Ends the connections of a program that is gone: finishes those that it had closed, and
+    /// resets the others.
+    fn shut_down(mut self) {
         self.requests();
-        self.connections.values_mut().for_each(Connection::orphan);
+        self.connections
+            .values_mut()
+            .for_each(Connection::reset_orphan);
         while !self.connections.is_empty() {
             if !self.step() {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -172,7 +178,7 @@ impl Session {
                 ));
             }
         }
-        // What is not waited for (room in kernel sockets) is looked at this often.
+        // Interval at which room in kernel sockets is checked, because it has no event.
         let often = Timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
@@ -181,7 +187,7 @@ impl Session {
         self.bell.drain();
     }
 
-    /// False: the program is gone.
+    /// Handles the messages. Returns false if the program is gone.
     fn messages(&mut self) -> bool {
         loop {
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
@@ -323,7 +329,7 @@ impl Session {
         self.ready(context, slot, data_event::READY);
     }
 
-    /// Takes a slot and announces it by `event`.
+    /// Prepares a slot and announces it with `event`.
     fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
         let slot = self.free.pop().unwrap();
         let connection =
@@ -410,7 +416,7 @@ fn port_of(socket: &OwnedFd) -> u16 {
     rustix::net::SocketAddrV4::try_from(name).unwrap().port()
 }
 
-fn shared_listener(socket: &OwnedFd) -> Arc<Shared> {
+fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
     let mut listeners = LISTENERS.lock().unwrap();
     listeners.retain(|(_, shared)| Arc::strong_count(shared) > 1);
@@ -421,7 +427,7 @@ fn shared_listener(socket: &OwnedFd) -> Arc<Shared> {
     let own_port = (i32::from(port) + PORT_SHIFT) as u16;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, own_port)).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let shared = Arc::new(Shared { listener, port });
+    let shared = Arc::new(SharedListener { listener, port });
     listeners.push((inode, shared.clone()));
     shared
 }

@@ -1,15 +1,15 @@
-//! Buffers for bytes between a connection and a file or pipe.
+//! Bounce buffers for payload between a connection and a file or pipe.
 
 use crate::sys::Lock;
 
-/// Bytes that go through the bounce buffer at once.
+/// Length of a bounce buffer in bytes.
 const BOUNCE_LEN: usize = 64 << 10;
-/// Bounce buffers that are kept for later.
+/// Most bounce buffers that are kept for reuse.
 const BOUNCE_KEPT_MAX: usize = 16;
 
 static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
 
-/// A bounce buffer; it goes back at its end.
+/// A bounce buffer, which is returned to the pool when dropped.
 pub(super) struct Bounce(pub(super) Box<[u8]>);
 
 impl Bounce {
@@ -28,7 +28,7 @@ impl Drop for Bounce {
     }
 }
 
-/// For the child after fork.
+/// Frees the lock of the pool in a child after fork.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

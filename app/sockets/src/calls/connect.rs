@@ -1,4 +1,4 @@
-//! Sockets that come into being, and active opens.
+//! New sockets, active opens and `shutdown`.
 
 use std::os::fd::RawFd;
 
@@ -12,7 +12,7 @@ use crate::{
         wait::{self, Deadline},
         wake,
     },
-    service::{Lane, exceptions, lanes, report, session, within_host},
+    service::{Channel, channels, exceptions, report, session, within_host},
     socket::{
         Inner, Socket,
         registrations::WatchRef,
@@ -25,11 +25,11 @@ use crate::{
     },
 };
 
-const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
-/// `getsockname` waits so long for the service to choose a local address.
-const NAME_WAIT_NS: u64 = 4_000_000_000;
+pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// Longest wait for the service's answer to a connect request.
+pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;
 
-/// The kernel made the socket `fd`: if it is one that may be accelerated, it is ours to watch.
+/// Tracks the socket `fd` that the kernel has created, if it can be accelerated.
 pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -40,6 +40,7 @@ pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     }
 }
 
+/// Starts tracking the socket `fd`. Returns `None` at a limit, and in a vfork child.
 fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     if !session::owns_tables() {
         return None;
@@ -55,8 +56,8 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     }
 }
 
-/// A socket that was not made under our eyes (inherited over `exec`, received in a message): if it
-/// is TCP and not connected, it is ours from now on.
+/// Starts tracking a socket that was created before (inherited over `exec`, or received in a
+/// message), if it is an unconnected TCP socket.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let _section = Section::enter();
     let level = libc::SOL_SOCKET;
@@ -75,7 +76,8 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     Some(socket)
 }
 
-/// `bind` of what has its names already: the kernel's socket behind it may have none.
+/// Refuses a `bind` of a socket that has a connection, because the kernel socket behind it may be
+/// unbound.
 pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
     match socket.find(fd)?.state {
         State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
@@ -87,7 +89,7 @@ pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
     }
 }
 
-/// The kernel bound the socket.
+/// Records that the kernel bound the socket.
 pub fn bound(socket: &'static Socket, fd: RawFd) {
     if let Some(mut inner) = socket.enter(fd) {
         inner.bound = true;
@@ -100,26 +102,26 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let timeout = {
         let mut inner = socket.enter(fd)?;
         if inner.inet6 != peer.inet6 {
-            // The kernel's socket has the right error.
+            // The kernel returns the right error for the wrong family.
             return TO_KERNEL;
         }
         inner.refresh();
-        let asked_before = std::mem::take(&mut inner.connect_pending);
+        let was_pending = std::mem::take(&mut inner.connect_pending);
         match &inner.state {
             State::Fresh => {}
-            // The result of the attempt before, if it was not asked for yet.
-            State::Stream(_) if asked_before => return Some(Ok(0)),
-            State::Failed if asked_before => {
+            // The result of the previous attempt, if it was not returned yet.
+            State::Stream(_) if was_pending => return Some(Ok(0)),
+            State::Failed if was_pending => {
                 return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
             }
             State::Failed => {}
             State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
             State::Connecting(connecting) if connecting.syn_room > 0 => {
-                inner.connect_pending = asked_before;
+                inner.connect_pending = was_pending;
                 return fail(libc::EISCONN);
             }
             State::Connecting(_) => {
-                inner.connect_pending = asked_before;
+                inner.connect_pending = was_pending;
                 let timeout = inner.options.send_timeout_ns;
                 drop(inner);
                 if !socket.blocks() {
@@ -146,22 +148,22 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     if matches!(inner.state, State::Failed) {
         return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED))));
     }
-    // Also if the connection is there already: Linux looks at no answer before it returns.
+    // EINPROGRESS even if the connection is established already: Linux never returns 0 here.
     inner.connect_pending = true;
     fail(libc::EINPROGRESS)
 }
 
-/// Begins an active open, which may go `with_text` (MSG_FASTOPEN). Where text may go with SYN, it
-/// is known when this returns.
+/// Begins an active open. `with_data` is true for MSG_FASTOPEN. With TCP Fast Open, the room in the
+/// SYN is known on return.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
     fd: RawFd,
     peer: Address,
-    with_text: bool,
+    with_data: bool,
 ) -> Handled {
-    let wish = inner.fast_open_wish(with_text);
-    let started = match start(socket, &mut inner, fd, peer, wish) {
+    let fast_open = inner.fast_open_flags(with_data);
+    let started = match start(socket, &mut inner, fd, peer, fast_open) {
         Ok(started) => started,
         Err(error) => return Some(Err(error)),
     };
@@ -169,29 +171,30 @@ pub(crate) fn begin(
     if let Started::Kernel(reason) = started {
         return to_kernel(socket, fd, reason);
     }
-    let waits = wish != 0 || matches!(started, Started::Asked);
-    // The destination is this host's, and no accelerated program listens there, or a limit is
-    // reached.
+    let waits = fast_open != 0 || matches!(started, Started::Asked);
+    // The service refuses if no accelerated program listens at an address of this host, or at a
+    // limit.
     if waits && let Some(reason) = wait_answer(socket, fd) {
         return to_kernel(socket, fd, reason);
     }
     change_kernel_epolls(socket, fd, false);
-    if wish != 0 {
-        // It may be writable already.
+    if fast_open != 0 {
+        // With TCP Fast Open, the socket may be writable already.
         wake::notify_watches(socket);
     }
     Some(Ok(0))
 }
 
+/// The stack that opens a connection, after the connect request was sent.
 enum Started {
     Accelerated,
-    /// The service says whether it is.
+    /// The service has yet to decide whether it carries the connection.
     Asked,
-    /// It stays with the kernel, for this reason.
+    /// The socket stays with the kernel for this reason.
     Kernel(u32),
 }
 
-/// Sends the request, if the destination is accelerated.
+/// Sends the connect request, if the destination is accelerated.
 fn start(
     socket: &'static Socket,
     inner: &mut Inner,
@@ -205,9 +208,9 @@ fn start(
     };
     let route = program.route(peer.addr);
     let within_host = route == ROUTE_WITHIN_HOST;
-    let is_kernels = within_host && !within_host::is_wanted(&program, fd);
+    let left_to_kernel = within_host && !within_host::is_wanted(&program, fd);
     let v4_excluded = inner.options.v6_only() && peer.is_v4();
-    if is_kernels || route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
+    if left_to_kernel || route == ROUTE_KERNEL || peer.is_unspecified() || v4_excluded {
         return Ok(Started::Kernel(not_accelerated::ROUTE));
     }
     if inner.options.kernel_only {
@@ -220,10 +223,10 @@ fn start(
         Ok(local) => local,
         Err(reason) => return Ok(Started::Kernel(reason)),
     };
-    let Some(lane) = lane_for(socket, inner) else {
+    let Some(channel) = channel_for(socket, inner) else {
         return Ok(Started::Kernel(not_accelerated::LIMIT));
     };
-    if lane.activate(session).is_err() {
+    if channel.activate(session).is_err() {
         return Ok(Started::Kernel(not_accelerated::LIMIT));
     }
     let request = Connect {
@@ -236,9 +239,9 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The answer must find the state; it comes under the socket's lock.
-    inner.lane = Some(lane);
-    let sent = lane.with_context(session.generation, |context| {
+    // The state is set before the answer can arrive, which takes the socket's lock.
+    inner.channel = Some(channel);
+    let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);
         context.flush();
         sent
@@ -256,7 +259,7 @@ fn start(
     })
 }
 
-/// The local address of a socket that the program bound, after reserving its port.
+/// Reserves the port of a socket that the program bound, and returns its local address.
 fn local_reservation(
     program: &Program,
     inner: &Inner,
@@ -273,7 +276,7 @@ fn local_reservation(
         return Ok((!local.is_unspecified()).then_some(local));
     }
     if local.is_v4() != peer.is_v4() {
-        // A port of `::` that is to serve an IPv4 connection.
+        // A socket bound to `::` that connects to an IPv4 peer.
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
     let within = within_host.then(|| within_host::source(&local, &peer));
@@ -289,31 +292,36 @@ fn local_reservation(
     }
 }
 
-/// The lane of the epoll instance that has the socket already, or the default one.
-fn lane_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Lane> {
+/// The channel of the epoll instance with which the socket is registered, or the expected channel.
+fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
     let watched = inner.watches(socket).next();
     match watched {
-        Some(watch) => lanes::numbered(watch.lane),
-        None => lanes::expected(),
+        Some(watch) => channels::numbered(watch.channel),
+        None => channels::expected(),
     }
 }
 
-/// The socket is added to the epoll instance of `lane`. The events of a connection that has not
-/// started yet come to the lane that asked for it, where nobody may look: waits for its slot, so
-/// that it can be assigned. Rare: mostly the connection was asked for in the right lane.
-pub(crate) fn settle_lane(socket: &'static Socket, fd: RawFd, lane: &'static Lane) {
-    lanes::expect(lane);
-    let elsewhere = socket.enter(fd).is_some_and(|inner| {
+/// Waits for the slot of a connection that is being opened, before its socket is added to the epoll
+/// instance of `channel`.
+///
+/// Before CONNECT_STARTED, events go to the channel that sent the request, where no thread may be
+/// waiting. With its slot, the connection can be assigned to `channel`. The wait is rare, because
+/// the request mostly goes through the right channel.
+pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
+    channels::expect(channel);
+    let on_other_channel = socket.enter(fd).is_some_and(|inner| {
         matches!(&inner.state, State::Connecting(connecting) if connecting.connection.is_none())
-            && inner.lane.is_some_and(|asked| !std::ptr::eq(asked, lane))
+            && inner
+                .channel
+                .is_some_and(|asked| !std::ptr::eq(asked, channel))
     });
-    if elsewhere {
+    if on_other_channel {
         wait_answer(socket, fd);
     }
 }
 
-/// The kernel's epoll instances would report the placeholder: they forget it. Or they know it
-/// again, because it is the kernel's after all.
+/// Removes the placeholder from the kernel's epoll instances, which would report it; or adds the
+/// socket again if it stays with the kernel.
 fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
@@ -321,7 +329,7 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let watches: Vec<WatchRef> = inner.watches(socket).collect();
     drop(inner);
     for watch in watches {
-        let Some(instance) = instance::numbered(watch.lane) else {
+        let Some(instance) = instance::numbered(watch.channel) else {
             continue;
         };
         let mut state = instance.state();
@@ -340,11 +348,16 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
         } else {
             libc::EPOLL_CTL_DEL
         };
-        let _ = sys::epoll_ctl(instance.lane().epfd(), operation, found.fd(), Some(event));
+        let _ = sys::epoll_ctl(
+            instance.channel().epfd(),
+            operation,
+            found.fd(),
+            Some(event),
+        );
     }
 }
 
-/// The connect belongs to the kernel. Under TIDELANE_STRICT that is an error.
+/// Leaves the connect to the kernel. With TIDELANE_STRICT it fails.
 fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     if let Err(error) = report::fall_back(fd, "connect", reason) {
         if let Some(mut inner) = socket.enter(fd) {
@@ -352,11 +365,11 @@ fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
         }
         return Some(Err(error));
     }
-    descriptors::demote(socket, fd);
+    descriptors::leave_to_kernel(socket, fd);
     TO_KERNEL
 }
 
-/// Returns true if `connect` leaves SYN to the first write.
+/// Returns true if the SYN waits for the first write (TCP_FASTOPEN_CONNECT).
 fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     let mut inner = socket.enter(fd)?;
     let deferred = inner.syn_room() > 0;
@@ -364,16 +377,17 @@ fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     Some(deferred)
 }
 
-/// Waits for CONNECT_STARTED or CONNECT_KERNEL. Some: it is the kernel's, for this reason.
+/// Waits for CONNECT_STARTED or CONNECT_KERNEL. Returns the reason if the socket stays with the
+/// kernel.
 fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
-    let deadline = Deadline::after(Some(NAME_WAIT_NS));
+    let deadline = Deadline::after(Some(ANSWER_WAIT_NS));
     let mut kernel = None;
     wait::blocking(socket, fd, deadline, None, |inner| {
         let State::Connecting(connecting) = &inner.state else {
             return Ok(0);
         };
         let dead = connecting
-            .is_orphaned()
+            .has_lost_service()
             .then_some(not_accelerated::SERVICE_GONE);
         kernel = connecting.kernel.or(dead);
         match connecting.connection {
@@ -411,59 +425,11 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
     }
 }
 
-/// `getsockname`, for sockets whose name the kernel does not know.
-pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
-    name(socket, fd, |names| (names.local_addr, names.local_port))
-}
-
-/// `getpeername`.
-pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
-    {
-        let mut inner = socket.enter(fd)?;
-        inner.refresh();
-        let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
-        if !inner.state.is_kernels() && !connected {
-            return fail(libc::ENOTCONN);
-        }
-    }
-    name(socket, fd, |names| (names.peer_addr, names.peer_port))
-}
-
-fn name(
-    socket: &'static Socket,
-    fd: RawFd,
-    pick: impl Fn(tidelane_abi::SlotNames) -> ([u8; 16], u16),
-) -> Handled<Address> {
-    let needs_wait = {
-        let mut inner = socket.enter(fd)?;
-        match &inner.state {
-            State::Stream(_) | State::Connecting(_) => inner.connection().is_none(),
-            // The kernel socket's own name: the wildcard, or what it was bound to.
-            _ => return None,
-        }
-    };
-    if needs_wait {
-        let deadline = Deadline::after(Some(NAME_WAIT_NS));
-        let _ = wait::blocking(socket, fd, deadline, None, |inner| {
-            inner.refresh();
-            match &inner.state {
-                State::Connecting(asked) if asked.connection.is_none() => Err(WOULD_BLOCK),
-                _ => Ok(0),
-            }
-        });
-    }
-    let mut inner = socket.enter(fd)?;
-    let inet6 = inner.inet6;
-    let connection = inner.connection()?;
-    let (addr, port) = pick(connection.stream.names());
-    Some(Ok(Address { addr, port, inet6 }))
-}
-
 /// `shutdown`.
 pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
     inner.refresh();
-    let lane = inner.lane;
+    let channel = inner.channel;
     let over = inner.cause_seen;
     match &mut inner.state {
         State::Stream(_) if over => return fail(libc::ENOTCONN),
@@ -477,11 +443,11 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
             if how != libc::SHUT_WR {
                 connection.stream.shutdown_read();
             }
-            if let Some(lane) = lane {
-                lane.submit(&socket.member, connection);
+            if let Some(channel) = channel {
+                channel.submit(&socket.member, connection);
             }
         }
-        // Linux ends an active open that is shut down.
+        // As in Linux, shutdown ends an active open.
         State::Connecting(_) => {
             inner.fail_connect(tidelane_abi::close_cause::RESET);
             inner.error = 0;
@@ -493,7 +459,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     inner.shut_write |= how != libc::SHUT_RD;
     inner.shut_read |= how != libc::SHUT_WR;
     drop(inner);
-    // Whoever waits for this socket has something to see.
-    wake::changed(socket, lane);
+    // Waiters have an event to see.
+    wake::changed(socket, channel);
     Some(Ok(0))
 }

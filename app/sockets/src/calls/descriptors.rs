@@ -1,4 +1,4 @@
-//! What happens to descriptors: duplicates, flags, closing.
+//! Duplicating and closing descriptors, and their flags.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -8,31 +8,31 @@ use crate::{
         wait::{self, Deadline},
         wake,
     },
-    service::{Connection, Lane, session},
+    service::{Channel, Connection, session},
     socket::{Inner, Socket, registrations::WatchRef, registry, state::State},
     sys::{self, Errno, Handled, Section, TO_KERNEL},
     table::{self, Piece},
 };
 
-/// The socket behind a descriptor, if it is ours.
+/// The tracked socket that a descriptor refers to.
 #[inline]
 pub fn socket(fd: RawFd) -> Option<&'static Socket> {
     registry::of(fd)
 }
 
-/// The epoll instance behind a descriptor, if it was made under our eyes.
+/// The tracked epoll instance that a descriptor refers to.
 #[inline]
 pub fn epoll(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd)
 }
 
-/// Returns true if the library has no interest in the descriptor.
+/// Returns true if the library does not know the descriptor.
 #[inline]
 pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// `close`, for a descriptor that is not foreign.
+/// `close` of a descriptor that is not foreign.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -44,7 +44,7 @@ pub fn close(fd: RawFd) -> Handled {
     TO_KERNEL
 }
 
-/// The descriptor is about to be closed, or to be replaced: what it referred to loses a reference.
+/// Drops the reference of a descriptor that is about to be closed or replaced.
 pub(crate) fn forget(fd: RawFd) {
     let _section = Section::enter();
     if let Some(socket) = registry::take(fd) {
@@ -55,7 +55,7 @@ pub(crate) fn forget(fd: RawFd) {
     }
 }
 
-/// A descriptor of the socket is gone.
+/// Drops a descriptor's reference to the socket.
 fn release(socket: &'static Socket, fd: RawFd) {
     let mut inner = socket.lock();
     inner.descriptors = inner.descriptors.saturating_sub(1);
@@ -64,30 +64,35 @@ fn release(socket: &'static Socket, fd: RawFd) {
         instance::forget_descriptor(socket, fd);
         return;
     }
-    // A fresh socket's registrations go with the kernel's own.
+    // The kernel drops a fresh socket's registrations itself.
     let linger = inner.lingers().then_some(inner.options.linger).flatten();
     if let Some(seconds) = linger
         && socket.blocks()
     {
         drop(inner);
-        linger_out(socket, seconds);
+        wait_lingering(socket, seconds);
         inner = socket.lock();
     }
     let watches: Vec<WatchRef> = inner.watches(socket).collect();
-    let lane = inner.lane;
+    let channel = inner.channel;
     let linger = inner.options.linger;
     let generation = inner.generation;
     let state = std::mem::replace(&mut *inner, Inner::free(generation)).state;
     socket.watch.store(0, Ordering::Release);
     drop(inner);
     instance::forget_watches(socket, watches);
-    end(socket, state, lane, linger);
-    wake::tell_waiters(socket, lane);
+    end(socket, state, channel, linger);
+    wake::wake_waiters(socket, channel);
     registry::free(socket);
 }
 
-/// What the last close does to the connection or listener.
-fn end(socket: &'static Socket, state: State, lane: Option<&'static Lane>, linger: Option<u32>) {
+/// Ends the connection or the listener at the last close.
+fn end(
+    socket: &'static Socket,
+    state: State,
+    channel: Option<&'static Channel>,
+    linger: Option<u32>,
+) {
     let connection = match state {
         State::Stream(connection) => Some(connection),
         State::Connecting(connecting) => connecting.connection,
@@ -103,57 +108,57 @@ fn end(socket: &'static Socket, state: State, lane: Option<&'static Lane>, linge
         State::Free | State::Fresh | State::Failed | State::Kernel => None,
     };
     if let Some(connection) = connection {
-        end_connection(socket, connection, lane, linger);
+        end_connection(socket, connection, channel, linger);
     }
 }
 
 fn end_connection(
     socket: &'static Socket,
     mut connection: Connection,
-    lane: Option<&'static Lane>,
+    channel: Option<&'static Channel>,
     linger: Option<u32>,
 ) {
     registry::clear_slot(connection.stream.slot(), socket);
     let abort = linger == Some(0) || !connection.stream.established();
     connection.stream.close(abort, linger);
-    if let Some(lane) = lane {
-        lane.submit(&socket.member, &mut connection);
+    if let Some(channel) = channel {
+        channel.submit(&socket.member, &mut connection);
     }
 }
 
 impl Inner {
-    /// Whether closing waits until the peer has everything.
+    /// Returns true if closing waits until the peer has acknowledged everything.
     fn lingers(&self) -> bool {
-        // Not if the connection goes on in another process.
+        // The connection goes on in another process.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
     }
 }
 
-/// SO_LINGER: waits until the peer acknowledged our FIN.
-fn linger_out(socket: &'static Socket, seconds: u32) {
+/// Waits for SO_LINGER until the peer has acknowledged the FIN.
+fn wait_lingering(socket: &'static Socket, seconds: u32) {
     let deadline = Deadline::after(Some(u64::from(seconds) * 1_000_000_000));
     wait::lingering(socket, deadline, |inner| {
         inner.refresh();
         let over = inner.cause_seen;
-        let lane = inner.lane;
+        let channel = inner.channel;
         let State::Stream(connection) = &mut inner.state else {
             return true;
         };
         if !inner.shut_write {
             inner.shut_write = true;
             connection.stream.shutdown_write();
-            if let Some(lane) = lane {
-                lane.submit_now(connection);
+            if let Some(channel) = channel {
+                channel.submit_now(connection);
             }
         }
         over || connection.stream.fin_acked()
     });
 }
 
-/// The socket stays with the kernel: it is not ours to watch any more.
-pub(crate) fn demote(socket: &'static Socket, fd: RawFd) {
+/// Leaves the socket to the kernel and stops tracking it.
+pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
     let _section = Section::enter();
     let Some(mut inner) = socket.enter(fd) else {
         return;
@@ -164,15 +169,15 @@ pub(crate) fn demote(socket: &'static Socket, fd: RawFd) {
     socket.watched_more.store(false, Ordering::Release);
     socket.watch.store(0, Ordering::Release);
     drop(inner);
-    // The kernel keeps its registrations.
+    // The kernel keeps its own registrations.
     instance::forget_watches(socket, watches);
-    // Other descriptors of the same socket find `State::Kernel`.
+    // Other descriptors of the socket find `State::Kernel`.
     if registry::take(fd).is_some() {
         release(socket, fd);
     }
 }
 
-/// The kernel made `to` a duplicate of `from`.
+/// Records that the kernel made `to` a duplicate of `from`.
 pub fn duplicated(from: RawFd, to: RawFd) {
     if let Some(socket) = registry::of(from) {
         let Some(mut inner) = socket.find(from) else {
@@ -188,7 +193,7 @@ pub fn duplicated(from: RawFd, to: RawFd) {
     }
 }
 
-/// `dup2` and `dup3`: `to` is closed first, unless the call is going to fail.
+/// `dup2` and `dup3`. `to` is closed first, unless the call is going to fail.
 pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -210,15 +215,16 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// `fcntl` F_SETFL: O_NONBLOCK is ours, and the kernel's where the kernel socket has a life too.
+/// `fcntl` F_SETFL. The library keeps O_NONBLOCK itself, and passes it on if the kernel socket is
+/// in use, too.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;
     let result = match inner.state {
-        // The kernel side of a listener never blocks.
+        // The kernel socket of a listener never blocks.
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
-        // Accepted connections share one kernel socket.
+        // All placeholders share one open file description.
         State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
@@ -260,8 +266,8 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// `close_range` that closes (without CLOSE_RANGE_CLOEXEC), in a process that has descriptors of
-/// ours: closes all but the library's own.
+/// `close_range` that closes descriptors (without CLOSE_RANGE_CLOEXEC), in a process with tracked
+/// descriptors. Spares the library's own descriptors.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;

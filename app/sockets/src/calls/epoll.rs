@@ -1,7 +1,7 @@
-//! epoll over Tidelane's descriptors and the kernel's together.
+//! epoll over accelerated sockets and kernel descriptors together.
 //!
-//! The program's epoll instance is a real one: the kernel's descriptors are in it, and so is the
-//! doorbell of the lane's context. Tidelane's descriptors are in the lane's ready list only.
+//! The program's epoll instance is a real one. It contains the kernel's descriptors and the
+//! doorbell of the channel. Accelerated sockets are only in the channel's ready list.
 
 use std::os::fd::RawFd;
 
@@ -16,24 +16,26 @@ use crate::{
         wake,
         watch::{EXISTS, MISSING, Report, may_add},
     },
-    service::{lanes, outage::Nap, session},
+    service::{channels, outage::BoundedSleep, session},
     socket::{Socket, listening, registrations::WatchRef, registry, state::State},
-    sys::{self, Errno, Few, Handled, Section, SignalMask, TO_KERNEL},
+    sys::{self, Errno, Handled, Section, SignalMask, SmallVec, TO_KERNEL},
 };
 
 mod nest;
 
-/// With Tidelane's descriptors always ready, the kernel's are looked at once in so many calls.
-const CALLS_PER_KERNEL_LOOK: u32 = 8;
-/// The other lanes' rings are looked at once in so many calls: nobody may wait for them.
+/// While accelerated sockets are always ready, the kernel's epoll instance is polled once in this
+/// number of calls.
+const CALLS_PER_KERNEL_POLL: u32 = 8;
+/// The rings of other channels are polled once in this number of calls, because no thread may wait
+/// for them.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
-/// Send buffers of idle connections are given back at most this often.
+/// Shortest time between two trims of the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
-/// Above this number of connections with send buffers they are looked at more often: memory that
-/// was used for them once stays with the program.
-const TRIM_CROWD: usize = 256;
+/// Above this number of connections with send buffers, the buffers are trimmed more often, because
+/// buffers that were used once stay in the program's memory.
+const TRIM_OFTEN_ABOVE: usize = 256;
 
-/// The kernel made the epoll instance `epfd`.
+/// Tracks the epoll instance `epfd` that the kernel has created.
 pub fn created(epfd: RawFd) {
     let _section = Section::enter();
     if session::owns_tables() {
@@ -43,19 +45,19 @@ pub fn created(epfd: RawFd) {
 
 fn adopt(epfd: RawFd) -> Option<&'static Instance> {
     process::start_tracking();
-    let lane = lanes::take_free()?;
-    lane.set_epfd(epfd);
-    let instance = Instance::of(lane);
+    let channel = channels::take_free()?;
+    channel.set_epfd(epfd);
+    let instance = Instance::of(channel);
     instance.state().descriptors = 1;
     if instance::set(epfd, instance) {
-        lanes::expect(lane);
+        channels::expect(channel);
         Some(instance)
     } else {
         None
     }
 }
 
-/// Who reports a socket's events.
+/// The stack that reports a socket's events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reporter {
     Kernel,
@@ -63,7 +65,7 @@ enum Reporter {
     Tidelane,
 }
 
-/// `epoll_ctl` on one of our sockets.
+/// `epoll_ctl` on a tracked socket.
 pub fn control(
     socket: &'static Socket,
     epfd: RawFd,
@@ -80,9 +82,9 @@ pub fn control(
     };
     let instance = instance_of(epfd)?;
     if operation == libc::EPOLL_CTL_ADD && reporter == Reporter::Tidelane {
-        connect::settle_lane(socket, fd, instance.lane());
+        connect::await_slot(socket, fd, instance.channel());
     }
-    let change = Change {
+    let ctl = EpollCtl {
         socket,
         instance,
         fd,
@@ -90,31 +92,32 @@ pub fn control(
         reporter,
     };
     Some(match operation {
-        libc::EPOLL_CTL_ADD => change.add(),
-        libc::EPOLL_CTL_MOD => change.modify(),
-        libc::EPOLL_CTL_DEL => change.delete(),
+        libc::EPOLL_CTL_ADD => ctl.add(),
+        libc::EPOLL_CTL_MOD => ctl.modify(),
+        libc::EPOLL_CTL_DEL => ctl.delete(),
         _ => Err(Errno(libc::EINVAL)),
     })
 }
 
-/// The epoll instance of a descriptor, adopted if it was made before the library saw calls. `None`
-/// for another kind of descriptor, of which the kernel reports the error.
+/// The epoll instance of a descriptor. Starts tracking an instance that was created before the
+/// library was loaded. Returns `None` for another kind of file, for which the kernel returns the
+/// error.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
 
-/// Returns true if a descriptor is an epoll instance.
+/// Returns true if the descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // Only an epoll instance can say that a descriptor is not in it. (Those made under our eyes may
-    // have this one.)
+    // Only an epoll instance returns ENOENT for a descriptor that it does not contain. (Tracked
+    // instances may contain this one.)
     let Ok(probe) = session::template() else {
         return false;
     };
     sys::epoll_ctl(fd, libc::EPOLL_CTL_MOD, probe, Some(event)) == Err(Errno(libc::ENOENT))
 }
 
-/// `epoll_ctl` on one of our epoll instances.
+/// `epoll_ctl` that registers a tracked epoll instance with another one.
 pub fn control_nested(
     inner: &'static Instance,
     epfd: RawFd,
@@ -133,7 +136,8 @@ pub fn control_nested(
     Some(result)
 }
 
-struct Change {
+/// The arguments of an `epoll_ctl` call on a tracked socket.
+struct EpollCtl {
     socket: &'static Socket,
     instance: &'static Instance,
     fd: RawFd,
@@ -141,12 +145,13 @@ struct Change {
     reporter: Reporter,
 }
 
-impl Change {
+impl EpollCtl {
     fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
         if self.reporter == Reporter::Tidelane {
             return Ok(());
         }
-        sys::epoll_ctl(self.instance.lane().epfd(), operation, self.fd, self.event).map(|_| ())
+        let epfd = self.instance.channel().epfd();
+        sys::epoll_ctl(epfd, operation, self.fd, self.event).map(|_| ())
     }
 
     fn note_one_shot(&self, events: u32) {
@@ -156,11 +161,12 @@ impl Change {
         }
     }
 
+    /// Finds the registration of the socket under this descriptor.
     fn find(&self) -> Option<WatchRef> {
-        let mut here = Few::new();
+        let mut here = SmallVec::new();
         let inner = self.socket.lock();
         for watch in inner.watches(self.socket) {
-            if watch.lane == self.instance.lane().number() {
+            if watch.channel == self.instance.channel().number() {
                 here.push(watch);
             }
         }
@@ -186,8 +192,8 @@ impl Change {
         if self.reporter == Reporter::Tidelane
             && let Some(session) = session::current()
         {
-            let failed = self.instance.lane().activate(session).is_err();
-            // A connection whose service died at this moment tells so without a context.
+            let failed = self.instance.channel().activate(session).is_err();
+            // A connection whose service has just died reports that without a context.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
@@ -202,27 +208,27 @@ impl Change {
         inner.add_watch(
             self.socket,
             WatchRef {
-                lane: self.instance.lane().number(),
+                channel: self.instance.channel().number(),
                 index,
             },
         );
-        let before = inner.lane;
+        let before = inner.channel;
         if self.reporter == Reporter::Both {
-            let before = listening::join(self.socket, &mut inner, self.fd, self.instance.lane());
+            let before = listening::join(self.socket, &mut inner, self.fd, self.instance.channel());
             wake::joined(self.socket, &before);
         } else if inner.more_watches.is_empty()
-            && before.is_some_and(|before| !std::ptr::eq(before, self.instance.lane()))
+            && before.is_some_and(|before| !std::ptr::eq(before, self.instance.channel()))
             && let Some(connection) = inner.connection()
         {
-            self.instance.lane().take_over(connection);
+            self.instance.channel().take_over(connection);
             self.socket.member.leave_batch();
-            inner.lane = Some(self.instance.lane());
+            inner.channel = Some(self.instance.channel());
         }
         drop(inner);
         state.push_fresh(index);
         drop(state);
         wake::armed(self.instance);
-        wake::tell_waiters(self.socket, before);
+        wake::wake_waiters(self.socket, before);
         Ok(0)
     }
 
@@ -248,13 +254,13 @@ impl Change {
         let mut inner = self.socket.lock();
         inner.remove_watch(self.socket, watch);
         if self.reporter == Reporter::Both {
-            listening::leave(&mut inner, self.instance.lane());
+            listening::leave(&mut inner, self.instance.channel());
         }
         Ok(0)
     }
 }
 
-/// `epoll_wait` and its relatives on an epoll instance of ours.
+/// `epoll_wait` and its variants on a tracked epoll instance.
 pub fn wait(
     instance: &'static Instance,
     events: &mut [epoll_event],
@@ -262,7 +268,7 @@ pub fn wait(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let _section = Section::enter();
-    let lane = instance.lane();
+    let channel = instance.channel();
     let deadline = match timeout_ns {
         None => Deadline::NEVER,
         Some(0) => Deadline::NOW,
@@ -271,14 +277,14 @@ pub fn wait(
     if instance.has_nested() {
         return Some(nest::wait(instance, events, deadline, mask));
     }
-    if !lane.is_active() {
+    if !channel.is_active() {
         return wait_in_kernel(instance, events, deadline, mask);
     }
-    lanes::expect(lane);
-    lane.end_batch();
+    channels::expect(channel);
+    channel.end_batch();
     let mut spun = false;
     loop {
-        instance.pump_beside();
+        instance.pump_second();
         let count = collect(instance, events);
         if count > 0 {
             return Some(Ok(count));
@@ -286,7 +292,7 @@ pub fn wait(
         if deadline.is_now() {
             return Some(kernel_events(instance, events, 0, Some(0), mask));
         }
-        if !spun && lane.spinning_pays() {
+        if !spun && channel.spinning_pays() {
             spun = true;
             if spin(instance, deadline) {
                 continue;
@@ -301,29 +307,29 @@ pub fn wait(
     }
 }
 
-/// The lane has no context: nothing but the kernel's events, unless that changes meanwhile.
+/// Waits for the kernel's events while the channel has no context.
 fn wait_in_kernel(
     instance: &'static Instance,
     events: &mut [epoll_event],
     deadline: Deadline,
     mask: Option<&SignalMask>,
 ) -> Handled {
-    let lane = instance.lane();
-    // Registered sockets of ours that need no context: connections of a service that is gone.
+    let channel = instance.channel();
+    // Connections of a service that is gone are ready without a context.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
     }
     let result = loop {
         listening::look_for_service();
-        if !lane.begin_kernel_sleep() {
+        if !channel.begin_kernel_sleep() {
             return wait(instance, events, deadline.left_ns(), mask);
         }
-        let nap = Nap::begin();
-        let left_ns = nap.limit(deadline.left_ns());
-        let result = sys::epoll_wait(lane.epfd(), events, left_ns, mask);
-        drop(nap);
-        lane.end_kernel_sleep();
+        let bound = BoundedSleep::begin();
+        let left_ns = bound.limit(deadline.left_ns());
+        let result = sys::epoll_wait(channel.epfd(), events, left_ns, mask);
+        drop(bound);
+        channel.end_kernel_sleep();
         if result != Ok(0) || deadline.passed() {
             break result;
         }
@@ -342,10 +348,11 @@ fn wait_in_kernel(
     }
 }
 
-/// Tidelane's ready descriptors, and now and then the kernel's.
+/// Collects ready accelerated sockets, and periodically the kernel's events. Returns the number of
+/// events.
 #[inline]
 fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
-    let lane = instance.lane();
+    let channel = instance.channel();
     let mut state = instance.state();
     instance.drain(&mut state);
     if !state.has_ready() {
@@ -354,10 +361,10 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     }
     state.calls_without_kernel += 1;
     let mut from_kernel = 0;
-    if state.calls_without_kernel >= CALLS_PER_KERNEL_LOOK {
+    if state.calls_without_kernel >= CALLS_PER_KERNEL_POLL {
         state.calls_without_kernel = 0;
         instance.finish(state);
-        // Half the places, so that neither side waits for ever.
+        // Half of the array, so that neither stack starves.
         let places = events.len().div_ceil(2);
         let looked = kernel_events(instance, &mut events[..places], 0, Some(0), None);
         from_kernel = looked.unwrap_or(0);
@@ -365,11 +372,11 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     }
     let mut count = from_kernel;
     let mut has_listener = false;
-    let epfd = lane.epfd();
+    let epfd = channel.epfd();
     let max = events.len() - count;
-    let left = state.harvest(
+    let left = state.take_ready(
         |report: Report| {
-            lane.add_to_batch(&report.socket.member);
+            channel.add_to_batch(&report.socket.member);
             if report.disarm_kernel {
                 let none = epoll_event {
                     events: 0,
@@ -397,7 +404,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
 }
 
 fn spin(instance: &'static Instance, deadline: Deadline) -> bool {
-    let lane = instance.lane();
+    let channel = instance.channel();
     let now = sys::monotonic_ns();
     let end = now
         + deadline
@@ -408,35 +415,35 @@ fn spin(instance: &'static Instance, deadline: Deadline) -> bool {
         for _ in 0..16 {
             sys::spin_hint();
         }
-        if lane.has_events() {
+        if channel.has_events() {
             return true;
         }
     }
     false
 }
 
-/// Sleeps in the kernel's epoll instance. 0: look again.
+/// Sleeps in the kernel's epoll instance. Returns 0 if the caller has to check again.
 fn sleep(
     instance: &'static Instance,
     events: &mut [epoll_event],
     deadline: Deadline,
     mask: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
-    let lane = instance.lane();
+    let channel = instance.channel();
     housekeeping(instance);
     listening::look_for_service();
-    instance.tell_death(&mut instance.state());
-    let beside = lane.beside();
-    let quiet = lane.arm() & beside.is_none_or(|other| lane.arm_beside(other));
+    instance.report_service_death(&mut instance.state());
+    let second = channel.second();
+    let quiet = channel.arm() & second.is_none_or(|other| channel.arm_second(other));
     let result = if quiet && !instance.state().has_ready() {
-        let nap = Nap::begin();
-        let left_ns = nap.limit(deadline.left_ns());
-        sys::epoll_wait(lane.epfd(), events, left_ns, mask).map(Some)
+        let bound = BoundedSleep::begin();
+        let left_ns = bound.limit(deadline.left_ns());
+        sys::epoll_wait(channel.epfd(), events, left_ns, mask).map(Some)
     } else {
         Ok(None)
     };
-    lane.disarm();
-    if let Some(other) = beside {
+    channel.disarm();
+    if let Some(other) = second {
         other.disarm();
         Instance::of(other).pump();
     }
@@ -445,7 +452,7 @@ fn sleep(
     };
     let count = without_internal(instance, events, 0, found);
     if count < found || count == 0 {
-        instance.tell_death(&mut instance.state());
+        instance.report_service_death(&mut instance.state());
     }
     if count == 0 || count == events.len() {
         return Ok(count);
@@ -454,9 +461,9 @@ fn sleep(
     Ok(merge_same(events, count + more))
 }
 
-/// Before a sleep, now and then: other lanes' rings, and memory of idle connections.
+/// Polls the rings of other channels and trims send buffers, periodically before a sleep.
 fn housekeeping(instance: &'static Instance) {
-    let lane = instance.lane();
+    let channel = instance.channel();
     let due = {
         let mut state = instance.state();
         state.sleeps = state.sleeps.wrapping_add(1);
@@ -468,22 +475,22 @@ fn housekeeping(instance: &'static Instance) {
         (state.sleeps.is_multiple_of(CALLS_PER_HOUSEKEEPING), trims)
     };
     if due.0 {
-        for other in lanes::all().filter(|other| !std::ptr::eq(*other, lane)) {
+        for other in channels::all().filter(|other| !std::ptr::eq(*other, channel)) {
             if other.is_active() && other.has_events() {
                 Instance::of(other).pump();
             }
         }
     }
     if due.1 {
-        let kept = lane.trim(&mut |slot| match registry::of_slot(slot) {
-            // Against the order of locks, so without waiting.
+        let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
+            // The order of locks is reversed here, so the socket's lock must not be waited for.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,
             },
             None => true,
         });
-        if kept > TRIM_CROWD {
+        if kept > TRIM_OFTEN_ABOVE {
             instance.state().trim_at_ns = sys::monotonic_ns() + TRIM_INTERVAL_NS / 8;
         }
     }

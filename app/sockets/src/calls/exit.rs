@@ -1,4 +1,5 @@
-//! The end of the process: connections are closed, so that the service sends what is left and FIN.
+//! The end of the process: closes connections, so that the service sends the rest of their data and
+//! a FIN.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,10 +10,11 @@ use crate::{
     table,
 };
 
-/// The connections were closed.
+/// True after the connections were closed.
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// The process is about to end (`exit`, `_exit`, return from `main`). Closes every connection.
+/// Closes every connection, because the process is about to end (`exit`, `_exit`, return from
+/// `main`).
 pub fn at_exit() {
     if session::last().is_none() || !session::owns_tables() || DONE.swap(true, Ordering::Relaxed) {
         return;
@@ -25,23 +27,24 @@ pub fn at_exit() {
     }
 }
 
-/// For the child after fork: it has its own end.
+/// Resets the state in a child after fork, which has an exit of its own.
 pub(crate) fn reset_after_fork() {
     DONE.store(false, Ordering::Relaxed);
 }
 
+/// Closes a connection or a listener at the end of the process.
 fn close(socket: &'static Socket) {
-    // A thread that works on the socket at this moment keeps it: the service resets what is left.
+    // A socket that another thread works on stays open: the service resets its connection.
     let Some(mut inner) = socket.try_lock() else {
         return;
     };
-    let lane = inner.lane;
+    let channel = inner.channel;
     let abort = inner.options.linger == Some(0);
     match std::mem::replace(&mut inner.state, State::Forked) {
         State::Stream(mut connection) => {
             connection.stream.close(abort, None);
-            if let Some(lane) = lane {
-                lane.submit_now(&mut connection);
+            if let Some(channel) = channel {
+                channel.submit_now(&mut connection);
             }
         }
         State::Listening(listening) => listening.close(),

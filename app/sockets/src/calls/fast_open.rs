@@ -1,40 +1,40 @@
-//! TCP Fast Open (RFC 7413) as Linux' sockets have it: text that goes with SYN.
+//! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
-//! The service says with CONNECT_STARTED whether SYN may carry text, and how much; then it waits
-//! for it. With MSG_FASTOPEN it is there at once. After `connect` with TCP_FASTOPEN_CONNECT it
-//! comes with the first write, whichever call that is; until then the socket is writable, and
-//! nothing was sent.
+//! The service's CONNECT_STARTED says how many bytes the SYN can carry; the SYN then waits for
+//! them. With MSG_FASTOPEN the call provides the bytes. After `connect` with TCP_FASTOPEN_CONNECT,
+//! the first write of any kind provides them; until then the socket is writable, and no SYN is
+//! sent.
 
 use std::os::fd::RawFd;
 
 use super::connect;
 use crate::{
-    socket::{Inner, Socket, option_values::may_open_with_text, state::State},
+    socket::{Inner, Socket, option_values::client_fast_open_enabled, state::State},
     sys::{Address, Errno, Handled, fail},
 };
 
-/// The first half of a `send` with MSG_FASTOPEN: the connection is open, or opens with the bytes
-/// that are sent now.
+/// Begins a `send` with MSG_FASTOPEN: opens the connection with the bytes that are sent now, unless
+/// it is open already.
 pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i32) -> Handled<()> {
     let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
     let mut inner = socket.enter(fd)?;
     inner.refresh();
-    let asked_before = inner.connect_pending;
+    let was_pending = inner.connect_pending;
     match &inner.state {
         State::Fresh | State::Failed => {}
         State::Connecting(connecting) if connecting.syn_room > 0 || waits => return Some(Ok(())),
         State::Connecting(_) => return fail(libc::EALREADY),
-        // The first one only: later ones find a connection that this socket knows of.
-        State::Stream(_) if asked_before => {
+        // Only the first such call: later calls find an established connection and fail.
+        State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));
         }
         State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
         State::Free | State::Listening(_) | State::Kernel => return None,
     }
-    // The kernel has the right error for no address, and for one of another family.
+    // The kernel returns the right error for a missing address, and for another family.
     let peer = peer.filter(|peer| peer.inet6 == inner.inet6)?;
-    if !may_open_with_text() {
+    if !client_fast_open_enabled() {
         return fail(libc::EOPNOTSUPP);
     }
     if let Err(error) = connect::begin(socket, inner, fd, peer, true)? {
@@ -52,15 +52,16 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
     }
 }
 
-/// The first bytes of a call go with SYN: how many. One that does not wait ends with that.
-pub(crate) fn give(
+/// Sends the SYN with the first bytes of a write. Returns their number, which ends a call that does
+/// not wait.
+pub(crate) fn send_with_syn(
     socket: &'static Socket,
     fd: RawFd,
     waits: bool,
-    give: &mut dyn FnMut(&mut Inner, usize) -> usize,
+    write: &mut dyn FnMut(&mut Inner, usize) -> usize,
 ) -> Handled {
     let mut inner = socket.enter(fd)?;
-    let count = inner.give_to_syn(socket, give);
+    let count = inner.send_with_syn(socket, write);
     inner.connect_pending = !waits;
     match count {
         0 if !waits => fail(libc::EINPROGRESS),
@@ -68,7 +69,7 @@ pub(crate) fn give(
     }
 }
 
-/// Calls with MSG_FASTOPEN on what is no socket of ours yet are the kernel's.
+/// Handles MSG_FASTOPEN of a `send` before its payload. Without the flag there is nothing to do.
 pub fn prepare(socket: &'static Socket, fd: RawFd, name: Option<&[u8]>, flags: i32) -> Handled<()> {
     if flags & libc::MSG_FASTOPEN == 0 {
         return Some(Ok(()));

@@ -1,5 +1,5 @@
-//! `sendfile` and `splice`. A file is read into the send buffer; what comes or goes through a pipe
-//! is copied once more.
+//! `sendfile` and `splice`. `sendfile` reads the file into the send buffer; `splice` copies the
+//! payload once more.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -9,11 +9,11 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Bytes of a file that are read at once: other threads wait for the connection meanwhile.
+/// Most bytes of a file that are read at once, while other threads wait for the connection.
 const READ_MAX: usize = 256 << 10;
 
-/// `sendfile` to one of our connections. `offset`: where to read, moved on by what was sent; None
-/// for the file's own position.
+/// `sendfile` to an accelerated connection. Reads at `offset` and advances it, or at the file
+/// position if it is `None`.
 pub fn send_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -21,7 +21,7 @@ pub fn send_file(
     offset: Option<&mut i64>,
     count: usize,
 ) -> Handled {
-    if socket.enter(fd)?.state.is_kernels() {
+    if socket.enter(fd)?.state.is_in_kernel() {
         return TO_KERNEL;
     }
     let own_position = offset.is_none();
@@ -44,6 +44,7 @@ pub fn send_file(
     result
 }
 
+/// Sends up to `count` bytes of a file, and advances `position` by the bytes that were sent.
 fn copy_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -58,7 +59,7 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // `send` finds out why there is no room, and waits or fails.
+            // `send` determines why the write is not possible, and waits or fails.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -74,8 +75,8 @@ fn copy_file(
     Some(Ok(sent))
 }
 
-/// Sends up to `len` bytes of a file by way of a bounce buffer, at least one of them if the call
-/// waits for room. 0: the file's end.
+/// Sends up to `len` bytes of a file through a bounce buffer. A blocking call sends at least one
+/// byte. Returns 0 at the end of the file.
 fn copy_bounced(
     socket: &'static Socket,
     fd: RawFd,
@@ -93,7 +94,7 @@ fn copy_bounced(
     }
 }
 
-/// `splice` from a pipe into one of our connections.
+/// `splice` from a pipe to an accelerated connection.
 pub fn splice_in(
     socket: &'static Socket,
     fd: RawFd,
@@ -103,14 +104,14 @@ pub fn splice_in(
 ) -> Handled {
     let room = {
         let mut inner = socket.enter(fd)?;
-        if inner.state.is_kernels() {
+        if inner.state.is_in_kernel() {
             return TO_KERNEL;
         }
         inner.room().unwrap_or(0)
     };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     if room == 0 && !(waits && socket.blocks()) {
-        // Says why: full, shut, reset.
+        // Finds the reason: buffer full, shut down or reset.
         return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
             Ok(_) => fail(libc::EAGAIN),
             Err(error) => Some(Err(error)),
@@ -127,7 +128,7 @@ pub fn splice_in(
     };
     let mut sent = 0;
     while sent < got {
-        // Out of the pipe already: it must go.
+        // The bytes are out of the pipe already, so they have to be sent.
         match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
             Ok(taken) => sent += taken,
             Err(error) if sent == 0 => return Some(Err(error)),
@@ -137,7 +138,7 @@ pub fn splice_in(
     Some(Ok(sent))
 }
 
-/// `splice` from one of our connections into a pipe.
+/// `splice` from an accelerated connection to a pipe.
 pub fn splice_out(
     socket: &'static Socket,
     fd: RawFd,
@@ -145,7 +146,7 @@ pub fn splice_out(
     len: usize,
     flags: u32,
 ) -> Handled {
-    if socket.enter(fd)?.state.is_kernels() {
+    if socket.enter(fd)?.state.is_in_kernel() {
         return TO_KERNEL;
     }
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;

@@ -12,10 +12,10 @@ use crate::{
         wait::{self, Deadline},
         wake,
     },
-    service::{Connection, Lane, exceptions, lanes, report, session},
+    service::{Channel, Connection, channels, exceptions, report, session},
     socket::{
         Inner, Socket, groups,
-        listening::{self, attach, attend, join, set_kernel_nonblocking},
+        listening::{self, attach, ensure_joined, join, set_kernel_nonblocking},
         options::Options,
         registry,
         state::{Listening, State},
@@ -28,19 +28,19 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// An accepted connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// Its descriptor.
+    /// Descriptor of the connection.
     pub fd: RawFd,
-    /// The peer's name; None if the kernel knows it.
+    /// Address of the peer, or `None` if the kernel knows it.
     pub peer: Option<Address>,
 }
 
-/// The name of a `bind` is in use. Returns true if another attempt may find it free: the service
-/// held a port for a program that was killed, and has given it up.
+/// Handles EADDRINUSE of a `bind`. Returns true if another attempt may succeed, because the service
+/// has released the ports of programs that ended.
 pub fn may_bind_again() -> bool {
     session::await_ended_programs()
 }
 
-/// `listen`: in the kernel, and in the service if it takes the address.
+/// `listen` in the kernel, and in the service if it accelerates the address.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let _section = Section::enter();
     let mut inner = socket.enter(fd)?;
@@ -56,7 +56,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         return Some(Err(error));
     }
     let in_group = sys::socket_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
-    let kernel_only = inner.options.kernel_only || in_group && groups::is_kernels(fd);
+    let kernel_only = inner.options.kernel_only || in_group && groups::is_kernel_only(fd);
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
     let attached = if kernel_only {
@@ -71,7 +71,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             fd,
             Listening::new(Some(handle), backlog, opening),
         ))),
-        // The next service is to have it.
+        // The next service shall have the listener.
         Err(not_accelerated::SERVICE_GONE) => {
             if let Err(error) = report::fall_back(fd, "listen", not_accelerated::SERVICE_GONE) {
                 return Some(Err(error));
@@ -87,29 +87,30 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             if let Err(error) = report::fall_back(fd, "listen", reason) {
                 return Some(Err(error));
             }
-            descriptors::demote(socket, fd);
+            descriptors::leave_to_kernel(socket, fd);
             Some(Ok(0))
         }
     }
 }
 
-/// The socket listens in the kernel, and in the service, now or when there is one.
+/// Sets the state of a socket that listens in the kernel, and in the service now or as soon as
+/// there is one.
 fn listen_in_both(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
     fd: RawFd,
     listening: Listening,
 ) -> usize {
-    // Nobody may block in the kernel's accept and miss the service's connections. The program's own
-    // idea of O_NONBLOCK is kept in `socket`.
+    // No thread may block in the kernel's accept while the service has a connection. The program's
+    // setting of O_NONBLOCK is kept in `socket`.
     set_kernel_nonblocking(fd);
     inner.state = State::Listening(listening);
     drop(inner);
-    join_watching_lanes(socket, fd);
+    join_watching_channels(socket, fd);
     0
 }
 
-/// `listen` of a listener: the backlog changes in both stacks.
+/// `listen` on a listener: changes the backlog in both stacks.
 fn listen_again(
     socket: &Socket,
     inner: &mut Inner,
@@ -124,21 +125,22 @@ fn listen_again(
     Ok(0)
 }
 
-/// An epoll instance had the socket before it listened.
-fn join_watching_lanes(socket: &'static Socket, fd: RawFd) {
+/// Joins the channels of the epoll instances with which the socket was registered before it
+/// listened.
+fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
     };
-    let lanes: Vec<_> = inner
+    let channels: Vec<_> = inner
         .watches(socket)
-        .filter_map(|watch| lanes::numbered(watch.lane))
+        .filter_map(|watch| channels::numbered(watch.channel))
         .collect();
-    for lane in lanes {
-        wake::joined(socket, &join(socket, &mut inner, fd, lane));
+    for channel in channels {
+        wake::joined(socket, &join(socket, &mut inner, fd, channel));
     }
 }
 
-/// `accept4`: the service's connections first, then the kernel's.
+/// `accept4`: takes connections of the service first, then the kernel's.
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _section = Section::enter();
     let timeout = {
@@ -154,15 +156,15 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
             listening.leave_to_kernel();
             session::note(fd, reason);
         }
-        if !listening.is_attended()
-            && let Some(lane) = lanes::default()
+        if !listening.is_joined()
+            && let Some(channel) = channels::default()
         {
-            wake::joined(socket, &attend(socket, &mut inner, fd, lane));
+            wake::joined(socket, &ensure_joined(socket, &mut inner, fd, channel));
         }
         inner.options.receive_timeout_ns
     };
     let mut peer = None;
-    let mut attempt = |inner: &mut Inner| take_one(inner, fd, flags, &mut peer);
+    let mut attempt = |inner: &mut Inner| accept_one(inner, fd, flags, &mut peer);
     let first = attempt(&mut *socket.enter(fd)?);
     let result = match first {
         Err(WOULD_BLOCK) => {
@@ -183,17 +185,17 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
     }))
 }
 
-/// Looks at the rings of the lanes that joined: there may be a connection in them.
+/// Processes the pending events of the channels that joined, which may include a connection.
 fn pump_joined(socket: &'static Socket, fd: RawFd) -> Option<()> {
-    let lanes = socket.enter(fd)?.lanes();
-    for lane in lanes.iter() {
-        Instance::of(lane).pump();
+    let channels = socket.enter(fd)?.channels();
+    for channel in channels.iter() {
+        Instance::of(channel).pump();
     }
     Some(())
 }
 
-/// One connection, or EAGAIN.
-fn take_one(
+/// Accepts one connection. Returns EAGAIN if there is none.
+fn accept_one(
     inner: &mut Inner,
     fd: RawFd,
     flags: i32,
@@ -204,7 +206,7 @@ fn take_one(
     };
     if listening.queue.is_empty() {
         let accepted = sys::accept4(fd, flags)?;
-        if !listening.is_kernels() {
+        if !listening.is_kernel_only() {
             session::note(accepted, not_accelerated::KERNEL_PEER);
         }
         return Ok(accepted as usize);
@@ -215,7 +217,7 @@ fn take_one(
         return Err(Errno(libc::ENFILE));
     };
     let handle = listening.handle;
-    let Some((connection, lane)) = listening.queue.pop_front() else {
+    let Some((connection, channel)) = listening.queue.pop_front() else {
         return Err(WOULD_BLOCK);
     };
     let names = connection.stream.names();
@@ -228,30 +230,31 @@ fn take_one(
         .nonblocking
         .store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
     let options = inner.options.inherited();
-    hand_out(socket, connection, lane, options, handle).inet6 = inner.inet6;
+    create_accepted(socket, connection, channel, options, handle).inet6 = inner.inet6;
     registry::set(new_fd, socket);
     Ok(new_fd as usize)
 }
 
-/// Turns an accepted connection into a socket, and tells the service that it was taken.
-fn hand_out(
+/// Turns an accepted connection into a socket, and tells the service that its accept queue has
+/// room.
+fn create_accepted(
     socket: &'static Socket,
     mut connection: Connection,
-    lane: &'static Lane,
+    channel: &'static Channel,
     options: Options,
     handle: Option<(ListenerHandle, u32)>,
 ) -> Guard<'static, Inner> {
     let (slot, session) = (connection.stream.slot(), connection.session);
     connection.stream.set_flag(program_flags::TAKEN);
     connection.stream.set_urgent_inline(options.urgent_inline());
-    lane.with_context(session, |context| {
+    channel.with_context(session, |context| {
         if let Some((listener, _)) = handle {
             context.accept_taken(listener, slot);
         }
         context.submit(&mut connection.stream);
     });
     let mut inner = socket.start(!socket.blocks(), State::Stream(connection));
-    inner.lane = Some(lane);
+    inner.channel = Some(channel);
     inner.options = options;
     registry::set_slot(slot, socket);
     inner

@@ -12,7 +12,7 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Options of a listener that the service reads from the kernel's socket.
+/// Options of a listener that the service reads from the kernel socket.
 const OF_LISTENER: [i32; 3] = [
     libc::TCP_FASTOPEN,
     libc::TCP_FASTOPEN_NO_COOKIE,
@@ -27,7 +27,8 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     let mut inner = socket.enter(fd)?;
     match inner.state {
         State::Fresh | State::Listening(_) => {
-            // The kernel checks the value and keeps it; we keep what matters to connections.
+            // The kernel checks and keeps the value. The library keeps the values that matter to
+            // connections.
             if let Err(error) = sys::set_socket_option(fd, level, name, value) {
                 return Some(Err(error));
             }
@@ -52,10 +53,10 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     }
 }
 
-/// `getsockopt`: fills `into` and returns how much of it.
+/// `getsockopt`: writes the value to `into` and returns its length.
 pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
     let mut inner = socket.enter(fd)?;
-    if inner.state.is_kernels() {
+    if inner.state.is_in_kernel() {
         return TO_KERNEL;
     }
     inner.refresh();

@@ -1,4 +1,4 @@
-//! `poll` and `select` over Tidelane's descriptors and the kernel's together.
+//! `poll` and `select` over accelerated sockets and kernel descriptors together.
 
 use std::os::fd::RawFd;
 
@@ -10,25 +10,25 @@ use crate::{
         wait::{Deadline, Sleeper},
         wake,
     },
-    service::lanes,
+    service::channels,
     socket::{listening, registry, sharing, state::State},
     sys::{self, Errno, Handled, Section, SignalMask, TO_KERNEL},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
-/// Reported whether asked for or not.
+/// Events that are reported whether the program asked for them or not.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether a poll on these descriptors concerns us.
-pub fn concerns(fds: &[pollfd]) -> bool {
+/// Returns true if one of the descriptors is tracked.
+pub fn has_tracked(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| {
         registry::of(entry.fd).is_some() || instance::of(entry.fd).is_some_and(is_active)
     })
 }
 
-/// Returns true if there may be events of ours in the epoll instance, or within it.
+/// Returns true if the epoll instance, or one nested in it, may have events of accelerated sockets.
 fn is_active(instance: &'static Instance) -> bool {
-    instance.lane().is_active() || instance.has_nested()
+    instance.channel().is_active() || instance.has_nested()
 }
 
 /// `poll`, `ppoll`.
@@ -82,13 +82,13 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     }
 }
 
-/// The kernel knows nothing of the descriptor's events.
+/// Returns true if the kernel has no events for the descriptor.
 fn is_ours_alone(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
-    inner.is_some_and(|inner| !inner.state.is_kernels())
+    inner.is_some_and(|inner| !inner.state.is_in_kernel())
 }
 
-/// Both stacks have events for the descriptor.
+/// Returns true if both stacks have events for the descriptor.
 fn is_in_both(fd: RawFd) -> bool {
     if let Some(instance) = instance::of(fd) {
         return is_active(instance);
@@ -97,8 +97,8 @@ fn is_in_both(fd: RawFd) -> bool {
     inner.is_some_and(|inner| matches!(inner.state, State::Listening(_)))
 }
 
-/// Listeners among the descriptors: this process wants their connections. And what is in the rings
-/// already is looked at.
+/// Requests the connections of listeners among the descriptors, and processes pending events of
+/// their channels.
 fn show_interest(fds: &[pollfd]) {
     for entry in fds {
         let Some(socket) = registry::of(entry.fd) else {
@@ -110,28 +110,28 @@ fn show_interest(fds: &[pollfd]) {
         let State::Listening(listening) = &inner.state else {
             continue;
         };
-        if !listening.is_attended()
-            && let Some(lane) = lanes::default()
+        if !listening.is_joined()
+            && let Some(channel) = channels::default()
         {
-            let before = listening::attend(socket, &mut inner, entry.fd, lane);
+            let before = listening::ensure_joined(socket, &mut inner, entry.fd, channel);
             wake::joined(socket, &before);
         }
-        let lanes = inner.lanes();
+        let channels = inner.channels();
         drop(inner);
-        for lane in lanes.iter() {
-            Instance::of(lane).pump();
+        for channel in channels.iter() {
+            Instance::of(channel).pump();
         }
     }
 }
 
-/// What is ready now of what the entry asks for, as far as Tidelane knows.
+/// The events that the entry asks for and that are pending, according to the library.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
             return 0;
         };
         if inner.shared {
-            sharing::bring_news(socket, &mut inner);
+            sharing::migrate_if_pending(socket, &mut inner);
         }
         if matches!(inner.state, State::Fresh) {
             return 0;
@@ -151,7 +151,7 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// The kernel's events of the entry, without those that a doorbell of the library caused.
+/// The kernel's events of the entry, without those that only a doorbell of the library caused.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)
@@ -166,24 +166,25 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     }
 }
 
+/// Lets events of all descriptors end the sleep.
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {
             let Some(inner) = socket.find(entry.fd) else {
                 continue;
             };
-            let lanes = inner.lanes();
+            let channels = inner.channels();
             drop(inner);
-            sleeper.watch(socket, lanes);
+            sleeper.watch(socket, channels);
         } else if let Some(instance) = instance::of(entry.fd)
             && is_active(instance)
         {
-            let mut lanes = instance.lanes_within();
-            lanes.push(instance.lane());
-            for lane in lanes.iter() {
-                sleeper.watch_lane(lane);
-                if let Some(beside) = lane.beside() {
-                    sleeper.watch_lane(beside);
+            let mut channels = instance.channels_within();
+            channels.push(instance.channel());
+            for channel in channels.iter() {
+                sleeper.watch_channel(channel);
+                if let Some(second) = channel.second() {
+                    sleeper.watch_channel(second);
                 }
             }
         }

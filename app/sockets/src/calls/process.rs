@@ -1,34 +1,34 @@
-//! The process: what runs at `fork`, in the parent and in the child.
+//! The process: handlers of `fork`, in the parent and in the child.
 //!
-//! Listeners are inherited and taken up again when the child shows interest. Connections are held
-//! by both. See `docs/design/fork.md`.
+//! A child inherits listeners, and attaches them to the service when it uses them. Parent and child
+//! both hold connections: see `docs/design/fork.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidelane_client::Heir;
+use tidelane_client::ChildSession;
 
 use super::{bounce, exit};
 use crate::{
     readiness::instance,
-    service::{exceptions, lanes, outage, session},
+    service::{channels, exceptions, outage, session},
     socket::{groups, registry, sharing},
     sys::{self, Lock, section_unsafe},
     table,
 };
 
-/// The fork handlers are installed.
+/// True after the fork handlers were installed.
 static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
 
-/// Heirs of forks that are under way, by the forking thread.
-static FORKING: Lock<Vec<(usize, Heir)>> = Lock::new(Vec::new());
+/// Sessions for the children of forks in progress, by the identity of the forking thread.
+static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
-/// Returns true if this is the process that the library's tables are about, and not a child between
-/// `vfork` and `exec`, which shares its memory.
+/// Returns true if the tables describe this process. A child between `vfork` and `exec` shares the
+/// memory of its parent.
 pub fn owns_tables() -> bool {
     session::owns_tables()
 }
 
-/// This process keeps track of sockets from now on.
+/// Starts tracking the sockets of this process.
 pub(crate) fn start_tracking() {
     session::own_tables();
     exceptions::prepare();
@@ -37,7 +37,8 @@ pub(crate) fn start_tracking() {
     }
 }
 
-/// A child is about to be made without the handlers. Returns true if `after_fork` has to be called.
+/// Prepares a `fork` for which the handlers do not run. Returns true if `after_fork` has to be
+/// called.
 pub fn before_fork() -> bool {
     let watches = WATCHING_FORK.load(Ordering::Relaxed) && session::owns_tables();
     if watches {
@@ -46,7 +47,7 @@ pub fn before_fork() -> bool {
     watches
 }
 
-/// The reverse of `before_fork`, in both processes, and also if there is no child.
+/// Ends a fork that `before_fork` prepared, in both processes, and also if the fork failed.
 pub fn after_fork(in_the_child: bool) {
     if in_the_child {
         in_child();
@@ -57,39 +58,39 @@ pub fn after_fork(in_the_child: bool) {
 
 /// Runs before `fork`, in the thread that calls it.
 extern "C" fn before() {
-    // No handler runs from here on until one of the two below has run.
+    // No signal handler runs from here on until one of the two functions below has run.
     section_unsafe::enter();
     let mut any = false;
     for fd in table::descriptors() {
         any |= registry::of(fd).is_some_and(sharing::share);
     }
-    if any && let Some(heir) = session::make_heir() {
-        table::set_internal(heir.descriptor(), true);
-        FORKING.lock().push((sys::thread_identity(), heir));
+    if any && let Some(child) = session::prepare_child_session() {
+        table::set_internal(child.descriptor(), true);
+        FORKING.lock().push((sys::thread_identity(), child));
     }
 }
 
-/// Runs after `fork` in the parent, also if there is no child.
+/// Runs after `fork` in the parent, also if the fork failed.
 extern "C" fn in_parent() {
-    drop(take_heir());
+    drop(take_child_session());
     section_unsafe::leave();
 }
 
-/// The heir that was made for the child of this thread.
-fn take_heir() -> Option<Heir> {
+/// Takes the session that was prepared for the child of this thread.
+fn take_child_session() -> Option<ChildSession> {
     let me = sys::thread_identity();
     let mut forking = FORKING.lock();
     let at = forking.iter().rposition(|(thread, _)| *thread == me)?;
-    let (_, heir) = forking.swap_remove(at);
-    table::set_internal(heir.descriptor(), false);
-    Some(heir)
+    let (_, child) = forking.swap_remove(at);
+    table::set_internal(child.descriptor(), false);
+    Some(child)
 }
 
-/// Runs in the child, which has this one thread.
+/// Runs after `fork` in the child, which has only this thread.
 extern "C" fn in_child() {
     FORKING.unlock_after_fork();
-    let heir = take_heir();
-    // Heirs of other threads, which fork at this moment, belong to children other than this one.
+    let child = take_child_session();
+    // Sessions that other threads prepared belong to other children.
     for (_, other) in std::mem::take(&mut *FORKING.lock()) {
         table::set_internal(other.descriptor(), false);
     }
@@ -99,11 +100,11 @@ extern "C" fn in_child() {
     exit::reset_after_fork();
     bounce::reset_after_fork();
     registry::reset_after_fork();
-    lanes::reset_after_fork();
+    channels::reset_after_fork();
     instance::reset_after_fork();
-    let inherits = heir.is_some();
-    if let Some(heir) = heir {
-        session::set_heir(heir);
+    let inherits = child.is_some();
+    if let Some(child) = child {
+        session::set_child_session(child);
     }
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd) {

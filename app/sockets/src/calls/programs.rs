@@ -1,4 +1,5 @@
-//! Programs that this process starts and that the library cannot serve: each is named once.
+//! Programs that this process starts and that the library cannot serve. Each program is reported
+//! once.
 
 use std::{
     ffi::CStr,
@@ -10,24 +11,27 @@ use tidelane_inspect::obstacle;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Programs that are remembered. Later ones are named each time.
-const NAMED_MAX: usize = 1024;
+/// Most programs that are remembered. Further programs are reported each time.
+const REPORTED_MAX: usize = 1024;
 
-/// The hashes of the programs that this process or a related one has named; 0: a free place.
-static NAMED: StaticCell<SharedWords<NAMED_MAX>> = StaticCell::new();
+/// Hashes of the programs that this process or its forked children have reported. 0 is a free
+/// entry.
+static REPORTED: StaticCell<SharedWords<REPORTED_MAX>> = StaticCell::new();
 
-/// To be called when the library is loaded: a child could not share the words that it makes.
+/// Maps the shared words. Must be called when the library is loaded, because a child cannot share
+/// words that it maps itself.
 pub fn prepare() {
-    if NAMED.load().is_none()
+    if REPORTED.load().is_none()
         && let Some(words) = SharedWords::new()
     {
-        NAMED.store(Some(Box::leak(Box::new(words))));
+        REPORTED.store(Some(Box::leak(Box::new(words))));
     }
 }
 
-/// The process is about to execute `program`, or to spawn it. `search` is the value of PATH if the
-/// program is looked for there. To be called between `vfork` and `exec`, too.
-pub fn name_if_not_served(program: &CStr, search: Option<&[u8]>) {
+/// Reports `program`, which this process is about to execute or spawn, if the library cannot serve
+/// it. `search` is the value of PATH if the program is looked for there. May be called between
+/// `vfork` and `exec`.
+pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(obstacle) = obstacle(program, search) else {
         return;
     };
@@ -40,9 +44,9 @@ pub fn name_if_not_served(program: &CStr, search: Option<&[u8]>) {
     }
 }
 
-/// Returns true the first time that it is called for a program.
+/// Returns true at the first call for a program.
 fn is_new(program: &CStr) -> bool {
-    let Some(words) = NAMED.load() else {
+    let Some(words) = REPORTED.load() else {
         return true;
     };
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(program);

@@ -1,4 +1,4 @@
-//! Bytes in and out: the calls that a program makes for each request.
+//! Reading and writing payload.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -14,27 +14,28 @@ use crate::{
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
-/// Flags of `send` that the shortest path may ignore.
+/// Flags of `send` that the fast path can ignore.
 const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// The shortest path of `recv` and `read`: bytes that are there. 0: call [`recv`].
+/// Fast path of `recv` and `read`: returns bytes that have arrived. Returns 0 if the caller has to
+/// call [`recv`].
 #[inline]
 pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let Some(mut inner) = socket.enter(fd) else {
         return 0;
     };
-    if inner.shared || inner.options.receive_low > 1 {
+    if inner.shared || inner.options.rcvlowat > 1 {
         return 0;
     }
     let State::Stream(connection) = &mut inner.state else {
         return 0;
     };
-    let news = socket.news();
+    let event_count = socket.event_count();
     let count = connection.stream.read(into);
     if count > 0 {
-        // The end of the stream is to be read too, and what is behind urgent data.
-        if count < into.len() && !connection.stream.is_special() {
-            socket.note_drained(news);
+        // The end of the stream, and data after the urgent mark, have to be read by another call.
+        if count < into.len() && !connection.stream.has_end_or_urgent() {
+            socket.note_drained(event_count);
         }
         inner.after_read(socket, count);
     }
@@ -59,7 +60,7 @@ pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> 
     })
 }
 
-/// `recv` with MSG_TRUNC: on a stream, the bytes are taken and not stored.
+/// `recv` with MSG_TRUNC, which consumes the bytes of a stream without copying them.
 pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
     if flags & libc::MSG_OOB != 0 {
@@ -133,8 +134,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Takes bytes with `take(inner, taken so far)` until there are some: as many as SO_RCVLOWAT says,
-/// or all, with MSG_WAITALL.
+/// Calls `take(inner, bytes so far)` until there are enough bytes: SO_RCVLOWAT, or all with
+/// MSG_WAITALL.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,
@@ -144,16 +145,16 @@ fn receive(
 ) -> Handled {
     let (timeout, low) = {
         let inner = socket.enter(fd)?;
-        if inner.state.is_kernels() {
+        if inner.state.is_in_kernel() {
             return TO_KERNEL;
         }
         (
             inner.options.receive_timeout_ns,
-            inner.options.receive_low as usize,
+            inner.options.rcvlowat as usize,
         )
     };
     if flags & libc::MSG_ERRQUEUE != 0 {
-        // Nothing ever is in the error queue.
+        // The error queue is always empty.
         return fail(libc::EAGAIN);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -187,7 +188,7 @@ fn receive(
     if done > 0 { Some(Ok(done)) } else { result }
 }
 
-/// One attempt, or as many as it takes.
+/// Calls `attempt` once, or until it succeeds if the call waits.
 fn attempt_or_wait(
     socket: &'static Socket,
     fd: RawFd,
@@ -205,23 +206,23 @@ fn attempt_or_wait(
     wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)
 }
 
-/// Whether `send` with these flags may begin with [`send_now`].
+/// Returns true if a `send` with these flags may begin with [`send_now`].
 #[inline]
 pub fn is_plain_send(flags: i32) -> bool {
     flags & !PLAIN_SEND == 0
 }
 
-/// The shortest path of `send` and `write`: what there is room for, if nothing is unusual. If it is
-/// less than all, [`send_rest`] does the rest of the call.
+/// Fast path of `send` and `write`: writes as many bytes as fit. If the result is less than the
+/// length of `from`, the caller has to call [`send_rest`].
 #[inline]
 pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
     match socket.enter(fd) {
-        Some(mut inner) => inner.send_plain(socket, from),
+        Some(mut inner) => inner.send_fast(socket, from),
         None => 0,
     }
 }
 
-/// `send`, after `sent` bytes were given by [`send_now`].
+/// `send`, after [`send_now`] has written `sent` bytes.
 pub fn send_rest(
     socket: &'static Socket,
     fd: RawFd,
@@ -229,15 +230,15 @@ pub fn send_rest(
     flags: i32,
     sent: usize,
 ) -> Handled {
-    let how = How::new(socket, flags);
-    if sent > 0 && !how.waits {
+    let mode = SendMode::new(socket, flags);
+    if sent > 0 && !mode.waits {
         return Some(Ok(sent));
     }
-    let how = How {
+    let mode = SendMode {
         already: sent,
-        ..how
+        ..mode
     };
-    send_slow(socket, fd, from, how)
+    send_slow(socket, fd, from, mode)
 }
 
 /// `send`, and `write` with no flags.
@@ -246,29 +247,29 @@ pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Hand
 }
 
 #[inline(never)]
-fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], how: How) -> Handled {
-    transmit(socket, fd, from.len(), how, &mut |inner, done| {
+fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], mode: SendMode) -> Handled {
+    transmit(socket, fd, from.len(), mode, &mut |inner, done| {
         let Some(connection) = inner.connection() else {
             return 0;
         };
-        match how.flags & libc::MSG_OOB {
+        match mode.flags & libc::MSG_OOB {
             0 => connection.stream.write(&from[done..]),
             _ => connection.stream.write_urgent(&from[done..]),
         }
     })
 }
 
-/// How bytes are sent.
+/// The parameters of a send call.
 #[derive(Clone, Copy)]
-struct How {
+struct SendMode {
     flags: i32,
-    /// Bytes that were sent already.
+    /// Bytes that were sent before.
     already: usize,
-    /// Whether the call waits for room.
+    /// True if the call waits for room.
     waits: bool,
 }
 
-impl How {
+impl SendMode {
     fn new(socket: &Socket, flags: i32) -> Self {
         let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
         Self {
@@ -291,7 +292,7 @@ pub fn send_vectored(
         socket,
         fd,
         wanted,
-        How::new(socket, flags),
+        SendMode::new(socket, flags),
         &mut |inner, done| {
             let Some(connection) = inner.connection() else {
                 return 0;
@@ -321,34 +322,39 @@ pub fn send_vectored(
     )
 }
 
-/// Gives bytes with `give(inner, given so far)`: all of them if the call waits, else what fits.
+/// Calls `write(inner, bytes so far)` until everything is written, or until the buffer is full if
+/// the call does not wait.
 fn transmit(
     socket: &'static Socket,
     fd: RawFd,
     wanted: usize,
-    how: How,
-    give: &mut dyn FnMut(&mut Inner, usize) -> usize,
+    mode: SendMode,
+    write: &mut dyn FnMut(&mut Inner, usize) -> usize,
 ) -> Handled {
-    let (flags, waits) = (how.flags, how.waits);
+    let (flags, waits) = (mode.flags, mode.waits);
     let (timeout, syn_room) = {
         let inner = socket.enter(fd)?;
-        if inner.state.is_kernels() {
+        if inner.state.is_in_kernel() {
             return TO_KERNEL;
         }
         (inner.options.send_timeout_ns, inner.syn_room())
     };
-    let mut done = how.already;
+    let mut done = mode.already;
     if syn_room > 0 {
-        done = match fast_open::give(socket, fd, waits, give)? {
+        done = match fast_open::send_with_syn(socket, fd, waits, write)? {
             Ok(count) if waits => count,
             at_once => return Some(at_once),
         };
     }
-    let in_syn = done - how.already;
+    let in_syn = done - mode.already;
     let attempt = |inner: &mut Inner| {
         inner.check_writable()?;
         inner.cork_once(flags & libc::MSG_MORE != 0);
-        let count = if wanted == done { 0 } else { give(inner, done) };
+        let count = if wanted == done {
+            0
+        } else {
+            write(inner, done)
+        };
         done += count;
         inner.after_write(socket);
         if done == wanted || count > 0 && !waits {
@@ -356,7 +362,7 @@ fn transmit(
             return Ok(done);
         }
         inner.no_space = true;
-        // It may have ended between the check and the write.
+        // The connection may have ended between the check and the write.
         inner.check_writable()?;
         Err(WOULD_BLOCK)
     };
@@ -371,16 +377,16 @@ fn transmit(
     result
 }
 
-/// `send` that waits for room whatever the socket's flags.
+/// `send` that waits for room whatever the socket's flags are.
 pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> Handled {
-    let how = How {
+    let mode = SendMode {
         waits: true,
-        ..How::new(socket, 0)
+        ..SendMode::new(socket, 0)
     };
-    send_slow(socket, fd, from, how)
+    send_slow(socket, fd, from, mode)
 }
 
-/// SIOCOUTQ: bytes written and not acknowledged.
+/// SIOCOUTQ: the number of bytes written and not acknowledged.
 pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

@@ -1,4 +1,4 @@
-//! Urgent data for programs: MSG_OOB, SO_OOBINLINE, SIOCATMARK, EPOLLPRI, as Linux has them.
+//! Urgent data with the semantics of Linux: MSG_OOB, SO_OOBINLINE, SIOCATMARK, EPOLLPRI.
 
 use std::os::fd::RawFd;
 
@@ -7,8 +7,8 @@ use crate::{
     sys::{Handled, TO_KERNEL},
 };
 
-/// `recv` with MSG_OOB: gives the urgent byte to `put`, and returns its number, at most `wanted`.
-/// It never waits.
+/// `recv` with MSG_OOB: passes the urgent byte to `put` and returns the number of bytes, at most
+/// `wanted`. Never waits.
 pub fn recv(
     socket: &'static Socket,
     fd: RawFd,
@@ -17,7 +17,7 @@ pub fn recv(
     put: &mut dyn FnMut(u8),
 ) -> Handled {
     let mut inner = socket.enter(fd)?;
-    if inner.state.is_kernels() {
+    if inner.state.is_in_kernel() {
         return TO_KERNEL;
     }
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -32,17 +32,17 @@ pub fn recv(
     Some(sharing::attempt(&mut inner, &mut attempt))
 }
 
-/// SIOCATMARK: whether the urgent byte is next.
+/// SIOCATMARK: returns 1 if the urgent byte is next.
 pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
         Some(connection) => Some(Ok(connection.stream.at_mark().into())),
-        // The kernel's socket behind it is never at a mark.
+        // The kernel socket is never at a mark.
         None => TO_KERNEL,
     }
 }
 
-/// FIONREAD: bytes that can be read now, by one call.
+/// FIONREAD: the number of bytes that one call can read now.
 pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

@@ -1,7 +1,7 @@
-//! Events of a lane, sorted to sockets and ready lists.
+//! Distribution of a channel's events to sockets and ready lists.
 //!
 //! ```text
-//! lane's events -> drain -> socket's registrations -> ready list -> harvest -> program
+//! channel's events -> drain -> socket's registrations -> ready list -> take_ready -> program
 //! ```
 
 use tidelane_client::ClientEvent;
@@ -14,67 +14,70 @@ use crate::{
 };
 
 impl Instance {
-    /// Takes what the service reported. Returns true if there was anything.
+    /// Processes the pending events of the service. Returns true if there were any.
     pub(crate) fn pump(&self) -> bool {
         let mut state = self.state();
-        let news = self.drain(&mut state);
+        let found = self.drain(&mut state);
         self.finish(state);
-        news
+        found
     }
 
-    /// As `pump`, for the lane beside this one, if there is one.
+    /// Processes the pending events of the second channel, if there is one.
     #[inline]
-    pub(crate) fn pump_beside(&self) {
-        if let Some(lane) = self.lane().beside() {
-            Instance::of(lane).pump();
+    pub(crate) fn pump_second(&self) {
+        if let Some(channel) = self.channel().second() {
+            Instance::of(channel).pump();
         }
     }
 
-    /// Flushes, takes events off the ring and sorts them to sockets and ready lists.
+    /// Flushes, takes the events off the ring, and distributes them to sockets and ready lists.
+    /// Returns true if there were any.
     #[inline]
     pub(crate) fn drain(&self, state: &mut Interest) -> bool {
-        let session = self.lane().take_events(|event| match event {
+        let session = self.channel().take_events(|event| match event {
             ClientEvent::Ready { slot } => {
                 if let Some(socket) = registry::of_slot(slot) {
-                    wake::note(state, self.lane(), socket);
+                    wake::note(state, self.channel(), socket);
                 }
             }
-            // These take locks that come before the ring's.
-            other => state.arrivals.push(other),
+            // Control events take locks that precede the ring's in the lock order, so they have to
+            // wait.
+            other => state.control_events.push(other),
         });
         let Some(session) = session else {
             return false;
         };
-        if !state.arrivals.is_empty() {
+        if !state.control_events.is_empty() {
             self.dispatch(state, session);
         }
         true
     }
 
+    /// Processes the control events, and puts their sockets into the ready lists.
     #[cold]
     fn dispatch(&self, state: &mut Interest, session: u32) {
-        let mut arrivals = std::mem::take(&mut state.arrivals);
-        for event in arrivals.drain(..) {
-            if let Some(socket) = arrive::control_event(self.lane(), session, event) {
-                wake::note(state, self.lane(), socket);
+        let mut control_events = std::mem::take(&mut state.control_events);
+        for event in control_events.drain(..) {
+            if let Some(socket) = arrive::control_event(self.channel(), session, event) {
+                wake::note(state, self.channel(), socket);
             }
         }
-        state.arrivals = arrivals;
+        state.control_events = control_events;
     }
 
-    /// Ends work on the registrations: wakes whom the news concern.
+    /// Unlocks the registrations and wakes the threads that wait for the events found.
     #[inline]
     pub(crate) fn finish(&self, state: Guard<'_, Interest>) {
-        wake::settle(state, self.lane());
+        wake::finish(state, self.channel());
     }
 
-    /// If the service died: every registered socket has an event.
-    pub(crate) fn tell_death(&self, state: &mut Interest) {
+    /// Puts all registered sockets into the ready list if the service died.
+    pub(crate) fn report_service_death(&self, state: &mut Interest) {
         let gone = session::last_gone();
-        if state.death_told >= gone {
+        if state.reported_death >= gone {
             return;
         }
-        state.death_told = gone;
+        state.reported_death = gone;
         let registered: Vec<u32> = state.registered().map(|(index, _)| index).collect();
         for index in registered {
             state.push_ready(index);

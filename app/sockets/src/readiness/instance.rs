@@ -1,4 +1,4 @@
-//! An epoll instance, or the process' default one: its lane, its registrations, its ready list.
+//! An epoll instance, or the default instance of the process: a channel with its interest list.
 
 use std::{
     os::fd::RawFd,
@@ -7,134 +7,135 @@ use std::{
 
 use super::interest::Interest;
 use crate::{
-    service::{Lane, lanes},
+    service::{Channel, channels},
     socket::{Socket, listening, registrations::WatchRef},
     sys::{Guard, Lock, Rank},
     table::{Descriptors, Numbers},
 };
 
 static OF_DESCRIPTOR: Descriptors<Instance> = Descriptors::new();
-/// By the number of the lane.
-static OF_LANE: Numbers<Instance, { lanes::LANES_MAX }> = Numbers::new();
-/// Serialises the making of instances.
+/// Instances by the number of their channel.
+static OF_CHANNEL: Numbers<Instance, { channels::CHANNELS_MAX }> = Numbers::new();
+/// Serialises the creation of instances.
 static MAKING: Lock<()> = Lock::new(());
 
-/// See the module. Never freed, only used again.
+/// An epoll instance. Instances are never freed, only reused.
 #[derive(Debug)]
 pub struct Instance {
-    lane: &'static Lane,
+    channel: &'static Channel,
     interest: Lock<Interest>,
-    /// Instances that are registered with this one.
+    /// Epoll instances that are registered with this one.
     pub(super) nested: Lock<Vec<Nested>>,
-    /// There are, or were, some.
+    /// True if `nested` has, or had, an entry.
     pub(super) has_nested: AtomicBool,
-    /// The kernel's epoll instance had a socket of ours with EPOLLONESHOT.
+    /// True if a tracked socket was registered with EPOLLONESHOT in the kernel's epoll instance.
     kernel_one_shots: AtomicBool,
 }
 
-/// A registration of an instance with an outer one.
+/// A registration of an epoll instance with an outer one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nested {
     pub(super) inner: &'static Instance,
     pub(super) fd: RawFd,
     pub(super) events: u32,
     pub(super) data: u64,
-    /// EPOLLONESHOT, and it was reported.
+    /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// Edge-triggered: report it even without news.
+    /// Edge-triggered: report the registration even without a new event.
     pub(super) fresh: bool,
-    /// The inner instance's news when it was last reported.
-    pub(super) seen: u32,
+    /// The inner instance's event count when the registration was last reported.
+    pub(super) seen_events: u32,
 }
 
-/// The epoll instance behind a descriptor, if it was made under our eyes.
+/// The tracked epoll instance that a descriptor refers to.
 #[inline]
 pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
     OF_DESCRIPTOR.get(epfd)
 }
 
-/// Makes `epfd` refer to `instance`. False: the number is too high.
+/// Makes `epfd` refer to `instance`. Returns false if the number is too high.
 pub(crate) fn set(epfd: RawFd, instance: &'static Instance) -> bool {
     OF_DESCRIPTOR.set(epfd, instance)
 }
 
-/// Takes the epoll instance away from the descriptor.
+/// Clears the descriptor and returns its epoll instance.
 pub(crate) fn take(epfd: RawFd) -> Option<&'static Instance> {
     OF_DESCRIPTOR.take(epfd)
 }
 
-/// The instance of the lane with this number.
+/// The instance of the channel with this number.
 #[inline]
 pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
-    OF_LANE.get(number)
+    OF_CHANNEL.get(number)
 }
 
 /// All instances.
 fn all() -> impl Iterator<Item = &'static Instance> {
-    lanes::all().filter_map(|lane| numbered(lane.number()))
+    channels::all().filter_map(|channel| numbered(channel.number()))
 }
 
-/// For the child after fork.
+/// Resets all instances in a child after fork.
 pub(crate) fn reset_after_fork() {
     MAKING.unlock_after_fork();
     for instance in all() {
         instance.nested.unlock_after_fork();
         instance.interest.unlock_after_fork();
         let mut interest = instance.state();
-        interest.arrivals.clear();
-        interest.foreign.clear();
+        interest.control_events.clear();
+        interest.other_registrations.clear();
     }
 }
 
 impl Instance {
-    /// The instance of a lane.
+    /// The instance of a channel. Creates it at the first call.
     #[inline]
-    pub(crate) fn of(lane: &'static Lane) -> &'static Instance {
-        match numbered(lane.number()) {
+    pub(crate) fn of(channel: &'static Channel) -> &'static Instance {
+        match numbered(channel.number()) {
             Some(instance) => instance,
-            None => make(lane),
+            None => make(channel),
         }
     }
 
-    /// Its lane.
+    /// The channel of this instance.
     #[inline]
-    pub(crate) fn lane(&self) -> &'static Lane {
-        self.lane
+    pub(crate) fn channel(&self) -> &'static Channel {
+        self.channel
     }
 
-    /// Its registrations, locked.
+    /// Locks the interest list.
     #[inline]
     pub(crate) fn state(&self) -> Guard<'_, Interest> {
         self.interest.lock()
     }
 
-    /// A socket of ours is registered with EPOLLONESHOT in the kernel's epoll instance.
+    /// Records that a tracked socket is registered with EPOLLONESHOT in the kernel's epoll
+    /// instance.
     pub(crate) fn expect_kernel_one_shots(&self) {
         self.kernel_one_shots.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the kernel may have disabled a registration of a socket of ours.
+    /// Returns true if the kernel may have disabled the registration of a tracked socket.
     pub(crate) fn has_kernel_one_shots(&self) -> bool {
         self.kernel_one_shots.load(Ordering::Relaxed)
     }
 
-    /// The instance is gone: none has it any more, and it has none.
-    fn leave_nests(&'static self) {
+    /// Removes this instance from all outer instances, and all inner instances from this one.
+    fn leave_nested(&'static self) {
         self.nested.lock().clear();
         for outer in all().filter(|outer| outer.has_nested()) {
             outer.nested.lock().retain(|n| !std::ptr::eq(n.inner, self));
         }
     }
 
-    /// A descriptor of the epoll instance is gone.
+    /// Drops a descriptor of the epoll instance. The last one ends all registrations.
     pub(crate) fn release(&'static self, fd: RawFd) {
         let mut state = self.state();
         state.descriptors = state.descriptors.saturating_sub(1);
         if state.descriptors > 0 {
             drop(state);
-            if self.lane.epfd() == fd {
+            if self.channel.epfd() == fd {
                 let same = |other: &RawFd| OF_DESCRIPTOR.refers(*other, self);
-                self.lane
+                self.channel
                     .set_epfd(crate::table::descriptors().find(same).unwrap_or(-1));
             }
             return;
@@ -142,46 +143,48 @@ impl Instance {
         let registered: Vec<_> = state.registered().collect();
         for (index, socket) in registered {
             let watch = WatchRef {
-                lane: self.lane.number(),
+                channel: self.channel.number(),
                 index,
             };
             state.remove(index, socket);
             let mut inner = socket.lock();
             inner.remove_watch(socket, watch);
-            listening::leave(&mut inner, self.lane);
+            listening::leave(&mut inner, self.channel);
         }
         drop(state);
-        self.leave_nests();
-        lanes::forget(self.lane);
-        self.lane.forget_beside();
-        self.lane.set_epfd(-1);
-        lanes::free(self.lane);
+        self.leave_nested();
+        channels::forget(self.channel);
+        self.channel.forget_second();
+        self.channel.set_epfd(-1);
+        channels::free(self.channel);
     }
 }
 
+/// Creates the instance of a channel, unless another thread has created it meanwhile.
 #[cold]
-fn make(lane: &'static Lane) -> &'static Instance {
+fn make(channel: &'static Channel) -> &'static Instance {
     let _making = MAKING.lock();
-    if let Some(instance) = numbered(lane.number()) {
+    if let Some(instance) = numbered(channel.number()) {
         return instance;
     }
     let instance: &'static Instance = Box::leak(Box::new(Instance {
-        lane,
+        channel,
         interest: Lock::ranked(Rank::Interest, Interest::default()),
         nested: Lock::new(Vec::new()),
         has_nested: AtomicBool::new(false),
         kernel_one_shots: AtomicBool::new(false),
     }));
-    OF_LANE.set(lane.number(), instance);
+    OF_CHANNEL.set(channel.number(), instance);
     instance
 }
 
-/// A descriptor of a socket that has others is gone: its registrations go with it, so that a wait
-/// does not report a number that means something else by now. (The kernel would keep them.)
+/// Ends the registrations that a socket has under a closed descriptor, while other descriptors
+/// still refer to the socket. Otherwise a wait would report a number that may mean another file by
+/// now. (The kernel keeps such registrations.)
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {
-        let Some(instance) = numbered(watch.lane) else {
+        let Some(instance) = numbered(watch.channel) else {
             continue;
         };
         let mut state = instance.state();
@@ -195,10 +198,10 @@ pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Takes these registrations of the socket away.
+/// Ends these registrations of the socket.
 pub(crate) fn forget_watches(socket: &'static Socket, watches: Vec<WatchRef>) {
     for watch in watches {
-        if let Some(instance) = numbered(watch.lane) {
+        if let Some(instance) = numbered(watch.channel) {
             instance.state().remove(watch.index, socket);
         }
     }

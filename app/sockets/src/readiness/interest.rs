@@ -1,4 +1,4 @@
-//! The registrations of one epoll instance, and which of them may be ready.
+//! The interest list of an epoll instance, and its ready list.
 
 use std::os::fd::RawFd;
 
@@ -7,36 +7,38 @@ use tidelane_client::ClientEvent;
 use super::watch::{EDGE, ONE_SHOT, Report, Watch};
 use crate::socket::{Socket, sharing};
 
-/// The registrations of one epoll instance and its ready list.
+/// The interest list of an epoll instance, and its ready list.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     watches: Vec<Watch>,
     free: Vec<u32>,
     ready: Vec<u32>,
-    /// Empty; kept for its memory.
+    /// An empty list whose allocation is reused.
     spare: Vec<u32>,
-    /// Events taken off the ring, not yet looked at. Empty between calls; kept for its memory.
-    pub(crate) arrivals: Vec<ClientEvent>,
-    /// Sockets with news that are registered elsewhere.
-    pub(crate) foreign: Vec<&'static Socket>,
-    /// A socket that some thread sleeps for has news.
+    /// Control events that were taken off the ring and not processed yet. Empty between calls; its
+    /// allocation is reused.
+    pub(crate) control_events: Vec<ClientEvent>,
+    /// Sockets with events that are registered with other epoll instances.
+    pub(crate) other_registrations: Vec<&'static Socket>,
+    /// True if a socket that a thread sleeps for has an event.
     pub(crate) wake: bool,
-    /// Descriptors that refer to this epoll instance.
+    /// Number of descriptors that refer to this epoll instance.
     pub(crate) descriptors: u32,
-    /// Calls since the kernel's epoll instance was looked at.
+    /// Number of calls since the kernel's epoll instance was last polled.
     pub(crate) calls_without_kernel: u32,
-    /// Counts what came into the ready list.
-    pub(crate) fresh_news: u32,
-    /// Times that a thread was about to sleep here.
+    /// Counts the entries ever put into the ready list.
+    pub(crate) event_count: u32,
+    /// Number of times that a thread was about to sleep here.
     pub(crate) sleeps: u32,
-    /// When memory is looked after again.
+    /// Time of the next trim of send buffers.
     pub(crate) trim_at_ns: u64,
-    /// The session whose end was told to all registered sockets, 0 if none.
-    pub(crate) death_told: u32,
+    /// The last session whose end was reported to all registered sockets, or 0.
+    pub(crate) reported_death: u32,
 }
 
 impl Interest {
-    /// Registers `socket` under `fd`; it is looked at by the next wait.
+    /// Registers `socket` under `fd`. The next wait checks it. Returns the index of the
+    /// registration.
     pub(crate) fn add(
         &mut self,
         socket: &'static Socket,
@@ -58,7 +60,8 @@ impl Interest {
         };
         match self.free.pop() {
             Some(index) => {
-                // A place that is still in the ready list stays there: its watch is looked at.
+                // A reused entry that is still in the ready list stays there: the next wait checks
+                // the new registration.
                 let queued = self.watches[index as usize].queued;
                 self.watches[index as usize] = Watch { queued, ..watch };
                 index
@@ -70,7 +73,7 @@ impl Interest {
         }
     }
 
-    /// The watch of `socket` under `fd`.
+    /// The registration of `socket` at `index`.
     pub(crate) fn find(&mut self, index: u32, socket: &'static Socket) -> Option<&mut Watch> {
         let watch = self.watches.get_mut(index as usize)?;
         watch
@@ -79,7 +82,7 @@ impl Interest {
             .then_some(watch)
     }
 
-    /// Removes a registration. Returns whether the kernel has it too.
+    /// Removes a registration. Returns true if the kernel has the registration, too.
     pub(crate) fn remove(&mut self, index: u32, socket: &'static Socket) -> bool {
         let Some(watch) = self.find(index, socket) else {
             return false;
@@ -90,8 +93,8 @@ impl Interest {
         in_kernel
     }
 
-    /// The kernel reported `data`: registrations with it that are the kernel's, too, and are to be
-    /// reported once, are disabled, if `was_it` says so of their descriptor.
+    /// Disables the one-shot registrations with this data after the kernel reported and disabled
+    /// them, if `was_it` returns true for their descriptor.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
         for watch in &mut self.watches {
             let once = watch.in_kernel && watch.events & ONE_SHOT != 0 && watch.socket.is_some();
@@ -101,29 +104,29 @@ impl Interest {
         }
     }
 
-    /// All registered sockets with their descriptors.
+    /// All registered sockets with the indices of their registrations.
     pub(crate) fn registered(&self) -> impl Iterator<Item = (u32, &'static Socket)> {
         let with_index = self.watches.iter().enumerate();
         with_index.filter_map(|(index, watch)| Some((index as u32, watch.socket?)))
     }
 
-    /// Puts a registration into the ready list: the next wait looks at it.
+    /// Puts a registration into the ready list, so that the next wait checks it.
     #[inline]
     pub(crate) fn push_ready(&mut self, index: u32) {
         let Some(watch) = self.watches.get_mut(index as usize) else {
             return;
         };
         if let Some(socket) = watch.socket {
-            socket.note_news();
+            socket.note_event();
         }
-        self.fresh_news = self.fresh_news.wrapping_add(1);
+        self.event_count = self.event_count.wrapping_add(1);
         if !watch.queued {
             watch.queued = true;
             self.ready.push(index);
         }
     }
 
-    /// As `push_ready`, and reports it even if nothing else changed.
+    /// Like `push_ready`, but the registration is reported even if nothing changed.
     pub(crate) fn push_fresh(&mut self, index: u32) {
         if let Some(watch) = self.watches.get_mut(index as usize) {
             watch.fresh = true;
@@ -131,19 +134,20 @@ impl Interest {
         self.push_ready(index);
     }
 
-    /// Whether a wait would have something to look at.
+    /// Returns true if the next wait has a registration to check.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Returns true if a wait would report something. What it would not report leaves the list.
+    /// Returns true if a wait would report an event. Removes registrations that are not ready from
+    /// the list.
     pub(crate) fn has_due(&mut self) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut due = false;
         list.retain(|&index| {
             let watch = &mut self.watches[index as usize];
-            // One that is due is enough.
+            // One reportable registration is enough.
             due || {
                 due = watch.is_reported();
                 watch.queued = due;
@@ -154,11 +158,11 @@ impl Interest {
         due
     }
 
-    /// Looks at each registration of the ready list once, until `max` are reported. Those that are
-    /// level-triggered and ready go to the end of the list: round robin. Returns true if some were
-    /// not looked at.
+    /// Checks each registration of the ready list once, until `max` were reported. Level-triggered
+    /// registrations that are ready go to the end of the list (round robin). Returns true if some
+    /// registrations were not checked.
     #[inline(never)]
-    pub(crate) fn harvest(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
+    pub(crate) fn take_ready(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut kept = std::mem::take(&mut self.spare);
         let mut reported = 0;
@@ -176,7 +180,7 @@ impl Interest {
             }
             let mut inner = socket.lock();
             if inner.shared {
-                sharing::bring_news(socket, &mut inner);
+                sharing::migrate_if_pending(socket, &mut inner);
             }
             let bits = watch.due(&mut inner);
             drop(inner);

@@ -4,11 +4,12 @@ use libc::epoll_event;
 
 use super::{Instance, wake};
 use crate::{
-    service::marks,
+    service::internal_events,
     sys::{self, Errno, SignalMask},
 };
 
-/// A listener may be ready in both stacks: one report is enough.
+/// Merges events with the same data, because a listener may be ready in both stacks. Returns the
+/// new number of events.
 pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
@@ -25,7 +26,8 @@ pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     kept
 }
 
-/// Asks the kernel for events behind the `count` that are there.
+/// Polls the kernel's epoll instance, and appends its events after the first `count`. Returns the
+/// new number of events.
 pub(crate) fn kernel_events(
     instance: &Instance,
     events: &mut [epoll_event],
@@ -34,20 +36,21 @@ pub(crate) fn kernel_events(
     mask: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
     let found = sys::epoll_wait(
-        instance.lane().epfd(),
+        instance.channel().epfd(),
         &mut events[count..],
         timeout_ns,
         mask,
     )?;
     let kept = without_internal(instance, events, count, found);
     if kept < count + found {
-        // This look took the doorbell's edge away from a thread that sleeps.
+        // This call consumed the doorbell's edge, which was meant for a sleeping thread.
         wake::edge_taken(instance);
     }
     Ok(kept)
 }
 
-/// Takes the library's own out of the `found` events behind the first `count`.
+/// Removes the library's own events from the `found` events that follow the first `count`. Returns
+/// the new number of events.
 pub(crate) fn without_internal(
     instance: &Instance,
     events: &mut [epoll_event],
@@ -57,7 +60,7 @@ pub(crate) fn without_internal(
     let mut kept = count;
     for at in count..count + found {
         let event = events[at];
-        if !marks::is_internal_event(&event) {
+        if !internal_events::is_internal_event(&event) {
             events[kept] = event;
             kept += 1;
         }
@@ -68,8 +71,9 @@ pub(crate) fn without_internal(
     kept
 }
 
-/// The kernel reported these, and disabled its registrations with EPOLLONESHOT: so are ours. Where
-/// several registrations have the same data, it was that of a listener that has a connection.
+/// Disables the EPOLLONESHOT registrations that the kernel reported, and thereby disabled. Where
+/// several registrations have the same data, the event belongs to a listener that has a pending
+/// connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.state();
     for event in events {

@@ -1,9 +1,10 @@
-//! Epoll instances within another one.
+//! Epoll instances that are registered with another one.
 //!
-//! The kernel's outer instance has the kernel's inner one, and so sees what the kernel's
-//! descriptors in there do, and the inner lane's doorbell. The doorbell rings only if somebody
-//! announced a sleep, and says nothing of what is ready. A wait in the outer instance therefore
-//! announces its sleep to the lanes within, and looks there itself.
+//! The kernel's outer instance contains the kernel's inner one. Through it, the kernel reports the
+//! events of its own descriptors, and the rings of the inner channel's doorbell. The doorbell rings
+//! only after a sleep was announced, and a ring does not say which descriptor is ready. Therefore a
+//! wait in the outer instance announces its sleep to the inner channels, and checks the inner ready
+//! lists itself.
 
 use std::os::fd::RawFd;
 
@@ -14,31 +15,32 @@ use super::{
     watch::{EDGE, EXISTS, MISSING, ONE_SHOT},
 };
 use crate::{
-    service::Lane,
-    sys::{self, Errno, Few},
+    service::Channel,
+    sys::{self, Errno, SmallVec},
 };
 
-/// Linux nests no deeper.
+/// Greatest nesting depth that Linux allows (EP_MAX_NESTS).
 const DEPTH_MAX: u32 = 5;
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// The result of a look into an instance.
+/// The result of checking an inner instance.
 #[derive(Clone, Copy)]
-struct Look {
+struct Checked {
     ready: bool,
-    news: u32,
+    event_count: u32,
 }
 
 impl Nested {
-    /// Returns true if it is to be reported, as far as descriptors of ours are concerned.
-    fn is_due(&self, look: Look) -> bool {
-        let is_new = self.events & EDGE == 0 || self.fresh || self.seen != look.news;
-        look.ready && is_new && self.events & IN != 0 && !self.disabled
+    /// Returns true if the registration has to be reported because of tracked descriptors.
+    fn is_due(&self, checked: Checked) -> bool {
+        let is_new =
+            self.events & EDGE == 0 || self.fresh || self.seen_events != checked.event_count;
+        checked.ready && is_new && self.events & IN != 0 && !self.disabled
     }
 }
 
 impl Instance {
-    /// `epoll_ctl` on the instance `inner`, after the kernel did it.
+    /// Applies an `epoll_ctl` on the instance `inner` that the kernel has carried out.
     pub(crate) fn change_nested(
         &self,
         operation: i32,
@@ -60,7 +62,7 @@ impl Instance {
             data: event.u64,
             disabled: false,
             fresh: true,
-            seen: 0,
+            seen_events: 0,
         };
         match at {
             Some(at) if operation == libc::EPOLL_CTL_MOD => nested[at] = new,
@@ -73,7 +75,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns true if other instances are, or were, within this one.
+    /// Returns true if other instances are, or were, registered with this one.
     #[inline]
     pub(crate) fn has_nested(&self) -> bool {
         self.has_nested.load(std::sync::atomic::Ordering::Acquire)
@@ -83,94 +85,96 @@ impl Instance {
         self.nested.lock().clone()
     }
 
-    /// The lanes of all instances within this one, with those beside them.
-    pub(crate) fn lanes_within(&self) -> Few<&'static Lane> {
-        let mut lanes = Few::new();
-        self.add_lanes_within(&mut lanes, DEPTH_MAX);
-        lanes
+    /// The channels of all inner instances, at any depth.
+    pub(crate) fn channels_within(&self) -> SmallVec<&'static Channel> {
+        let mut channels = SmallVec::new();
+        self.add_channels_within(&mut channels, DEPTH_MAX);
+        channels
     }
 
-    fn add_lanes_within(&self, lanes: &mut Few<&'static Lane>, depth: u32) {
+    fn add_channels_within(&self, channels: &mut SmallVec<&'static Channel>, depth: u32) {
         if depth == 0 || !self.has_nested() {
             return;
         }
         for nested in self.nested() {
-            lanes.push(nested.inner.lane());
-            nested.inner.add_lanes_within(lanes, depth - 1);
+            channels.push(nested.inner.channel());
+            nested.inner.add_channels_within(channels, depth - 1);
         }
     }
 
-    /// Returns true if a wait on this instance would report a descriptor of ours, here or within.
+    /// Returns true if a wait on this instance would report a tracked descriptor, in this instance
+    /// or an inner one.
     pub(crate) fn has_due_within(&self) -> bool {
-        self.look(DEPTH_MAX).ready
+        self.check(DEPTH_MAX).ready
     }
 
-    /// Without what only the kernel knows of this instance's own descriptors.
-    fn look(&self, depth: u32) -> Look {
-        self.pump_beside();
+    /// Checks this instance and its inner ones. Does not ask the kernel about its own descriptors.
+    fn check(&self, depth: u32) -> Checked {
+        self.pump_second();
         self.pump();
         let mut state = self.state();
-        let mut look = Look {
+        let mut checked = Checked {
             ready: state.has_due(),
-            news: state.fresh_news,
+            event_count: state.event_count,
         };
         drop(state);
         if depth > 0 && self.has_nested() {
             for nested in self.nested() {
-                let within = nested.inner.look(depth - 1);
-                look.ready |= within.ready && nested.events & IN != 0 && !nested.disabled;
-                look.news = look.news.wrapping_add(within.news);
+                let within = nested.inner.check(depth - 1);
+                checked.ready |= within.ready && nested.events & IN != 0 && !nested.disabled;
+                checked.event_count = checked.event_count.wrapping_add(within.event_count);
             }
         }
-        look
+        checked
     }
 
-    /// Events of the instances within this one, into `events`; the first `count` are the kernel's,
-    /// of which those are taken out that only a doorbell caused. Returns how many there are.
+    /// Appends the events of inner instances to `events`. The first `count` events are the
+    /// kernel's; those that only a doorbell caused are removed. Returns the new number of events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         for nested in self.nested() {
             if nested.disabled {
                 continue;
             }
-            let look = nested.inner.look(DEPTH_MAX);
+            let checked = nested.inner.check(DEPTH_MAX);
             let from_kernel = events[..count]
                 .iter()
                 .position(|event| event.u64 == nested.data);
             if let Some(at) = from_kernel {
-                if !look.ready && !nested.inner.is_ready_in_kernel() {
+                if !checked.ready && !nested.inner.is_ready_in_kernel() {
                     events.copy_within(at + 1..count, at);
                     count -= 1;
                 } else {
-                    self.note_reported(nested, look.news);
+                    self.note_reported(nested, checked.event_count);
                 }
                 continue;
             }
-            if nested.is_due(look) && count < events.len() {
+            if nested.is_due(checked) && count < events.len() {
                 events[count] = epoll_event {
                     events: nested.events & IN,
                     u64: nested.data,
                 };
                 count += 1;
-                self.note_reported(nested, look.news);
+                self.note_reported(nested, checked.event_count);
             }
         }
         count
     }
 
-    /// Returns true if `nested_events` would add something.
+    /// Returns true if `nested_events` would add an event.
     pub(crate) fn has_nested_events(&self) -> bool {
         let nested = self.nested();
-        nested.iter().any(|n| n.is_due(n.inner.look(DEPTH_MAX)))
+        nested.iter().any(|n| n.is_due(n.inner.check(DEPTH_MAX)))
     }
 
-    fn note_reported(&self, reported: Nested, news: u32) {
+    /// Records a report of an inner instance, and disables a one-shot registration.
+    fn note_reported(&self, reported: Nested, event_count: u32) {
         let mut all = self.nested.lock();
         let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);
         let Some(nested) = same.find(|n| std::ptr::eq(n.inner, reported.inner)) else {
             return;
         };
         nested.fresh = false;
-        nested.seen = news;
+        nested.seen_events = event_count;
         nested.disabled = nested.events & ONE_SHOT != 0;
         let disabled = nested.disabled;
         drop(all);
@@ -179,24 +183,24 @@ impl Instance {
                 events: 0,
                 u64: reported.data,
             };
-            let epfd = self.lane().epfd();
+            let epfd = self.channel().epfd();
             let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reported.fd, Some(none));
         }
     }
 
-    /// Returns true if the kernel's instance is ready for another reason than doorbells, of which
-    /// the rings are taken away: nothing of ours is due.
+    /// Returns true if the kernel's instance has an event other than rings of doorbells. Consumes
+    /// the rings, because no tracked descriptor is ready.
     pub(crate) fn is_ready_in_kernel(&self) -> bool {
-        let mut lanes = self.lanes_within();
-        lanes.push(self.lane());
-        for lane in lanes.iter() {
-            lane.silence();
-            if let Some(beside) = lane.beside() {
-                beside.silence();
+        let mut channels = self.channels_within();
+        channels.push(self.channel());
+        for channel in channels.iter() {
+            channel.drain_doorbell();
+            if let Some(second) = channel.second() {
+                second.drain_doorbell();
             }
         }
         let mut fds = [libc::pollfd {
-            fd: self.lane().epfd(),
+            fd: self.channel().epfd(),
             events: libc::POLLIN,
             revents: 0,
         }];

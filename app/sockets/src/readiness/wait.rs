@@ -1,40 +1,40 @@
-//! Threads that wait: for a socket, for several, with the kernel's descriptors beside them.
+//! Threads that wait for sockets and for kernel descriptors.
 //!
-//! Nobody misses an event: a sleeper first announces itself (`Lane::arm`), then looks once more,
-//! then sleeps; and whoever takes an event off a ring wakes the sleepers that it concerns.
+//! No wake-up is lost: a sleeper first announces itself (`Channel::arm`), then checks once more,
+//! then sleeps. A thread that takes an event off a ring wakes the sleepers that wait for it.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
 use super::instance::Instance;
 use crate::{
-    service::{Lane, marks, outage::Nap, session},
+    service::{Channel, internal_events, outage::BoundedSleep, session},
     socket::{Inner, Socket, listening, sharing},
-    sys::{self, Errno, Few, Handled, Section, SignalMask},
+    sys::{self, Errno, Handled, Section, SignalMask, SmallVec},
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 
-/// When to give up, CLOCK_MONOTONIC.
+/// The end of a wait, in CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// Wait for ever.
+    /// Waits forever.
     pub const NEVER: Self = Self(None);
 
-    /// Do not wait.
+    /// Does not wait.
     pub const NOW: Self = Self(Some(0));
 
     pub(crate) fn is_now(self) -> bool {
         self.0 == Some(0)
     }
 
-    /// After so many nanoseconds, none for never.
+    /// The deadline after `timeout_ns` nanoseconds. `None` waits forever.
     pub fn after(timeout_ns: Option<u64>) -> Self {
         Self(timeout_ns.map(|ns| sys::monotonic_ns().saturating_add(ns)))
     }
 
-    /// Nanoseconds that are left, None for ever.
+    /// Nanoseconds until the deadline, or `None` without one.
     pub(crate) fn left_ns(self) -> Option<u64> {
         self.0.map(|at| at.saturating_sub(sys::monotonic_ns()))
     }
@@ -43,14 +43,14 @@ impl Deadline {
         self.left_ns() == Some(0)
     }
 
-    /// Whether there is one.
+    /// Returns true if the wait has a deadline.
     pub(crate) fn exists(self) -> bool {
         self.0.is_some()
     }
 }
 
-/// Repeats `attempt` until it does not say EAGAIN; in between, sleeps until something happens to
-/// the socket. EAGAIN when the deadline passes, EINTR after a signal.
+/// Repeats `attempt` as long as it returns EAGAIN, and sleeps in between until the socket has an
+/// event. Returns EAGAIN when the deadline passes, and EINTR after a signal.
 pub(crate) fn blocking(
     socket: &'static Socket,
     fd: RawFd,
@@ -61,20 +61,20 @@ pub(crate) fn blocking(
     let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
     loop {
-        let lanes = {
+        let channels = {
             let mut inner = match socket.find(fd) {
                 Some(inner) => inner,
                 None => return Some(Err(Errno(libc::EBADF))),
             };
             if inner.shared {
-                sharing::bring_news(socket, &mut inner);
+                sharing::migrate_if_pending(socket, &mut inner);
             }
             match sharing::attempt(&mut inner, &mut attempt) {
-                Err(WOULD_BLOCK) => inner.lanes(),
+                Err(WOULD_BLOCK) => inner.channels(),
                 done => return Some(done),
             }
         };
-        sleeper.watch(socket, lanes);
+        sleeper.watch(socket, channels);
         if let Some(fd) = kernel_fd {
             sleeper.watch_kernel(fd);
         }
@@ -87,7 +87,7 @@ pub(crate) fn blocking(
     }
 }
 
-/// Waits until `done` holds, for a socket that has no descriptor any more.
+/// Waits until `done` returns true, for a socket that has no descriptor any more.
 pub(crate) fn lingering(
     socket: &'static Socket,
     deadline: Deadline,
@@ -95,26 +95,27 @@ pub(crate) fn lingering(
 ) {
     let mut sleeper = Sleeper::new(deadline);
     loop {
-        let lanes = {
+        let channels = {
             let mut inner = socket.lock();
             if done(&mut inner) {
                 return;
             }
-            inner.lanes()
+            inner.channels()
         };
-        sleeper.watch(socket, lanes);
+        sleeper.watch(socket, channels);
         if sleeper.step().is_err() {
             return;
         }
     }
 }
 
-/// A thread's wait. Each `step` goes one stage further: look at the rings, spin, announce, sleep.
+/// A thread's wait. Each `step` goes one stage further: poll the rings, spin, announce the sleep,
+/// sleep.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
-    lanes: Few<&'static Lane>,
-    sockets: Few<&'static Socket>,
+    channels: SmallVec<&'static Channel>,
+    sockets: SmallVec<&'static Socket>,
     kernel: Vec<libc::pollfd>,
     mask: Option<SignalMask>,
     armed: bool,
@@ -125,8 +126,8 @@ impl Sleeper {
     pub(crate) fn new(deadline: Deadline) -> Self {
         Self {
             deadline,
-            lanes: Few::new(),
-            sockets: Few::new(),
+            channels: SmallVec::new(),
+            sockets: SmallVec::new(),
             kernel: Vec::new(),
             mask: None,
             armed: false,
@@ -134,31 +135,36 @@ impl Sleeper {
         }
     }
 
-    /// The signal mask of the sleep (ppoll, pselect).
+    /// Sets the signal mask during the sleep (ppoll, pselect).
     pub(crate) fn with_mask(mut self, mask: Option<SignalMask>) -> Self {
         self.mask = mask;
         self
     }
 
-    /// This socket's events, which arrive on these lanes, end the sleep.
-    pub(crate) fn watch(&mut self, socket: &'static Socket, lanes: Few<&'static Lane>) {
+    /// Lets events of this socket, which arrive on these channels, end the sleep.
+    pub(crate) fn watch(&mut self, socket: &'static Socket, channels: SmallVec<&'static Channel>) {
         if !self.sockets.iter().any(|other| std::ptr::eq(other, socket)) {
             socket.waiters.fetch_add(1, Ordering::SeqCst);
             self.sockets.push(socket);
         }
-        for lane in lanes.iter() {
-            self.watch_lane(lane);
+        for channel in channels.iter() {
+            self.watch_channel(channel);
         }
     }
 
-    /// Events on this lane end the sleep.
-    pub(crate) fn watch_lane(&mut self, lane: &'static Lane) {
-        if !self.armed && !self.lanes.iter().any(|other| std::ptr::eq(other, lane)) {
-            self.lanes.push(lane);
+    /// Lets events on this channel end the sleep.
+    pub(crate) fn watch_channel(&mut self, channel: &'static Channel) {
+        if !self.armed
+            && !self
+                .channels
+                .iter()
+                .any(|other| std::ptr::eq(other, channel))
+        {
+            self.channels.push(channel);
         }
     }
 
-    /// Input on this kernel descriptor ends the sleep.
+    /// Lets input on this kernel descriptor end the sleep.
     pub(crate) fn watch_kernel(&mut self, fd: RawFd) {
         if !self.kernel.iter().any(|other| other.fd == fd) {
             self.kernel.push(libc::pollfd {
@@ -169,14 +175,15 @@ impl Sleeper {
         }
     }
 
-    /// These kernel descriptors end the sleep.
+    /// Lets these kernel descriptors end the sleep.
     pub(crate) fn watch_kernel_all(&mut self, fds: &[libc::pollfd]) {
         if self.kernel.is_empty() {
             self.kernel.extend_from_slice(fds);
         }
     }
 
-    /// One stage further; then look again. EAGAIN: the deadline has passed.
+    /// Goes one stage further. The caller checks its condition after each step. Returns EAGAIN if
+    /// the deadline has passed.
     pub(crate) fn step(&mut self) -> Result<(), Errno> {
         if self.armed {
             return self.sleep();
@@ -193,12 +200,12 @@ impl Sleeper {
                 return Ok(());
             }
         }
-        // Armed even if events are there already: the caller looks again, then sleeps; the sleep
-        // pumps first and sees them.
+        // The channels are armed even if events are pending: the caller checks again before the
+        // next step sleeps.
         self.armed = true;
         let mut quiet = true;
-        for lane in self.lanes.iter() {
-            quiet &= lane.arm();
+        for channel in self.channels.iter() {
+            quiet &= channel.arm();
         }
         if !quiet {
             self.disarm();
@@ -208,15 +215,16 @@ impl Sleeper {
     }
 
     fn pump(&self) -> bool {
-        let mut news = false;
-        for lane in self.lanes.iter() {
-            news |= Instance::of(lane).pump();
+        let mut found = false;
+        for channel in self.channels.iter() {
+            found |= Instance::of(channel).pump();
         }
-        news
+        found
     }
 
+    /// Polls the rings for a while. Returns true if events were found.
     fn spin(&self) -> bool {
-        if !self.lanes.iter().any(|lane| lane.spinning_pays()) {
+        if !self.channels.iter().any(|channel| channel.spinning_pays()) {
             return false;
         }
         let end = sys::monotonic_ns() + session::settings().spin_ns;
@@ -231,29 +239,30 @@ impl Sleeper {
         false
     }
 
+    /// Sleeps on the doorbells of the channels and on the kernel descriptors.
     fn sleep(&mut self) -> Result<(), Errno> {
         let mut fds = self.kernel.clone();
-        let first_lane = fds.len();
+        let first_channel = fds.len();
         let mut borrowed = Vec::new();
-        for lane in self.lanes.iter().filter(|lane| lane.is_active()) {
-            let sleep = lane.borrow_sleep_fd()?;
+        for channel in self.channels.iter().filter(|channel| channel.is_active()) {
+            let sleep = channel.borrow_sleep_fd()?;
             fds.push(libc::pollfd {
                 fd: sleep.fd,
                 events: libc::POLLIN,
                 revents: 0,
             });
-            borrowed.push((lane, sleep));
+            borrowed.push((channel, sleep));
         }
-        let nap = Nap::begin();
-        let left_ns = nap.limit(self.deadline.left_ns());
-        let result = if first_lane == 0 && fds.len() == 1 {
+        let bound = BoundedSleep::begin();
+        let left_ns = bound.limit(self.deadline.left_ns());
+        let result = if first_channel == 0 && fds.len() == 1 {
             take_edges(fds[0].fd, left_ns, self.mask.as_ref())
         } else {
-            sleep_on_many(&mut fds, first_lane, left_ns, self.mask.as_ref())
+            sleep_on_many(&mut fds, first_channel, left_ns, self.mask.as_ref())
         };
-        drop(nap);
-        for (lane, sleep) in borrowed {
-            lane.return_sleep_fd(sleep);
+        drop(bound);
+        for (channel, sleep) in borrowed {
+            channel.return_sleep_fd(sleep);
         }
         self.disarm();
         self.pump();
@@ -263,8 +272,8 @@ impl Sleeper {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.armed) {
-            for lane in self.lanes.iter() {
-                lane.disarm();
+            for channel in self.channels.iter() {
+                channel.disarm();
             }
         }
     }
@@ -279,25 +288,26 @@ impl Drop for Sleeper {
     }
 }
 
-/// Waits for a lane's doorbell, or for the end of the service, which is noted: one system call.
+/// Waits for a channel's doorbell or for the end of the service, with one system call. Records the
+/// end of the service.
 fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> Result<(), Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let count = sys::epoll_wait(fd, &mut events, timeout_ns, mask)?;
     for event in &events[..count] {
-        marks::is_internal_event(event);
+        internal_events::is_internal_event(event);
     }
     Ok(())
 }
 
-/// Sleeps on kernel descriptors and doorbells; takes the doorbells' edges away.
+/// Sleeps on kernel descriptors and doorbells. Consumes the rings of the doorbells.
 fn sleep_on_many(
     fds: &mut [libc::pollfd],
-    first_lane: usize,
+    first_channel: usize,
     left_ns: Option<u64>,
     mask: Option<&SignalMask>,
 ) -> Result<(), Errno> {
     sys::ppoll(fds, left_ns, mask)?;
-    for pollfd in &fds[first_lane..] {
+    for pollfd in &fds[first_channel..] {
         if pollfd.revents != 0 {
             take_edges(pollfd.fd, Some(0), None)?;
         }

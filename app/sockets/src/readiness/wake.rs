@@ -1,16 +1,18 @@
-//! Wake-ups: the waiters that a report about a socket wakes. Each change of readiness comes here.
+//! Wake-ups of waiters. Each change of a socket's readiness comes here.
 //!
-//! Threads sleep in two ways: in an epoll instance that has the socket, and for the socket itself
-//! (`recv`, `accept`, `poll`), on the doorbells of the lanes where its events arrive.
+//! Threads wait in two ways: in an epoll instance with which the socket is registered, and for the
+//! socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels where its events
+//! arrive.
 //!
-//! | what | the registrations | threads that wait for the socket |
+//! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
-//! | a lane's event ([`note`], [`settle`]) | into their ready lists | the lane's sleepers wake |
-//! | a change by this process ([`changed`]) | into their ready lists | the lane's sleepers wake |
+//! | an event of a channel ([`note`], [`finish`]) | into their ready lists | the channel wakes |
+//! | a change by this process ([`changed`]) | into their ready lists | the channel wakes |
 //! | `epoll_ctl` ([`armed`]) | into this ready list | none |
 //!
-//! A doorbell wakes one thread at a time. Whoever is woken and leaves something wakes the next one
-//! ([`Lane::wake_sleepers`]), and whoever takes a doorbell's edge without looking passes it on.
+//! A doorbell wakes one thread at a time. A woken thread that leaves work wakes the next one
+//! ([`Channel::wake_sleepers`]). A thread that consumes a doorbell's edge without sleeping passes
+//! it on.
 
 use std::sync::atomic::Ordering;
 
@@ -19,89 +21,90 @@ use super::{
     interest::Interest,
 };
 use crate::{
-    service::Lane,
+    service::Channel,
     socket::{Socket, registrations::WatchRef},
-    sys::{Few, Guard},
+    sys::{Guard, SmallVec},
 };
 
-/// The service reported something about the socket to `lane`, whose registrations are locked:
-/// whoever waits for it shall look.
+/// Records an event of the service on `socket` that arrived at `channel`, whose interest list is
+/// locked.
 #[inline]
-pub(super) fn note(state: &mut Interest, lane: &Lane, socket: &'static Socket) {
+pub(super) fn note(state: &mut Interest, channel: &Channel, socket: &'static Socket) {
     if socket.waiters.load(Ordering::Relaxed) != 0 {
         state.wake = true;
     }
     let Some(watch) = socket.first_watch() else {
         return;
     };
-    if watch.lane == lane.number() && !socket.has_more_watches() {
+    if watch.channel == channel.number() && !socket.has_more_watches() {
         state.push_ready(watch.index);
     } else {
-        state.foreign.push(socket);
+        state.other_registrations.push(socket);
     }
 }
 
-/// Ends work on the registrations of `lane`: wakes whom what was noted concerns.
+/// Unlocks the interest list of `channel`, and wakes the threads that wait for the recorded events.
 #[inline]
-pub(super) fn settle(mut state: Guard<'_, Interest>, lane: &Lane) {
-    if state.foreign.is_empty() && !state.wake {
+pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
+    if state.other_registrations.is_empty() && !state.wake {
         return;
     }
-    let foreign = std::mem::take(&mut state.foreign);
+    let others = std::mem::take(&mut state.other_registrations);
     let wake = std::mem::take(&mut state.wake);
     drop(state);
-    for socket in foreign {
+    for socket in others {
         notify_watches(socket);
     }
     if wake {
-        lane.wake_sleepers();
+        channel.wake_sleepers();
     }
 }
 
-/// This process changed what the socket is ready for; its events arrive at `lane`.
-pub(crate) fn changed(socket: &'static Socket, lane: Option<&'static Lane>) {
+/// Wakes the waiters after this process changed the socket's readiness. The socket's events arrive
+/// at `channel`.
+pub(crate) fn changed(socket: &'static Socket, channel: Option<&'static Channel>) {
     notify_watches(socket);
-    tell_waiters(socket, lane);
+    wake_waiters(socket, channel);
 }
 
-/// A registration of the instance was armed, and is in its ready list.
+/// Wakes a waiter because a registration of the instance was armed and put into its ready list.
 pub(crate) fn armed(instance: &Instance) {
-    instance.lane().wake_sleepers();
+    instance.channel().wake_sleepers();
 }
 
-/// A wait left registrations in the ready list that it did not look at: the next thread does.
+/// Wakes the next waiter because a wait left registrations in the ready list unchecked.
 pub(crate) fn left(instance: &Instance) {
-    instance.lane().wake_sleepers();
+    instance.channel().wake_sleepers();
 }
 
-/// A look that did not sleep took the edge of the instance's doorbell: it was another thread's.
+/// Wakes a waiter because a poll without sleeping consumed the doorbell's edge.
 pub(crate) fn edge_taken(instance: &Instance) {
-    instance.lane().wake_sleepers();
+    instance.channel().wake_sleepers();
 }
 
-/// Threads that wait for the socket look again: it is gone, or its events arrive elsewhere from now
-/// on, and arrived at `lane` before.
-pub(crate) fn tell_waiters(socket: &Socket, lane: Option<&'static Lane>) {
+/// Wakes the threads that wait for the socket on `channel`, because the socket is closed or its
+/// events arrive at another channel from now on.
+pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     if socket.waiters.load(Ordering::SeqCst) > 0
-        && let Some(lane) = lane
+        && let Some(channel) = channel
     {
-        lane.wake_sleepers();
+        channel.wake_sleepers();
     }
 }
 
-/// Connections of a listener come to a lane that joined after `before`: threads that wait there for
-/// the listener look at that one, too.
-pub(crate) fn joined(socket: &Socket, before: &Few<&'static Lane>) {
+/// Wakes the threads that wait for a listener on the channels `before`, so that they also wait on a
+/// channel that has joined the listener.
+pub(crate) fn joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()
-        .for_each(|lane| tell_waiters(socket, Some(lane)));
+        .for_each(|channel| wake_waiters(socket, Some(channel)));
 }
 
 /// Puts all registrations of a socket into their ready lists.
 pub(crate) fn notify_watches(socket: &'static Socket) {
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {
-        if let Some(instance) = instance::numbered(watch.lane) {
+        if let Some(instance) = instance::numbered(watch.channel) {
             instance.state().push_ready(watch.index);
             armed(instance);
         }

@@ -1,4 +1,5 @@
-//! A registration of a socket with an epoll instance: level, edge, once, exclusive.
+//! A registration of a socket with an epoll instance: level-triggered, edge-triggered, one-shot or
+//! exclusive.
 
 use std::os::fd::RawFd;
 
@@ -7,15 +8,15 @@ use crate::{
     sys::Errno,
 };
 
-/// Events that are reported whether asked for or not.
+/// Events that are reported whether the program asked for them or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Events that a registration asks for; the other bits say how they are reported.
+/// Bits of the events that a registration asks for. The other bits say how they are reported.
 const EVENT_BITS: u32 = 0x0000_ffff;
 
-/// EPOLLEXCLUSIVE goes with these only.
-const BESIDE_EXCLUSIVE: u32 = (libc::EPOLLIN
+/// Events and flags that EPOLLEXCLUSIVE can be combined with.
+const ALLOWED_WITH_EXCLUSIVE: u32 = (libc::EPOLLIN
     | libc::EPOLLOUT
     | libc::EPOLLERR
     | libc::EPOLLHUP
@@ -23,55 +24,55 @@ const BESIDE_EXCLUSIVE: u32 = (libc::EPOLLIN
     | libc::EPOLLET
     | libc::EPOLLEXCLUSIVE) as u32;
 
-/// Whether a registration asks for EPOLLEXCLUSIVE.
+/// Returns true if a registration asks for EPOLLEXCLUSIVE.
 fn is_exclusive(events: u32) -> bool {
     events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// Whether a registration may ask for these events.
+/// Returns an error if a registration cannot ask for these events.
 pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
-    if is_exclusive(events) && events & !BESIDE_EXCLUSIVE != 0 {
+    if is_exclusive(events) && events & !ALLOWED_WITH_EXCLUSIVE != 0 {
         return Err(Errno(libc::EINVAL));
     }
     Ok(())
 }
 
-/// One registration.
+/// A registration of a socket.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// None: this place is free.
+    /// `None` if this entry is free.
     pub(super) socket: Option<&'static Socket>,
     pub(super) fd: RawFd,
     pub(super) events: u32,
     pub(super) data: u64,
-    /// It is in the ready list.
+    /// True if the registration is in the ready list.
     pub(super) queued: bool,
-    /// EPOLLONESHOT, and it was reported.
+    /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// Report it even without a new edge.
+    /// Edge-triggered: report the registration even without a new edge.
     pub(super) fresh: bool,
-    /// It is registered with the kernel's epoll instance too, or only there.
+    /// True if the registration is also, or only, in the kernel's epoll instance.
     pub(crate) in_kernel: bool,
-    /// Edge-triggered: bytes received and events when it was last looked at.
+    /// Edge-triggered: bytes received, and ready events, at the last check.
     pub(super) seen_received: u64,
     pub(super) seen_bits: u32,
 }
 
-/// One ready registration, as `epoll_wait` reports it.
+/// A ready registration, as `epoll_wait` reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) bits: u32,
     pub(crate) data: u64,
     pub(crate) fd: RawFd,
     pub(crate) socket: &'static Socket,
-    /// The kernel's registration must be disabled too.
+    /// The kernel's registration has to be disabled, too.
     pub(crate) disarm_kernel: bool,
-    /// It is a listener: the kernel may report it as well.
+    /// The socket is a listener, which the kernel may report as well.
     pub(crate) in_kernel: bool,
 }
 
 impl Watch {
-    /// EPOLL_CTL_MOD. What is exclusive stays so.
+    /// Applies EPOLL_CTL_MOD. Exclusive registrations cannot be modified.
     pub(crate) fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
         if is_exclusive(events | self.events) {
             return Err(Errno(libc::EINVAL));
@@ -96,17 +97,17 @@ impl Watch {
         self.data
     }
 
-    /// Whether there is nothing to report for sure, which is the rule for a level-triggered watch
-    /// that was reported last time: its program has read everything.
+    /// Returns true if the program has read everything that was reported, so that a level-triggered
+    /// registration need not be checked. This is the common case after a report.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        // With several registrations two threads may have noted news as one.
+        // With several registrations, two threads may have counted two events as one.
         self.events & (OTHERS | EDGE) == 0 && socket.is_drained() && !socket.has_more_watches()
     }
 
-    /// The events to report now, 0 if none.
+    /// The events to report now, or 0.
     #[inline]
     pub(super) fn due(&mut self, inner: &mut Inner) -> u32 {
         let all = inner.readiness(self.events);
@@ -118,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Returns true if a wait would report it now. Takes no edge away.
+    /// Returns true if a wait would report the registration now. Does not consume an edge.
     pub(super) fn is_reported(&self) -> bool {
         let Some(socket) = self.socket else {
             return false;
@@ -128,7 +129,7 @@ impl Watch {
         }
         let mut inner = socket.lock();
         if inner.shared {
-            sharing::bring_news(socket, &mut inner);
+            sharing::migrate_if_pending(socket, &mut inner);
         }
         let no_space = inner.no_space;
         let bits = Self { ..*self }.due(&mut inner);
@@ -136,8 +137,8 @@ impl Watch {
         bits != 0
     }
 
-    /// Edge-triggered: whether something came since the last look. That the peer closed is an edge
-    /// for whoever waits for anything.
+    /// Returns true if an edge-triggered registration has had an edge since the last check. The end
+    /// of the connection is an edge whatever events the program asked for.
     fn edge(&mut self, all: u32, bits: u32, inner: &mut Inner) -> bool {
         const OUT: u32 = libc::EPOLLOUT as u32;
         const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -147,15 +148,15 @@ impl Watch {
             inner.no_space = false;
         }
         let now = bits | all & ENDS;
-        let news =
+        let changed =
             self.fresh || room || received != self.seen_received || now & !self.seen_bits != 0;
         self.fresh = false;
         self.seen_received = received;
         self.seen_bits = now;
-        news
+        changed
     }
 }
 
-/// The system call's error for a registration that is or is not there.
+/// The errors of `epoll_ctl` for a registration that exists already, or does not exist.
 pub(crate) const EXISTS: Errno = Errno(libc::EEXIST);
 pub(crate) const MISSING: Errno = Errno(libc::ENOENT);

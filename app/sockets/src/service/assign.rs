@@ -1,12 +1,13 @@
-//! Connections whose events come to another lane from now on.
+//! Moving the events of a connection to another channel.
 
-use super::{connection::Connection, lane::Lane, lanes, session};
+use super::{channel::Channel, channels, connection::Connection, session};
 
-impl Lane {
-    /// Events of the connection come to this lane from now on.
+impl Channel {
+    /// Makes the service report the events of `connection` to this channel.
     ///
-    /// The service is told through the default lane. A connection that comes into one epoll
-    /// instance, and soon into another, would else end where the service looks last.
+    /// The request goes through the default channel whenever possible. The service reads the
+    /// channels in any order, so requests through two channels could be carried out in the wrong
+    /// order when a connection is added to one epoll instance and soon after to another one.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {
@@ -18,8 +19,8 @@ impl Lane {
         let Some(here) = self.with_context(connection.session, |context| context.id()) else {
             return;
         };
-        let teller = lanes::default().filter(|lane| lane.activate(session).is_ok());
-        teller
+        let channel = channels::default().filter(|channel| channel.activate(session).is_ok());
+        channel
             .unwrap_or(self)
             .with_context(connection.session, |context| {
                 context.assign_to(slot, here);

@@ -6,6 +6,6 @@ use tidelane_client::Stream;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// [`super::session::Session::generation`].
+    /// [`super::session::ProcessSession::generation`] of the session.
     pub(crate) session: u32,
 }

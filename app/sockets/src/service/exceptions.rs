@@ -1,12 +1,12 @@
-//! Sockets that are left to the kernel though the service would take them.
+//! Sockets that are left to the kernel although the service would take them.
 //!
-//! * The user of `tidelane run` said so.
-//! * The program hands its connections to other programs (`exec`, or a message over a unix socket),
-//!   for which a connection of the service means nothing. Some programs are known for that. Of
-//!   others it is known once one of their processes has done it: the listeners of all are the
-//!   kernel's from then on, and if it was a message, the connections that they open, too.
-//! * The program forks for each connection, and its children live for a short time: the service
-//!   says so of a listener.
+//! * The user of `tidelane run` asked for that.
+//! * The program passes its connections to other programs, by `exec` or by a message over a unix
+//!   socket. A connection of the service cannot be passed on. Some programs are known to do that.
+//!   Other programs are found out when one of their processes does it: from then on, all their
+//!   listeners are left to the kernel, and after a message the connections that they open, too.
+//! * The program forks for each connection, and its children live for a short time. The service
+//!   detects these listeners.
 
 use std::{ffi::OsStr, os::fd::RawFd, sync::atomic::Ordering};
 
@@ -19,14 +19,14 @@ use tidelane_client::{
 use super::session;
 use crate::sys::{self, Address, SharedWords, StaticCell, line};
 
-/// Connections that the program accepts go to other programs.
+/// The program passes connections that it accepted to other programs.
 const ACCEPTED: u32 = 1;
-/// Those that it opens, too.
+/// The program passes connections that it opened to other programs.
 const OPENED: u32 = 2;
 
-/// Programs that are known to hand connections over, by the names of their files.
+/// Programs that are known to pass connections on, by their file names.
 const HANDING_OVER: [(&[&str], u32); 3] = [
-    // Each connection gets a program that is executed.
+    // Servers that execute a program for each connection.
     (
         &[
             "sshd",
@@ -43,10 +43,10 @@ const HANDING_OVER: [(&[&str], u32); 3] = [
         ],
         ACCEPTED,
     ),
-    // As clients.
+    // Clients that execute a program for their connection.
     (&["tcpclient", "s6-tcpclient"], OPENED),
-    // A message over a unix socket: Dante; Dovecot, of which each process does it once; Postfix;
-    // vsftpd, whose children also give up all further descriptors.
+    // Servers that pass connections in messages over a unix socket: Dante; Dovecot, of which each
+    // process does it once; Postfix; and vsftpd, whose children also close all other descriptors.
     (
         &[
             "danted",
@@ -62,17 +62,18 @@ const HANDING_OVER: [(&[&str], u32); 3] = [
     ),
 ];
 
-/// The choice of the user, and of the program.
+/// The exceptions that the user chose, and the connections that the program passes on.
 #[derive(Debug)]
 struct Choice {
     exceptions: Exceptions,
-    /// What this program, or one that it forked, hands over: [`ACCEPTED`], [`OPENED`].
+    /// [`ACCEPTED`] and [`OPENED`]: the connections that this program or its forked children pass
+    /// on.
     hands_over: Option<SharedWords<1>>,
 }
 
 static CHOICE: StaticCell<Choice> = StaticCell::new();
 
-/// To be called before the process forks.
+/// Creates the shared state. Must be called before the process forks.
 pub(crate) fn prepare() {
     choice();
 }
@@ -112,7 +113,7 @@ impl Choice {
     }
 }
 
-/// Returns true if connections that the program accepts go to other programs.
+/// Returns true if the program passes accepted connections on.
 fn hands_over() -> bool {
     has(ACCEPTED)
 }
@@ -122,21 +123,21 @@ fn has(what: u32) -> bool {
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
-/// The reason to leave a listener that the service has to the kernel, if there is one now.
+/// The reason to leave an accelerated listener to the kernel from now on, if there is one.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     if hands_over() {
         return Some(not_accelerated::HANDED_OVER);
     }
-    session::takes_given_up(listener).then_some(not_accelerated::FORKS)
+    session::take_given_up(listener).then_some(not_accelerated::FORKS)
 }
 
-/// The program executes another one, to which it hands a connection. Also for a child between
-/// `vfork` and `exec`.
+/// Records that the program passes a connection to a program that it executes. May be called by a
+/// child between `vfork` and `exec`.
 pub(crate) fn note_exec() {
     note(ACCEPTED);
 }
 
-/// The program hands a connection to another process in a message.
+/// Records that the program passes a connection to another process in a message.
 pub(crate) fn note_message() {
     note(ACCEPTED | OPENED);
 }

@@ -1,83 +1,84 @@
-//! The time without a service: listeners find the next one.
+//! The time without a service: listeners wait for the next one.
 //!
-//! A listener whose service is gone, or that was opened while there was none, is the kernel's
-//! alone, and no event tells that there is a new service. One of the threads that sleep therefore
-//! wakes up now and then and looks, for all of the process
-//! (`socket::listening::look_for_service`).
+//! A listener is only in the kernel if its service is gone, or if it was opened without a service.
+//! No event announces a new service. Therefore one of the sleeping threads wakes up periodically
+//! and looks for the service on behalf of the process (`socket::listening::look_for_service`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::session;
 
-/// How long the thread sleeps that looks for the service.
-const NAP_NS: u64 = 200_000_000;
+/// Time between two attempts to find the service.
+const PROBE_INTERVAL_NS: u64 = 200_000_000;
 
-/// Listeners that a service had, has or is to have.
+/// Number of listeners that a service had, has or shall have.
 static LISTENERS: AtomicU32 = AtomicU32::new(0);
-/// A thread looks for the service.
-static WATCHED: AtomicBool = AtomicBool::new(false);
-/// The last session that was offered the listeners of before.
+/// True while a thread looks for the service.
+static SEARCHING: AtomicBool = AtomicBool::new(false);
+/// The last session to which the process offered its existing listeners.
 static OFFERED: AtomicU32 = AtomicU32::new(0);
 
-/// A service has, or is to have, one more listener of this process.
+/// Counts a listener of this process that a service has or shall have.
 pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Such a listener is closed.
+/// Uncounts a listener when it is closed.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The listeners are offered to this session.
-pub(crate) fn note_end(session: u32) {
+/// Records that the listeners are being offered to this session.
+pub(crate) fn note_offered(session: u32) {
     OFFERED.store(session, Ordering::Relaxed);
 }
 
-/// Returns true if there are listeners, and their service is gone, or there was none, or they were
-/// not offered to the present one, which a thread found for another purpose.
+/// Returns true if the process has listeners that the present service may not know: the service is
+/// gone, there was none so far, or a thread found a new one for another purpose.
 #[inline]
-pub(crate) fn is_now() -> bool {
+pub(crate) fn seeks_service() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0
         && session::last().is_none_or(|session| {
             session.is_gone() || session.generation != OFFERED.load(Ordering::Relaxed)
         })
 }
 
-/// A sleep, which is short for one thread if the service is gone.
-pub(crate) struct Nap {
-    watches: bool,
+/// A thread's sleep, whose length is bounded if the thread has to look for the service.
+pub(crate) struct BoundedSleep {
+    searches: bool,
 }
 
-impl Nap {
-    /// A sleep begins.
+impl BoundedSleep {
+    /// Begins a sleep. The first thread to sleep during an outage has to look for the service.
     #[inline]
     pub(crate) fn begin() -> Self {
-        let watches = is_now() && !WATCHED.swap(true, Ordering::AcqRel);
-        Self { watches }
+        let searches = seeks_service() && !SEARCHING.swap(true, Ordering::AcqRel);
+        Self { searches }
     }
 
-    /// How long the thread may sleep that would sleep for so long (`None`: until an event).
+    /// Returns the longest sleep for a thread that wants to sleep for `left_ns` (`None`: until an
+    /// event).
     pub(crate) fn limit(&self, left_ns: Option<u64>) -> Option<u64> {
-        if self.watches {
-            Some(left_ns.map_or(NAP_NS, |left| left.min(NAP_NS)))
+        if self.searches {
+            Some(left_ns.map_or(PROBE_INTERVAL_NS, |left| left.min(PROBE_INTERVAL_NS)))
         } else {
             left_ns
         }
     }
 }
 
-impl Drop for Nap {
+impl Drop for BoundedSleep {
     fn drop(&mut self) {
-        if self.watches {
-            WATCHED.store(false, Ordering::Release);
+        if self.searches {
+            SEARCHING.store(false, Ordering::Release);
         }
     }
 }
 
-/// For the child after fork: its listeners are the parent's, and the threads do not exist here.
+/// Resets the state in a child after fork: its listeners belong to the parent, and the parent's
+/// threads do not exist here.
 pub(crate) fn reset_after_fork() {
     LISTENERS.store(0, Ordering::Relaxed);
-    WATCHED.store(false, Ordering::Relaxed);
+    SEARCHING.store(false, Ordering::Relaxed);
     OFFERED.store(0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Sockets that stay with the kernel, and why.
+//! Reports of sockets that stay with the kernel.
 
 use std::os::fd::RawFd;
 
@@ -7,7 +7,7 @@ use tidelane_abi::not_accelerated;
 use super::session;
 use crate::sys::{Errno, line};
 
-/// The text of a [`not_accelerated`] reason.
+/// The text for a [`not_accelerated`] reason.
 pub(crate) fn reason_text(reason: u32) -> &'static str {
     match not_accelerated::kind(reason) {
         not_accelerated::UNCONNECTED => "not connected",
@@ -28,8 +28,8 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
     }
 }
 
-/// A socket stays with the kernel. Records why; under TIDELANE_STRICT says so and gives the error,
-/// unless the user has chosen it.
+/// Records why a socket stays with the kernel. With TIDELANE_STRICT also prints the reason and
+/// returns an error, unless the user chose this socket as an exception.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
     session::note(fd, reason);
     if !session::settings().strict || reason == not_accelerated::CHOSEN {

@@ -1,4 +1,4 @@
-//! This process's session with the service: made when first needed, given up in a forked child.
+//! The session of this process with the service: created on demand, given up in a forked child.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -11,36 +11,37 @@ use std::{
 };
 
 use tidelane_abi::not_accelerated;
-use tidelane_client::{Heir, ListenerHandle, NotAdmitted, Program, RegisterError};
+use tidelane_client::{ChildSession, ListenerHandle, NotAdmitted, Program, RegisterError};
 
 use crate::{
     sys::{self, Errno, Lock, Rank, Section, StaticCell},
     table,
 };
 
-/// Where the service listens unless TIDELANE_SOCKET says otherwise.
+/// Default path of the service's socket. TIDELANE_SOCKET overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// After a registration that the service refused, the next attempt comes no sooner.
+/// Shortest time between two attempts to register after the service refused one.
 const RETRY_NS: u64 = 1_000_000_000;
-/// The same where there is no service, or one that ends or begins.
+/// Shortest time between two attempts to register while there is no service, or while it starts or
+/// ends.
 const RETRY_ABSENT_NS: u64 = 150_000_000;
-/// How long a waiting thread looks at its rings before it sleeps, if the service runs elsewhere.
+/// How long a thread polls its rings before it sleeps, if the service runs on another CPU.
 const SPIN_NS: u64 = 20_000;
 
-/// A registration that worked.
+/// A successful registration with the service.
 ///
-/// The value is never freed, since threads refer to it without a lock. The memory and descriptors
-/// behind it are, once the next session has taken its place.
+/// The value is never freed, because threads refer to it without a lock. Its memory and descriptors
+/// are freed after the next session has replaced it.
 #[derive(Debug)]
-pub(crate) struct Session {
-    /// None once the next session has taken its place.
+pub(crate) struct ProcessSession {
+    /// `None` after the next session has replaced this one.
     program: Lock<Option<Program>>,
     gone: Arc<AtomicBool>,
-    /// Counts sessions of this process, from 1.
+    /// Counts the sessions of this process, from 1.
     pub(crate) generation: u32,
 }
 
-impl Session {
+impl ProcessSession {
     fn new(program: Program, generation: u32) -> Self {
         Self {
             gone: program.gone_flag(),
@@ -49,7 +50,7 @@ impl Session {
         }
     }
 
-    /// The client's side of it; none of a session that is over.
+    /// The client of this session, or `None` after the next session has replaced it.
     pub(crate) fn program(&self) -> Option<Program> {
         self.program.enter()?.clone()
     }
@@ -61,43 +62,45 @@ impl Session {
     }
 }
 
-/// What the environment says, read once.
+/// Settings from the environment, read once.
 #[derive(Debug)]
 pub(crate) struct Settings {
     socket_path: PathBuf,
-    /// A fall-back to the kernel is an error.
+    /// Falling back to the kernel is an error.
     pub(crate) strict: bool,
-    /// The program may make rings of io_uring.
+    /// The program may create io_uring instances.
     pub(crate) io_uring: bool,
-    /// Whether connections within the host (loopback) are the service's, where both ends are. The
-    /// service's configuration decides if there is no choice.
+    /// Accelerate connections within the host (loopback) if both ends are accelerated. `None`: the
+    /// service's configuration decides.
     pub(crate) within_host: Option<bool>,
     pub(crate) spin_ns: u64,
 }
 
-static SESSION: StaticCell<Session> = StaticCell::new();
-/// Sessions that are over, as long as contexts or streams refer to them.
+static SESSION: StaticCell<ProcessSession> = StaticCell::new();
+/// Ended sessions to which contexts or streams still refer.
 static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
-/// Serialises registration. Holds the time before which there is no new attempt.
+/// Serialises registration. The value is the time before which no attempt is made.
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
-/// The process that the tables belong to: a vfork child shares them and must not touch them.
+/// The process that the tables belong to. A vfork child shares the tables and must not change them.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// A socket passed to the kernel has a descriptor that the library keeps for placeholders.
+/// An unconnected TCP socket, whose duplicates serve as placeholder descriptors of accelerated
+/// connections. -1 until it is needed.
 static TEMPLATE: Lock<RawFd> = Lock::new(-1);
-/// The version-mismatch line was printed.
-static COMPLAINED: AtomicBool = AtomicBool::new(false);
-/// The service that does not admit this process, to be told of its sockets.
+/// True after a failed registration was reported on standard error.
+static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
+/// The connection to a service that does not admit this process, through which `tidelane ss` learns
+/// of its sockets.
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
-/// Why there is no session.
+/// The reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
-/// The service's number of a listener that is to be the kernel's; 0 if there is none.
+/// The service's number of a listener that has to be left to the kernel, or 0.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
-/// Lowest number for the library's own descriptors, 0 until known.
+/// Lowest number for the library's own descriptors, or 0 until it is computed.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
-/// What the environment says.
+/// The settings from the environment.
 pub(crate) fn settings() -> &'static Settings {
     if let Some(settings) = SETTINGS.load() {
         return settings;
@@ -127,34 +130,34 @@ impl Settings {
     }
 }
 
-/// Whether this is the process whose memory the tables describe, and not a child between `vfork`
-/// and `exec`, which shares it. One system call: for slow operations.
+/// Returns true if the tables describe this process. A child between `vfork` and `exec` shares the
+/// memory of its parent, but not its descriptors. Costs a system call: for slow operations only.
 pub(crate) fn owns_tables() -> bool {
     let owner = PROCESS.load(Ordering::Relaxed);
     owner == 0 || owner == sys::process_id()
 }
 
-/// This process keeps track of sockets from now on.
+/// Starts tracking the sockets of this process.
 pub(crate) fn own_tables() {
     if PROCESS.load(Ordering::Relaxed) == 0 {
         PROCESS.store(sys::process_id(), Ordering::Relaxed);
     }
 }
 
-/// The living session, if there is one.
+/// The session, if there is one and its service is alive.
 #[inline]
-pub(crate) fn current() -> Option<&'static Session> {
+pub(crate) fn current() -> Option<&'static ProcessSession> {
     SESSION.load().filter(|session| !session.is_gone())
 }
 
-/// The session whatever its state, for what is left of it.
+/// The last session, whether its service is alive or not.
 #[inline]
-pub(crate) fn last() -> Option<&'static Session> {
+pub(crate) fn last() -> Option<&'static ProcessSession> {
     SESSION.load()
 }
 
-/// The last session whose service is known to be gone, 0 if none. The sessions before it are gone,
-/// too.
+/// Generation of the last session whose service is known to be gone, or 0. All earlier sessions are
+/// gone, too.
 pub(crate) fn last_gone() -> u32 {
     last().map_or(0, |session| {
         let lives = !session.is_gone();
@@ -162,13 +165,14 @@ pub(crate) fn last_gone() -> u32 {
     })
 }
 
-/// The living session, made now if there is none and the service answers.
-pub(crate) fn establish() -> Option<&'static Session> {
+/// The session with a living service. Registers if there is none.
+pub(crate) fn establish() -> Option<&'static ProcessSession> {
     current().or_else(register)
 }
 
+/// Registers with the service, unless the last attempt was too recent.
 #[cold]
-fn register() -> Option<&'static Session> {
+fn register() -> Option<&'static ProcessSession> {
     let mut retry_at_ns = REGISTERING.enter()?;
     if let Some(session) = current() {
         return Some(session);
@@ -181,8 +185,8 @@ fn register() -> Option<&'static Session> {
     let name = sys::program_name();
     let name = CStr::from_bytes_until_nul(&name).map_or(&b"?"[..], CStr::to_bytes);
     let name = String::from_utf8_lossy(name);
-    let registered = match take_heir() {
-        Some(heir) => heir.register(&name),
+    let registered = match take_child_session() {
+        Some(child) => child.register(&name),
         None => Program::register(Path::new(&settings().socket_path), &name),
     };
     match registered {
@@ -190,8 +194,8 @@ fn register() -> Option<&'static Session> {
             *retry_at_ns = now + RETRY_ABSENT_NS;
             protect(&program);
             let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
-            let session = Box::leak(Box::new(Session::new(program, generation)));
-            let session: &'static Session = session;
+            let session = Box::leak(Box::new(ProcessSession::new(program, generation)));
+            let session: &'static ProcessSession = session;
             retire(SESSION.swap(Some(session)));
             forget_refusal(NOT_ADMITTED.lock().take());
             Some(session)
@@ -200,16 +204,16 @@ fn register() -> Option<&'static Session> {
             if matches!(error, RegisterError::NotRunning | RegisterError::Io(_)) {
                 *retry_at_ns = now + RETRY_ABSENT_NS;
             }
-            complain(&error);
+            report_failure(&error);
             note_refusal(error);
             None
         }
     }
 }
 
-/// Frees the sessions that are over, as soon as nothing refers to them. Mostly that is the case
-/// when the session after the next begins: contexts and connections end later than their session.
-fn retire(last: Option<&'static Session>) {
+/// Frees ended sessions to which nothing refers any more. Contexts and connections outlive their
+/// session, so this mostly happens when the session after the next one begins.
+fn retire(last: Option<&'static ProcessSession>) {
     let mut retired = RETIRED.lock();
     retired.extend(last.and_then(|session| session.program.enter()?.take()));
     let (over, in_use) = std::mem::take(&mut *retired)
@@ -225,16 +229,17 @@ fn retire(last: Option<&'static Session>) {
     }
 }
 
-/// Returns true if the service answered: it has seen to all programs that ended before.
+/// Asks the service to clean up after programs that have ended. Returns true if the service
+/// answered, which it does after the clean-up.
 pub(crate) fn await_ended_programs() -> bool {
-    // In a handler of a signal that interrupted a registration there is no waiting.
+    // A signal handler that interrupted a registration must not wait for it.
     let Some(_registering) = REGISTERING.enter() else {
         return false;
     };
     owns_tables() && Program::probe(Path::new(&settings().socket_path)).is_ok()
 }
 
-/// Keeps what a registration that failed leaves behind, to say why sockets stay with the kernel.
+/// Keeps the outcome of a failed registration, to report why sockets stay with the kernel.
 fn note_refusal(error: RegisterError) {
     let reason = match &error {
         RegisterError::NotAdmitted(refused) => refused.reason(),
@@ -254,15 +259,16 @@ fn forget_refusal(refused: Option<NotAdmitted>) {
     }
 }
 
-/// Why [`establish`] gave no session: one of [`not_accelerated`].
+/// The [`not_accelerated`] reason why [`establish`] returned no session.
 pub(crate) fn unavailable() -> u32 {
     UNAVAILABLE.load(Ordering::Relaxed)
 }
 
-/// A service that does not run is the normal case of a kernel-only program; anything else is not.
-fn complain(error: &RegisterError) {
+/// Reports a failed registration once. Without TIDELANE_STRICT, a service that is not running is no
+/// failure.
+fn report_failure(error: &RegisterError) {
     let silent = matches!(error, RegisterError::NotRunning) && !settings().strict;
-    if !silent && !COMPLAINED.swap(true, Ordering::Relaxed) {
+    if !silent && !FAILURE_REPORTED.swap(true, Ordering::Relaxed) {
         sys::line(format_args!(
             "{error} ({})",
             settings().socket_path.display()
@@ -270,14 +276,15 @@ fn complain(error: &RegisterError) {
     }
 }
 
-/// Programs that close all descriptors they find must not close the session's.
+/// Makes the session's descriptors internal, so that programs that close all descriptors spare
+/// them.
 fn protect(program: &Program) {
     for fd in program.descriptors() {
         table::set_internal(fd, true);
     }
 }
 
-/// Moves one of the library's own descriptors out of the way of the program's.
+/// Moves one of the library's own descriptors to a high number, away from the program's.
 pub(crate) fn make_internal(fd: RawFd) -> RawFd {
     let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, internal_base());
     let fd = match moved {
@@ -297,7 +304,8 @@ pub(crate) fn close_internal(fd: RawFd) {
     let _ = sys::close(fd);
 }
 
-/// High enough to leave `select` and small numbers to the program, low enough for its limit.
+/// Lowest number for the library's own descriptors: high enough to leave the numbers that `select`
+/// can use to the program, and low enough for RLIMIT_NOFILE.
 fn internal_base() -> usize {
     match INTERNAL_BASE.load(Ordering::Relaxed) {
         0 => {
@@ -310,7 +318,8 @@ fn internal_base() -> usize {
     }
 }
 
-/// A new descriptor, the lowest free one, that looks like a TCP socket to the kernel.
+/// Creates the placeholder of an accelerated connection: a descriptor with the lowest free number
+/// that is an unconnected TCP socket for the kernel.
 pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     let command = if close_on_exec {
         libc::F_DUPFD_CLOEXEC
@@ -320,7 +329,7 @@ pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     sys::fcntl(template()?, command, 0).map(|fd| fd as RawFd)
 }
 
-/// An unconnected TCP socket of the library's own.
+/// The unconnected TCP socket whose duplicates are the placeholders.
 pub(crate) fn template() -> Result<RawFd, Errno> {
     let mut template = TEMPLATE.lock();
     if *template < 0 {
@@ -329,8 +338,8 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
     Ok(*template)
 }
 
-/// For the child after fork: the session is the parent's, and so is what that inherited itself. A
-/// new one comes when it is needed.
+/// Gives up the session in a child after fork, together with one that the parent inherited itself.
+/// The child registers when it needs a session.
 pub(crate) fn reset_after_fork() {
     RETIRED.unlock_after_fork();
     let mut over = std::mem::take(&mut *RETIRED.lock());
@@ -340,68 +349,68 @@ pub(crate) fn reset_after_fork() {
     }
     for program in over {
         program.abandon();
-        // Streams and contexts of the parent are never dropped here.
+        // The parent's streams and contexts must not be dropped here.
         std::mem::forget(program);
     }
     REGISTERING.reset_after_fork(0);
-    HEIR.unlock_after_fork();
-    drop(take_heir());
+    CHILD_SESSION.unlock_after_fork();
+    drop(take_child_session());
     NOT_ADMITTED.unlock_after_fork();
     forget_refusal(NOT_ADMITTED.lock().take());
     TEMPLATE.unlock_after_fork();
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
 }
 
-/// A child's session, until it registers.
-static HEIR: Lock<Option<Heir>> = Lock::new(None);
+/// The session that the parent prepared for this process, until this process registers.
+static CHILD_SESSION: Lock<Option<ChildSession>> = Lock::new(None);
 
-/// What the parent of this process had made for it.
-pub(crate) fn set_heir(heir: Heir) {
-    table::set_internal(heir.descriptor(), true);
-    *HEIR.lock() = Some(heir);
+/// Stores the session that the parent prepared for this process.
+pub(crate) fn set_child_session(child: ChildSession) {
+    table::set_internal(child.descriptor(), true);
+    *CHILD_SESSION.lock() = Some(child);
 }
 
-fn take_heir() -> Option<Heir> {
-    let heir = HEIR.lock().take()?;
-    table::set_internal(heir.descriptor(), false);
-    Some(heir)
+fn take_child_session() -> Option<ChildSession> {
+    let child = CHILD_SESSION.lock().take()?;
+    table::set_internal(child.descriptor(), false);
+    Some(child)
 }
 
-/// For a child that is about to be made: what it will hold of this process' connections. None: the
-/// service is not there, or refuses.
-pub(crate) fn make_heir() -> Option<Heir> {
+/// Prepares the session of a child that is about to be forked, in which the child holds this
+/// process's connections. Returns `None` if there is no service, or if it refuses.
+pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     let _section = Section::enter();
-    if let Some(heir) = &*HEIR.enter()? {
-        return heir.inherit().ok();
+    if let Some(child) = &*CHILD_SESSION.enter()? {
+        return child.inherit().ok();
     }
-    let heir = current()?.program()?.inherit().ok()?;
-    if let Some(listener) = heir.given_up() {
+    let child = current()?.program()?.inherit().ok()?;
+    if let Some(listener) = child.given_up() {
         GIVEN_UP.store(listener.0, Ordering::Relaxed);
     }
-    Some(heir)
+    Some(child)
 }
 
-/// Returns true, once, if the service wants this listener to be the kernel's.
-pub(crate) fn takes_given_up(listener: ListenerHandle) -> bool {
+/// Returns true, once, if the service wants to leave this listener to the kernel.
+pub(crate) fn take_given_up(listener: ListenerHandle) -> bool {
     listener.0 != 0
         && GIVEN_UP.load(Ordering::Relaxed) == listener.0
         && GIVEN_UP.swap(0, Ordering::Relaxed) == listener.0
 }
 
-/// This process closed a connection that it inherited and never used.
+/// Tells the service that this process closed a connection that it inherited and never used.
 pub(crate) fn disown(connection: u64) {
     let _section = Section::enter();
-    if let Some(heir) = &*HEIR.lock() {
-        heir.disown(connection);
-    } else if let Some(program) = current().and_then(Session::program) {
+    if let Some(child) = &*CHILD_SESSION.lock() {
+        child.disown(connection);
+    } else if let Some(program) = current().and_then(ProcessSession::program) {
         program.disown(connection);
     }
 }
 
-/// Tells `tidelane ss` why the kernel socket `fd` is not accelerated.
+/// Tells the service why the kernel socket `fd` is not accelerated, for `tidelane ss`.
 pub(crate) fn note(fd: RawFd, reason: u32) {
     let _section = Section::enter();
-    if let Some(program) = current().and_then(Session::program) {
+    if let Some(program) = current().and_then(ProcessSession::program) {
         if let Some(inode) = sys::inode(fd) {
             program.note(inode, reason);
         }

@@ -10,19 +10,19 @@ use crate::sys::{self, Address, Errno};
 /// `127.0.0.1`.
 const LOCALHOST_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
 
-/// `SO_NETNS_COOKIE`, which libc does not name yet.
+/// `SO_NETNS_COOKIE` (Linux 5.14), which libc does not define yet.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Returns true if the user, or else the service's configuration, wants connections within the host
-/// to be the service's.
+/// Returns true if connections within the host shall be accelerated, by the user's choice or by the
+/// service's configuration.
 pub(crate) fn is_chosen(program: &Program) -> bool {
     let choice = session::settings().within_host;
     choice.unwrap_or_else(|| program.wants_within_host())
 }
 
-/// Returns true if the user wants a connection of the socket within the host to be the service's,
-/// and the socket is of the network namespace in which the program registered: a program that has
-/// gone to another one has another loopback there.
+/// Returns true if a connection of the socket within the host shall be accelerated: this was
+/// chosen, and the socket is in the network namespace in which the program registered. Another
+/// namespace has another loopback.
 pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     if !is_chosen(program) {
         return false;
@@ -32,14 +32,14 @@ pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     home.is_some() && home == namespace_of(fd).ok()
 }
 
-/// The kernel's number for the network namespace of a socket: Linux 5.14.
+/// The kernel's cookie of a socket's network namespace.
 fn namespace_of(fd: RawFd) -> Result<u64, Errno> {
     let mut cookie = [0; 8];
     sys::socket_option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
     Ok(u64::from_ne_bytes(cookie))
 }
 
-/// The address from which a socket that is bound to `local` connects to `peer`, within the host.
+/// The source address of a connection within the host, from a socket that is bound to `local`.
 pub(crate) fn source(local: &Address, peer: &Address) -> [u8; 16] {
     if !local.is_unspecified() {
         return local.addr;

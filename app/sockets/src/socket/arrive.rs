@@ -1,4 +1,4 @@
-//! Events about connections that come into being.
+//! Events about new connections.
 
 use tidelane_client::{ClientEvent, StreamOptions};
 
@@ -8,7 +8,7 @@ use super::{
     registry,
     state::{Connecting, State},
 };
-use crate::service::{Connection, Lane, session};
+use crate::service::{Channel, Connection, session};
 
 /// A connection as an event announces it.
 #[derive(Clone, Copy)]
@@ -19,9 +19,9 @@ struct Announced {
     cookie: u64,
 }
 
-/// Handles an event other than `Ready`. Returns the socket that has news.
+/// Handles an event other than `Ready`. Returns the socket that has an event.
 pub(crate) fn control_event(
-    lane: &'static Lane,
+    channel: &'static Channel,
     session: u32,
     event: ClientEvent,
 ) -> Option<&'static Socket> {
@@ -32,7 +32,7 @@ pub(crate) fn control_event(
             generation,
             syn_room,
         } => connect_started(
-            lane,
+            channel,
             Announced {
                 session,
                 slot,
@@ -61,7 +61,7 @@ pub(crate) fn control_event(
             slot,
             generation,
         } => accepted(
-            lane,
+            channel,
             Announced {
                 session,
                 slot,
@@ -69,12 +69,13 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // The slot was taken away from its socket at close.
+        // The slot was separated from its socket at close.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }
 
 impl Announced {
+    /// Creates the connection, unless its session is over.
     fn take_up(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
@@ -92,16 +93,17 @@ impl Announced {
         })
     }
 
-    /// Ends a connection that nobody takes.
-    fn discard(self, lane: &'static Lane) {
+    /// Aborts a connection that no socket takes.
+    fn discard(self, channel: &'static Channel) {
         if let Some(connection) = self.take_up(&Options::DEFAULT) {
-            discard(lane, connection);
+            discard(channel, connection);
         }
     }
 }
 
+/// Handles CONNECT_STARTED: the socket gets its connection.
 fn connect_started(
-    lane: &'static Lane,
+    channel: &'static Channel,
     announced: Announced,
     syn_room: u32,
 ) -> Option<&'static Socket> {
@@ -115,7 +117,7 @@ fn connect_started(
     {
         let mut connection = announced.take_up(options)?;
         if connection.stream.submit_due() {
-            lane.submit_now(&mut connection);
+            channel.submit_now(&mut connection);
         }
         registry::set_slot(announced.slot, socket);
         *connecting = Connecting {
@@ -126,12 +128,13 @@ fn connect_started(
         };
         return Some(socket);
     }
-    // The program closed the socket before its connect began.
-    announced.discard(lane);
+    // The program closed the socket before the connect request was answered.
+    announced.discard(channel);
     None
 }
 
-fn accepted(lane: &'static Lane, announced: Announced) -> Option<&'static Socket> {
+/// Handles ACCEPTED: puts the connection into the accept queue of its listener.
+fn accepted(channel: &'static Channel, announced: Announced) -> Option<&'static Socket> {
     if let Some((socket, mut inner)) = Socket::of_cookie(announced.cookie)
         && let Inner {
             state: State::Listening(listening),
@@ -140,16 +143,16 @@ fn accepted(lane: &'static Lane, announced: Announced) -> Option<&'static Socket
         } = &mut *inner
     {
         let connection = announced.take_up(options)?;
-        listening.queue.push_back((connection, lane));
-        listening.arrivals += 1;
+        listening.queue.push_back((connection, channel));
+        listening.accepted_count += 1;
         return Some(socket);
     }
-    announced.discard(lane);
+    announced.discard(channel);
     None
 }
 
-/// Ends a connection that nobody takes.
-pub(crate) fn discard(lane: &'static Lane, mut connection: Connection) {
+/// Aborts a connection that no socket takes.
+pub(crate) fn discard(channel: &'static Channel, mut connection: Connection) {
     connection.stream.close(true, None);
-    lane.submit_now(&mut connection);
+    channel.submit_now(&mut connection);
 }

@@ -1,71 +1,73 @@
-//! Bytes of a connection that the program takes or gives, and what they change.
+//! Payload that the program reads and writes.
 
 use std::sync::atomic::AtomicU8;
 
 use tidelane_abi::program_flags;
 
 use super::{Inner, Socket, state::State};
-use crate::{service::Lane, sys::Errno};
+use crate::{service::Channel, sys::Errno};
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {
-    /// Whether a write may take the shortest path: on a stream with no error to tell, not corked by
-    /// the last write, and not shared with another process.
+    /// Returns true if a write is fast-path eligible: the socket is a stream without a pending
+    /// error, not corked by the last write, and not shared with another process.
     #[inline(always)]
-    pub(crate) fn sends_as_usual(&self) -> bool {
-        let unusual = self.error != 0 || self.corked_once || self.shared;
-        !unusual && matches!(&self.state, State::Stream(c) if !c.stream.is_troubled())
+    pub(crate) fn is_fast_path_eligible(&self) -> bool {
+        let needs_slow_path = self.error != 0 || self.corked_once || self.shared;
+        !needs_slow_path && matches!(&self.state, State::Stream(c) if !c.stream.has_error())
     }
 
-    /// Writes what there is room for, if nothing is unusual. Else 0.
+    /// Writes as many bytes as fit if the write is fast-path eligible. Returns their number, or 0.
     #[inline]
-    pub(crate) fn send_plain(&mut self, socket: &Socket, from: &[u8]) -> usize {
-        let usual = self.sends_as_usual();
+    pub(crate) fn send_fast(&mut self, socket: &Socket, from: &[u8]) -> usize {
+        let is_eligible = self.is_fast_path_eligible();
         let State::Stream(connection) = &mut self.state else {
             return 0;
         };
-        if !usual {
+        if !is_eligible {
             return 0;
         }
         let count = connection.stream.write(from);
         self.no_space |= count < from.len();
         if count > 0
-            && let Some(lane) = self.lane
+            && let Some(channel) = self.channel
         {
-            lane.submit(&socket.member, connection);
+            channel.submit(&socket.member, connection);
         }
         count
     }
 
-    /// Accounts for bytes that the program took.
+    /// Accounts for `count` bytes that the program has read, and submits the new read position if
+    /// due.
     #[inline]
     pub(crate) fn after_read(&mut self, socket: &Socket, count: usize) {
         self.bytes_read += count as u64;
         if let State::Stream(connection) = &mut self.state
             && connection.stream.submit_due()
-            && let Some(lane) = self.lane
+            && let Some(channel) = self.channel
         {
-            lane.submit(&socket.member, connection);
+            channel.submit(&socket.member, connection);
         }
     }
 
     pub(crate) fn after_write(&mut self, socket: &Socket) {
-        let lane: Option<&'static Lane> = self.lane;
+        let channel: Option<&'static Channel> = self.channel;
         if let Some(connection) = self.connection()
-            && let Some(lane) = lane
+            && let Some(channel) = channel
         {
-            lane.submit(&socket.member, connection);
+            channel.submit(&socket.member, connection);
         }
     }
 
-    /// With nothing left to read: the end, an error, or None if more may come.
+    /// The result of a read with nothing left to read: end of file or an error. Returns `None` if
+    /// more bytes may come.
     pub(crate) fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
         if let State::Stream(connection) = &mut self.state
             && connection.stream.readable() > 0
         {
-            // It came since the last look; or no byte was asked for.
+            // The bytes arrived after the read, or the program asked for no byte.
             return wanted_none.then_some(Ok(0));
         }
         if let Some(error) = self.take_error() {
@@ -81,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Whether bytes can be written; EAGAIN: not yet.
+    /// Returns an error if no bytes can be written: EAGAIN if none can be written yet.
     pub(crate) fn check_writable(&mut self) -> Result<(), Errno> {
         self.refresh();
         if let Some(error) = self.take_error() {
@@ -97,7 +99,8 @@ impl Inner {
         }
     }
 
-    /// MSG_MORE holds back the last part of this write, and the next write without it does not.
+    /// Applies MSG_MORE: the last segment of this write is held back until a write without
+    /// MSG_MORE.
     pub(crate) fn cork_once(&mut self, more: bool) {
         if more == self.corked_once {
             return;
@@ -115,15 +118,15 @@ impl Inner {
         }
     }
 
-    /// Sends up to `wanted` bytes that `fill` puts into the send buffer itself. None, without a
-    /// call of `fill`, where there is no room or something is unusual.
+    /// Sends up to `wanted` bytes that `fill` puts into the send buffer. Returns `None` without
+    /// calling `fill` if the buffer is full or the write is not fast-path eligible.
     pub(crate) fn send_in_place(
         &mut self,
         socket: &Socket,
         wanted: usize,
         fill: impl FnOnce([&[AtomicU8]; 2]) -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
-        if !self.sends_as_usual() {
+        if !self.is_fast_path_eligible() {
             return None;
         }
         let filled = self.connection()?.stream.write_in_place(wanted, fill)?;
@@ -133,7 +136,7 @@ impl Inner {
         Some(filled)
     }
 
-    /// Bytes that a write would take now.
+    /// The number of bytes that a write would take now.
     pub(crate) fn room(&mut self) -> Option<usize> {
         Some(self.connection()?.stream.writable())
     }

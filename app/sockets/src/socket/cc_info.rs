@@ -1,13 +1,13 @@
-//! `union tcp_cc_info`, byte by byte: what TCP_CC_INFO gives. Nothing for CUBIC and NewReno.
+//! `union tcp_cc_info` for TCP_CC_INFO. CUBIC and NewReno have none.
 
 use tidelane_abi::{FlowNumbers, congestion, flow_features};
 
-/// Length of a `tcp_bbr_info`, the longest.
+/// Length of a `tcp_bbr_info`, the longest variant.
 const INFO_LEN_MAX: usize = 20;
 /// Length of a `tcp_dctcp_info`.
 const DCTCP_LEN: usize = 16;
 
-/// The bytes, and how many of them count.
+/// The bytes of the union and their length.
 pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
     let mut info = [0; INFO_LEN_MAX];
     let words = numbers.details;
@@ -19,8 +19,8 @@ pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
             (info, INFO_LEN_MAX)
         }
         congestion::DCTCP => {
-            // Without ECN Linux goes on as NewReno and says so. The state of the other direction
-            // (`dctcp_ce_state`) is not kept here.
+            // Without ECN, Linux' DCTCP falls back to NewReno and reports zeros. `dctcp_ce_state`
+            // belongs to the receiving direction and is not kept here.
             if numbers.features & flow_features::ECN != 0 {
                 info[..2].copy_from_slice(&1u16.to_ne_bytes());
                 for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_those_of_linux() {
+    fn layouts_match_linux() {
         let of = |congestion, features| {
             let (bytes, len) = cc_info(&numbers(congestion, features));
             words(&bytes[..len])

@@ -1,9 +1,10 @@
 //! SO_REUSEPORT groups that are left to the kernel.
 //!
-//! The service gives each listener of a group its share, by a hash. A group whose BPF program
-//! chooses the listener is the kernel's as a whole, and so is a group with a listener that has to
-//! stay there: the service's listeners would get its share, too. A group is known by the local name
-//! of its listeners, to this process and those that it forks.
+//! The service selects a listener of a group by a hash. A group is left to the kernel as a whole in
+//! two cases: a BPF program selects its listeners, or one of its listeners has to stay with the
+//! kernel, because the service's listeners would otherwise get all connections. A group is
+//! identified by the local address of its listeners, within this process and the processes that it
+//! forks.
 
 use std::os::fd::RawFd;
 
@@ -13,22 +14,22 @@ use crate::{
     table,
 };
 
-/// Options that attach a program to a group. libc has no name for them.
+/// Options that attach a BPF program to a group. libc does not define them.
 const PROGRAMS: [i32; 2] = [
     51, // SO_ATTACH_REUSEPORT_CBPF
     52, // SO_ATTACH_REUSEPORT_EBPF
 ];
 
-/// A group in the list of those that are the kernel's. Never freed.
+/// A group that is left to the kernel, in a linked list. Never freed.
 #[derive(Debug)]
 struct Group {
     name: Address,
     next: Option<&'static Group>,
 }
 
-/// The groups. The list is whole at any instant, also in the child of a fork.
-static KERNELS: StaticCell<Group> = StaticCell::new();
-/// Whoever adds a group has this.
+/// The list of groups. It is consistent at any instant, also in a child after fork.
+static KERNEL_GROUPS: StaticCell<Group> = StaticCell::new();
+/// Held while a group is added.
 static ADDING: Lock<()> = Lock::new(());
 
 /// Returns true if the option attaches a BPF program to a group.
@@ -36,18 +37,18 @@ pub(crate) fn is_program(level: i32, name: i32) -> bool {
     level == libc::SOL_SOCKET && PROGRAMS.contains(&name)
 }
 
-/// Returns true if the group at the name of `fd` is left to the kernel.
-pub(crate) fn is_kernels(fd: RawFd) -> bool {
+/// Returns true if the group with the local address of `fd` is left to the kernel.
+pub(crate) fn is_kernel_only(fd: RawFd) -> bool {
     sys::local_name(fd).is_ok_and(has)
 }
 
 fn has(name: Address) -> bool {
-    let mut groups = std::iter::successors(KERNELS.load(), |group| group.next);
+    let mut groups = std::iter::successors(KERNEL_GROUPS.load(), |group| group.next);
     groups.any(|group| group.name == name)
 }
 
-/// Leaves the group at the name of `fd` to the kernel, with its listeners of this process. To be
-/// called without locks.
+/// Leaves the group with the local address of `fd` to the kernel, together with this process's
+/// listeners of the group. The caller must not hold a lock.
 pub(crate) fn leave_to_kernel(fd: RawFd) {
     let Ok(name) = sys::local_name(fd) else {
         return;
@@ -70,12 +71,12 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
 fn add(name: Address) {
     let _adding = ADDING.lock();
     if !has(name) {
-        let next = KERNELS.load();
-        KERNELS.store(Some(Box::leak(Box::new(Group { name, next }))));
+        let next = KERNEL_GROUPS.load();
+        KERNEL_GROUPS.store(Some(Box::leak(Box::new(Group { name, next }))));
     }
 }
 
-/// For the child after fork: another thread may have had the lock.
+/// Frees the lock in a child after fork, because another thread may have held it.
 pub(crate) fn unlock_after_fork() {
     ADDING.unlock_after_fork();
 }

@@ -1,4 +1,4 @@
-//! The state under a socket's lock, and its changes by the service's reports.
+//! The data under a socket's lock, and its changes by the service's events.
 
 use tidelane_abi::{close_cause, service_flags};
 
@@ -9,43 +9,43 @@ use super::{
     urgent,
 };
 use crate::{
-    service::{Connection, Lane},
-    sys::{Errno, Few, from_cause},
+    service::{Channel, Connection},
+    sys::{Errno, SmallVec, from_cause},
 };
 
-/// How the address of an IPv4 peer begins.
+/// First bytes of the 16-byte form of an IPv4 address.
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The state under the socket's lock.
+/// The data under a socket's lock.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
-    /// Counts the socket's uses, so that late events of an earlier one are recognised.
+    /// Counts the uses of the socket, so that late events of an earlier use are recognised.
     pub(crate) generation: u32,
-    /// Descriptors of this process that refer to it.
+    /// Number of descriptors of this process that refer to the socket.
     pub(crate) descriptors: u32,
-    /// Where its events go to, and its requests come from.
-    pub(crate) lane: Option<&'static Lane>,
+    /// The channel for the socket's requests and events.
+    pub(crate) channel: Option<&'static Channel>,
     pub(crate) options: Options,
     /// SO_ERROR.
     pub(crate) error: i32,
     /// SO_ERROR if `error` is 0: an error that did not end the connection.
     pub(crate) soft_error: i32,
-    /// The end of the connection was turned into `error`.
+    /// True after the cause of the connection's end was copied to `error`.
     pub(crate) cause_seen: bool,
-    /// It is of AF_INET6: its names are written as such.
+    /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
     /// `bind` was called.
     pub(crate) bound: bool,
-    /// `connect` began, and its result was not reported by another `connect`.
+    /// True if a `connect` has begun, and no later `connect` has returned its result.
     pub(crate) connect_pending: bool,
     pub(crate) shut_read: bool,
     pub(crate) shut_write: bool,
-    /// Other processes hold the connection too, or did when this was last looked at.
+    /// True if other processes hold the connection, too, or did at the last check.
     pub(crate) shared: bool,
     /// The last write had MSG_MORE.
     pub(crate) corked_once: bool,
-    /// A write did not find room: the next room is an event.
+    /// True if a write found no room, so that EPOLLOUT is reported when there is room again.
     pub(crate) no_space: bool,
     /// Bytes that the program has read.
     pub(crate) bytes_read: u64,
@@ -58,7 +58,7 @@ impl Inner {
             state: State::Free,
             generation,
             descriptors: 0,
-            lane: None,
+            channel: None,
             options: Options::DEFAULT,
             error: 0,
             soft_error: 0,
@@ -86,7 +86,8 @@ impl Inner {
         }
     }
 
-    /// Turns the handshake's end and the connection's end into state and error, as the slot has it.
+    /// Updates state and error from the slot: the end of the handshake, and the end of the
+    /// connection.
     pub(crate) fn refresh(&mut self) {
         if matches!(self.state, State::Connecting(_)) {
             self.refresh_connecting();
@@ -106,8 +107,8 @@ impl Inner {
         }
     }
 
-    /// An error of the path is one of the connection if the program asked for that (IP_RECVERR);
-    /// else only SO_ERROR tells it.
+    /// Records an ICMP error. The error fails the next call if the program set IP_RECVERR;
+    /// otherwise only SO_ERROR returns it.
     fn note_soft_error(&mut self) {
         let State::Stream(connection) = &mut self.state else {
             return;
@@ -117,19 +118,20 @@ impl Inner {
         };
         let is_v4 = connection.stream.names().peer_addr[..12] == V4_MAPPED;
         let number = from_cause(cause);
-        if self.options.tells_errors(is_v4) {
+        if self.options.reports_path_errors(is_v4) {
             self.error = number;
         } else {
             self.soft_error = number;
         }
     }
 
+    /// Handles the end of the handshake, and the death of the service before its answer.
     fn refresh_connecting(&mut self) {
         let State::Connecting(connecting) = &mut self.state else {
             return;
         };
         let Some(connection) = &mut connecting.connection else {
-            if connecting.is_orphaned() {
+            if connecting.has_lost_service() {
                 self.fail_connect(close_cause::ABORTED);
             }
             return;
@@ -142,7 +144,7 @@ impl Inner {
         }
     }
 
-    /// The active open failed.
+    /// Fails the active open.
     pub(crate) fn fail_connect(&mut self, cause: u32) {
         let number = from_cause(cause);
         self.error = if number == 0 {
@@ -156,13 +158,13 @@ impl Inner {
         }) = std::mem::replace(&mut self.state, State::Failed)
         {
             connection.stream.close(true, None);
-            if let Some(lane) = self.lane {
-                lane.submit_now(&mut connection);
+            if let Some(channel) = self.channel {
+                channel.submit_now(&mut connection);
             }
         }
     }
 
-    /// SO_ERROR, which clears it.
+    /// Returns SO_ERROR and clears it.
     pub(crate) fn take_error(&mut self) -> Option<Errno> {
         match std::mem::take(&mut self.error) {
             0 => None,
@@ -170,21 +172,21 @@ impl Inner {
         }
     }
 
-    /// Bytes that the peer sent so far; connections that came, for a listener.
+    /// The number of bytes received so far, or of connections for a listener.
     pub(crate) fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {
-            State::Stream(connection) => bytes_read + urgent::ungiven(&mut connection.stream),
-            State::Listening(listening) => listening.arrivals,
+            State::Stream(connection) => bytes_read + urgent::undelivered(&mut connection.stream),
+            State::Listening(listening) => listening.accepted_count,
             _ => 0,
         }
     }
 
-    /// Where the socket's events arrive.
-    pub(crate) fn lanes(&self) -> Few<&'static Lane> {
+    /// The channels where the socket's events arrive.
+    pub(crate) fn channels(&self) -> SmallVec<&'static Channel> {
         match &self.state {
             State::Listening(listening) => listening.joined.clone(),
-            _ => Few::from(self.lane),
+            _ => SmallVec::from(self.channel),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Options of which the kernel knows best: it is asked on a socket that nobody else sees.
+//! Options that the kernel checks and normalizes, on a temporary socket.
 
 use std::os::fd::RawFd;
 
 use crate::sys::{self, Errno};
 
-/// Options that say nothing about a connection that the service carries: hints to the kernel's
-/// stack, limits of its buffers, and what accompanies datagrams. They are kept and given back.
+/// Options that do not affect an accelerated connection: hints to the kernel's stack, limits of its
+/// buffers, and ancillary data of datagrams. The library stores them and returns them.
 const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::SOL_SOCKET, libc::SO_DEBUG),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
@@ -52,23 +52,28 @@ pub(crate) fn is_without_effect(level: i32, name: i32) -> bool {
     WITHOUT_EFFECT.contains(&(level, name))
 }
 
-/// The number that the kernel makes of a value, or its error. `None` if it does not give the option
-/// back.
-pub(crate) fn kept(inet6: bool, level: i32, name: i32, value: &[u8]) -> Result<Option<i32>, Errno> {
+/// Returns the value as the kernel stores it, or its error. Returns `None` if the kernel does not
+/// return the option.
+pub(crate) fn normalized(
+    inet6: bool,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> Result<Option<i32>, Errno> {
     on_new_socket(inet6, |fd| {
         sys::set_socket_option(fd, level, name, value)?;
         Ok(sys::socket_int(fd, level, name).ok())
     })
 }
 
-/// The kernel's error for an option that the service does not have: ENOPROTOOPT also for a value
-/// that the kernel would take.
+/// The kernel's error for an option that the service does not support. ENOPROTOOPT also for a value
+/// that the kernel would accept.
 pub(crate) fn refusal(inet6: bool, level: i32, name: i32, value: &[u8]) -> Errno {
     let set = on_new_socket(inet6, |fd| sys::set_socket_option(fd, level, name, value));
     set.err().unwrap_or(Errno(libc::ENOPROTOOPT))
 }
 
-/// Puts the value of an option that was not set into `into`. Returns its length in bytes.
+/// Writes the default value of an option to `into`. Returns its length in bytes.
 pub(crate) fn of_new_socket(
     inet6: bool,
     level: i32,

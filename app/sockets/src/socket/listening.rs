@@ -1,4 +1,5 @@
-//! A listener in both stacks: the service's listener, the lanes that joined it, and what they got.
+//! A listener in both stacks: the service's listener, the channels that joined it, and its accept
+//! queue.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 
@@ -10,18 +11,19 @@ use super::{
     state::{Listening, State},
 };
 use crate::{
-    service::{Lane, beside, exceptions, outage, session, within_host},
-    sys::{self, Few, Section},
+    service::{Channel, exceptions, outage, second_channel, session, within_host},
+    sys::{self, Section, SmallVec},
     table,
 };
 
-/// After the service refused or went, it is not asked again before this time has passed.
+/// Shortest time between two requests for a listener that the service refused, or after the service
+/// went away.
 const RETRY_NS: u64 = 1_000_000_000;
-/// `Listening::retry_at_ns` of a listener that is the kernel's alone.
+/// `Listening::retry_at_ns` of a listener that is left to the kernel.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Listening {
-    /// A listener of this process. `handle`: the service's, or none while there is no service.
+    /// Creates a listener of this process. `handle` is `None` while there is no service.
     pub(crate) fn new(
         handle: Option<(ListenerHandle, u32)>,
         backlog: i32,
@@ -30,33 +32,35 @@ impl Listening {
         outage::note_listener();
         Self {
             handle,
-            watched: true,
+            wants_service: true,
             backlog,
             opening,
-            joined: Few::new(),
+            joined: SmallVec::new(),
             queue: VecDeque::new(),
-            arrivals: 0,
+            accepted_count: 0,
             retry_at_ns: 0,
         }
     }
 
-    /// After fork: the parent's listener, to be taken up again when this process wants it.
+    /// The listener in a child after fork. The child attaches it to the service when it uses the
+    /// listener.
     pub(crate) fn inherited(&self) -> Self {
-        let retry_at_ns = if self.is_kernels() { NEVER } else { 0 };
+        let retry_at_ns = if self.is_kernel_only() { NEVER } else { 0 };
         Self {
             handle: None,
-            watched: false,
+            wants_service: false,
             backlog: self.backlog,
             opening: self.opening,
-            joined: Few::new(),
+            joined: SmallVec::new(),
             queue: VecDeque::new(),
-            arrivals: 0,
+            accepted_count: 0,
             retry_at_ns,
         }
     }
 
-    /// Whether the service has the listener; if it has not (any more), asks it, now and then.
-    fn revive(&mut self, fd: RawFd, cookie: u64) -> bool {
+    /// Returns true if the service has the listener. Requests it again if the service does not have
+    /// it any more, but not too often.
+    fn reattach(&mut self, fd: RawFd, cookie: u64) -> bool {
         let known = session::current().map(|session| session.generation);
         if let Some((_, session)) = self.handle
             && known == Some(session)
@@ -77,47 +81,48 @@ impl Listening {
             Err(_) => return false,
         };
         self.handle = Some(handle);
-        self.watch();
+        self.want_service();
         set_kernel_nonblocking(fd);
-        for lane in self.joined.iter() {
-            self.tell_join(cookie, lane);
+        for channel in self.joined.iter() {
+            self.send_join(cookie, channel);
         }
         true
     }
 
-    /// The process looks for the next service for the listener from now on.
-    fn watch(&mut self) {
-        if !std::mem::replace(&mut self.watched, true) {
+    /// Makes the process look for the next service on behalf of this listener.
+    fn want_service(&mut self) {
+        if !std::mem::replace(&mut self.wants_service, true) {
             outage::note_listener();
         }
     }
 
-    fn tell_join(&self, cookie: u64, lane: &'static Lane) {
+    /// Asks the service to deliver the listener's connections to `channel`.
+    fn send_join(&self, cookie: u64, channel: &'static Channel) {
         let Some((handle, generation)) = self.handle else {
             return;
         };
         let session = session::current().filter(|session| session.generation == generation);
         let Some(session) = session else { return };
-        if lane.activate(session).is_err() {
+        if channel.activate(session).is_err() {
             return;
         }
-        lane.with_context(generation, |context| {
+        channel.with_context(generation, |context| {
             let _ = context.listener_join(handle, cookie);
             context.flush();
         });
     }
 
-    /// Ends the service's listener for good. Connections that wait for the program still do.
+    /// Ends the service's listener for good. Connections in the accept queue stay.
     pub(crate) fn leave_to_kernel(&mut self) {
         let _section = Section::enter();
-        let lanes = self.joined.clone();
+        let channels = self.joined.clone();
         self.retry_at_ns = NEVER;
-        if std::mem::take(&mut self.watched) {
+        if std::mem::take(&mut self.wants_service) {
             outage::forget_listener();
         }
         if let Some((handle, generation)) = self.handle.take() {
-            for lane in lanes.iter() {
-                lane.with_context(generation, |context| {
+            for channel in channels.iter() {
+                channel.with_context(generation, |context| {
                     let _ = context.listener_leave(handle);
                     context.flush();
                 });
@@ -131,21 +136,21 @@ impl Listening {
         }
     }
 
-    /// Returns true if the kernel has it alone, for good.
-    pub(crate) fn is_kernels(&self) -> bool {
+    /// Returns true if the listener is left to the kernel for good.
+    pub(crate) fn is_kernel_only(&self) -> bool {
         self.retry_at_ns == NEVER
     }
 
-    /// Closes what the program did not accept, and the service's listener.
+    /// Closes the service's listener and the connections in the accept queue.
     pub(crate) fn close(mut self) {
         self.leave_to_kernel();
-        for (connection, lane) in self.queue.drain(..) {
-            arrive::discard(lane, connection);
+        for (connection, channel) in self.queue.drain(..) {
+            arrive::discard(channel, connection);
         }
     }
 
-    /// Whether some lane gets its connections, as far as the service is there.
-    pub(crate) fn is_attended(&self) -> bool {
+    /// Returns true if the service delivers the connections to a channel.
+    pub(crate) fn is_joined(&self) -> bool {
         !self.joined.is_empty() && self.is_attached()
     }
 
@@ -156,107 +161,111 @@ impl Listening {
     }
 }
 
-/// Gives the process's listeners to a new service, if they have none and there is one. To be called
-/// before a thread sleeps, without locks.
+/// Offers the process's listeners to a new service, if there is one. Must be called before a thread
+/// sleeps, without locks.
 #[inline]
 pub(crate) fn look_for_service() {
-    if outage::is_now() {
+    if outage::seeks_service() {
         find_service();
     }
 }
 
+/// Registers with a new service, and requests all listeners that want one.
 #[cold]
 fn find_service() {
     let Some(session) = session::establish() else {
         return;
     };
-    outage::note_end(session.generation);
+    outage::note_offered(session.generation);
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
             && let Some(mut inner) = socket.enter(fd)
         {
             let cookie = socket.cookie(inner.generation);
             if let State::Listening(listening) = &mut inner.state
-                && listening.watched
+                && listening.wants_service
             {
                 listening.retry_at_ns = 0;
-                listening.revive(fd, cookie);
+                listening.reattach(fd, cookie);
             }
         }
     }
 }
 
-/// Connections of the listener shall come to `lane` (also). Returns the lanes where they came
-/// before: threads that wait there for the listener are to look at this one, too.
+/// Lets connections of the listener be delivered to `channel`, too. Returns the channels that
+/// joined before: threads that wait there for the listener have to wait on `channel`, too.
 #[must_use]
 pub(crate) fn join(
     socket: &'static Socket,
     inner: &mut Inner,
     fd: RawFd,
-    lane: &'static Lane,
-) -> Few<&'static Lane> {
+    channel: &'static Channel,
+) -> SmallVec<&'static Channel> {
     let cookie = socket.cookie(inner.generation);
     let State::Listening(listening) = &mut inner.state else {
-        return Few::new();
+        return SmallVec::new();
     };
-    let is_attached = listening.revive(fd, cookie);
+    let is_attached = listening.reattach(fd, cookie);
     if listening.retry_at_ns == NEVER
         || listening
             .joined
             .iter()
-            .any(|other| std::ptr::eq(other, lane))
+            .any(|other| std::ptr::eq(other, channel))
     {
-        return Few::new();
+        return SmallVec::new();
     }
     let before = listening.joined.clone();
-    beside::joined(lane, &before);
-    // Without a service, the lane waits for the next one.
-    listening.joined.push(lane);
+    second_channel::joined(channel, &before);
+    // Without a service, the channel waits for the next one.
+    listening.joined.push(channel);
     if is_attached {
-        listening.tell_join(cookie, lane);
+        listening.send_join(cookie, channel);
     } else {
-        listening.watch();
+        listening.want_service();
     }
     before
 }
 
-/// Asks the service for the listener's connections, if it is not attended: they come to the lanes
-/// that joined, and to `lane` if there are none. Returns as [`join`].
+/// Makes sure that the service delivers the listener's connections: to the channels that joined, or
+/// to `channel` if there are none. Returns the same as [`join`].
 #[must_use]
-pub(crate) fn attend(
+pub(crate) fn ensure_joined(
     socket: &'static Socket,
     inner: &mut Inner,
     fd: RawFd,
-    lane: &'static Lane,
-) -> Few<&'static Lane> {
+    channel: &'static Channel,
+) -> SmallVec<&'static Channel> {
     let cookie = socket.cookie(inner.generation);
     match &mut inner.state {
         State::Listening(listening) if !listening.joined.is_empty() => {
-            listening.revive(fd, cookie);
-            Few::new()
+            listening.reattach(fd, cookie);
+            SmallVec::new()
         }
-        _ => join(socket, inner, fd, lane),
+        _ => join(socket, inner, fd, channel),
     }
 }
 
-/// Connections of the listener shall not come to `lane` any more.
-pub(crate) fn leave(inner: &mut Inner, lane: &'static Lane) {
+/// Stops the delivery of the listener's connections to `channel`.
+pub(crate) fn leave(inner: &mut Inner, channel: &'static Channel) {
     let State::Listening(listening) = &mut inner.state else {
         return;
     };
-    if !listening.joined.remove(|other| std::ptr::eq(other, lane)) {
+    if !listening
+        .joined
+        .remove(|other| std::ptr::eq(other, channel))
+    {
         return;
     }
     if let Some((handle, session)) = listening.handle {
-        lane.with_context(session, |context| {
+        channel.with_context(session, |context| {
             let _ = context.listener_leave(handle);
             context.flush();
         });
     }
 }
 
-/// An option was set: if the socket listens, its connections to come are to have it. `again`: the
-/// service is to look at the socket itself.
+/// Updates the options that new connections of a listener start with, after an option was set. With
+/// `again`, the service has to read the options from the kernel socket again.
 pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
@@ -282,7 +291,7 @@ pub(crate) fn attach(
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
     let _section = Section::enter();
-    // Also for a listener that is left to the kernel: the session reports the reason.
+    // Register even for a listener that is left to the kernel, to report the reason.
     let session = session::establish();
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);
@@ -307,7 +316,8 @@ pub(crate) fn attach(
     }
 }
 
-/// Nobody may block in the kernel's accept and miss the service's connections.
+/// Makes the kernel socket non-blocking, so that no thread blocks in the kernel's accept while the
+/// service has a connection.
 pub(crate) fn set_kernel_nonblocking(fd: RawFd) {
     if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
         let _ = sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);

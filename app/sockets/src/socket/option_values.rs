@@ -1,10 +1,10 @@
-//! Numbers that programs set as options: as the kernel keeps them, or its error.
+//! Integer socket options: the value as the kernel stores it, or the kernel's error.
 
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Numbers that are kept and given back. Those that are not in [`TOLD`] change nothing on an
-/// accelerated connection.
+/// Options whose value is stored and returned. They affect an accelerated connection only if they
+/// are in [`FORWARDED`].
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -38,8 +38,8 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// The options that a connection itself is told of, or its service.
-pub(crate) const TOLD: [(i32, i32); 18] = [
+/// Options that are passed on to the connection, or to the service.
+pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
@@ -60,32 +60,38 @@ pub(crate) const TOLD: [(i32, i32); 18] = [
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
 
-/// TCP_LINGER2 and TTL where the program set none: the kernel's defaults.
+/// The kernel's defaults of TCP_LINGER2 and the TTL.
 pub(crate) const LINGER2_DEFAULT: i32 = 60;
 pub(crate) const TTL_DEFAULT: i32 = 64;
-/// SO_MAX_PACING_RATE where there is no bound.
+/// SO_MAX_PACING_RATE without a limit.
 pub(crate) const PACING_NONE: u64 = u64::MAX;
-/// TCP_LINGER2 is at most this.
+/// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
-/// Least TCP_WINDOW_CLAMP.
+/// Smallest TCP_WINDOW_CLAMP.
 const CLAMP_MIN: i32 = 1152;
-/// The bits of IP_TOS and IPV6_TCLASS that are a program's; the others are ECN's.
+/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The other two are ECN's.
 const DSCP: i32 = 0xfc;
-/// Bounds of the SYN,ACK's timeout in seconds, in which TCP_DEFER_ACCEPT is counted.
+/// Initial and largest retransmission timeout of the SYN,ACK in seconds, which TCP_DEFER_ACCEPT is
+/// counted in.
 const SYN_ACK_RTO_S: u32 = 1;
 const SYN_ACK_RTO_S_MAX: u32 = 120;
 
-/// Of which kind of socket the number is to be.
+/// The kind of socket that an option is set on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct SocketKind {
     /// AF_INET6.
     pub(crate) inet6: bool,
-    /// Connected, or about to be.
+    /// True if the socket is connected or connecting.
     pub(crate) connected: bool,
 }
 
-/// A number as the kernel keeps it, or its error.
-pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i32, Errno> {
+/// Returns the value as the kernel stores it, or the kernel's error.
+pub(crate) fn normalized(
+    level: i32,
+    name: i32,
+    value: &[u8],
+    kind: SocketKind,
+) -> Result<i32, Errno> {
     let invalid = Errno(libc::EINVAL);
     let number = match (level, value) {
         (libc::IPPROTO_IPV6, _) if !kind.inet6 => return Err(Errno(libc::ENOPROTOOPT)),
@@ -97,9 +103,9 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
     };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_RCVLOWAT) => {
-            // It depends on sysctls, which the kernel knows best.
-            let kept = kernel_options::kept(false, level, name, &number.to_ne_bytes())?;
-            Ok(kept.unwrap_or(number))
+            // The result depends on sysctls, so the kernel is asked.
+            let normalized = kernel_options::normalized(false, level, name, &number.to_ne_bytes())?;
+            Ok(normalized.unwrap_or(number))
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => within(1..=32_767),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => within(1..=127),
@@ -110,7 +116,7 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
         },
         (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if kind.connected => {
             within(0..=1)?;
-            match may_open_with_text() {
+            match client_fast_open_enabled() {
                 true => Err(invalid),
                 false => Err(Errno(libc::EOPNOTSUPP)),
             }
@@ -139,7 +145,7 @@ pub(crate) fn kept(level: i32, name: i32, value: &[u8], kind: Kind) -> Result<i3
     }
 }
 
-/// What the kernel has where nothing was set: of TTL, its sysctl.
+/// The kernel's value of an option that the program did not set. The TTL's is a sysctl.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
@@ -149,9 +155,9 @@ pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     number.unwrap_or(TTL_DEFAULT)
 }
 
-/// Returns true if the sysctl lets clients use TCP Fast Open. The kernel knows best: it is asked
-/// on a socket that nobody else sees.
-pub(crate) fn may_open_with_text() -> bool {
+/// Returns true if the sysctl `tcp_fastopen` lets clients use TCP Fast Open. Asks the kernel with a
+/// temporary socket.
+pub(crate) fn client_fast_open_enabled() -> bool {
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
     let Ok(fd) = sys::tcp_socket(false) else {
         return false;
@@ -161,7 +167,8 @@ pub(crate) fn may_open_with_text() -> bool {
     set.is_ok()
 }
 
-/// TCP_FASTOPEN_KEY of a connection: the namespace's, in the first bytes of `into`.
+/// Writes TCP_FASTOPEN_KEY of a connection, which is the namespace's key, to `into`. Returns its
+/// length.
 pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     let fd = sys::tcp_socket(false)?;
     let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);
@@ -169,7 +176,7 @@ pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     len
 }
 
-/// SO_MAX_PACING_RATE: a number of 32 bits, all ones for no bound, or one of 64.
+/// Reads SO_MAX_PACING_RATE: 32 bits, where all ones mean no limit, or 64 bits.
 pub(crate) fn rate_of(value: &[u8]) -> Result<u64, Errno> {
     if let Some(bytes) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*bytes));
@@ -187,14 +194,15 @@ pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
-/// TCP_DEFER_ACCEPT: `seconds` as a number of timeouts of the SYN,ACK, which double.
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, each twice as long as
+/// the one before.
 pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
     (0..=u8::MAX)
         .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))
         .unwrap_or(u8::MAX)
 }
 
-/// The seconds that `count` timeouts of the SYN,ACK take together.
+/// The total length of `count` SYN,ACK timeouts in seconds.
 fn timeouts_as_seconds(count: u8) -> u32 {
     let timeout = |nth: u8| SYN_ACK_RTO_S.saturating_mul(1 << nth.min(31));
     (0..count)
@@ -206,7 +214,7 @@ fn timeouts_as_seconds(count: u8) -> u32 {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind {
+    const KIND: SocketKind = SocketKind {
         inet6: false,
         connected: true,
     };
@@ -220,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_numbers_of_ip_only() {
+    fn only_ip_options_accept_single_bytes() {
         let tos = (libc::IPPROTO_IP, libc::IP_TOS);
-        assert_eq!(kept(tos.0, tos.1, &[0xbb], KIND), Ok(0xb8));
-        let count = kept(libc::IPPROTO_TCP, libc::TCP_SYNCNT, &[3], KIND);
+        assert_eq!(normalized(tos.0, tos.1, &[0xbb], KIND), Ok(0xb8));
+        let count = normalized(libc::IPPROTO_TCP, libc::TCP_SYNCNT, &[3], KIND);
         assert_eq!(count, Err(Errno(libc::EINVAL)));
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
-        let refused = kept(class.0, class.1, &[1, 0, 0, 0], KIND);
+        let refused = normalized(class.0, class.1, &[1, 0, 0, 0], KIND);
         assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)));
     }
 }

@@ -1,4 +1,4 @@
-//! Socket options: implemented, recorded, or refused as the kernel refuses what it does not know.
+//! Socket options: applied, recorded, or refused as the kernel refuses unknown options.
 
 use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
@@ -6,20 +6,20 @@ use tidelane_client::{SendLimits, Stream, StreamOptions};
 use super::{
     Inner, Socket, kernel_options,
     option_values::{
-        Kind, LINGER2_DEFAULT, PACING_NONE, RECORDED, TOLD, TTL_DEFAULT, defer_timeouts, int_at,
-        kept, kernel_default, rate_of,
+        FORWARDED, LINGER2_DEFAULT, PACING_NONE, RECORDED, SocketKind, TTL_DEFAULT, defer_timeouts,
+        int_at, kernel_default, normalized, rate_of,
     },
     state::State,
 };
 use crate::sys::Errno;
 
-/// Longest name of a congestion control with its NUL (TCP_CA_NAME_MAX).
+/// Longest name of a congestion control, with its NUL (TCP_CA_NAME_MAX).
 pub(crate) const CONGESTION_LEN: usize = 16;
-/// Bytes of TCP_FASTOPEN_KEY: one key or two.
+/// Bytes of TCP_FASTOPEN_KEY with one key, and with two.
 const KEY_LEN: usize = 16;
 const KEYS_LEN: usize = 32;
 
-/// What was set.
+/// The options of a socket.
 #[derive(Debug)]
 pub(crate) struct Options {
     flags: u32,
@@ -29,10 +29,10 @@ pub(crate) struct Options {
     pub(crate) send_timeout_ns: Option<u64>,
     recorded: Vec<(i32, i32, i32)>,
     /// SO_RCVLOWAT.
-    pub(crate) receive_low: u32,
+    pub(crate) rcvlowat: u32,
     /// SO_MAX_PACING_RATE in bytes per second.
     pacing_rate_max: u64,
-    /// An option was set that only the kernel implements.
+    /// True if the program set an option that only the kernel implements.
     pub(crate) kernel_only: bool,
 }
 
@@ -43,12 +43,12 @@ impl Options {
         receive_timeout_ns: None,
         send_timeout_ns: None,
         recorded: Vec::new(),
-        receive_low: 1,
+        rcvlowat: 1,
         pacing_rate_max: PACING_NONE,
         kernel_only: false,
     };
 
-    /// For connections that a listener accepts.
+    /// The options that an accepted connection inherits from its listener.
     pub(crate) fn inherited(&self) -> Self {
         let of_listener = |(level, name, _): &(i32, i32, i32)| {
             let name = *name == libc::TCP_DEFER_ACCEPT || *name == libc::TCP_FASTOPEN;
@@ -61,13 +61,13 @@ impl Options {
         }
     }
 
-    /// As [`program_flags`].
+    /// The options that are [`program_flags`].
     pub(crate) fn program_flags(&self) -> u32 {
         self.flags
     }
 
-    /// IP_RECVERR, or that of IPv6: errors of the path are the connection's.
-    pub(crate) fn tells_errors(&self, is_v4: bool) -> bool {
+    /// Returns true if IP_RECVERR (or IPV6_RECVERR) is set: ICMP errors fail the next call.
+    pub(crate) fn reports_path_errors(&self, is_v4: bool) -> bool {
         let set = if is_v4 {
             self.recorded(libc::IPPROTO_IP, libc::IP_RECVERR)
         } else {
@@ -76,29 +76,29 @@ impl Options {
         set.is_some_and(|value| value != 0)
     }
 
-    /// SO_OOBINLINE.
+    /// Returns true if SO_OOBINLINE is set.
     pub(crate) fn urgent_inline(&self) -> bool {
         let set = self.recorded(libc::SOL_SOCKET, libc::SO_OOBINLINE);
         set.is_some_and(|value| value != 0)
     }
 
-    /// TCP_FASTOPEN_CONNECT.
-    pub(crate) fn opens_with_text(&self) -> bool {
+    /// Returns true if TCP_FASTOPEN_CONNECT is set.
+    pub(crate) fn fast_open_connect(&self) -> bool {
         self.recorded(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) == Some(1)
     }
 
-    /// TCP_FASTOPEN_NO_COOKIE.
+    /// Returns true if TCP_FASTOPEN_NO_COOKIE is set.
     pub(crate) fn without_cookie(&self) -> bool {
         self.recorded(libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE) == Some(1)
     }
 
-    /// IPV6_V6ONLY.
+    /// Returns true if IPV6_V6ONLY is set.
     pub(crate) fn v6_only(&self) -> bool {
         let set = self.recorded(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
         set.is_some_and(|value| value != 0)
     }
 
-    /// What the service is told of a connection.
+    /// The options of a connection for the service.
     pub(crate) fn for_stream(&self) -> StreamOptions {
         let number = |name| self.recorded(libc::IPPROTO_TCP, name).unwrap_or(0).max(0) as u32;
         StreamOptions {
@@ -110,7 +110,7 @@ impl Options {
         }
     }
 
-    /// What the service is told of connections to come.
+    /// The options that new connections start with, for the service.
     pub(crate) fn opening(&self) -> OpenOptions {
         let number = |level, name| self.recorded(level, name).unwrap_or(0);
         let of_tcp = |name| number(libc::IPPROTO_TCP, name).max(0) as u32;
@@ -120,10 +120,10 @@ impl Options {
             user_timeout_ms: of_tcp(libc::TCP_USER_TIMEOUT),
             mss_max: of_tcp(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
             congestion: of_tcp(libc::TCP_CONGESTION) as u16,
-            // As the kernel: half of what it keeps is for what it needs itself.
+            // As in the kernel, half of the stored value is for its own overhead.
             rx_buffer: number(libc::SOL_SOCKET, libc::SO_RCVBUF).max(0) as u32 / 2,
             window_clamp: of_tcp(libc::TCP_WINDOW_CLAMP),
-            rx_low: match self.receive_low {
+            rx_low: match self.rcvlowat {
                 1 => 0,
                 low => low,
             },
@@ -134,23 +134,23 @@ impl Options {
             tos: byte(libc::IPPROTO_IP, libc::IP_TOS),
             ttl: byte(libc::IPPROTO_IP, libc::IP_TTL),
             traffic_class: byte(libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-            // Zero is the service's default, and not sent anyway.
+            // Zero stands for the service's default. A hop limit of zero is never sent.
             hop_limit: hops.map_or(0, |hops| if hops < 0 { 0 } else { hops.max(1) as u8 }),
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
             reserved: [0; 2],
-            // What 32 bits do not hold is no bound.
+            // A limit that does not fit into 32 bits is no limit.
             pacing_rate_max: u32::try_from(self.pacing_rate_max).unwrap_or(0).into(),
         }
     }
 
-    /// What bounds the program's own writing.
+    /// The limits of unacknowledged and unsent bytes for the program's writes.
     pub(crate) fn sending(&self) -> SendLimits {
         let unsent = self.recorded(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
         let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);
         SendLimits {
             unacked_max: buffer.unwrap_or(0).max(0) as u32,
-            // -1 is no limit, too.
+            // -1 means no limit, too.
             unsent_max: match unsent.unwrap_or(0) {
                 -1 => 0,
                 limit => limit as u32,
@@ -163,7 +163,7 @@ impl Options {
         self.pacing_rate_max
     }
 
-    /// TCP_CORK.
+    /// Returns true if TCP_CORK is set.
     pub(crate) fn corked(&self) -> bool {
         self.flags & program_flags::CORK != 0
     }
@@ -182,7 +182,7 @@ impl Options {
     }
 }
 
-/// The options that are bits of [`program_flags`].
+/// The [`program_flags`] bit of an option, if it has one.
 fn flag_of(level: i32, name: i32) -> Option<u32> {
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(program_flags::NODELAY),
@@ -194,6 +194,7 @@ fn flag_of(level: i32, name: i32) -> Option<u32> {
 }
 
 impl Inner {
+    /// Applies `setsockopt`. Returns the kernel's error for an option that is not supported.
     pub(crate) fn apply(
         &mut self,
         socket: &Socket,
@@ -218,11 +219,12 @@ impl Inner {
             (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
                 self.options.pacing_rate_max = rate_of(value)?;
                 let options = self.options.for_stream();
-                self.tell(socket, |stream| stream.set_options(&options));
+                self.update_stream(socket, |stream| stream.set_options(&options));
                 return Ok(());
             }
             (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => {
-                // The service reads it from the kernel's socket; to a connection it means nothing.
+                // The service reads the key from the kernel socket of a listener. The key has no
+                // effect on a connection.
                 let whole = matches!(value.len(), KEY_LEN | KEYS_LEN);
                 return whole.then_some(()).ok_or(Errno(libc::EINVAL));
             }
@@ -235,9 +237,9 @@ impl Inner {
         let number = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
             congestion_number(value)?
         } else if RECORDED.contains(&(level, name)) {
-            self.number_kept(level, name, value)?
+            self.normalize_number(level, name, value)?
         } else if kernel_options::is_without_effect(level, name) {
-            match kernel_options::kept(self.inet6, level, name, value)? {
+            match kernel_options::normalized(self.inet6, level, name, value)? {
                 Some(number) => number,
                 None => return Ok(()),
             }
@@ -250,23 +252,23 @@ impl Inner {
         {
             connection.stream.set_urgent_inline(number != 0);
         }
-        if TOLD.contains(&(level, name)) {
+        if FORWARDED.contains(&(level, name)) {
             let options = self.options.for_stream();
-            self.tell(socket, |stream| stream.set_options(&options));
+            self.update_stream(socket, |stream| stream.set_options(&options));
         }
         Ok(())
     }
 
-    fn number_kept(&mut self, level: i32, name: i32, value: &[u8]) -> Result<i32, Errno> {
-        let kind = Kind {
+    fn normalize_number(&mut self, level: i32, name: i32, value: &[u8]) -> Result<i32, Errno> {
+        let kind = SocketKind {
             inet6: self.inet6,
             connected: !matches!(self.state, State::Fresh | State::Listening(_)),
         };
-        let mut number = kept(level, name, value, kind)?;
+        let mut number = normalized(level, name, value, kind)?;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
             let buffer = self.options.recorded(libc::SOL_SOCKET, libc::SO_RCVBUF);
             number = buffer.map_or(number, |bytes| number.min(bytes / 2));
-            self.options.receive_low = number.max(1) as u32;
+            self.options.rcvlowat = number.max(1) as u32;
         }
         Ok(number)
     }
@@ -277,7 +279,7 @@ impl Inner {
         } else {
             self.options.flags &= !flag;
         }
-        self.tell(socket, |stream| {
+        self.update_stream(socket, |stream| {
             if on {
                 stream.set_flag(flag);
             } else {
@@ -286,22 +288,22 @@ impl Inner {
         });
     }
 
-    /// Changes the connection, if there is one, and says so to the service.
-    fn tell(&mut self, socket: &Socket, change: impl FnOnce(&mut Stream)) {
-        let lane = self.lane;
+    /// Changes the stream, if there is one, and submits the change to the service.
+    fn update_stream(&mut self, socket: &Socket, change: impl FnOnce(&mut Stream)) {
+        let channel = self.channel;
         let Some(connection) = self.connection() else {
             return;
         };
         change(&mut connection.stream);
-        if let Some(lane) = lane
+        if let Some(channel) = channel
             && connection.stream.submit_due()
         {
-            lane.submit(&socket.member, connection);
+            channel.submit(&socket.member, connection);
         }
     }
 
-    /// The congestion control of the connection: the service knows, and before there is one, what
-    /// the program set.
+    /// The congestion control of the connection: the service's value, or the one that the program
+    /// set if there is no connection yet.
     pub(crate) fn congestion(&mut self) -> Option<u16> {
         let numbers = self.numbers().map(|numbers| numbers.congestion as u16);
         let asked = || {
@@ -311,6 +313,7 @@ impl Inner {
         numbers.or_else(|| asked().map(|number| number as u16))
     }
 
+    /// Returns the value of an integer option, or `None` if the kernel has to be asked.
     pub(crate) fn int_option(&mut self, level: i32, name: i32) -> Option<i32> {
         if let Some(flag) = flag_of(level, name) {
             return Some(i32::from(self.options.flags & flag != 0));
@@ -366,7 +369,7 @@ impl Inner {
     }
 }
 
-/// The number of a congestion control that the service has, from its name.
+/// The number of a congestion control, from its name.
 fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     if name.is_empty() {
         return Err(Errno(libc::EINVAL));
@@ -383,7 +386,7 @@ fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     Ok(number.into())
 }
 
-/// A `struct timeval` as nanoseconds; zero means for ever.
+/// Converts a `struct timeval` to nanoseconds; `None` for zero, which means no timeout.
 fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
     let word = |at: usize| {
         let bytes = value

@@ -10,17 +10,18 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// A connection of another process, which this one cannot have.
+/// Readiness of a connection of the parent process that this process cannot have.
 const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
-    /// Events that the kernel's poll would report: bits of EPOLL*, as of POLL*. Of EPOLLOUT
-    /// only if it is `wanted`, for it costs a look at another cache line.
-    // In the loop over a ready list the call alone would cost 20 instructions a socket.
+    /// The events that the kernel's poll would report, as EPOLL* bits, which equal the POLL* bits.
+    /// EPOLLOUT is computed only if it is `wanted`, because it costs an access to another cache
+    /// line.
+    // Inlined, because a call would cost 20 instructions per socket in the loop over a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
-        if self.shared && self.is_elsewhere() {
-            return if self.is_orphaned() { FORKED } else { 0 };
+        if self.shared && self.is_migrated() {
+            return if self.has_lost_service() { FORKED } else { 0 };
         }
         const ENDS: u32 = service_flags::CLOSED
             | service_flags::FIN_RECEIVED
@@ -32,7 +33,7 @@ impl Inner {
             && connection.stream.service_flags() & ENDS == 0
         {
             let stream = &mut connection.stream;
-            let enough = has_enough(stream, self.options.receive_low);
+            let enough = has_enough(stream, self.options.rcvlowat);
             let mut bits = if enough { IN } else { 0 };
             if wanted & OUT != 0 && has_room(stream) {
                 bits |= OUT;
@@ -42,6 +43,7 @@ impl Inner {
         self.readiness_slow()
     }
 
+    /// Computes the readiness in all states, and after the end of either direction.
     #[inline(never)]
     fn readiness_slow(&mut self) -> u32 {
         self.refresh();
@@ -58,7 +60,7 @@ impl Inner {
                     bits |= IN | RDHUP;
                 } else {
                     let pollable = stream.pollable();
-                    if enough(pollable, stream, self.options.receive_low) {
+                    if enough(pollable, stream, self.options.rcvlowat) {
                         bits |= IN;
                     }
                 }
@@ -85,16 +87,16 @@ impl Inner {
     }
 }
 
-/// Whether there is so much room that a writer should be woken: a third, as Linux has it, and
-/// TCP_NOTSENT_LOWAT.
+/// Returns true if a writer should be woken: a third of the send buffer is free, as in Linux, and
+/// the unsent bytes are below TCP_NOTSENT_LOWAT.
 fn has_room(stream: &mut Stream) -> bool {
     let (unacked, limit) = (stream.unacked(), stream.tx_limit());
     let room = limit.saturating_sub(unacked);
-    room > 0 && room >= limit / 3 && stream.is_low()
+    room > 0 && room >= limit / 3 && stream.is_below_notsent_lowat()
 }
 
-/// Whether there is so much to read that a reader should be woken: SO_RCVLOWAT, or as much as can
-/// come at all.
+/// Returns true if a reader should be woken: SO_RCVLOWAT bytes can be read, or half of the receive
+/// window if that is less.
 #[inline]
 fn has_enough(stream: &mut Stream, low: u32) -> bool {
     enough(stream.readable(), stream, low)

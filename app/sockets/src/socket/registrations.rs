@@ -1,30 +1,30 @@
-//! With which epoll instances a socket is registered. What each wants is theirs to know.
+//! The epoll instances with which a socket is registered.
 
 use std::sync::atomic::Ordering;
 
 use super::{Inner, Socket};
 
-/// A registration's place: which lane, which of its watches.
+/// Refers to a registration: the number of the channel, and the index in its interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchRef {
-    pub(crate) lane: u32,
+    pub(crate) channel: u32,
     pub(crate) index: u32,
 }
 
 impl WatchRef {
-    /// In one word that is never 0.
+    /// Packs the reference into a word that is never 0.
     pub(crate) const fn pack(self) -> u64 {
-        (self.lane as u64) << 32 | (self.index as u64 + 1)
+        (self.channel as u64) << 32 | (self.index as u64 + 1)
     }
 
-    /// The reverse of `pack`; None for 0.
+    /// Unpacks a word of `pack`. Returns `None` for 0.
     #[inline]
     pub(crate) const fn unpack(word: u64) -> Option<Self> {
         if word == 0 {
             return None;
         }
         Some(Self {
-            lane: (word >> 32) as u32,
+            channel: (word >> 32) as u32,
             index: word as u32 - 1,
         })
     }
@@ -37,7 +37,7 @@ impl Inner {
         first.into_iter().chain(self.more_watches.iter().copied())
     }
 
-    /// Remembers a registration.
+    /// Adds a registration.
     pub(crate) fn add_watch(&mut self, socket: &Socket, watch: WatchRef) {
         if socket.watch.load(Ordering::Acquire) == 0 {
             socket.watch.store(watch.pack(), Ordering::Release);
@@ -47,7 +47,7 @@ impl Inner {
         }
     }
 
-    /// Forgets a registration.
+    /// Removes a registration.
     pub(crate) fn remove_watch(&mut self, socket: &Socket, watch: WatchRef) {
         if socket.watch.load(Ordering::Acquire) == watch.pack() {
             let next = self.more_watches.pop();

@@ -1,7 +1,7 @@
-//! Connections that several processes hold, after `fork`.
+//! Connections that several processes hold after `fork`.
 //!
-//! A connection is in the memory of one of its processes: whoever uses it takes it. See
-//! `docs/design/fork.md`.
+//! The payload of a connection is in the memory of one process at a time. A process that uses the
+//! connection migrates it to itself: see `docs/design/fork.md`.
 
 use tidelane_abi::{program_flags, service_flags};
 
@@ -10,33 +10,34 @@ use super::{
     state::{Connecting, State},
 };
 use crate::{
-    service::{Connection, Lane, lanes, session},
+    service::{Channel, Connection, channels, session},
     sys::Errno,
 };
 
-/// Returns true if the child needs a session that comes from its parent: the socket has a
-/// connection, which is shared from now on, or listens in both stacks. A worker that serves a
-/// listener of its parent may have become a user who could not connect to the service.
+/// Prepares a socket for `fork`. Returns true if the child needs a session that its parent
+/// prepares: the socket has a connection, which is shared from now on, or listens in both stacks.
+/// (A worker that serves its parent's listener may have changed to a user that cannot connect to
+/// the service.)
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.visit() else {
         return false;
     };
     let has = matches!(inner.state, State::Inherited(_)) || inner.connection().is_some();
     inner.shared |= has;
-    has || matches!(&inner.state, State::Listening(listening) if !listening.is_kernels())
+    has || matches!(&inner.state, State::Listening(listening) if !listening.is_kernel_only())
 }
 
-/// For the child after fork: what the socket is here. `inherits`: the parent had a session made
-/// for this process.
+/// Sets the state of a socket in a child after fork. `inherits` is true if the parent prepared a
+/// session for this process.
 pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
     let mut inner = socket.unlock_after_fork();
-    inner.lane = None;
+    inner.channel = None;
     let connection = inner.connection().map(|held| held.stream.connection());
     let state = std::mem::take(&mut inner.state);
     inner.state = match state {
         State::Listening(listening) => {
             let inherited = listening.inherited();
-            // Its queue holds connections of the parent's.
+            // The queue refers to connections of the parent.
             std::mem::forget(listening);
             State::Listening(inherited)
         }
@@ -54,18 +55,18 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
 }
 
 impl Inner {
-    /// Whether other processes hold the connection too.
+    /// Returns true if other processes hold the connection, too.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared_flags() & service_flags::SHARED != 0
     }
 
-    /// Whether another process has the connection.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.shared_flags() & service_flags::ELSEWHERE != 0
+    /// Returns true if the connection was migrated to another process.
+    pub(crate) fn is_migrated(&self) -> bool {
+        self.shared_flags() & service_flags::MIGRATED != 0
     }
 
-    /// Returns true if the service is gone that let another process have the connection.
-    pub(crate) fn is_orphaned(&self) -> bool {
+    /// Returns true if the service that migrated the connection to another process is gone.
+    pub(crate) fn has_lost_service(&self) -> bool {
         match &self.state {
             State::Stream(connection)
             | State::Connecting(Connecting {
@@ -76,10 +77,11 @@ impl Inner {
         }
     }
 
+    /// The service's flags of a shared connection, or 0.
     fn shared_flags(&self) -> u32 {
         match &self.state {
             _ if !self.shared => 0,
-            State::Inherited(_) => service_flags::SHARED | service_flags::ELSEWHERE,
+            State::Inherited(_) => service_flags::SHARED | service_flags::MIGRATED,
             State::Stream(connection)
             | State::Connecting(Connecting {
                 connection: Some(connection),
@@ -90,29 +92,31 @@ impl Inner {
     }
 }
 
-/// The program uses the connection: if another process has it, it comes here.
+/// Migrates the connection to this process because the program uses it, if another process has it.
 #[cold]
-pub(crate) fn bring_here(socket: &'static Socket, inner: &mut Inner) {
+pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
     if flags & service_flags::SHARED == 0 {
-        // The others are gone.
+        // The other processes have closed the connection.
         inner.shared = false;
-    } else if flags & service_flags::ELSEWHERE != 0 {
+    } else if flags & service_flags::MIGRATED != 0 {
         take(socket, inner);
     }
 }
 
-/// The program waits for the connection: if something happened to it elsewhere, it comes here. (Not
-/// without that: two processes that wait for the same connection must not take it from each other
-/// for ever.)
+/// Migrates the connection to this process because the program waits for it, if an event is
+/// pending. Without an event the connection stays, so that two waiting processes do not take it
+/// from each other forever.
 #[cold]
-pub(crate) fn bring_news(socket: &'static Socket, inner: &mut Inner) {
+pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
-    if flags & service_flags::ELSEWHERE == 0 || flags & service_flags::NEWS != 0 {
-        bring_here(socket, inner);
+    if flags & service_flags::MIGRATED == 0 || flags & service_flags::EVENT_PENDING != 0 {
+        migrate_here(socket, inner);
     }
 }
 
+/// Takes the connection from the process that has it. The socket is `Forked` if the service
+/// refuses.
 fn take(socket: &'static Socket, inner: &mut Inner) {
     let old = match std::mem::replace(&mut inner.state, State::Forked) {
         State::Inherited(connection) => (connection, None),
@@ -128,22 +132,22 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     };
     let (connection, old) = old;
     if let Some(old) = &old {
-        // The slot may be another connection's as soon as the service has the request.
+        // The service may reuse the slot as soon as it has the request.
         registry::clear_slot(old.stream.slot(), socket);
     }
-    let came = take_to_lane(socket, inner, connection, old.as_ref());
+    let came = take_to_channel(socket, inner, connection, old.as_ref());
     if let Some(old) = old {
         old.stream.forget();
     }
     inner.shared = false;
-    let Some((mut taken, lane)) = came else {
+    let Some((mut taken, channel)) = came else {
         return;
     };
     taken.stream.limit_sending(inner.options.sending());
     let flags = taken.stream.flags();
     inner.shut_write = flags & program_flags::SHUT_WRITE != 0;
     inner.shut_read = flags & program_flags::SHUT_READ != 0;
-    inner.lane = Some(lane);
+    inner.channel = Some(channel);
     registry::set_slot(taken.stream.slot(), socket);
     inner.shared = taken.stream.service_flags() & service_flags::SHARED != 0;
     inner.state = if taken.stream.established() {
@@ -158,32 +162,33 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     };
 }
 
-/// Asks the service for the connection, for the lane where its events are waited for.
-fn take_to_lane(
+/// Asks the service to migrate the connection to the channel where its events are waited for.
+fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,
     connection: u64,
     old: Option<&Connection>,
-) -> Option<(Connection, &'static Lane)> {
+) -> Option<(Connection, &'static Channel)> {
     let session = session::establish()?;
     if old.is_some_and(|old| old.session != session.generation) {
         return None;
     }
     let watched = inner.watches(socket).next();
-    let watched = watched.and_then(|watch| lanes::numbered(watch.lane));
-    let lane = watched.or(inner.lane).or_else(lanes::expected)?;
-    lane.activate(session).ok()?;
-    let context = lane.with_context(session.generation, |context| context.id())?;
+    let watched = watched.and_then(|watch| channels::numbered(watch.channel));
+    let channel = watched.or(inner.channel).or_else(channels::expected)?;
+    channel.activate(session).ok()?;
+    let context = channel.with_context(session.generation, |context| context.id())?;
     let mut stream = session.program()?.take(connection, context).ok()?;
     stream.set_urgent_inline(inner.options.urgent_inline());
     let taken = Connection {
         stream,
         session: session.generation,
     };
-    Some((taken, lane))
+    Some((taken, channel))
 }
 
-/// An attempt to move bytes, during which the connection is not taken away. EAGAIN if it was.
+/// Calls `attempt`, which moves payload, while the connection cannot be migrated. Returns EAGAIN if
+/// it was migrated before.
 #[inline]
 pub(crate) fn attempt(
     inner: &mut Inner,
@@ -192,13 +197,13 @@ pub(crate) fn attempt(
     if !inner.shared {
         return attempt(inner);
     }
-    let held = inner.connection().map(|held| held.stream.hold());
+    let held = inner.connection().map(|held| held.stream.set_busy());
     if held == Some(false) {
         return Err(Errno(libc::EAGAIN));
     }
     let result = attempt(inner);
     if let Some(held) = inner.connection() {
-        held.stream.release();
+        held.stream.clear_busy();
     }
     result
 }

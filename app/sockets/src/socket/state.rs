@@ -9,18 +9,18 @@
 //!  |         listen |      \ no service            |   \-> Failed <- refused, timed    |
 //!  |                |       v                      |        out, shut down             |
 //!  |                |      Kernel <----------------/                                   |
-//!  |                v             "it is the kernel's"                                 |
+//!  |                v             left to the kernel                                   |
 //!  |            Listening --------- accept ------------> Stream (of another socket)    |
 //!  |          (both stacks)                                                            |
 //!  |                                        fork, in the child                         v
 //!  |                                        Inherited <----------------- Connecting, Stream
-//!  |                                            | the child uses it          | no heir
+//!  |                                            | the child uses it          | no session
 //!  |                                            v                            v
 //!  |                                        Stream, Connecting            Forked
 //!  \------------------------------ last close, from every state
 //! ```
 //!
-//! Effects of the calls in each state. "kernel" means that the call is the kernel's.
+//! The effect of each call in each state. "kernel" means that the kernel handles the call.
 //!
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
 //! |---|---|---|---|---|---|---|---|---|
@@ -28,15 +28,15 @@
 //! | `connect` | open | EALREADY, or waits | EISCONN | open | kernel | kernel | EISCONN | EISCONN |
 //! | `listen` | both stacks | EINVAL | EINVAL | both stacks | kernel | kernel | EINVAL | EINVAL |
 //! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
-//! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | takes it | ECONNRESET |
-//! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | takes it | ECONNRESET |
-//! | `shutdown` | kernel | fails it | FIN, end | ENOTCONN | kernel | kernel | takes it | ENOTCONN |
-//! | `setsockopt` | both | applied | applied | applied | both | kernel | takes it | applied |
-//! | `getsockopt` | kernel | told | told | told | kernel | kernel | takes it | told |
-//! | `poll`, epoll | kernel | told | told | told | both | kernel | told | HUP |
+//! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | migrates | ECONNRESET |
+//! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | migrates | ECONNRESET |
+//! | `shutdown` | kernel | fails it | FIN, end | ENOTCONN | kernel | kernel | migrates | ENOTCONN |
+//! | `setsockopt` | both | applied | applied | applied | both | kernel | migrates | applied |
+//! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
+//! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |
 //!
-//! "Takes it": the connection comes to this process (`sharing`), and the column of its new state
-//! holds. `Free` is a socket of the pool, which no descriptor refers to.
+//! "migrates" means that the connection is migrated to this process (`sharing`), and the call has
+//! the effect of its new state. `Free` sockets are in the pool, and no descriptor refers to them.
 
 use std::collections::VecDeque;
 
@@ -44,39 +44,39 @@ use tidelane_abi::OpenOptions;
 use tidelane_client::ListenerHandle;
 
 use crate::{
-    service::{Connection, Lane, session},
-    sys::Few,
+    service::{Channel, Connection, session},
+    sys::SmallVec,
 };
 
 /// The state of a socket.
 #[derive(Debug, Default)]
 pub(crate) enum State {
-    /// In the pool.
+    /// The socket is in the pool.
     #[default]
     Free,
-    /// Made, perhaps bound; the kernel's so far.
+    /// A new socket, possibly bound. The kernel handles its calls.
     Fresh,
-    /// `connect` is under way.
+    /// `connect` is in progress.
     Connecting(Connecting),
-    /// A connection.
+    /// An accelerated connection.
     Stream(Connection),
-    /// `connect` failed; it may be tried again.
+    /// `connect` failed. The program may try again.
     Failed,
-    /// Listens in both stacks.
+    /// A listener in both stacks.
     Listening(Listening),
-    /// The kernel's for good, as far as we are concerned.
+    /// A kernel socket, which the library does not touch any more.
     Kernel,
-    /// A connection of the parent process, which this one may take: its number.
+    /// A connection of the parent process, which this process may take. The value is its number.
     Inherited(u64),
-    /// A connection of another process, which this one cannot have.
+    /// A connection of the parent process, which this process cannot have.
     Forked,
 }
 
 impl State {
-    /// Returns true if bytes and their options are the kernel's: the columns of the table in which
-    /// `recv` and `send` are "kernel".
+    /// Returns true if the kernel handles the socket's payload and options: the columns of the
+    /// table in which `recv` and `send` are "kernel".
     #[inline]
-    pub(crate) fn is_kernels(&self) -> bool {
+    pub(crate) fn is_in_kernel(&self) -> bool {
         matches!(
             self,
             State::Free | State::Fresh | State::Listening(_) | State::Kernel
@@ -87,18 +87,19 @@ impl State {
 /// An active open.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
-    /// The session that was asked.
+    /// The session with which the connect was requested.
     pub(crate) session: u32,
-    /// From CONNECT_STARTED on.
+    /// The connection, after CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
-    /// The service sent the connect back: it is the kernel's, for this reason.
+    /// The service refused the connect with this reason, so the kernel has to connect.
     pub(crate) kernel: Option<u32>,
-    /// SYN waits for the first write, and carries so much of it. 0: it is out.
+    /// Number of bytes that the SYN can carry, while it waits for the first write. 0: the SYN is
+    /// sent.
     pub(crate) syn_room: u32,
 }
 
 impl Connecting {
-    /// The service of this session was asked.
+    /// An active open that was requested in this session.
     pub(crate) fn asked(session: u32) -> Self {
         Self {
             session,
@@ -106,8 +107,8 @@ impl Connecting {
         }
     }
 
-    /// Returns true if the service died before it answered.
-    pub(crate) fn is_orphaned(&self) -> bool {
+    /// Returns true if the service died before it answered the connect request.
+    pub(crate) fn has_lost_service(&self) -> bool {
         let unanswered = self.connection.is_none() && self.kernel.is_none();
         unanswered && self.session <= session::last_gone()
     }
@@ -116,20 +117,21 @@ impl Connecting {
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// The service's listener and the session that it belongs to.
+    /// The service's listener, and the session that it belongs to.
     pub(crate) handle: Option<(ListenerHandle, u32)>,
-    /// The process looks for the next service for it, if there is none.
-    pub(crate) watched: bool,
+    /// True if the process looks for the next service on behalf of this listener.
+    pub(crate) wants_service: bool,
     pub(crate) backlog: i32,
-    /// Options of its connections, as the service knows them.
+    /// The options that the service's listener gives to new connections.
     pub(crate) opening: OpenOptions,
-    /// Lanes that joined it.
-    pub(crate) joined: Few<&'static Lane>,
-    /// Accepted by the service, not yet by the program; and the lane that got each.
-    pub(crate) queue: VecDeque<(Connection, &'static Lane)>,
-    /// Counts all that ever came into the queue.
-    pub(crate) arrivals: u64,
-    /// The service refused, or is not there: do not ask before this time, or never
+    /// The channels that joined the listener.
+    pub(crate) joined: SmallVec<&'static Channel>,
+    /// The accept queue: connections that the program has not accepted yet, with the channel that
+    /// received each.
+    pub(crate) queue: VecDeque<(Connection, &'static Channel)>,
+    /// Counts all connections that ever entered the accept queue.
+    pub(crate) accepted_count: u64,
+    /// The service refused or is gone: do not request the listener before this time, or never
     /// ([`NEVER`](super::listening::NEVER)).
     pub(crate) retry_at_ns: u64,
 }
@@ -138,7 +140,7 @@ pub(crate) struct Listening {
 mod tests {
     use super::*;
 
-    /// The table above, as this file has it: the row of a call, by state.
+    /// Reads the row of a call from the table in this file's doc comment, by state.
     fn row(call: &str) -> Vec<(String, String)> {
         let lines = include_str!("state.rs").lines();
         let mut table = lines.filter_map(|line| line.strip_prefix("//! | "));
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_whose_the_bytes_are() {
+    fn the_table_agrees_with_is_in_kernel() {
         let states = [
             ("Fresh", State::Fresh),
             ("Connecting", State::Connecting(Connecting::default())),
@@ -166,7 +168,7 @@ mod tests {
             let row = row(call);
             for (name, state) in &states {
                 let (_, does) = row.iter().find(|(head, _)| head == name).expect("a column");
-                assert_eq!(does == "kernel", state.is_kernels(), "{call} in {name}");
+                assert_eq!(does == "kernel", state.is_in_kernel(), "{call} in {name}");
             }
         }
     }

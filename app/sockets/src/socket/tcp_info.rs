@@ -1,4 +1,4 @@
-//! `struct tcp_info`, byte by byte.
+//! `struct tcp_info`.
 
 use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 
@@ -7,7 +7,7 @@ use crate::service::session;
 
 /// Length of the `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
 const TCP_INFO_LEN: usize = 236;
-/// Bytes of IP and TCP header without options, and of timestamps in it.
+/// Bytes of an IPv4 and a TCP header without options, and of the timestamps option.
 const HEADERS_LEN: u32 = 40;
 const TIMESTAMPS_LEN: u32 = 12;
 /// `ssthresh` before the first loss, in segments (TCP_INFINITE_SSTHRESH).
@@ -18,7 +18,7 @@ const OPTION_SACK: u8 = 2;
 const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
-/// Bit of the byte behind the window scales: `tcpi_delivery_rate_app_limited`.
+/// Bit `tcpi_delivery_rate_app_limited` of the byte after the window scales.
 const DELIVERY_RATE_APP_LIMITED: u8 = 1;
 
 impl Inner {
@@ -32,27 +32,27 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // What this side knows itself is newer, and stays true after the end.
+            // The library's own values are newer, and remain valid after the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.names().mss;
             put(&mut info, 16, mss);
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);
             put(&mut info, 96, stream.rx_window());
-            let received = bytes_read + urgent::ungiven(stream);
+            let received = bytes_read + urgent::undelivered(stream);
             info[128..136].copy_from_slice(&received.to_ne_bytes());
         }
         info
     }
 
-    /// What the service knows of the connection.
+    /// The service's values of the connection.
     pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
         session.program()?.numbers(&connection.stream).ok()
     }
 
-    /// As `enum` in `<netinet/tcp.h>`.
+    /// The TCP state as an `enum` of `<netinet/tcp.h>`.
     fn tcp_state(&mut self) -> u8 {
         const ESTABLISHED: u8 = 1;
         const SYN_SENT: u8 = 2;
@@ -85,6 +85,7 @@ fn put(info: &mut [u8; TCP_INFO_LEN], at: usize, value: u32) {
     info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }
 
+/// Fills in the service's values.
 fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     let mss = numbers.mss.max(1);
     let segments = |bytes: u32| bytes.div_ceil(mss);
@@ -102,7 +103,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         OPTION_WSCALE
     };
     info[1] = numbers.ca_state as u8;
-    // Timeouts without an answer.
+    // Consecutive retransmission timeouts.
     info[2] = numbers.backoff as u8;
     info[3] = numbers.probes.min(255) as u8;
     info[4] = numbers.backoff as u8;
@@ -155,7 +156,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     fill_counts(info, numbers);
 }
 
-/// Fills in the counts of segments, and the times.
+/// Fills in the service's counts of segments and times.
 fn fill_counts(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     let words = [
         (44, numbers.last_data_sent_ms),

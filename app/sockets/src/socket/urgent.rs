@@ -1,4 +1,4 @@
-//! The urgent byte of a connection, and where reading stops because of it.
+//! The urgent byte of a connection, and the urgent mark at which reading stops.
 
 use tidelane_abi::service_flags;
 use tidelane_client::{Stream, UrgentByte};
@@ -7,7 +7,7 @@ use super::{Inner, Socket, state::State};
 use crate::sys::Errno;
 
 impl Inner {
-    /// The urgent byte. `None`: it was announced, and will not come.
+    /// Takes the urgent byte. Returns `Ok(None)` if the byte was announced and will not arrive.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -19,8 +19,8 @@ impl Inner {
         let byte = match stream.urgent_byte() {
             UrgentByte::None => return Err(Errno(libc::EINVAL)),
             _ if inline => return Err(Errno(libc::EINVAL)),
-            UrgentByte::There(byte) => Some(byte),
-            UrgentByte::Awaited => None,
+            UrgentByte::Arrived(byte) => Some(byte),
+            UrgentByte::Announced => None,
         };
         let finished = stream.service_flags() & service_flags::FIN_RECEIVED != 0;
         match byte {
@@ -36,7 +36,8 @@ impl Inner {
         }
     }
 
-    /// A read that found nothing goes on behind an urgent byte that is left out. Whether it may.
+    /// Skips an urgent byte at the read position that is not in line. Returns true if the read can
+    /// continue after the byte.
     pub(crate) fn pass_mark(&mut self, socket: &Socket) -> bool {
         let State::Stream(connection) = &mut self.state else {
             return false;
@@ -48,7 +49,7 @@ impl Inner {
         passed
     }
 
-    /// Whether a read that has some bytes ends here.
+    /// Returns true if a read that has some bytes ends at the urgent mark.
     pub(crate) fn stops_at_mark(&mut self) -> bool {
         match &mut self.state {
             State::Stream(connection) => connection.stream.at_mark(),
@@ -57,12 +58,13 @@ impl Inner {
     }
 }
 
-/// Bytes that came and no read gave, with those that never will: edges are told by what came.
-pub(crate) fn ungiven(stream: &mut Stream) -> u64 {
-    stream.unread() as u64 + u64::from(stream.left_out())
+/// The number of bytes received but never returned by a read, including skipped urgent bytes.
+/// Edge-triggered registrations compare it.
+pub(crate) fn undelivered(stream: &mut Stream) -> u64 {
+    stream.unread() as u64 + u64::from(stream.skipped())
 }
 
-/// Copies received bytes without taking them; behind an urgent byte that a read would leave out.
+/// Copies received bytes without consuming them. Skips an urgent byte that a read would skip.
 pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     match stream.peek(into) {
         0 => stream.peek_past_mark(into),
@@ -70,7 +72,7 @@ pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     }
 }
 
-/// EPOLLPRI while the urgent byte is there and was not read by itself.
+/// EPOLLPRI while the urgent byte is pending.
 pub(crate) fn readiness(stream: &mut Stream) -> u32 {
     if stream.has_urgent() {
         libc::EPOLLPRI as u32

@@ -1,10 +1,10 @@
-//! Names of sockets, as programs give and get them.
+//! Socket addresses, as programs pass and receive them.
 
-/// What the 16-byte form of an IPv4 address starts with.
+/// First bytes of the 16-byte form of an IPv4 address.
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// Bytes of a `sockaddr_in`.
 const SOCKADDR_IN_LEN: usize = 16;
-/// Bytes of a `sockaddr_in6`, and of one without its scope, which the kernel takes too.
+/// Bytes of a `sockaddr_in6`, and of one without the scope id, which the kernel accepts, too.
 const SOCKADDR_IN6_LEN: usize = 28;
 const SOCKADDR_IN6_LEN_MIN: usize = 24;
 
@@ -15,13 +15,14 @@ pub struct Address {
     pub addr: [u8; 16],
     /// Host byte order.
     pub port: u16,
-    /// Whether it is, or is to be, written as a `sockaddr_in6`: the socket is of AF_INET6.
+    /// True if the address is written as a `sockaddr_in6`: the socket is of family AF_INET6.
     pub inet6: bool,
 }
 
 impl Address {
-    /// Reads a `sockaddr_in` or `sockaddr_in6`. `None` for another family, or too few bytes. The
-    /// scope is left out: it matters to addresses of one link, which no accelerated route leads to.
+    /// Reads a `sockaddr_in` or `sockaddr_in6`. Returns `None` for another family, or if bytes are
+    /// missing. Ignores the scope id, which matters to link-local addresses only: no accelerated
+    /// route leads to them.
     pub fn read(name: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(*name.first_chunk()?);
         let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);
@@ -40,7 +41,8 @@ impl Address {
         Some(Self { addr, port, inet6 })
     }
 
-    /// The `sockaddr_in` or `sockaddr_in6`, in the first bytes of the array: so many.
+    /// Writes a `sockaddr_in` or `sockaddr_in6` to the start of the array. Returns the array and
+    /// the length of the address.
     pub fn write(self) -> ([u8; SOCKADDR_IN6_LEN], usize) {
         let mut name = [0; SOCKADDR_IN6_LEN];
         let family = if self.inet6 {
@@ -59,12 +61,12 @@ impl Address {
         }
     }
 
-    /// Whether the address is one of IPv4.
+    /// Returns true if the address is an IPv4 address.
     pub(crate) fn is_v4(&self) -> bool {
         self.addr.starts_with(&V4_PREFIX)
     }
 
-    /// Whether it is `0.0.0.0` or `::`.
+    /// Returns true if the address is `0.0.0.0` or `::`.
     pub(crate) fn is_unspecified(&self) -> bool {
         self.addr == [0; 16] || self.addr == v4_mapped([0; 4])
     }
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive() {
+    fn addresses_survive_writing_and_reading() {
         for (addr, inet6) in [
             (v4_mapped([10, 0, 0, 1]), false),
             (v4_mapped([10, 0, 0, 1]), true),
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_addresses_are_refused() {
         let (v6, _) = Address {
             inet6: true,
             ..Address::default()

@@ -1,17 +1,18 @@
-//! Cancellation of threads (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
+//! Cancellation points (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
 //!
-//! libc's own calls act on a request to cancel their thread while they wait. The calls of this
-//! library make their system calls themselves, so they must notice the request themselves:
+//! libc's own calls act on a cancellation request while they wait. This library makes its system
+//! calls itself, so it has to detect the request itself:
 //!
 //! ```text
-//! pthread_cancel -> libc notes the request -> REQUESTED in the thread's word -> SIGCANCEL to it
-//! thread:  a call begins, or its system call waits -> sees the word -> CANCELLED
-//!          -> the exported function, which holds nothing then, calls pthread_testcancel
+//! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
+//! thread:  a call begins, or its system call waits -> finds the request -> CANCELLED
+//!          -> the exported function, which holds no lock, calls pthread_testcancel
 //! ```
 //!
-//! A request may arrive between the look at the word and the wait. The system call therefore has a
-//! place of its own in the code (`cancellable`): the handler of SIGCANCEL moves a thread that is
-//! there, and has not completed the call, to the end of that place. A completed call is never lost.
+//! A request may arrive between the check of the word and the wait. Therefore the system call is in
+//! a code sequence of its own (`cancellable`). The handler of SIGCANCEL moves a thread that is
+//! within the sequence, and has not completed the call, to its end. The result of a completed call
+//! is never lost.
 
 use std::{
     ffi::c_int,
@@ -20,19 +21,19 @@ use std::{
 
 use super::{Errno, section_unsafe};
 
-/// The result of a call that the thread's cancellation ended. No system call has this error.
+/// The result of a call that a cancellation request ended. No system call returns this error.
 pub const CANCELLED: Errno = Errno(4095);
 
 /// libc's signal for cancellation.
 pub const SIGCANCEL: c_int = 32;
 
-/// Nobody has asked for the thread's cancellation.
+/// No cancellation of the thread was requested.
 const NONE: u32 = 0;
-/// Somebody has.
+/// The cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
-/// Somebody has, the thread has cancellation disabled, and a system call of it was interrupted for
-/// that.
-const REQUESTED_IN_VAIN: u32 = 2;
+/// The cancellation was requested while it was disabled, and SIGCANCEL has interrupted a system
+/// call, which has to be repeated.
+const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
     /// Not a cancellation point. The values are 0 for enabled and 1 for disabled.
@@ -54,14 +55,14 @@ fn is_enabled() -> bool {
     before != DISABLED
 }
 
-/// Returns true if the calling thread is to be cancelled, and allows that.
+/// Returns true if the cancellation of the calling thread was requested, and is enabled.
 #[inline]
 pub fn is_due() -> bool {
     section_unsafe::cancellation().load(Ordering::Relaxed) != NONE && is_enabled()
 }
 
-/// A system call that is a cancellation point: [`CANCELLED`] if the thread is to be cancelled and
-/// the call has had no effect.
+/// Makes a system call that is a cancellation point. Returns [`CANCELLED`] if the thread has to be
+/// cancelled and the call has had no effect.
 ///
 /// # Safety
 ///
@@ -83,7 +84,7 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     }
 }
 
-/// As `call`, for a thread with a request.
+/// Like `call`, for a thread with a request.
 ///
 /// # Safety
 ///
@@ -100,14 +101,14 @@ unsafe fn call_after_request(
     loop {
         // SAFETY: the caller's promise.
         let result = unsafe { super::call(number, args) };
-        let in_vain = word.swap(REQUESTED, Ordering::Relaxed) == REQUESTED_IN_VAIN;
-        if !(in_vain && result == Err(Errno(libc::EINTR))) {
+        let interrupted = word.swap(REQUESTED, Ordering::Relaxed) == INTERRUPTED_WHILE_DISABLED;
+        if !(interrupted && result == Err(Errno(libc::EINTR))) {
             return result;
         }
     }
 }
 
-// tidelane_cancellable(number, args, word): as `raw`, but -4095 while `word` is not 0.
+// tidelane_cancellable(number, args, word): like `raw`, but returns -4095 if `word` is not 0.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.tidelane_cancellable,\"ax\",@progbits",
@@ -176,12 +177,12 @@ unsafe fn cancellable(_: &AtomicU32, number: i64, args: [usize; 6]) -> Result<us
     unsafe { super::call(number, args) }
 }
 
-/// Notes that the cancellation of `thread` is asked for: its next cancellation point acts. The
-/// caller then sends it SIGCANCEL.
+/// Records a cancellation request, on which the next cancellation point of `thread` acts. The
+/// caller sends SIGCANCEL afterwards.
 ///
 /// # Safety
 ///
-/// `thread` is a thread of this process that nobody has joined.
+/// `thread` is a thread of this process that was not joined.
 pub unsafe fn request(thread: libc::pthread_t) {
     // SAFETY: the caller's promise. glibc's `pthread_t` is the thread pointer.
     #[cfg(target_arch = "x86_64")]
@@ -192,18 +193,18 @@ pub unsafe fn request(thread: libc::pthread_t) {
     let _ = thread;
 }
 
-/// SIGCANCEL has arrived. Returns true if libc's handler may run: no section was interrupted.
+/// Handles SIGCANCEL. Returns true if libc's handler may run, because no section was interrupted.
 ///
 /// # Safety
 ///
-/// To be called within a handler, with the context that the kernel gave it.
-pub unsafe fn arrived(context: *mut libc::c_void) -> bool {
+/// The caller is a signal handler and passes the context that the kernel gave it.
+pub unsafe fn on_sigcancel(context: *mut libc::c_void) -> bool {
     let word = section_unsafe::cancellation();
     if word.load(Ordering::Relaxed) == NONE {
         return !section_unsafe::is_inside();
     }
     if !is_enabled() {
-        word.store(REQUESTED_IN_VAIN, Ordering::Relaxed);
+        word.store(INTERRUPTED_WHILE_DISABLED, Ordering::Relaxed);
         return false;
     }
     #[cfg(target_arch = "x86_64")]

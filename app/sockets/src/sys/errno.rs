@@ -1,4 +1,4 @@
-//! Error numbers: the only place of the project, with the rest of this crate, that knows them.
+//! Error numbers. Only this crate knows errno.
 
 use tidelane_abi::close_cause;
 
@@ -6,18 +6,18 @@ use tidelane_abi::close_cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// What a call on one of our sockets gives. `None`: not ours, make the system call.
+/// The result of a call on a tracked socket. `None`: the caller has to make the system call.
 pub type Handled<T = usize> = Option<Result<T, Errno>>;
 
-/// "Not ours after all: make the system call."
+/// The call is left to the kernel: make the system call.
 pub const TO_KERNEL: Handled = None;
 
-/// The call is done and failed.
+/// Returns a failed call with this error number.
 pub(crate) fn fail<T>(number: i32) -> Handled<T> {
     Some(Err(Errno(number)))
 }
 
-/// What Linux reports for a connection that ended this way; 0 for an orderly end.
+/// The error that Linux reports for a connection that ended with `cause`; 0 for an orderly end.
 pub(crate) fn from_cause(cause: u32) -> i32 {
     match cause {
         close_cause::FINISHED => 0,
@@ -27,7 +27,7 @@ pub(crate) fn from_cause(cause: u32) -> i32 {
         close_cause::NET_UNREACHABLE => libc::ENETUNREACH,
         close_cause::NO_PORT => libc::EADDRNOTAVAIL,
         close_cause::LIMIT => libc::ENOBUFS,
-        // RESET, ABORTED (also: the service died), and numbers of a later version.
+        // RESET, ABORTED (which includes the death of the service), and causes of a later version.
         _ => libc::ECONNRESET,
     }
 }

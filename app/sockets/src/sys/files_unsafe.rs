@@ -14,7 +14,7 @@ pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> 
     )
 }
 
-/// `preadv` into two runs of memory that others may see.
+/// `preadv` into two parts of memory that the service may read at the same time.
 pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Result<usize, Errno> {
     let run = |bytes: &[AtomicU8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

@@ -1,8 +1,8 @@
-//! What the program installed for signals.
+//! The signal handlers of the program.
 
 use super::{SIGNAL_MASK_LEN, SignalMask, call};
 
-/// What is installed for a signal: the kernel's `struct sigaction`.
+/// The kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Default)]
 struct KernelSigaction {
@@ -12,7 +12,7 @@ struct KernelSigaction {
     mask: SignalMask,
 }
 
-/// Whether every handler that the program installed asks for interrupted calls to be restarted.
+/// Returns true if all signal handlers of the program were installed with SA_RESTART.
 pub(crate) fn handlers_restart() -> bool {
     (1..=64).all(|signal| {
         let mut action = KernelSigaction::default();

@@ -4,8 +4,8 @@ use std::{fmt, io::Write, os::fd::RawFd};
 
 const STANDARD_ERROR: RawFd = 2;
 
-/// One line, in one system call. None where standard error is a connection, as in servers that give
-/// each one to a child of its own: the line would go to the peer, or be a SIGPIPE.
+/// Prints a line with one system call. Prints nothing if standard error is a TCP socket, as in
+/// servers that run a child for each connection: the line would go to the peer, or raise SIGPIPE.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let protocol = super::socket_int(STANDARD_ERROR, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol == Ok(libc::IPPROTO_TCP) {
@@ -13,7 +13,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     }
     let mut bytes = [0u8; 256];
     let mut rest = &mut bytes[..];
-    // A line that is too long is cut.
+    // A line that does not fit is truncated.
     let _ = writeln!(rest, "tidelane: {text}");
     let unused = rest.len();
     let used = bytes.len() - unused;

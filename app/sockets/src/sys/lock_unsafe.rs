@@ -1,8 +1,9 @@
-//! A lock for short critical sections, usable where libc's are not: no allocation, no libc call.
+//! A lock for short critical sections. It needs no allocation and no libc call, so that it works
+//! where libc's locks do not.
 //!
-//! While a thread has a lock no handler of the program runs there (`section_unsafe`). The lock
-//! knows its owner all the same: a handler that the library does not know of is found out instead
-//! of waiting for ever.
+//! The program's signal handlers do not run while a thread holds a lock (`section_unsafe`). The
+//! lock records its owner nevertheless, to detect a handler that the library does not know of
+//! instead of deadlocking.
 
 use std::{
     cell::UnsafeCell,
@@ -14,14 +15,14 @@ use std::{
 use super::{Rank, Section, order};
 use crate::sys;
 
-/// Attempts before the processor is given away.
+/// Attempts before the thread yields the CPU.
 const SPINS_MAX: u32 = 100;
 
-/// See the module.
+/// A spin lock that knows its owner: see the module.
 pub struct Lock<T> {
-    /// The owner's thread identity, 0 if free.
+    /// Identity of the owning thread, 0 if the lock is free.
     owner: AtomicUsize,
-    /// Its place in the order of locks.
+    /// The position of this lock in the lock order.
     rank: Rank,
     value: UnsafeCell<T>,
 }
@@ -30,12 +31,12 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A free lock, below which no other lock is taken.
+    /// Creates a free lock of rank [`Rank::Leaf`]: no other lock is taken while it is held.
     pub const fn new(value: T) -> Self {
         Self::ranked(Rank::Leaf, value)
     }
 
-    /// A free lock.
+    /// Creates a free lock.
     pub const fn ranked(rank: Rank, value: T) -> Self {
         Self {
             owner: AtomicUsize::new(0),
@@ -44,11 +45,12 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock.
+    /// Takes the lock, and waits for it if necessary.
     ///
     /// # Panics
     ///
-    /// Aborts the process if this thread has it already: a signal handler came in between.
+    /// Aborts the process if this thread holds the lock already, because a signal handler
+    /// interrupted it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
@@ -57,7 +59,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock. None if this thread has it already.
+    /// Takes the lock, and waits for it if necessary. Returns `None` if this thread holds it
+    /// already.
     #[inline]
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();
@@ -69,8 +72,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock of a new object, under that of an older one of its kind: nobody else can
-    /// hold it for long.
+    /// Takes the lock of a new object while the lock of an older object of the same kind is held.
+    /// No other thread holds a new object's lock for long.
     pub fn lock_of_new(&self) -> Guard<'_, T> {
         loop {
             if let Some(guard) = self.try_lock() {
@@ -80,7 +83,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock if it is free, whatever other locks this thread has.
+    /// Takes the lock if it is free, regardless of the lock order.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let section = Section::enter();
@@ -114,8 +117,9 @@ impl<T> Lock<T> {
         }
     }
 
-    /// For the child after fork: whoever held the lock does not exist here. The old value is
-    /// forgotten, not dropped: it may be half-changed, or refer to memory that is not mapped.
+    /// Frees the lock in a child after fork and replaces its value. The lock's owner may not exist
+    /// in the child. The old value is not dropped, because it may be half-changed or refer to
+    /// memory that is not mapped.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, and it does not hold this lock's guard: it runs the
         // fork handler. `write` does not drop the old value.
@@ -123,8 +127,8 @@ impl<T> Lock<T> {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// For the child after fork: frees the lock and keeps the value. Only for values that are
-    /// valid at any instant.
+    /// Frees the lock in a child after fork and keeps its value. Only for values that are valid at
+    /// any instant.
     pub fn unlock_after_fork(&self) {
         self.owner.store(0, Ordering::Release);
     }
@@ -143,12 +147,12 @@ fn reentered() -> ! {
     std::process::abort()
 }
 
-/// The lock is held while this lives.
+/// Holds the lock while it lives.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// In debug builds: the order is kept while it lives.
+    /// Checks the lock order in debug builds.
     _held: order::Held,
-    /// Ends behind the lock.
+    /// The section ends after the lock is released.
     _section: Section,
 }
 

@@ -1,18 +1,18 @@
-//! The order of locks, asserted in debug builds.
+//! The lock order, asserted in debug builds.
 
-/// A lock's place in the order: a thread that has one takes only those behind it.
+/// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// The registrations and the ready list of an epoll instance.
+    /// The interest list and the ready list of an epoll instance.
     Interest,
     /// A socket.
     Socket,
-    /// The process' registration with the service.
+    /// The registration of the process with the service.
     Session,
-    /// The rings of a lane.
+    /// The ring of a channel.
     Ring,
-    /// All others: nothing is taken below them.
+    /// All other locks. No lock is taken while one of these is held.
     Leaf,
 }
 
@@ -23,18 +23,20 @@ mod checked {
     use super::Rank;
 
     thread_local! {
-        /// How many locks of each rank this thread has.
+        /// Number of locks of each rank that this thread holds.
         static HELD: [Cell<u32>; Rank::Leaf as usize + 1] = const { [const { Cell::new(0) }; 5] };
     }
 
-    /// A lock is held while this lives.
+    /// Records that the thread holds a lock.
     #[derive(Debug)]
     pub struct Held(Rank);
 
     impl Held {
+        /// Records a lock of this rank.
+        ///
         /// # Panics
         ///
-        /// If this thread has a lock that comes behind `rank`, or another one of `rank`.
+        /// Panics if this thread holds a lock of the same or a higher rank.
         pub fn new(rank: Rank) -> Self {
             HELD.with(|held| {
                 let behind = &held[rank as usize..];
@@ -46,7 +48,7 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// As `new`, in any order: the lock was free.
+        /// Like `new`, but in any order, because the lock was free.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)
@@ -63,7 +65,7 @@ mod checked {
 #[cfg(debug_assertions)]
 pub(crate) use checked::Held;
 
-/// Nothing, in release builds.
+/// Does nothing in release builds.
 #[cfg(not(debug_assertions))]
 #[derive(Debug)]
 pub(crate) struct Held;
@@ -93,13 +95,13 @@ mod tests {
         let (_a, _b, _c) = (interest.lock(), socket.lock(), ring.lock());
         drop((_a, _b, _c));
         let (_a, _c) = (interest.lock(), ring.lock());
-        // Against the order, without waiting.
+        // `try_lock` may be called against the order, because it does not wait.
         assert!(socket.try_lock().is_some());
     }
 
     #[test]
     #[should_panic(expected = "a Socket lock is taken below")]
-    fn against_the_order() {
+    fn locks_against_the_order_panic() {
         let (socket, ring) = (Lock::ranked(Rank::Socket, ()), Lock::ranked(Rank::Ring, ()));
         let _ring = ring.lock();
         let _socket = socket.lock();
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a Socket lock is taken below")]
-    fn two_of_a_kind() {
+    fn two_locks_of_one_rank_panic() {
         let locks = [(), ()].map(|()| Lock::ranked(Rank::Socket, ()));
         let _first = locks[0].lock();
         let _second = locks[1].lock();

@@ -1,61 +1,62 @@
-//! Sections: stretches of the library's code that no signal handler of the program interrupts.
+//! Sections: parts of the library that no signal handler of the program interrupts.
 //!
-//! A handler may use sockets, fork, allocate or jump out of the call that it interrupted. Within a
-//! section it would find locks that its own thread has, and memory that is half changed. The
-//! library therefore stands between the kernel and the program's handlers (`preload`), and a signal
-//! that arrives within a section is put off until the section's end.
+//! A handler may use sockets, fork, allocate, or jump out of the interrupted call. Within a section
+//! it would find locks that its own thread holds, and half-changed memory. Therefore the library
+//! installs its own handler in front of the program's handlers (`preload`), and defers a signal
+//! that arrives within a section to the end of the section.
 //!
 //! ```text
-//! signal -> handler -> the thread is in no section: the program's handler
-//!                  \-> in a section: blocks all signals, sends this one again, returns
-//! end of the section: was a signal put off? unblock -> the kernel delivers it here
+//! signal -> handler -> not in a section: call the program's handler
+//!                  \-> in a section: block all signals, send this one again, return
+//! end of the section: signal deferred? unblock -> the kernel delivers it here
 //! ```
 //!
-//! A section costs no system call unless a signal comes within it. The kernel does the rest: masks,
-//! stacks and flags are those that the program asked for.
+//! A section makes no system call unless a signal arrives within it. The kernel applies the masks,
+//! stacks and flags that the program asked for.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::{Errno, SIGNAL_MASK_LEN, SignalMask, call, process_id};
 
-/// What a thread knows of its sections.
+/// A thread's sections.
 #[repr(C)]
 #[derive(Debug)]
-struct Place {
-    /// Sections within sections; 0: none.
+struct SectionState {
+    /// Nesting depth of sections; 0 outside of sections.
     depth: AtomicU32,
-    /// Not zero: a signal was put off, and all are blocked.
-    put_off: AtomicU32,
-    /// What was blocked before.
+    /// Not zero if a signal was deferred, so that all signals are blocked.
+    deferred: AtomicU32,
+    /// The signal mask before the signals were blocked.
     mask: AtomicU64,
     /// The state of a request of `pthread_cancel`: see `cancellation_unsafe`.
     cancellation: AtomicU32,
 }
 
-// The thread's `Place`, in the block of thread-local memory that a library has which is loaded with
-// the program: two instructions away. (`thread_local!` calls a function for each access.)
+// The thread's `SectionState`, in the static TLS block of libraries that are loaded with the
+// program, where an access takes two instructions. (`thread_local!` would call a function for each
+// access.)
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
     ".p2align 3",
-    ".globl tidelane_section_place",
-    ".hidden tidelane_section_place",
-    ".type tidelane_section_place,@object",
-    ".size tidelane_section_place,24",
-    "tidelane_section_place:",
+    ".globl tidelane_section_state",
+    ".hidden tidelane_section_state",
+    ".type tidelane_section_state,@object",
+    ".size tidelane_section_state,24",
+    "tidelane_section_state:",
     ".zero 24",
     ".popsection",
 );
 
-/// The distance of each thread's place from its thread pointer.
+/// The offset of `SectionState` from the thread pointer, the same in all threads.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn offset() -> usize {
     let offset: usize;
-    // SAFETY: loads the place's distance from the thread pointer.
+    // SAFETY: loads the state's offset from the thread pointer.
     unsafe {
         core::arch::asm!(
-            "movq tidelane_section_place@gottpoff(%rip), {}",
+            "movq tidelane_section_state@gottpoff(%rip), {}",
             out(reg) offset,
             options(nostack, pure, readonly, preserves_flags, att_syntax)
         );
@@ -65,45 +66,49 @@ fn offset() -> usize {
 
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn place() -> &'static Place {
+fn state() -> &'static SectionState {
     let address = super::thread_identity().wrapping_add(offset());
-    // SAFETY: the place has this size and alignment, is zero at first, which is valid, and lives as
+    // SAFETY: the state has this size and alignment, is zero at first, which is valid, and lives as
     // long as its thread, which is the only one that has the reference.
-    unsafe { &*(address as *const Place) }
+    unsafe { &*(address as *const SectionState) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn place() -> &'static Place {
+fn state() -> &'static SectionState {
     thread_local! {
-        static PLACE: Place = const {
-            Place { depth: AtomicU32::new(0), put_off: AtomicU32::new(0), mask: AtomicU64::new(0),
-                cancellation: AtomicU32::new(0) }
+        static STATE: SectionState = const {
+            SectionState {
+                depth: AtomicU32::new(0),
+                deferred: AtomicU32::new(0),
+                mask: AtomicU64::new(0),
+                cancellation: AtomicU32::new(0),
+            }
         };
     }
     // SAFETY: it has no destructor, and lives as long as its thread, which keeps the reference.
-    PLACE.with(|place| unsafe { &*core::ptr::from_ref(place) })
+    STATE.with(|state| unsafe { &*core::ptr::from_ref(state) })
 }
 
-/// The calling thread's state of cancellation.
+/// The cancellation word of the calling thread.
 #[inline]
 pub(super) fn cancellation() -> &'static AtomicU32 {
-    &place().cancellation
+    &state().cancellation
 }
 
-/// Another thread's state of cancellation.
+/// The cancellation word of another thread.
 ///
 /// # Safety
 ///
-/// `thread` is the thread pointer of a thread that nobody has joined, and `'a` ends before that.
+/// `thread` is the thread pointer of a thread that was not joined, and `'a` ends before the join.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn cancellation_of<'a>(thread: usize) -> &'a AtomicU32 {
     let address = thread.wrapping_add(offset());
-    // SAFETY: static thread-local memory has the same place in all threads, and the C library keeps
-    // a thread's memory until the thread is joined.
-    unsafe { &(*(address as *const Place)).cancellation }
+    // SAFETY: static thread-local memory is at the same offset in all threads, and the C library
+    // keeps a thread's memory until the thread is joined.
+    unsafe { &(*(address as *const SectionState)).cancellation }
 }
 
-/// Signals that the thread's own instructions raise: they cannot wait.
+/// Signals that the thread's own instructions raise. They cannot be deferred.
 pub const OF_INSTRUCTIONS: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -113,7 +118,7 @@ pub const OF_INSTRUCTIONS: [i32; 6] = [
     libc::SIGSYS,
 ];
 
-/// All signals that can wait.
+/// All signals that can be deferred.
 fn all() -> SignalMask {
     let bit = |signal: &i32| 1 << (signal - 1);
     !OF_INSTRUCTIONS
@@ -124,35 +129,35 @@ fn all() -> SignalMask {
 
 /// Returns true if the thread is within a section.
 pub(super) fn is_inside() -> bool {
-    place().depth.load(Ordering::Relaxed) != 0
+    state().depth.load(Ordering::Relaxed) != 0
 }
 
-/// A section begins. `leave` ends it.
+/// Begins a section, which `leave` ends.
 #[inline]
 pub(crate) fn enter() {
-    let depth = &place().depth;
+    let depth = &state().depth;
     depth.store(depth.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The reverse of `enter`.
+/// Ends a section, and delivers deferred signals if it was the outermost one.
 #[inline]
 pub(crate) fn leave() {
     compiler_fence(Ordering::SeqCst);
-    let place = place();
-    let left = place.depth.load(Ordering::Relaxed).wrapping_sub(1);
-    place.depth.store(left, Ordering::Relaxed);
+    let state = state();
+    let left = state.depth.load(Ordering::Relaxed).wrapping_sub(1);
+    state.depth.store(left, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    if left == 0 && place.put_off.load(Ordering::Relaxed) != 0 {
-        deliver(place);
+    if left == 0 && state.deferred.load(Ordering::Relaxed) != 0 {
+        deliver(state);
     }
 }
 
-/// The signals that were put off come now.
+/// Unblocks the signals, so that the kernel delivers the deferred ones.
 #[cold]
-fn deliver(place: &Place) {
-    place.put_off.store(0, Ordering::Relaxed);
-    let mask = place.mask.load(Ordering::Relaxed);
+fn deliver(state: &SectionState) {
+    state.deferred.store(0, Ordering::Relaxed);
+    let mask = state.mask.load(Ordering::Relaxed);
     let _ = change_mask(libc::SIG_SETMASK, mask);
 }
 
@@ -170,7 +175,7 @@ fn change_mask(how: i32, mask: SignalMask) -> Result<SignalMask, Errno> {
     unsafe { call(libc::SYS_rt_sigprocmask, args) }.map(|_| before)
 }
 
-/// A section while this lives.
+/// Keeps a section open while it lives.
 #[derive(Debug)]
 pub(crate) struct Section(());
 
@@ -190,41 +195,43 @@ impl Drop for Section {
     }
 }
 
-/// A system call that sleeps, within sections: they are suspended meanwhile. EINTR if a signal was
-/// put off before, as if it had come during the call. (A handler may never return here.)
+/// Makes a blocking system call within sections, which are suspended meanwhile. Returns EINTR if a
+/// signal was deferred before, as if it had arrived during the call. (The signal's handler may jump
+/// out and never return here.)
 #[inline]
 pub(crate) fn suspended<R>(sleep: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
-    let place = place();
-    let depth = place.depth.load(Ordering::Relaxed);
+    let state = state();
+    let depth = state.depth.load(Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    place.depth.store(0, Ordering::Relaxed);
+    state.depth.store(0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    let result = if place.put_off.load(Ordering::Relaxed) != 0 {
-        deliver(place);
+    let result = if state.deferred.load(Ordering::Relaxed) != 0 {
+        deliver(state);
         Err(Errno(libc::EINTR))
     } else {
         sleep()
     };
-    place.depth.store(depth, Ordering::Relaxed);
+    state.depth.store(depth, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     result
 }
 
-/// The kernel delivers `signal`. Returns true if it was put off, and the handler has to return.
+/// Handles a signal that the kernel delivers. Returns true if the signal was deferred, so that the
+/// handler has to return.
 ///
 /// # Safety
 ///
-/// To be called within a handler, with what the kernel gave it.
-pub unsafe fn puts_off(
+/// The caller is a signal handler and passes the arguments that the kernel gave it.
+pub unsafe fn defer_signal(
     signal: i32,
     info: *const libc::siginfo_t,
     context: *mut libc::c_void,
 ) -> bool {
-    let place = place();
-    if place.depth.load(Ordering::Relaxed) == 0 {
+    let state = state();
+    if state.depth.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // No other handler comes between from here on.
+    // No other handler runs from here on.
     if change_mask(libc::SIG_BLOCK, all()).is_err() {
         return false;
     }
@@ -244,12 +251,12 @@ pub unsafe fn puts_off(
     let mask = mask.cast::<SignalMask>();
     // SAFETY: as above. The kernel takes the mask over when the handler returns.
     unsafe {
-        // Where this handler interrupted another one of these, that one's mask counts: it comes
-        // later.
-        place.mask.store(*mask, Ordering::Relaxed);
+        // If this handler interrupted another one of these, the mask of the other one counts, which
+        // is stored later.
+        state.mask.store(*mask, Ordering::Relaxed);
         *mask |= all();
     }
-    place.put_off.store(1, Ordering::Relaxed);
+    state.deferred.store(1, Ordering::Relaxed);
     sent
 }
 
@@ -259,7 +266,7 @@ mod tests {
 
     #[test]
     fn sections_are_counted_and_suspended() {
-        let depth = || place().depth.load(Ordering::Relaxed);
+        let depth = || state().depth.load(Ordering::Relaxed);
         assert_eq!(depth(), 0);
         {
             let _outer = Section::enter();
@@ -269,9 +276,9 @@ mod tests {
             assert_eq!(depth(), 2);
         }
         assert_eq!(depth(), 0);
-        // Each thread has its own.
+        // Each thread has its own sections.
         let _here = Section::enter();
-        let there = std::thread::spawn(|| place().depth.load(Ordering::Relaxed));
+        let there = std::thread::spawn(|| state().depth.load(Ordering::Relaxed));
         assert_eq!(there.join().expect("a thread"), 0);
     }
 }

@@ -1,13 +1,13 @@
-//! Words that this process shares with those that it forks.
+//! Words that this process shares with the processes that it forks.
 
 use std::{ptr, sync::atomic::AtomicU32};
 
-/// Words in pages of their own. Never unmapped.
+/// Words in pages of their own, which are never unmapped.
 #[derive(Debug)]
 pub(crate) struct SharedWords<const N: usize>(&'static [AtomicU32; N]);
 
 impl<const N: usize> SharedWords<N> {
-    /// Words that are zero. `None` if there is no memory.
+    /// Maps words that are zero. Returns `None` without memory.
     pub(crate) fn new() -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

@@ -1,13 +1,13 @@
-//! Threads that sleep on one doorbell: the one place that decides on a wake-up.
+//! The threads that sleep on one doorbell: the only place that decides whether to ring it.
 //!
 //! ```text
-//! who sleeps:  announce -> look at the rings and the ready list -> sleep -> leave
-//! who has news:            put them there -> wake
+//! sleeper:  announce -> check the rings and the ready list -> sleep -> leave
+//! waker:                store the event -> wake
 //! ```
 //!
-//! One of the two sees the other: either the sleeper finds the news at its last look, or who has
-//! the news finds the sleeper and rings. Several threads may sleep on one doorbell, of which a ring
-//! wakes one; whoever takes the ring away without taking the news passes it on with another `wake`.
+//! One of the two sees the other: either the sleeper finds the event at its last check, or the
+//! waker finds the sleeper and rings. A ring wakes one of several threads that sleep on a doorbell.
+//! A thread that consumes a ring without handling the event passes it on with another `wake`.
 //! `tests/loom.rs` checks this file against every order of these steps.
 
 #[cfg(not(loom))]
@@ -16,27 +16,28 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// See the module.
+/// Counts the threads that sleep on one doorbell.
 #[derive(Debug)]
 pub struct Sleepers(AtomicU32);
 
 impl Sleepers {
-    /// Nobody sleeps.
+    /// Creates the count with no sleeping thread.
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// This thread is about to sleep: it looks once more after this.
+    /// Announces that this thread is about to sleep. The thread has to check for events once more
+    /// after this.
     pub fn announce(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// This thread does not sleep any more. Returns true if others do.
+    /// Ends the sleep of this thread. Returns true if other threads still sleep.
     pub fn leave(&self) -> bool {
         self.0.fetch_sub(1, Ordering::SeqCst) > 1
     }
 
-    /// News were put where sleepers look: rings, if there are any.
+    /// Calls `ring` if a thread sleeps. The caller has stored the event before.
     #[inline]
     pub fn wake(&self, ring: impl FnOnce()) {
         if self.0.load(Ordering::SeqCst) > 0 {
@@ -44,7 +45,7 @@ impl Sleepers {
         }
     }
 
-    /// For the child after fork: the threads that slept are not here.
+    /// Resets the count in a child after fork, where the sleeping threads do not exist.
     pub fn reset_after_fork(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

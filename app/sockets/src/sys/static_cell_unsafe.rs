@@ -1,24 +1,24 @@
-//! An atomic reference to something that is never freed.
+//! An atomic reference to an object that is never freed.
 
 use std::{
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// `Option<&'static T>` that threads may load and store.
+/// An `Option<&'static T>` that threads load and store atomically.
 ///
-/// Zero bytes are `None`, so that a large static array of cells costs nothing until it is used.
+/// Zero bytes are `None`, so that a large static array of cells uses no memory until it is written.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct StaticCell<T: 'static>(AtomicPtr<T>);
 
 impl<T: Sync> StaticCell<T> {
-    /// An empty cell.
+    /// Creates an empty cell.
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// What the cell refers to.
+    /// Loads the reference.
     #[inline]
     pub fn load(&self) -> Option<&'static T> {
         let pointer = self.0.load(Ordering::Acquire);
@@ -26,19 +26,19 @@ impl<T: Sync> StaticCell<T> {
         unsafe { pointer.as_ref() }
     }
 
-    /// Changes what the cell refers to.
+    /// Stores a reference.
     pub fn store(&self, value: Option<&'static T>) {
         self.0.store(as_pointer(value), Ordering::Release);
     }
 
-    /// Changes what the cell refers to, and returns what it was.
+    /// Stores a reference and returns the previous one.
     pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
         let pointer = self.0.swap(as_pointer(value), Ordering::AcqRel);
         // SAFETY: null, or it came from a `&'static T`.
         unsafe { pointer.as_ref() }
     }
 
-    /// Whether the cell refers to `value`.
+    /// Returns true if the cell refers to `value`.
     #[inline]
     pub fn is(&self, value: &'static T) -> bool {
         ptr::eq(self.0.load(Ordering::Acquire), value)

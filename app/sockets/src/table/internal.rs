@@ -1,4 +1,4 @@
-//! Descriptors of the library itself, and how far the tables are in use.
+//! Descriptors of the library itself, and the highest descriptor in use.
 
 use std::{
     os::fd::RawFd,
@@ -7,10 +7,11 @@ use std::{
 
 use super::DESCRIPTORS_MAX;
 
-/// Descriptors of the library itself, a bit each: programs that close all they find spare them.
+/// A bit for each descriptor of the library itself. Calls that close ranges of descriptors spare
+/// these.
 static INTERNAL: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// One more than the highest descriptor that was ever ours.
+/// One more than the highest descriptor that was ever tracked.
 static DESCRIPTOR_END: AtomicI32 = AtomicI32::new(0);
 
 /// Returns true if the descriptor belongs to the library itself.
@@ -22,12 +23,12 @@ pub fn is_internal(fd: RawFd) -> bool {
         .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// All descriptors that may be ours.
+/// The range of descriptors that may be tracked.
 pub(crate) fn descriptors() -> std::ops::Range<RawFd> {
     0..DESCRIPTOR_END.load(Ordering::Acquire)
 }
 
-/// Makes the descriptor the library's own, or the program's again.
+/// Marks the descriptor as the library's own, or as the program's again.
 pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     let number = fd as usize;
     let Some(word) = INTERNAL.get(number / 64) else {
@@ -42,7 +43,7 @@ pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     }
 }
 
-/// The descriptor is in a table.
+/// Records that the descriptor is in a table.
 pub(super) fn note_descriptor(fd: RawFd) {
     DESCRIPTOR_END.fetch_max(fd + 1, Ordering::AcqRel);
 }

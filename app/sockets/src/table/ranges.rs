@@ -1,19 +1,19 @@
-//! Descriptors that `close_range` is to close: all but the library's own descriptors.
+//! The ranges that `close_range` has to close: everything but the library's own descriptors.
 
 use std::os::fd::RawFd;
 
 use super::{descriptors, is_internal};
 
-/// A part of a range of descriptors.
+/// A part of the work of `close_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// It may be in a table, and leaves it.
+    /// Forget the descriptor, which may be in a table.
     Forget(RawFd),
-    /// The kernel closes these, from the first to the last.
+    /// Let the kernel close these descriptors, from the first to the last.
     Close(u32, u32),
 }
 
-/// Calls `each` with the parts of `first..=last`, in the order in which they are to be dealt with.
+/// Calls `each` for the parts of `first..=last`, in the order in which they have to be carried out.
 pub(crate) fn pieces(first: u32, last: u32, each: impl FnMut(Piece)) {
     split(first..=last, descriptors(), is_internal, each);
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_librarys_own_are_spared() {
+    fn internal_descriptors_are_spared() {
         let of = |range, internal: &[RawFd]| {
             let mut seen = Vec::new();
             let each = |piece| match piece {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_in_a_table_leaves_it() {
+    fn tracked_descriptors_are_forgotten() {
         let mut forgotten = Vec::new();
         split(
             2..=4,

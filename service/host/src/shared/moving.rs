@@ -19,7 +19,7 @@ use crate::{
 /// Flags that move with the connection.
 const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
 /// The flag of a slot whose connection another program has.
-const AWAY: u32 = service_flags::ELSEWHERE;
+const AWAY: u32 = service_flags::MIGRATED;
 
 /// A program's request for a connection that it holds and does not have.
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +288,7 @@ impl<P: PacketIo> Host<P> {
                 }
                 self.announce_ended(id, room.slot, take.context);
             }
-            SlotUse::Free | SlotUse::Elsewhere(_) => {}
+            SlotUse::Free | SlotUse::Former(_) => {}
         }
     }
 
@@ -315,7 +315,7 @@ impl<P: PacketIo> Host<P> {
             context,
             notified: false,
         };
-        program.set_slot(old_slot, SlotUse::Elsewhere(former));
+        program.set_slot(old_slot, SlotUse::Former(former));
         shared.former_slots.push((home, old_slot));
     }
 }

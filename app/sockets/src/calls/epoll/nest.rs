@@ -1,4 +1,4 @@
-//! Waiting in an epoll instance that has others within.
+//! Waiting in an epoll instance with which other instances are registered.
 
 use libc::epoll_event;
 
@@ -9,22 +9,22 @@ use crate::{
         kernel_events::{kernel_events, merge_same, without_internal},
         wait::Deadline,
     },
-    service::{Lane, outage::Nap},
+    service::{Channel, outage::BoundedSleep},
     socket::listening,
     sys::{self, Errno, SignalMask},
 };
 
-/// As `wait`, with a look at what is within. Slower: each round asks the kernel.
+/// Like `wait`, but checks the inner instances, too. Slower, because each round asks the kernel.
 pub(super) fn wait(
     instance: &'static Instance,
     events: &mut [epoll_event],
     deadline: Deadline,
     mask: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
-    instance.lane().end_batch();
+    instance.channel().end_batch();
     loop {
-        instance.pump_beside();
-        let count = look(instance, events)?;
+        instance.pump_second();
+        let count = collect_all(instance, events)?;
         if count > 0 || deadline.is_now() {
             return Ok(count);
         }
@@ -32,10 +32,10 @@ pub(super) fn wait(
         let asleep = Asleep::begin(instance);
         let ready = instance.state().has_ready() || instance.has_nested_events();
         let found = if asleep.quiet && !ready {
-            let nap = Nap::begin();
-            let left_ns = nap.limit(deadline.left_ns());
+            let bound = BoundedSleep::begin();
+            let left_ns = bound.limit(deadline.left_ns());
             Some(sys::epoll_wait(
-                instance.lane().epfd(),
+                instance.channel().epfd(),
                 events,
                 left_ns,
                 mask,
@@ -51,13 +51,13 @@ pub(super) fn wait(
             return Ok(count);
         }
         if deadline.passed() {
-            return look(instance, events);
+            return collect_all(instance, events);
         }
     }
 }
 
-/// Collects the ready descriptors of both stacks, of this instance and of those within it.
-fn look(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize, Errno> {
+/// Collects the ready descriptors of both stacks, of this instance and the inner ones.
+fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize, Errno> {
     let count = collect(instance, events);
     if count == events.len() {
         return Ok(count);
@@ -67,47 +67,48 @@ fn look(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize
     Ok(merge_same(events, count + more))
 }
 
-/// A sleep that all lanes here and within know of.
+/// A sleep that was announced to the channels of this instance and of the inner ones.
 struct Asleep {
-    lanes: Vec<(&'static Lane, bool)>,
+    channels: Vec<(&'static Channel, bool)>,
     quiet: bool,
 }
 
 impl Asleep {
     fn begin(instance: &Instance) -> Self {
-        let own = instance.lane();
+        let own = instance.channel();
         let mut asleep = Self {
-            lanes: Vec::new(),
+            channels: Vec::new(),
             quiet: true,
         };
         asleep.announce(own);
-        for lane in instance.lanes_within().iter() {
-            asleep.announce(lane);
+        for channel in instance.channels_within().iter() {
+            asleep.announce(channel);
         }
         asleep
     }
 
-    fn announce(&mut self, lane: &'static Lane) {
-        if !lane.is_active() && lane.begin_kernel_sleep() {
-            self.lanes.push((lane, false));
+    /// Announces the sleep to a channel, and to its second channel.
+    fn announce(&mut self, channel: &'static Channel) {
+        if !channel.is_active() && channel.begin_kernel_sleep() {
+            self.channels.push((channel, false));
             return;
         }
-        self.quiet &= lane.arm();
-        self.lanes.push((lane, true));
-        if let Some(beside) = lane.beside() {
-            self.quiet &= lane.arm_beside(beside);
-            self.lanes.push((beside, true));
+        self.quiet &= channel.arm();
+        self.channels.push((channel, true));
+        if let Some(second) = channel.second() {
+            self.quiet &= channel.arm_second(second);
+            self.channels.push((second, true));
         }
     }
 }
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        for (lane, armed) in &self.lanes {
+        for (channel, armed) in &self.channels {
             if *armed {
-                lane.disarm();
+                channel.disarm();
             } else {
-                lane.end_kernel_sleep();
+                channel.end_kernel_sleep();
             }
         }
     }

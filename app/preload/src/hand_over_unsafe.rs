@@ -1,4 +1,4 @@
-//! `exec` and descriptors in messages: connections that would leave the program.
+//! Connections that a program passes to another program: by `exec`, or in messages.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -6,7 +6,7 @@ use std::{
 };
 
 use libc::{mmsghdr, msghdr};
-use tidelane_sockets::{Errno, away, descriptors, programs, sys};
+use tidelane_sockets::{Errno, descriptors, hand_over, programs, sys};
 
 use crate::answer_unsafe::{fail, kernel};
 
@@ -15,7 +15,7 @@ type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 
 unsafe extern "C" {
-    /// The environment, of which an element at a time is read.
+    /// The environment, read one element at a time.
     static environ: *const *const c_char;
 }
 
@@ -28,31 +28,31 @@ extern "C" fn loaded() {
     programs::prepare();
 }
 
-/// The next definition of a function that this library exports too: libc's.
-pub(crate) fn next(name: &CStr) -> Option<*mut c_void> {
+/// The next definition of a function that this library interposes, which is libc's.
+pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!function.is_null()).then_some(function)
 }
 
-/// The function `name` is about to execute `file`, or to spawn it: says which connections end, and
-/// whether the library cannot serve the program.
+/// Checks a program before the function `name` executes or spawns it. Reports connections that end,
+/// and a program that the library cannot serve.
 ///
 /// # Safety
 ///
 /// `file` is a C string, or null.
 pub(crate) unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
-    away::check_exec()?;
+    hand_over::check_exec()?;
     if is_readable(file) {
         let searches = name.to_bytes().ends_with(b"p") || name == c"execvpe";
         // SAFETY: the caller's promise.
         let file = unsafe { CStr::from_ptr(file) };
-        programs::name_if_not_served(file, searches.then(search_path));
+        programs::report_if_not_served(file, searches.then(search_path));
     }
     Ok(())
 }
 
-/// Returns true if the kernel can read the path: `exec` refuses any other with EFAULT.
+/// Returns true if the kernel can read the path. If not, `exec` fails with EFAULT.
 fn is_readable(path: *const c_char) -> bool {
     let args = [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0];
     // SAFETY: the kernel checks the pointer.
@@ -73,19 +73,21 @@ fn search_path() -> &'static [u8] {
             at = at.add(1);
         }
     }
-    // The value that libc takes where there is none (confstr _CS_PATH).
+    // libc's default (confstr _CS_PATH).
     b"/bin:/usr/bin"
 }
 
+/// Calls libc's function `name` to execute a program.
+///
 /// # Safety
 ///
-/// `name` is that of a function of this type; the arguments are as for it.
+/// `name` is a function of this type, whose arguments are valid.
 unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     if let Err(error) = unsafe { check(name, file) } {
         return fail(error.0) as c_int;
     }
-    let Some(function) = next(name) else {
+    let Some(function) = next_symbol(name) else {
         return fail(libc::ENOSYS) as c_int;
     };
     // SAFETY: the caller's promise.
@@ -94,6 +96,8 @@ unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> 
     unsafe { function(file, argv) }
 }
 
+/// Calls libc's function `name` to execute a program with an environment.
+///
 /// # Safety
 ///
 /// As for `exec`.
@@ -107,7 +111,7 @@ unsafe fn exec_with(
     if let Err(error) = unsafe { check(name, file) } {
         return fail(error.0) as c_int;
     }
-    let Some(function) = next(name) else {
+    let Some(function) = next_symbol(name) else {
         return fail(libc::ENOSYS) as c_int;
     };
     // SAFETY: the caller's promise.
@@ -168,8 +172,8 @@ pub unsafe extern "C" fn execvpe(
     unsafe { exec_with(c"execvpe", file, argv, envp) }
 }
 
-/// The next definition of a function that executes a program, null if that shall fail: `errno` says
-/// why.
+/// Checks the connections that the next program would get. Returns libc's function `name`, or null
+/// with `errno` set if the call has to fail.
 extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_void {
     // SAFETY: a C string of `with_list`.
     let name = unsafe { CStr::from_ptr(name) };
@@ -178,14 +182,13 @@ extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_vo
         fail(error.0);
         return std::ptr::null_mut();
     }
-    next(name).unwrap_or_else(|| {
+    next_symbol(name).unwrap_or_else(|| {
         fail(libc::ENOSYS);
         std::ptr::null_mut()
     })
 }
 
-/// Exports a function that takes the program's arguments as its own, and so as many as it likes:
-/// it goes on in libc's function with all that it was given.
+/// Exports a variadic function: it jumps to libc's function with all arguments of the program.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_list {
     ($name:ident, $c_name:literal) => {
@@ -283,7 +286,7 @@ pub unsafe extern "C" fn execveat(
 ///
 /// As for the system call.
 pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
-    // `execveat` names a file beside a directory, or a descriptor, which are not inspected.
+    // The file of `execveat`, which is relative to a directory or a descriptor, is not inspected.
     let file = if number == libc::SYS_execve {
         args[0]
     } else {
@@ -297,7 +300,7 @@ pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Whether a message over a foreign socket may be sent with what is beside it.
+/// Returns an error if a message with these descriptors must not be sent.
 ///
 /// # Safety
 ///
@@ -320,7 +323,7 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
             let count = part.cmsg_len.saturating_sub(empty as usize) / size_of::<RawFd>();
             // SAFETY: as above; the descriptors need not be aligned.
             let fd = |at| unsafe { first.cast::<RawFd>().add(at).read_unaligned() };
-            away::check_rights((0..count).map(fd))?;
+            hand_over::check_rights((0..count).map(fd))?;
         }
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(msg, header) };
@@ -328,7 +331,7 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As `check_rights`, for `sendmmsg`.
+/// Like `check_rights`, for `sendmmsg`.
 ///
 /// # Safety
 ///

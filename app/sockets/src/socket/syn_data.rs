@@ -1,4 +1,4 @@
-//! Text that goes with a SYN (TCP Fast Open).
+//! Payload of a SYN (TCP Fast Open).
 
 use tidelane_abi::{fast_open, program_flags};
 use tidelane_client::SendLimits;
@@ -6,7 +6,7 @@ use tidelane_client::SendLimits;
 use super::{Inner, Socket, state::State};
 
 impl Inner {
-    /// How much SYN will carry, if it waits for that.
+    /// The number of bytes that the SYN can carry, if it waits for them.
     pub(crate) fn syn_room(&self) -> u32 {
         match &self.state {
             State::Connecting(connecting) => connecting.syn_room,
@@ -14,12 +14,12 @@ impl Inner {
         }
     }
 
-    /// Lets SYN go, with what `give` writes. It finds as much room as SYN has: what a call that
-    /// does not wait has sent is what SYN carries, as on the kernel.
-    pub(crate) fn give_to_syn(
+    /// Sends the SYN with the payload that `write` writes. The send buffer is limited to the room
+    /// in the SYN, so that a non-blocking call sends exactly the SYN's payload, as on the kernel.
+    pub(crate) fn send_with_syn(
         &mut self,
         socket: &Socket,
-        give: &mut dyn FnMut(&mut Inner, usize) -> usize,
+        write: &mut dyn FnMut(&mut Inner, usize) -> usize,
     ) -> usize {
         let (room, limits) = (self.syn_room(), self.options.sending());
         let bounded = SendLimits {
@@ -27,7 +27,7 @@ impl Inner {
             unsent_max: 0,
         };
         self.limit_sending(bounded);
-        let count = give(self, 0);
+        let count = write(self, 0);
         self.limit_sending(limits);
         if let State::Connecting(connecting) = &mut self.state {
             connecting.syn_room = 0;
@@ -47,9 +47,9 @@ impl Inner {
         }
     }
 
-    /// Options of a CONNECT on a socket with TCP_FASTOPEN_CONNECT or for MSG_FASTOPEN.
-    pub(crate) fn fast_open_wish(&self, with_text: bool) -> u32 {
-        if !with_text && !self.options.opens_with_text() {
+    /// The Fast Open flags of a connect request. `with_data` is true for MSG_FASTOPEN.
+    pub(crate) fn fast_open_flags(&self, with_data: bool) -> u32 {
+        if !with_data && !self.options.fast_open_connect() {
             return 0;
         }
         match self.options.without_cookie() {

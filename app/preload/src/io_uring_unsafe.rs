@@ -1,30 +1,30 @@
-//! The functions by which liburing makes a ring. Its system calls pass libc by.
+//! The functions of liburing that create an io_uring instance, whose system calls bypass libc.
 //!
-//! They return the negated error, as liburing's do. Where rings are allowed, liburing's own
-//! function of that name is called.
+//! They return the negated error, as liburing's do. If the program may use io_uring, they call
+//! liburing's own functions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
-use tidelane_sockets::rings;
+use tidelane_sockets::io_uring;
 
-/// The function of that name in the library that was loaded after this one.
-fn next(name: &CStr) -> Option<*const c_void> {
+/// The definition of the function in the libraries that were loaded after this one.
+fn next_symbol(name: &CStr) -> Option<*const c_void> {
     // SAFETY: the name ends with a zero byte; the result is null if there is no such function.
     let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!address.is_null()).then_some(address.cast_const())
 }
 
 /// Exports a function of liburing.
-macro_rules! makes_a_ring {
+macro_rules! export_liburing {
     ($name:ident, $c_name:literal, ($($argument:ident: $kind:ty),*)) => {
-        /// As liburing's; -ENOSYS where no ring may be made.
+        /// Like liburing's function. Returns -ENOSYS if the program may not use io_uring.
         ///
         /// # Safety
         ///
         /// As in C.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            let own = if rings::allowed() { next($c_name) } else { None };
+            let own = if io_uring::is_allowed() { next_symbol($c_name) } else { None };
             let Some(own) = own else {
                 return -libc::ENOSYS;
             };
@@ -37,18 +37,18 @@ macro_rules! makes_a_ring {
     };
 }
 
-makes_a_ring!(io_uring_setup, c"io_uring_setup", (entries: c_uint, params: *mut c_void));
-makes_a_ring!(
+export_liburing!(io_uring_setup, c"io_uring_setup", (entries: c_uint, params: *mut c_void));
+export_liburing!(
     io_uring_queue_init,
     c"io_uring_queue_init",
     (entries: c_uint, ring: *mut c_void, flags: c_uint)
 );
-makes_a_ring!(
+export_liburing!(
     io_uring_queue_init_params,
     c"io_uring_queue_init_params",
     (entries: c_uint, ring: *mut c_void, params: *mut c_void)
 );
-makes_a_ring!(
+export_liburing!(
     io_uring_queue_init_mem,
     c"io_uring_queue_init_mem",
     (entries: c_uint, ring: *mut c_void, params: *mut c_void, buffer: *mut c_void, size: usize)

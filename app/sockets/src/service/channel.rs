@@ -1,8 +1,10 @@
-//! A lane: a context, its rings and its doorbell, of an epoll instance or of the process.
+//! A channel to the service: a context with its rings and its doorbell.
+//!
+//! Each epoll instance has a channel of its own; all other sockets use the default channel.
 //!
 //! ```text
-//! program -> submit -> request ring -> service -> event ring -> take_events -> who asked
-//!                                         \-> doorbell -> whoever announced a sleep here
+//! program -> submit -> request ring -> service -> event ring -> take_events -> socket
+//!                                         \-> doorbell -> threads that announced a sleep
 //! ```
 
 use std::{
@@ -14,72 +16,77 @@ use tidelane_client::{ClientEvent, Context, Program};
 
 use super::{
     connection::Connection,
-    marks::internal_mark,
-    session::{self, Session},
+    internal_events::internal_tag,
+    session::{self, ProcessSession},
 };
 use crate::{
     sys::{self, Errno, Lock, Rank, Sleepers},
     table,
 };
 
-/// Changes of a batch that wait for its end, while the service cannot run anyway.
+/// Most changes of a batch that stay unpublished while the service's core shares the CPU of this
+/// thread, and so cannot run anyway.
 const UNFLUSHED_MAX: u32 = 64;
-/// As before, while the service runs elsewhere and could begin.
-const UNFLUSHED_ELSEWHERE_MAX: u32 = 4;
-/// No socket: `batch_last`.
+/// Most changes of a batch that stay unpublished while the service runs on another CPU, where it
+/// could start working on them.
+const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
+/// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
 
-/// See the module. Never freed, only used again.
+/// A channel to the service. Channels are never freed, only reused.
 #[derive(Debug)]
-pub struct Lane {
+pub struct Channel {
     number: u32,
-    /// The program's epoll instance; -1 for the default lane.
+    /// The program's epoll instance, or -1 for the default channel.
     epfd: AtomicI32,
     ring: Lock<Ring>,
-    /// The context's doorbell, -1 if there is no context.
+    /// The context's doorbell, or -1 without a context.
     doorbell: AtomicI32,
-    /// Threads that sleep, or are about to. Changes under `ring`.
+    /// Number of threads that sleep on this channel or are about to. It changes under the lock of
+    /// `ring`.
     sleepers: Sleepers,
-    /// Number of the batch of ready sockets that the program works on (never 0), and the last of
-    /// them.
+    /// Number of the batch of ready sockets that the program works on (never 0), and the last
+    /// socket of the batch.
     batch: AtomicU32,
     batch_last: AtomicU32,
-    /// The service's core runs on the CPU of the thread that last slept here, or on none for sure.
+    /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
-    /// The default lane joined a listener that is registered here, too: its connections come there
-    /// or here.
-    pub(super) beside: AtomicBool,
-    /// The session whose doorbells are in this lane's epoll instance, 0 if none.
+    /// True if the default channel and this one joined the same listener, so that the service
+    /// delivers its connections to either.
+    pub(super) polls_second: AtomicBool,
+    /// The session whose doorbells are registered in this channel's epoll instance, or 0.
     registered: AtomicU32,
-    /// The session whose default lane has its doorbell in this epoll instance, 0 if none.
-    pub(super) beside_session: AtomicU32,
-    /// Kernel epoll instances for threads that sleep on this lane's doorbell, not in use.
+    /// The session in which the default channel's doorbell was registered in this epoll instance,
+    /// or 0.
+    pub(super) second_doorbell_session: AtomicU32,
+    /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: Lock<Vec<SleepFd>>,
 }
 
-/// A kernel epoll instance with the doorbell of a lane, for one sleeper.
+/// A kernel epoll instance that contains a channel's doorbell, for one sleeping thread.
 #[derive(Debug)]
 pub(crate) struct SleepFd {
     pub(crate) fd: RawFd,
-    /// The session of the doorbell.
+    /// The session that the doorbell belongs to.
     session: u32,
 }
 
-/// The context and what belongs to it.
+/// The context, and its state that the ring's lock protects.
 #[derive(Debug, Default)]
 struct Ring {
     context: Option<Context>,
-    /// The session of the context.
+    /// The session that the context belongs to.
     session: u32,
-    /// Changes since the last flush, roughly.
+    /// Approximate number of changes since the last flush.
     unflushed: u32,
-    /// The doorbell of the session before. Threads that sleep on it are woken by it, which only an
-    /// open descriptor does.
+    /// Doorbell of the previous session. Threads that still sleep on it are woken through it, so
+    /// that it has to stay open.
     retired: Option<RawFd>,
 }
 
 impl Ring {
-    /// Keeps the doorbell of a session that is over, -1 if none, beyond its context.
+    /// Keeps a duplicate of the previous session's doorbell (-1: none) after its context is
+    /// dropped.
     fn retire(&mut self, doorbell: RawFd) {
         if let Some(before) = self.retired.take() {
             session::close_internal(before);
@@ -90,10 +97,11 @@ impl Ring {
         }
     }
 
-    /// Asks the service to ring the doorbell. Returns true if a thread may sleep.
+    /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
     ///
-    /// Of a service that is gone nothing comes any more: the kernel's events are still there. The
-    /// session may be an earlier one, for another lane finds the next service first.
+    /// A service that is gone sends no more events, but the kernel's events still arrive, so that
+    /// the thread may sleep then, too. This channel's session may be older than the process's,
+    /// because another channel may have found the next service first.
     fn prepare_to_sleep(&mut self) -> bool {
         let is_gone = self.session <= session::last_gone();
         let Some(context) = &mut self.context else {
@@ -103,16 +111,16 @@ impl Ring {
     }
 }
 
-/// A socket as the batches of lanes know it.
+/// The part of a socket that the batches of channels use.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct BatchMember {
     number: u32,
-    /// The batch of ready descriptors that it was last part of, see [`Lane::submit`].
+    /// The last batch of ready sockets that this socket was part of: see [`Channel::submit`].
     batch: AtomicU32,
 }
 
-impl Member {
-    /// The socket with this number, in no batch.
+impl BatchMember {
+    /// Creates the member of the socket with this number, in no batch.
     pub(crate) const fn new(number: u32) -> Self {
         Self {
             number,
@@ -120,20 +128,20 @@ impl Member {
         }
     }
 
-    /// The socket's number.
+    /// The number of the socket.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// The socket is part of no batch any more.
+    /// Removes the socket from its batch.
     pub(crate) fn leave_batch(&self) {
         self.batch.store(0, Ordering::Relaxed);
     }
 }
 
-impl Lane {
-    /// A lane without context.
+impl Channel {
+    /// Creates a channel without a context.
     pub(crate) fn new(number: u32) -> Self {
         Self {
             number,
@@ -144,9 +152,9 @@ impl Lane {
             batch: AtomicU32::new(1),
             batch_last: AtomicU32::new(NO_SOCKET),
             shares_cpu: AtomicBool::new(true),
-            beside: AtomicBool::new(false),
+            polls_second: AtomicBool::new(false),
             registered: AtomicU32::new(0),
-            beside_session: AtomicU32::new(0),
+            second_doorbell_session: AtomicU32::new(0),
             sleep_fds: Lock::new(Vec::new()),
         }
     }
@@ -164,14 +172,14 @@ impl Lane {
         self.registered.store(0, Ordering::Release);
     }
 
-    /// Whether it has a context.
+    /// Returns true if the channel has a context.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Makes the context, unless it is there.
-    pub(crate) fn activate(&'static self, session: &Session) -> Result<(), Errno> {
+    /// Creates the context of `session`, unless the channel has it already.
+    pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
             let program = session.program().ok_or(Errno(libc::EMFILE))?;
@@ -181,7 +189,7 @@ impl Lane {
             }
             let last = self.doorbell.load(Ordering::Acquire);
             ring.retire(last);
-            // It is closed with its context.
+            // Dropping the old context closes its doorbell.
             table::set_internal(last, false);
             let doorbell = context.doorbell_fd().map_or(-1, |fd| fd.as_raw_fd());
             if doorbell >= 0 {
@@ -201,12 +209,13 @@ impl Lane {
         }
         self.register_doorbells(self.epfd(), session)?;
         self.registered.store(generation, Ordering::Release);
-        // Threads that sleep there already do not know of the context.
+        // Threads that sleep in the epoll instance already do not know the new context.
         self.wake_sleepers();
         Ok(())
     }
 
-    /// A thread sleeps in the kernel's epoll instance, and there is no context. False: there is.
+    /// Announces a sleep in the kernel's epoll instance of a channel without a context. Returns
+    /// false if the channel has a context by now.
     pub(crate) fn begin_kernel_sleep(&self) -> bool {
         self.sleepers.announce();
         if self.is_active() {
@@ -216,13 +225,17 @@ impl Lane {
         true
     }
 
-    /// The reverse of `begin_kernel_sleep`.
+    /// Ends a sleep that `begin_kernel_sleep` announced.
     pub(crate) fn end_kernel_sleep(&self) {
         self.sleepers.leave();
     }
 
-    /// Puts the doorbell and the session's control socket into a kernel epoll instance.
-    pub(super) fn register_doorbells(&self, epfd: RawFd, session: &Session) -> Result<(), Errno> {
+    /// Registers the doorbell and the session's control socket in a kernel epoll instance.
+    pub(super) fn register_doorbells(
+        &self,
+        epfd: RawFd,
+        session: &ProcessSession,
+    ) -> Result<(), Errno> {
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
         let doorbell = self.doorbell.load(Ordering::Acquire);
         let program = session.program();
@@ -231,7 +244,7 @@ impl Lane {
         for (which, fd) in [doorbell, control].into_iter().enumerate() {
             let event = libc::epoll_event {
                 events,
-                u64: internal_mark(which),
+                u64: internal_tag(which),
             };
             match sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event)) {
                 Ok(_) | Err(Errno(libc::EEXIST)) => {}
@@ -241,11 +254,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells the service what changed. Within a batch of ready sockets a few changes are told
-    /// together: a flush costs more than the change, and on a shared CPU the service cannot run.
+    /// Queues a change of `connection` for the service.
+    ///
+    /// Changes within a batch of ready sockets are published together, because a flush costs more
+    /// than the change, and because a service on the same CPU cannot run before the batch ends.
     #[inline]
-    pub(crate) fn submit(&self, socket: &Member, connection: &mut Connection) {
-        // Within a signal handler that interrupted this very lock: the next submit tells it.
+    pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
+        // A signal handler interrupted the thread while it held this lock. The next submit
+        // publishes the change.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
@@ -262,7 +278,7 @@ impl Lane {
         let may_wait = if self.shares_cpu.load(Ordering::Relaxed) {
             UNFLUSHED_MAX
         } else {
-            UNFLUSHED_ELSEWHERE_MAX
+            UNFLUSHED_OTHER_CPU_MAX
         };
         if in_batch && ring.unflushed < may_wait {
             ring.unflushed += 1;
@@ -272,7 +288,7 @@ impl Lane {
         }
     }
 
-    /// Tells the service at once.
+    /// Queues a change of `connection` and publishes it immediately.
     pub(crate) fn submit_now(&self, connection: &mut Connection) {
         let session = connection.session;
         self.with_context(session, |context| {
@@ -281,7 +297,7 @@ impl Lane {
         });
     }
 
-    /// Works with the context, if it belongs to the given session.
+    /// Calls `work` with the context, if the context belongs to `session`.
     pub(crate) fn with_context<R>(
         &self,
         session: u32,
@@ -294,7 +310,7 @@ impl Lane {
         ring.context.as_mut().map(work)
     }
 
-    /// The program works on no batch any more. `drain` or `arm`, which follow, flush.
+    /// Ends the batch. The caller calls `drain` or `arm` next, which flush.
     #[inline]
     pub(crate) fn end_batch(&self) {
         self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
@@ -302,50 +318,52 @@ impl Lane {
         self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
     }
 
-    /// The program gets a socket to work on, as part of the present batch.
+    /// Adds a socket to the present batch, because the program is about to work on it.
     #[inline]
-    pub(crate) fn add_to_batch(&self, socket: &Member) {
+    pub(crate) fn add_to_batch(&self, socket: &BatchMember) {
         socket
             .batch
             .store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
         self.batch_last.store(socket.number, Ordering::Relaxed);
     }
 
-    /// Takes the doorbell's rings away, of which the kernel's epoll instances would tell.
-    pub(crate) fn silence(&self) {
+    /// Consumes pending rings of the doorbell, so that the kernel's epoll instances do not report
+    /// them.
+    pub(crate) fn drain_doorbell(&self) {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
             let _ = sys::read_bytes(doorbell, &mut [0; 8]);
         }
     }
 
-    /// Wakes the threads that sleep on this lane, if there are any.
+    /// Wakes the threads that sleep on this channel, if there are any.
     pub(crate) fn wake_sleepers(&self) {
         self.sleepers
             .wake(|| match self.doorbell.load(Ordering::Acquire) {
-                -1 => self.ring_without_context(),
+                -1 => self.wake_in_kernel(),
                 doorbell => sys::ring_eventfd(doorbell),
             });
     }
 
-    /// Without a context there is no doorbell, and threads sleep in the kernel's epoll instance:
-    /// that reports a socket of the library's own, once.
+    /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a context,
+    /// and thus without a doorbell. A socket of the library is registered there one-shot for this
+    /// purpose.
     #[cold]
-    fn ring_without_context(&self) {
+    fn wake_in_kernel(&self) {
         let Ok(fd) = session::template() else {
             return;
         };
         let event = Some(libc::epoll_event {
             events: libc::EPOLLONESHOT as u32,
-            u64: internal_mark(0),
+            u64: internal_tag(0),
         });
         if sys::epoll_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, event) == Err(Errno(libc::ENOENT)) {
             let _ = sys::epoll_ctl(self.epfd(), libc::EPOLL_CTL_ADD, fd, event);
         }
     }
 
-    /// Flushes, and gives `each` what the service reported, under the ring's lock. Returns the
-    /// session that it belongs to; None if there was nothing.
+    /// Flushes, then calls `each` with every event of the service while the ring's lock is held.
+    /// Returns the session of the events, or `None` without events.
     #[inline]
     pub(crate) fn take_events(&self, mut each: impl FnMut(ClientEvent)) -> Option<u32> {
         let mut ring = self.ring.lock();
@@ -361,12 +379,12 @@ impl Lane {
         Some(session)
     }
 
-    /// The session of the context.
+    /// The session that the context belongs to.
     pub(super) fn session(&self) -> u32 {
         self.ring.lock().session
     }
 
-    /// Whether events are there. Two loads under the ring's lock.
+    /// Returns true if events are pending. Costs two loads under the ring's lock.
     pub(crate) fn has_events(&self) -> bool {
         self.ring
             .lock()
@@ -375,7 +393,7 @@ impl Lane {
             .is_some_and(Context::has_events)
     }
 
-    /// Whether looking at the rings for a while is better than sleeping at once.
+    /// Returns true if polling the rings for a while is better than sleeping immediately.
     pub(crate) fn spinning_pays(&self) -> bool {
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {
@@ -384,7 +402,7 @@ impl Lane {
         !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
     }
 
-    /// Announces a sleeper, and flushes. False: events are there.
+    /// Announces a sleeping thread and flushes. Returns false if events are pending.
     pub(crate) fn arm(&self) -> bool {
         let mut ring = self.ring.lock();
         self.sleepers.announce();
@@ -397,7 +415,7 @@ impl Lane {
         ring.prepare_to_sleep()
     }
 
-    /// The sleeper woke up. The others still want the doorbell.
+    /// Ends the sleep of a thread. The doorbell stays armed for the other sleeping threads.
     pub(crate) fn disarm(&self) {
         let mut ring = self.ring.lock();
         let others = self.sleepers.leave();
@@ -411,9 +429,10 @@ impl Lane {
         }
     }
 
-    /// Gives back send buffers of connections with nothing to send, as `trim` says of each slot.
-    /// The ring's lock is held: `trim` may not wait for a socket's.
-    /// Returns how many connections keep their send buffers.
+    /// Frees the send buffers of idle connections by calling `trim` for each slot. Returns the
+    /// number of connections that keep a send buffer.
+    ///
+    /// The caller of `trim` holds the ring's lock, so `trim` must not wait for a socket's lock.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;
@@ -422,7 +441,8 @@ impl Lane {
         context.map_or(0, |context| context.trim(trim))
     }
 
-    /// A kernel epoll instance that becomes readable when the doorbell rings; for one sleeper.
+    /// Borrows a kernel epoll instance that becomes readable when the doorbell rings, for one
+    /// sleeping thread.
     pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd, Errno> {
         if let Some(sleep) = self.sleep_fds.lock().pop() {
             return Ok(sleep);
@@ -435,7 +455,7 @@ impl Lane {
         Ok(SleepFd { fd, session })
     }
 
-    /// Gives a sleeper's epoll instance back.
+    /// Returns an epoll instance that `borrow_sleep_fd` lent.
     pub(crate) fn return_sleep_fd(&self, sleep: SleepFd) {
         if sleep.session == self.session() {
             self.sleep_fds.lock().push(sleep);
@@ -444,7 +464,8 @@ impl Lane {
         }
     }
 
-    /// For the child after fork: the context is the parent's, and given up already.
+    /// Resets the channel in a child after fork. The context belongs to the parent and was
+    /// abandoned before.
     pub(crate) fn reset_after_fork(&self) {
         self.ring.unlock_after_fork();
         let ring = std::mem::take(&mut *self.ring.lock());
@@ -460,7 +481,7 @@ impl Lane {
         }
         self.sleepers.reset_after_fork();
         self.registered.store(0, Ordering::Relaxed);
-        self.beside.store(false, Ordering::Relaxed);
-        self.beside_session.store(0, Ordering::Relaxed);
+        self.polls_second.store(false, Ordering::Relaxed);
+        self.second_doorbell_session.store(0, Ordering::Relaxed);
     }
 }

@@ -1,13 +1,13 @@
-//! A list of usually one: the first element needs no allocation.
+//! A list that mostly has one element, which needs no allocation.
 
-/// See the module.
+/// A list whose first element is stored inline.
 #[derive(Clone, Debug)]
-pub(crate) struct Few<T> {
+pub(crate) struct SmallVec<T> {
     first: Option<T>,
     more: Vec<T>,
 }
 
-impl<T: Copy> Few<T> {
+impl<T: Copy> SmallVec<T> {
     pub(crate) const fn new() -> Self {
         Self {
             first: None,
@@ -31,7 +31,7 @@ impl<T: Copy> Few<T> {
         self.first.is_none()
     }
 
-    /// Removes the elements that `matches` holds for. Returns whether there was one.
+    /// Removes the elements for which `matches` returns true. Returns true if there was one.
     pub(crate) fn remove(&mut self, mut matches: impl FnMut(T) -> bool) -> bool {
         let before = self.iter().count();
         self.more.retain(|value| !matches(*value));
@@ -42,7 +42,7 @@ impl<T: Copy> Few<T> {
     }
 }
 
-impl<T> From<Option<T>> for Few<T> {
+impl<T> From<Option<T>> for SmallVec<T> {
     fn from(first: Option<T>) -> Self {
         Self {
             first,

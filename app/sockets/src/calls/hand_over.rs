@@ -1,8 +1,9 @@
-//! Connections on their way to another program: in a message over a unix socket, or over `exec`.
+//! Connections that a program passes to another program, in a message over a unix socket or by
+//! `exec`.
 //!
-//! Neither is carried: the descriptor behind a connection is a placeholder, which means nothing to
-//! whoever has it without this library's tables. That must not be found out by bytes that never
-//! come, so it is said here. See `docs/socket-calls.md`.
+//! Neither works: the descriptor of an accelerated connection is a placeholder, which is useless
+//! without this library's tables. The library reports that, because otherwise the receiver would
+//! only see a connection on which no data arrives. See `docs/socket-calls.md`.
 
 use std::os::fd::RawFd;
 
@@ -15,13 +16,15 @@ use crate::{
     table,
 };
 
-/// Descriptors that a program hands to another one on purpose: standard input, output and error.
+/// Descriptors that a program passes to a program that it executes: standard input, output and
+/// error.
 const STANDARD: std::ops::RangeInclusive<RawFd> = 0..=2;
 
-/// A message with these descriptors is about to be sent. If one is a connection, the program is one
-/// that hands connections over: the kernel has those to come. This one is lost for the receiver,
-/// as if its peer had gone, and its peer gets a reset at the last close. Under TIDELANE_STRICT the
-/// message is not sent: EOPNOTSUPP.
+/// Checks the descriptors of a message that is about to be sent.
+///
+/// If one of them is an accelerated connection, the program's future connections are left to the
+/// kernel. This connection is lost: the receiver sees no data, and the peer gets a reset at the
+/// last close. With TIDELANE_STRICT the message is not sent, and the call fails with EOPNOTSUPP.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
         let Some(socket) = registry::of(fd).filter(|socket| is_connection(socket)) else {
@@ -45,8 +48,7 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
     Ok(())
 }
 
-/// The listeners of this process are the kernel's from now on. (Those of others that it forked
-/// follow when they accept.)
+/// Leaves the listeners of this process to the kernel. (Forked processes follow when they accept.)
 fn leave_listeners() {
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
@@ -61,29 +63,30 @@ fn leave_listeners() {
     }
 }
 
-/// A spawned program is to get `fd` as `to`: as `check_exec`, before there is a child.
+/// Like `check_exec`, for a program that is about to be spawned with `fd` as its descriptor `to`.
 pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
     if STANDARD.contains(&to) && registry::of(fd).is_some_and(is_connection) {
-        return tell_exec(fd);
+        return report_exec(fd);
     }
     Ok(())
 }
 
-/// The program is about to be replaced: says so if it hands a connection to the new one. Under
-/// TIDELANE_STRICT that is EOPNOTSUPP. (The other descriptors are hardly ever meant.)
+/// Reports a connection that the program passes to a program that it is about to execute. With
+/// TIDELANE_STRICT the call fails with EOPNOTSUPP. Descriptors other than the standard ones are
+/// mostly inherited by accident and not checked.
 pub fn check_exec() -> Result<(), Errno> {
     for fd in STANDARD {
         let stays = sys::fcntl(fd, libc::F_GETFD, 0)
             .is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
         if stays && registry::of(fd).is_some_and(is_connection) {
-            return tell_exec(fd);
+            return report_exec(fd);
         }
     }
     Ok(())
 }
 
-/// A program that is executed gets the connection of `fd`.
-fn tell_exec(fd: RawFd) -> Result<(), Errno> {
+/// Reports that a program to be executed gets the connection of `fd`.
+fn report_exec(fd: RawFd) -> Result<(), Errno> {
     sys::line(format_args!(
         "descriptor {fd} is an accelerated connection, which ends at exec: from now on the kernel \
          has the connections that this program accepts"
@@ -97,7 +100,7 @@ fn tell_exec(fd: RawFd) -> Result<(), Errno> {
 }
 
 fn is_connection(socket: &'static Socket) -> bool {
-    // Between vfork and exec the lock may be another thread's for ever.
+    // Between vfork and exec, the lock's owner may be a thread that never runs.
     socket.try_lock().is_some_and(|inner| {
         matches!(
             inner.state,

@@ -1,4 +1,5 @@
-//! Connections that came over `fork`: see `docs/design/fork.md`.
+//! Sessions of forked children, and connections that are migrated between processes: see
+//! `docs/design/fork.md`.
 
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
@@ -11,60 +12,63 @@ use tidelane_abi::{message, not_accelerated, refusal};
 use tidelane_ring::{StreamBuffer, registration::new_message};
 
 use crate::{
-    ListenerHandle, Program, Refusal, RegisterError, Stream, control::Control, session::Session,
+    ListenerHandle, Program, Refusal, RegisterError, Stream, control::Control,
+    session::ClientSession,
 };
 
-/// How often a connection is asked for whose bytes another process is moving just now, and the
-/// pause between. That process may have been stopped meanwhile.
+/// Number of attempts to take a connection while another process moves its bytes, and the pause
+/// between two attempts. The other process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 const PAUSE: Duration = Duration::from_micros(500);
-/// Size of a send buffer that must hold anything.
+/// Smallest size of a send buffer that holds bytes.
 const TX_LOG2_MIN: u8 = 12;
 
-/// A child's session with the service: made by its parent before `fork`, used by the child. Who
-/// drops it, or ends, holds nothing of what was inherited.
+/// A child's session with the service, which its parent prepares before `fork`.
+///
+/// Dropping the value, or the end of the process, releases the child's hold on the connections that
+/// it inherited.
 #[derive(Debug)]
-pub struct Heir {
+pub struct ChildSession {
     control: Control,
     given_up: Option<ListenerHandle>,
 }
 
-impl Heir {
-    /// The session of a child, made by its parent, and a listener that the parent is to give up.
+impl ChildSession {
+    /// The session of a child, and a listener that the parent has to leave to the kernel.
     pub(crate) fn new((control, given_up): (Control, Option<ListenerHandle>)) -> Self {
         Self { control, given_up }
     }
 
-    /// The kernel has the connections of this listener of the parent's from now on, because its
-    /// children live for a short time: [`tidelane_abi::not_accelerated::FORKS`].
+    /// The listener of the parent that has to be left to the kernel from now on, because the
+    /// parent's children live for a short time: [`tidelane_abi::not_accelerated::FORKS`].
     pub fn given_up(&self) -> Option<ListenerHandle> {
         self.given_up
     }
 
-    /// The session's descriptor, which the program must not close.
+    /// The descriptor of the session, which the program must not close.
     pub fn descriptor(&self) -> RawFd {
         self.control.socket().as_fd().as_raw_fd()
     }
 
-    /// For a child of this child.
-    pub fn inherit(&self) -> Result<Heir, Refusal> {
-        self.control.inherit().map(Heir::new)
+    /// Prepares the session of a child of this child.
+    pub fn inherit(&self) -> Result<ChildSession, Refusal> {
+        self.control.inherit().map(ChildSession::new)
     }
 
-    /// This process closed a connection that it inherited.
+    /// Tells the service that this process closed a connection that it inherited.
     pub fn disown(&self, connection: u64) {
         self.control.disown(connection);
     }
 
-    /// The child becomes a program, which can take what it inherited.
+    /// Registers the child as a program, which can then take the connections that it inherited.
     pub fn register(self, name: &str) -> Result<Program, RegisterError> {
         Program::register_over(self.control, name)
     }
 }
 
-/// See [`Program::take`].
+/// Implements [`Program::take`].
 pub(crate) fn take(
-    session: &Arc<Session>,
+    session: &Arc<ClientSession>,
     control: &Control,
     connection: u64,
     context: u32,

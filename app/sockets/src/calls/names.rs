@@ -1,0 +1,59 @@
+//! `getsockname` and `getpeername`.
+
+use std::os::fd::RawFd;
+
+use super::connect::{ANSWER_WAIT_NS, WOULD_BLOCK};
+use crate::{
+    readiness::wait::{self, Deadline},
+    socket::{Socket, state::State},
+    sys::{Address, Handled, fail},
+};
+
+/// `getsockname`, for sockets whose address the kernel does not know.
+pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
+    name(socket, fd, |names| (names.local_addr, names.local_port))
+}
+
+/// `getpeername`.
+pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
+    {
+        let mut inner = socket.enter(fd)?;
+        inner.refresh();
+        let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
+        if !inner.state.is_in_kernel() && !connected {
+            return fail(libc::ENOTCONN);
+        }
+    }
+    name(socket, fd, |names| (names.peer_addr, names.peer_port))
+}
+
+/// Returns an address of the connection. Waits while the service still chooses the local address.
+fn name(
+    socket: &'static Socket,
+    fd: RawFd,
+    pick: impl Fn(tidelane_abi::SlotNames) -> ([u8; 16], u16),
+) -> Handled<Address> {
+    let needs_wait = {
+        let mut inner = socket.enter(fd)?;
+        match &inner.state {
+            State::Stream(_) | State::Connecting(_) => inner.connection().is_none(),
+            // The address of the kernel socket: the wildcard, or the one it is bound to.
+            _ => return None,
+        }
+    };
+    if needs_wait {
+        let deadline = Deadline::after(Some(ANSWER_WAIT_NS));
+        let _ = wait::blocking(socket, fd, deadline, None, |inner| {
+            inner.refresh();
+            match &inner.state {
+                State::Connecting(asked) if asked.connection.is_none() => Err(WOULD_BLOCK),
+                _ => Ok(0),
+            }
+        });
+    }
+    let mut inner = socket.enter(fd)?;
+    let inet6 = inner.inet6;
+    let connection = inner.connection()?;
+    let (addr, port) = pick(connection.stream.names());
+    Some(Ok(Address { addr, port, inet6 }))
+}

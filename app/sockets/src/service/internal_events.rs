@@ -1,0 +1,23 @@
+//! The library's own descriptors among the events of an epoll instance.
+
+use super::session::{self, ProcessSession};
+
+/// The addresses of these bytes are the epoll data of the library's own descriptors, which no
+/// program uses: first the doorbell's, then the control socket's.
+static INTERNAL_TAGS: [u8; 2] = [0; 2];
+/// Returns true if the kernel's event is about one of the library's own descriptors. Also records
+/// that the service is gone, if its control socket hung up.
+pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
+    let data = event.u64;
+    if data == internal_tag(1)
+        && let Some(program) = session::current().and_then(ProcessSession::program)
+    {
+        program.is_service_alive();
+    }
+    data == internal_tag(0) || data == internal_tag(1)
+}
+
+/// The epoll data of the doorbell (0) and of the control socket (1).
+pub(super) fn internal_tag(which: usize) -> u64 {
+    &raw const INTERNAL_TAGS[which] as u64
+}

@@ -1,0 +1,66 @@
+//! The second channel that an epoll instance polls: the default channel.
+//!
+//! A program that polls a listener before it adds the listener to an epoll instance joins the
+//! listener to the default channel. When the listener is added to an epoll instance, that
+//! instance's channel joins, too, and the service delivers connections to both. Therefore a thread
+//! that waits in the epoll instance sleeps on both doorbells.
+
+use std::sync::atomic::Ordering;
+
+use super::{channel::Channel, channels, session};
+use crate::sys::SmallVec;
+
+/// Makes the channels of epoll instances poll the default channel as well, if the default channel
+/// is among those that joined a listener.
+pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
+    let is_default = |channel: &'static Channel| {
+        channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
+    };
+    if others.iter().any(is_default) {
+        channel.poll_second();
+    }
+    if is_default(channel) {
+        others.iter().for_each(Channel::poll_second);
+    }
+}
+
+impl Channel {
+    /// Makes the channel poll the default channel, too, because connections of a shared listener
+    /// may arrive there while no thread waits for it.
+    fn poll_second(&self) {
+        self.polls_second.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops polling the default channel: the epoll instance is closed, or another one uses the
+    /// channel.
+    pub(crate) fn forget_second(&self) {
+        self.polls_second.store(false, Ordering::Relaxed);
+        self.second_doorbell_session.store(0, Ordering::Relaxed);
+    }
+
+    /// The default channel, if this channel has to poll it, too.
+    #[inline]
+    pub(crate) fn second(&self) -> Option<&'static Channel> {
+        if !self.polls_second.load(Ordering::Relaxed) {
+            return None;
+        }
+        let channel = channels::existing_default()?;
+        (channel.is_active() && !std::ptr::eq(channel, self)).then_some(channel)
+    }
+
+    /// Like `arm`, for the second channel `other`: its doorbell is to wake the sleep in this epoll
+    /// instance.
+    pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
+        let generation = other.session();
+        if self
+            .second_doorbell_session
+            .swap(generation, Ordering::Relaxed)
+            != generation
+            && let Some(session) = session::last()
+            && other.register_doorbells(self.epfd(), session).is_err()
+        {
+            self.second_doorbell_session.store(0, Ordering::Relaxed);
+        }
+        other.arm()
+    }
+}
