@@ -5,7 +5,7 @@
 struct waiter {
 	pthread_t thread;
 	volatile pid_t tid;
-	volatile int cleaned;
+	volatile int cleaned, reads;
 	int fd, epfd;
 	void (*call)(struct waiter *);
 };
@@ -192,6 +192,7 @@ static void reads_disabled(struct waiter *waiter)
 	int before;
 	must(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0);
 	say("read %zd", read(waiter->fd, bytes, sizeof bytes));
+	waiter->reads++;
 	struct pollfd entry = {waiter->fd, POLLIN, 0};
 	show(poll(&entry, 1, -1));
 	show(read(waiter->fd, bytes, sizeof bytes));
@@ -212,10 +213,12 @@ void cancelled_disabled(void)
 		pause_briefly();
 		if (kernel) {
 			must(write(ends[1], "abc", 3) == 3);
+			await(waiter.reads == 2);
 			await_asleep(waiter.tid);
 			must(write(ends[1], "abc", 3) == 3);
 		} else {
 			peer_sends(other, 30, 1);
+			await(waiter.reads == 1);
 			await_asleep(waiter.tid);
 			peer_sends(other, 30, 2);
 		}
