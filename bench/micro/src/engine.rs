@@ -3,9 +3,9 @@
 use std::hint::black_box;
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, Timestamps,
-    TxFull,
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
+    Instant, LinkId, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions,
+    Timestamps, TxFull,
 };
 
 use crate::{Load, Tally, allocations_unsafe, toggles};
@@ -89,8 +89,8 @@ impl Env for Sink {
         self.flow = Some(flow);
     }
 
-    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
-        Route { link, mtu: 1500 }
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
+        FlowRoute { link, mtu: 1500 }
     }
 }
 

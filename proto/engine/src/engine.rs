@@ -5,8 +5,8 @@
 
 use tidelane_fastpath::{Fast, Punt, WasPending};
 use tidelane_flow::{
-    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowState, FlowTable, IpFields,
-    Route, SocketOptions, State, Timeouts, flags, subtract_timestamp_offset,
+    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowRoute, FlowState, FlowTable,
+    IpFields, SocketOptions, State, Timeouts, flags, subtract_timestamp_offset,
 };
 use tidelane_slowpath::{
     ANSWER_INTERVAL_MS, Outcome, PathMtuCache, Slow, is_rate_limited, iss, new_connection,
@@ -428,7 +428,7 @@ impl Engine {
         &mut self,
         clock: Clock,
         key: FlowKey,
-        route: Route,
+        route: FlowRoute,
         options: SocketOptions,
     ) -> Option<FlowId> {
         let mut iss = iss::choose(&self.secret, &key, clock.now);
@@ -445,7 +445,7 @@ impl Engine {
         &mut self,
         clock: Clock,
         key: FlowKey,
-        route: Route,
+        route: FlowRoute,
         options: SocketOptions,
         iss: SeqNumber,
     ) -> Option<FlowId> {

@@ -13,9 +13,10 @@ mod time_wait;
 pub use tidelane_cc::{Algorithm, Details};
 pub use tidelane_flow::{
     Admission, Arrival, CaState, Clock, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig,
-    Env, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowState, IcmpError, IcmpErrorKind,
-    IpFields, IpOptions, Judgement, LinkId, ListenError, ListenerId, Misuse, MtuProbing, NO_PACING,
-    OpenError, Route, SegmentOut, SocketOptions, State, Traffic, TxFull, WindowOptions,
+    Env, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowRoute, FlowState, IcmpError,
+    IcmpErrorKind, IpFields, IpOptions, Judgement, LinkId, ListenError, ListenerId, Misuse,
+    MtuProbing, NO_PACING, OpenError, SegmentOut, SocketOptions, State, Traffic, TxFull,
+    WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

@@ -4,8 +4,8 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, SegmentOut, SocketOptions, TcpFlags, TxFull,
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
+    Instant, LinkId, SegmentOut, SocketOptions, TcpFlags, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -71,8 +71,8 @@ impl Env for Side {
         self.events.push((flow, event));
     }
 
-    fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
-        Route { link, mtu: 1500 }
+    fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
+        FlowRoute { link, mtu: 1500 }
     }
 }
 
@@ -220,7 +220,7 @@ fn run(scenario: Scenario) -> Instant {
         ..Endpoint::default()
     };
     world.engines[1].listen(wildcard, 16, options).unwrap();
-    let route = Route {
+    let route = FlowRoute {
         link: LINK,
         mtu: 1500,
     };

@@ -24,9 +24,9 @@ pub struct Arrival {
     pub ecn: Ecn,
 }
 
-/// Route to a peer.
+/// FlowRoute to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
+pub struct FlowRoute {
     /// Link to send on.
     pub link: LinkId,
     /// MTU of the link in bytes.
@@ -242,7 +242,7 @@ pub trait Env {
     }
 
     /// Returns the route to the peer of a passive open that arrived on `link`.
-    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route;
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
 }
 
 /// Returns `segment` with the driver's offset subtracted from TSecr (see

@@ -33,8 +33,8 @@ pub use crate::{
     config::{ConfigError, EcnPolicy, EngineConfig, MtuProbing, NO_PACING, SocketOptions},
     counters::Counters,
     driver::{
-        Admission, Arrival, CloseCause, Env, Event, FlowInfo, Judgement, ListenError, Misuse,
-        OpenError, Route, SegmentOut, TxFull, subtract_timestamp_offset,
+        Admission, Arrival, CloseCause, Env, Event, FlowInfo, FlowRoute, Judgement, ListenError,
+        Misuse, OpenError, SegmentOut, TxFull, subtract_timestamp_offset,
     },
     fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},

@@ -2,7 +2,8 @@
 //! 2883 §4).
 
 use tidelane_flow::{
-    Admission, Env, Event, FlowId, IpFields, LinkId, ListenerId, Route, SegmentOut, TxFull, flags,
+    Admission, Env, Event, FlowId, FlowRoute, IpFields, LinkId, ListenerId, SegmentOut, TxFull,
+    flags,
 };
 use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
@@ -241,7 +242,7 @@ impl<E: Env> Env for WithSackBlocks<'_, E> {
         self.env.negative_advice(flow);
     }
 
-    fn route(&mut self, key: &FlowKey, link: LinkId) -> Route {
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute {
         self.env.route(key, link)
     }
 }

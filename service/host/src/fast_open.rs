@@ -3,8 +3,8 @@
 
 use tidelane_abi::{ControlRequest, fast_open};
 use tidelane_engine::{
-    Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, FlowId, ListenerId, OpenError, Route,
-    SocketOptions,
+    Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, FlowId, FlowRoute, ListenerId,
+    OpenError, SocketOptions,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
@@ -47,7 +47,7 @@ impl<P: PacketIo> Host<P> {
         &mut self,
         now: Instant,
         (local, peer): (Endpoint, Endpoint),
-        route: Route,
+        route: FlowRoute,
         options: SocketOptions,
         request: &ControlRequest,
     ) -> Result<(FlowId, u32), OpenError> {

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
-    Admission, Env, Event, FlowId, Judgement, LinkId, ListenerId, Route as EngineRoute, SegmentOut,
-    TxFull,
+    Admission, Env, Event, FlowId, FlowRoute, Judgement, LinkId, ListenerId, SegmentOut, TxFull,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
@@ -403,13 +402,13 @@ impl<P: PacketIo> Env for HostIo<P> {
         self.admit(key, link)
     }
 
-    fn route(&mut self, _key: &FlowKey, link: LinkId) -> EngineRoute {
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
         let mtu = if link == LOCAL_PATH_LINK {
             local_path::MTU
         } else {
             self.routes.interface.mtu
         };
-        EngineRoute { link, mtu }
+        FlowRoute { link, mtu }
     }
 }
 

@@ -3,7 +3,7 @@
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
 };
-use tidelane_engine::{Endpoint, FlowId, FlowKey, IpAddress, OpenError, Route};
+use tidelane_engine::{Endpoint, FlowId, FlowKey, FlowRoute, IpAddress, OpenError};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
@@ -367,7 +367,11 @@ impl<P: PacketIo> Host<P> {
 
     /// Charges the program's user for a connection. Beyond the limit, connections within this host
     /// go to the kernel, because their program awaits that answer; others fail.
-    fn charge_connection(&self, program: ProgramId, route: Route) -> Result<Option<Charge>, Start> {
+    fn charge_connection(
+        &self,
+        program: ProgramId,
+        route: FlowRoute,
+    ) -> Result<Option<Charge>, Start> {
         let Some(program) = self.io.programs.get(program) else {
             return Ok(None);
         };
@@ -378,12 +382,12 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<Route, Start> {
+    fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<FlowRoute, Start> {
         if self.io.routes.is_local(peer.addr) {
             if self.engine.listener_at(peer).is_none() {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
-            return Ok(Route {
+            return Ok(FlowRoute {
                 link: LOCAL_PATH_LINK,
                 mtu: local_path::MTU,
             });
@@ -402,7 +406,7 @@ impl<P: PacketIo> Host<P> {
             return Err(Start::Wait);
         }
         let interface = &self.io.routes.interface;
-        Ok(Route {
+        Ok(FlowRoute {
             link: interface.link,
             mtu: interface.mtu,
         })

@@ -6,7 +6,7 @@
 //! end here has one.
 
 use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
-use tidelane_engine::{Endpoint, IpAddress, Route};
+use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
 use tidelane_packet_io::PacketIo;
 
 use crate::{Host, ProgramId, io::LOCAL_PATH_LINK, local_path, requests::Start};
@@ -77,14 +77,14 @@ impl<P: PacketIo> Host<P> {
     /// Returns the route for a connection of `program` to `peer`, an address of this host that is
     /// not the interface's. `None` leaves it to the kernel, also for listeners of a group, in which
     /// the kernel may have sockets that the service does not know.
-    pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<Route> {
+    pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<FlowRoute> {
         if !self.io.within.has(peer.addr) {
             return None;
         }
         let allowed = self.io.programs.get(program)?.within_host;
         let id = self.engine.listener_at(peer)?;
         let wanted = self.io.listeners.get(id)?.within_host;
-        (allowed && wanted).then_some(Route {
+        (allowed && wanted).then_some(FlowRoute {
             link: LOCAL_PATH_LINK,
             mtu: local_path::MTU,
         })
@@ -95,7 +95,7 @@ impl<P: PacketIo> Host<P> {
         &self,
         request: &ControlRequest,
         peer: Endpoint,
-        route: Route,
+        route: FlowRoute,
     ) -> Result<IpAddress, Start> {
         let wanted = IpAddress(request.local_addr);
         if self.io.within.has(peer.addr) {

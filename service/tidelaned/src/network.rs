@@ -243,15 +243,15 @@ impl Network {
         &self,
         addresses: &[IpAddress],
         within: &AddressesWithin,
-    ) -> Vec<tidelane_ring::Route> {
-        let entry = |addr: IpAddress, prefix_len, accelerated| tidelane_ring::Route {
+    ) -> Vec<tidelane_ring::PublishedRoute> {
+        let entry = |addr: IpAddress, prefix_len, accelerated| tidelane_ring::PublishedRoute {
             addr: addr.0,
             prefix_len,
             accelerated,
         };
         let own = within.single.iter().map(|addr| (*addr, 128));
         let own = own.chain(within.localnet.then_some(LOCALNET));
-        let mut page: Vec<tidelane_ring::Route> = own
+        let mut page: Vec<tidelane_ring::PublishedRoute> = own
             .map(|(prefix, len)| entry(prefix, len, ROUTE_WITHIN_HOST))
             .collect();
         let nobodys = NOBODYS

@@ -72,7 +72,7 @@ pub use self::{
         ControlRequestProducer, DataEventConsumer, DataEventProducer, DataRequestConsumer,
         DataRequestProducer, Producer,
     },
-    service_page::{Route, RoutesError},
+    service_page::{PublishedRoute, RoutesError},
     stream_buffer::StreamBuffer,
     views_unsafe::{ContextView, MapError, ProgramRegion, ServicePageMap, SlotHandle, SlotView},
 };

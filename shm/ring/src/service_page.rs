@@ -9,7 +9,7 @@ use crate::ServicePageMap;
 
 /// An address prefix with its handling of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct PublishedRoute {
     /// Address, IPv4 as `::ffff:a.b.c.d`.
     pub addr: [u8; 16],
     /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
@@ -34,7 +34,7 @@ const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
     /// Replaces the table. The caller ensures that there is one writer at a time.
-    pub fn set_routes(&self, routes: &[Route]) -> Result<(), RoutesError> {
+    pub fn set_routes(&self, routes: &[PublishedRoute]) -> Result<(), RoutesError> {
         if !self.region().is_writable() {
             return Err(RoutesError::ReadOnly);
         }
@@ -132,8 +132,8 @@ mod tests {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
     }
 
-    fn route(addr: [u8; 16], prefix_len: u8, accelerated: u32) -> Route {
-        Route {
+    fn route(addr: [u8; 16], prefix_len: u8, accelerated: u32) -> PublishedRoute {
+        PublishedRoute {
             addr,
             prefix_len,
             accelerated,

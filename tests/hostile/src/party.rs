@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidelane_engine::{
-    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, Instant,
-    LinkId, Route, Segment, SegmentOut, SocketOptions, TxFull,
+    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
+    Instant, LinkId, Segment, SegmentOut, SocketOptions, TxFull,
 };
 use tidelane_world::Content;
 
@@ -110,8 +110,8 @@ impl Env for CheckingDriver {
         self.events.push((flow, event));
     }
 
-    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
-        Route { link, mtu: 1500 }
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
+        FlowRoute { link, mtu: 1500 }
     }
 }
 
@@ -181,7 +181,7 @@ impl Party {
         peer: Endpoint,
         contents: [Option<Content>; 2],
     ) -> Option<FlowId> {
-        let route = Route {
+        let route = FlowRoute {
             link: LINK,
             mtu: 1500,
         };

@@ -2,7 +2,7 @@
 //! `connect` that is deferred to the first write (TCP_FASTOPEN_CONNECT).
 
 use tidelane_engine::{
-    Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, IpAddress, Route, State,
+    Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, FlowRoute, IpAddress, State,
 };
 
 use crate::{
@@ -192,7 +192,7 @@ impl Stack {
     fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> Answer<()> {
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
-        let route = Route { link: LINK, mtu };
+        let route = FlowRoute { link: LINK, mtu };
         let socket = self.socket(fd)?;
         let how = (socket.options.engine, socket.fast_open.request(more));
         let id = self

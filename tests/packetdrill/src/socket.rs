@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tidelane_engine::{
-    Endpoint, FlowId, IpAddress, ListenError, ListenerId, OpenError, Route, State,
+    Endpoint, FlowId, FlowRoute, IpAddress, ListenError, ListenerId, OpenError, State,
 };
 
 use crate::{
@@ -228,7 +228,7 @@ impl Stack {
         }
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
-        let route = Route { link: LINK, mtu };
+        let route = FlowRoute { link: LINK, mtu };
         let id = self
             .drive(|engine, now, wire| engine.open(now, local, to, route, options, wire))
             .map_err(errno_of_open)?;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{
-    Duration, Env, Event, FlowId, FlowKey, Instant, IpFields, LinkId, Route, SegmentOut, TcpFlags,
-    TxFull,
+    Duration, Env, Event, FlowId, FlowKey, FlowRoute, Instant, IpFields, LinkId, SegmentOut,
+    TcpFlags, TxFull,
 };
 
 use crate::{offload::Large, packet, streams::Streams};
@@ -209,8 +209,8 @@ impl Env for Wire {
         self.events.push((flow, event));
     }
 
-    fn route(&mut self, _key: &FlowKey, link: LinkId) -> Route {
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
         let mtu = self.mtu;
-        Route { link, mtu }
+        FlowRoute { link, mtu }
     }
 }

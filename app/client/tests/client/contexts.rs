@@ -5,7 +5,7 @@ use tidelane_abi::{
     data_request, program_flags,
 };
 use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, QueueError, Refusal};
-use tidelane_ring::{Route, words::DataWord};
+use tidelane_ring::{PublishedRoute, words::DataWord};
 
 use crate::fake_service::FakeService;
 
@@ -249,7 +249,7 @@ fn routes_decide_which_connections_are_accelerated() {
     let service = FakeService::new();
     let program = service.program();
     assert!(!program.route_accelerated([1; 16]));
-    let route = |n, accelerated| Route {
+    let route = |n, accelerated| PublishedRoute {
         addr: [n; 16],
         prefix_len: 128,
         accelerated,

@@ -24,7 +24,7 @@ use tidelane_abi::{
 };
 use tidelane_ring::{
     BufferAllocator, ControlEventProducer, ControlRequestConsumer, DataEventProducer,
-    DataRequestConsumer, Doorbell, Layout, ProgramRegion, Route, ServicePageMap,
+    DataRequestConsumer, Doorbell, Layout, ProgramRegion, PublishedRoute, ServicePageMap,
     registration::{new_message, recv_message, send_message},
     sleep,
     words::DataWord,
@@ -96,7 +96,7 @@ impl Session {
         let layout = Layout::new(SLOTS, 64 << 20, 64 << 20).unwrap();
         let (region, memories) = ProgramRegion::create("relay", &layout).unwrap();
         let (page, page_fd) = ServicePageMap::create(1).unwrap();
-        page.set_routes(&[Route {
+        page.set_routes(&[PublishedRoute {
             addr: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
             prefix_len: 128,
             accelerated: ROUTE_ACCELERATED,

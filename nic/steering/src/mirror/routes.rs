@@ -47,7 +47,7 @@ pub struct RouteInfo {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Route {
+struct RouteAttributes {
     metric: u32,
     kind: RouteKind,
     ifindex: u32,
@@ -56,7 +56,7 @@ struct Route {
     mtu: Option<u32>,
 }
 
-impl Route {
+impl RouteAttributes {
     fn info(&self) -> RouteInfo {
         RouteInfo {
             kind: self.kind,
@@ -74,7 +74,7 @@ type Prefix = (u8, u8, Address);
 /// Routes by prefix; for each prefix the route with the least metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
-    routes: BTreeMap<Prefix, Route>,
+    routes: BTreeMap<Prefix, RouteAttributes>,
     /// Prefix lengths that occur in each table, so that a lookup tries only these.
     lengths: [u128; TABLES.len()],
     /// True if a table has a route of length 128; `lengths` has bits for 0 to 127 only.
@@ -94,7 +94,7 @@ impl RouteTable {
         table
     }
 
-    fn insert(&mut self, prefix: Prefix, route: Route) {
+    fn insert(&mut self, prefix: Prefix, route: RouteAttributes) {
         let (rank, length, _) = prefix;
         match length {
             128 => self.hosts[usize::from(rank)] = true,
@@ -119,8 +119,9 @@ impl RouteTable {
         (0..TABLES.len()).map(|rank| {
             let of_table = self.routes.iter();
             let of_table = of_table.filter(move |((of, ..), _)| usize::from(*of) == rank);
-            let entry =
-                |((_, length, prefix), route): (&Prefix, &Route)| (*prefix, *length, route.info());
+            let entry = |((_, length, prefix), route): (&Prefix, &RouteAttributes)| {
+                (*prefix, *length, route.info())
+            };
             of_table.map(entry).collect()
         })
     }
@@ -128,10 +129,10 @@ impl RouteTable {
     pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
         (0..TABLES.len())
             .find_map(|rank| self.lookup_in(rank, dst))
-            .map(Route::info)
+            .map(RouteAttributes::info)
     }
 
-    fn lookup_in(&self, rank: usize, dst: &Address) -> Option<&Route> {
+    fn lookup_in(&self, rank: usize, dst: &Address) -> Option<&RouteAttributes> {
         let find = |length: u8| self.routes.get(&(rank as u8, length, masked(dst, length)));
         if self.hosts[rank]
             && let Some(route) = find(128)
@@ -171,7 +172,7 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
 }
 
 /// Parses a route, if its table and type are mirrored.
-fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
+fn parse_route(message: &RouteMessage) -> Option<(Prefix, RouteAttributes)> {
     let header = &message.header;
     let kind = match header.kind {
         RouteType::Unicast => RouteKind::Unicast,
@@ -194,7 +195,7 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
     };
     let mut dst = address_from_ip(any);
     let (gateway, prefsrc, mtu) = (None, None, None);
-    let mut route = Route {
+    let mut route = RouteAttributes {
         metric: 0,
         kind,
         ifindex: 0,
@@ -217,7 +218,7 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, Route)> {
     Some(((rank, length, masked(&dst, length)), route))
 }
 
-fn apply_route_attribute(route: &mut Route, attribute: &RouteAttribute) {
+fn apply_route_attribute(route: &mut RouteAttributes, attribute: &RouteAttribute) {
     match attribute {
         RouteAttribute::Oif(ifindex) => route.ifindex = *ifindex,
         RouteAttribute::Priority(metric) => route.metric = *metric,

@@ -1,7 +1,7 @@
 //! Fast Open (RFC 7413): SYNs with data or a cookie at listeners, and active opens with data.
 
 use tidelane_flow::{
-    Arrival, Clock, Env, FastOpenPolicy, FlowId, ListenerId, OpenError, Route, SocketOptions,
+    Arrival, Clock, Env, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError, SocketOptions,
     State, flags,
 };
 use tidelane_slowpath::{Slow, syn_room};
@@ -246,7 +246,7 @@ impl Engine {
         &mut self,
         now: Instant,
         (local, peer): (Endpoint, Endpoint),
-        route: Route,
+        route: FlowRoute,
         (options, request): (SocketOptions, FastOpenRequest),
         env: &mut impl Env,
     ) -> Result<FlowId, OpenError> {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use tidelane_flow::{
-    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowState, IpFields, ListenError,
-    ListenerId, OpenError, Route, SocketOptions, State, StateEvent, Timeouts, flags,
+    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowRoute, FlowState, IpFields,
+    ListenError, ListenerId, OpenError, SocketOptions, State, StateEvent, Timeouts, flags,
 };
 use tidelane_slowpath::{Connection, Slow, set_option_flags, window_max};
 use tidelane_time::{Duration, Instant};
@@ -125,7 +125,7 @@ impl Engine {
         now: Instant,
         local: Endpoint,
         peer: Endpoint,
-        route: Route,
+        route: FlowRoute,
         options: SocketOptions,
         env: &mut impl Env,
     ) -> Result<FlowId, OpenError> {
@@ -141,7 +141,7 @@ impl Engine {
         &mut self,
         clock: Clock,
         key: FlowKey,
-        route: Route,
+        route: FlowRoute,
         options: SocketOptions,
     ) -> Result<FlowId, OpenError> {
         let bad = |end: &Endpoint| {

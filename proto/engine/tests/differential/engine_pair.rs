@@ -2,8 +2,8 @@
 
 use tidelane_engine::{
     Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowInfo, FlowKey,
-    Instant, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions,
-    TxFull,
+    FlowRoute, Instant, LinkId, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags,
+    TcpOptions, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -56,8 +56,8 @@ impl Env for Side {
         self.burst_len
     }
 
-    fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
-        Route { link, mtu: 1500 }
+    fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
+        FlowRoute { link, mtu: 1500 }
     }
 }
 

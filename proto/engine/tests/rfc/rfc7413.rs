@@ -2,7 +2,7 @@
 
 use tidelane_engine::{
     Advance, CloseCause, Duration, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
-    FastOpenOption, FastOpenPolicy, FastOpenRequest, FlowId, IcmpErrorKind, ListenerId, Route,
+    FastOpenOption, FastOpenPolicy, FastOpenRequest, FlowId, FlowRoute, IcmpErrorKind, ListenerId,
     SocketOptions, State, TcpFlags, TcpOptions,
 };
 
@@ -304,7 +304,7 @@ fn the_window_of_syn_ack_is_less_by_the_unread_data() {
 fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
     rig.key.local.port += 1;
     let mtu = rig.env.mtu;
-    let route = Route { link: LINK, mtu };
+    let route = FlowRoute { link: LINK, mtu };
     let ends = (rig.key.local, rig.key.peer);
     let how = (SocketOptions::default(), request);
     let flow = rig

@@ -1,7 +1,7 @@
 //! TCP itself (RFC 9293), one test per requirement: requirements without a conformance script.
 
 use tidelane_engine::{
-    CloseCause, Duration, Endpoint, EngineConfig, Event, ListenError, OpenError, Route,
+    CloseCause, Duration, Endpoint, EngineConfig, Event, FlowRoute, ListenError, OpenError,
     SocketOptions, State, TcpOptions,
 };
 
@@ -190,7 +190,7 @@ fn shld_3_data_precedes_the_reset() {
 #[test]
 fn must_46_invalid_endpoints_are_refused() {
     let mut rig = Rig::established(SocketOptions::default());
-    let route = Route {
+    let route = FlowRoute {
         link: LINK,
         mtu: 1500,
     };

@@ -1,9 +1,9 @@
 //! Test rig: one engine, with the test as its peer.
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, IcmpError,
-    IcmpErrorKind, Instant, IpFields, LinkId, Route, Segment, SegmentOut, SeqNumber, SocketOptions,
-    TcpFlags, TcpOptions, TxFull,
+    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
+    IcmpError, IcmpErrorKind, Instant, IpFields, LinkId, Segment, SegmentOut, SeqNumber,
+    SocketOptions, TcpFlags, TcpOptions, TxFull,
 };
 
 pub const LINK: LinkId = LinkId(1);
@@ -190,9 +190,9 @@ impl Env for Side {
         self.doubts += 1;
     }
 
-    fn route(&mut self, _: &FlowKey, link: LinkId) -> Route {
+    fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
         let mtu = self.mtu;
-        Route { link, mtu }
+        FlowRoute { link, mtu }
     }
 }
 
@@ -271,7 +271,7 @@ impl Rig {
 
     /// Opens the connection with the rig's 4-tuple.
     pub fn open(&mut self, options: SocketOptions) -> Out {
-        let route = Route {
+        let route = FlowRoute {
             link: LINK,
             mtu: self.env.mtu,
         };
