@@ -1,7 +1,8 @@
-/* Bytes that depend on their position, so that a lost, duplicated or misplaced byte is found. */
+/* Test data: each byte depends on its position in the stream, so that a receiver finds bytes that
+ * are lost, duplicated or misplaced. */
 #include <stddef.h>
 
-/* A receiver with this seed does not compare the bytes. */
+/* With this value as the seed, a receiver accepts any bytes. */
 #define ANY_BYTES 4242u
 
 static inline unsigned char pattern_byte(unsigned seed, long position)

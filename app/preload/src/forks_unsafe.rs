@@ -1,6 +1,8 @@
-//! Children that are made without libc's fork handlers: `_Fork`, `clone`, and `fork`, `vfork`,
-//! `clone` and `clone3` by number. If parent and child do not share their memory, this module does
-//! the work of the fork handlers.
+//! Calls that create a child process without running the `pthread_atfork` handlers: `_Fork`,
+//! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
+//!
+//! If the child gets a copy of the parent's memory (no CLONE_VM), this module runs the library's
+//! fork handlers itself.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -11,14 +13,14 @@ use crate::{
     hand_over_unsafe::next_symbol,
 };
 
-/// Makes a child with the fork handlers. `make` returns in both processes.
-fn with_fork_handlers<R: Into<i64> + Copy>(make: impl FnOnce() -> R) -> R {
-    let watches = process::before_fork();
-    let made = make();
-    if watches {
-        process::after_fork(made.into() == 0);
+/// Calls `fork` between the library's fork handlers. `fork` returns in the parent and in the child.
+fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
+    let prepared = process::before_fork();
+    let pid = fork();
+    if prepared {
+        process::after_fork(pid.into() == 0);
     }
-    made
+    pid
 }
 
 /// `_Fork(3)`.
@@ -32,15 +34,17 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     let Some(function) = next_symbol(c"_Fork") else {
         return fail(libc::ENOSYS) as c_int;
     };
-    // SAFETY: the function of this name has this type.
+    // SAFETY: libc declares the function of this name with this type.
     let function: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(function) };
     // SAFETY: the caller's promise.
     with_fork_handlers(|| unsafe { function() })
 }
 
-type Run = unsafe extern "C" fn(*mut c_void) -> c_int;
-type Clone = unsafe extern "C" fn(
-    Option<Run>,
+/// The function that the child of `clone` runs.
+type ChildFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// The `clone` function of libc.
+type CloneFunction = unsafe extern "C" fn(
+    Option<ChildFunction>,
     *mut c_void,
     c_int,
     *mut c_void,
@@ -49,35 +53,37 @@ type Clone = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The function that a child of `clone` runs, and its argument.
+/// The function that the child of `clone` runs for the program, and its argument.
 struct Child {
-    run: Run,
+    run: ChildFunction,
     argument: *mut c_void,
-    watches: bool,
+    /// Result of `before_fork`: true if `after_fork` has to be called.
+    prepared: bool,
 }
 
 /// Entry point of a child of `clone`.
-unsafe extern "C" fn begin(child: *mut c_void) -> c_int {
-    // SAFETY: `clone` below gave it, and this process has a copy of its own.
+unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
+    // SAFETY: `clone` below passed a pointer to a `Child`, and this process has its own copy.
     let child = unsafe { &*child.cast::<Child>() };
-    if child.watches {
+    if child.prepared {
         process::after_fork(true);
     }
     // SAFETY: the promise of the caller of `clone`.
     let status = unsafe { (child.run)(child.argument) };
-    // The rest of libc's `clone` would end the child without the library's `_exit`.
+    // If this function returned, libc's `clone` would end the child by a system call, and the
+    // library's `_exit` would not run.
     // SAFETY: no pointers.
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }
 
-/// `clone(2)`, with all its optional arguments.
+/// `clone(2)`, with all optional arguments.
 ///
 /// # Safety
 ///
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
-    run: Option<Run>,
+    run: Option<ChildFunction>,
     stack: *mut c_void,
     flags: c_int,
     argument: *mut c_void,
@@ -88,8 +94,8 @@ pub unsafe extern "C" fn clone(
     let Some(function) = next_symbol(c"clone") else {
         return fail(libc::ENOSYS) as c_int;
     };
-    // SAFETY: the function of this name has this type.
-    let function: Clone = unsafe { std::mem::transmute(function) };
+    // SAFETY: libc declares the function of this name with this type.
+    let function: CloneFunction = unsafe { std::mem::transmute(function) };
     let Some(run) = run.filter(|_| flags & libc::CLONE_VM == 0) else {
         // SAFETY: the caller's promise.
         return unsafe { function(run, stack, flags, argument, parent_tid, tls, child_tid) };
@@ -97,18 +103,20 @@ pub unsafe extern "C" fn clone(
     let child = Child {
         run,
         argument,
-        watches: process::before_fork(),
+        prepared: process::before_fork(),
     };
-    let given = (&raw const child).cast_mut().cast();
-    // SAFETY: the caller's promise. The child reads its copy of `child`.
-    let made = unsafe { function(Some(begin), stack, flags, given, parent_tid, tls, child_tid) };
-    if child.watches {
+    let entry: Option<ChildFunction> = Some(child_entry);
+    let pointer = (&raw const child).cast_mut().cast();
+    // SAFETY: the caller's promise. The child reads its own copy of `child`.
+    let pid = unsafe { function(entry, stack, flags, pointer, parent_tid, tls, child_tid) };
+    if child.prepared {
         process::after_fork(false);
     }
-    made
+    pid
 }
 
-/// Handles system calls by number that make children.
+/// Handles a call of `syscall(2)` that creates a child process. Returns `None` for other system
+/// calls, and for a `clone` or `clone3` with CLONE_VM or a new stack.
 ///
 /// # Safety
 ///
@@ -117,7 +125,8 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
     let number = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => number,
-        // The child of a `vfork` could not return from here, so it gets memory of its own.
+        // A `vfork` child shares the parent's stack, so it must not return from this function. The
+        // child of `fork` has its own copy of the stack.
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => libc::SYS_fork,
         libc::SYS_clone if args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0 => number,
@@ -129,19 +138,20 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
     Some(with_fork_handlers(|| unsafe { kernel(number, args) } as i64) as c_long)
 }
 
-/// Returns true if the child of a `clone3` returns from the call, in memory of its own.
+/// Returns true if `clone3` gives the child a copy of the parent's memory and stack: neither
+/// CLONE_VM nor a new stack is set.
 ///
 /// # Safety
 ///
 /// As for the system call.
 unsafe fn copies_memory(args: [usize; 6]) -> bool {
-    /// Index of the stack in `struct clone_args`, in words.
+    /// Index of the field `stack` in `struct clone_args`, in 64-bit words.
     const STACK: usize = 5;
     let words = args[0] as *const u64;
     if words.is_null() || args[1] < (STACK + 1) * size_of::<u64>() {
         return false;
     }
-    // SAFETY: the caller's promise: the structure has the length that was just looked at.
+    // SAFETY: the caller's promise: the structure has the length that was checked above.
     let (flags, stack) = unsafe { (words.read_unaligned(), words.add(STACK).read_unaligned()) };
     stack == 0 && flags & libc::CLONE_VM as u64 == 0
 }

@@ -14,12 +14,12 @@ use crate::{
     readiness_unsafe::{SIGNAL_MASK_LEN, duration},
 };
 
-/// Number of bits of a word of an `fd_set`.
+/// Number of bits in a word of an `fd_set`.
 const WORD_BITS: usize = usize::BITS as usize;
 
 /// The three sets of `select`, as arrays of words.
 struct Sets<'a> {
-    /// For reading, writing and exceptions.
+    /// `readfds`, `writefds` and `exceptfds`. `None` stands for a null pointer.
     sets: [Option<&'a mut [usize]>; 3],
 }
 
@@ -51,6 +51,7 @@ impl<'a> Sets<'a> {
         words.is_some_and(|words| words[fd / WORD_BITS] & (1 << (fd % WORD_BITS)) != 0)
     }
 
+    /// Returns a `pollfd` for each descriptor that is in a set.
     fn entries(&self, count: usize) -> Vec<pollfd> {
         let mut entries = Vec::new();
         for fd in 0..count {
@@ -71,14 +72,15 @@ impl<'a> Sets<'a> {
         entries
     }
 
-    /// Returns true if a tracked descriptor is in a set. Does not allocate, because most calls have
-    /// none.
+    /// Returns true if a tracked descriptor, one that the library knows, is in a set. Most calls of
+    /// `select` have no tracked descriptor, so this function does not allocate.
     fn has_tracked(&self, count: usize) -> bool {
-        let ours = |fd: usize| !descriptors::is_foreign(fd as c_int);
-        (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && ours(fd))
+        let is_tracked = |fd: usize| !descriptors::is_foreign(fd as c_int);
+        (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && is_tracked(fd))
     }
 
-    /// Keeps the bits of ready descriptors. Returns their number.
+    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that are
+    /// still set.
     fn keep_ready(&mut self, count: usize, entries: &[pollfd]) -> usize {
         let asked: Vec<[bool; 3]> = entries
             .iter()
@@ -104,11 +106,12 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// `select` or `pselect`, if a tracked descriptor is in a set.
+/// Does the work of `select` and `pselect` if a tracked descriptor is in a set. Otherwise returns
+/// `None`, and the kernel handles the call.
 ///
 /// # Safety
 ///
-/// The sets are valid or null.
+/// Each pointer is null or valid for `count` bits in whole words.
 unsafe fn select_tracked(
     count: c_int,
     pointers: [*mut c_void; 3],
@@ -135,7 +138,7 @@ unsafe fn select_tracked(
     }
 }
 
-/// `select(2)`. As in Linux, the rest of the timeout is written back.
+/// `select(2)`. As in Linux, the function writes the remaining time to `timeout`.
 ///
 /// # Safety
 ///
@@ -180,7 +183,7 @@ pub unsafe extern "C-unwind" fn select(
     }
 }
 
-/// `select` by `pselect6`, the only one of its system calls that all platforms have.
+/// Passes a `select` to the kernel as `pselect6`, because aarch64 has no system call `select`.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! The engine. Each method finds the flow, calls the fast or the slow path, and then does what the
-//! result asks for. This file has the arrival of segments. The module `requests` has the calls of
-//! applications, `advance` has read and write positions, and `batch` has the end of a batch and the
-//! timers.
+//! The engine. Each method finds the flow, calls the fast or the slow path, and applies the result.
+//!
+//! This file handles arriving segments. The module `requests` handles the calls of applications,
+//! `advance` handles read and write positions, and `batch` handles timers and the end of a batch.
 
 use tidelane_fastpath::{Fast, Punt, WasPending};
 use tidelane_flow::{
@@ -36,7 +36,8 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
-    /// Flows to finish at the end of the batch. Each of them has the PENDING flag.
+    /// Flows whose ACKs, data and timers are handled at the end of the batch. Each flow in the list
+    /// has the PENDING flag.
     pending: Vec<FlowId>,
     /// Flows that wait for free transmit frames.
     blocked: Vec<FlowId>,
@@ -44,20 +45,22 @@ pub struct Engine {
     counters: Counters,
     /// Path MTUs by destination.
     path_mtus: PathMtuCache,
-    /// Time of the last call, in the units of flows.
+    /// Time of the last call.
     clock: Clock,
-    /// Challenge ACKs that may still be sent in `second`.
+    /// Challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
-    second: u64,
-    /// Half-open connections of all listeners.
+    /// The second of the clock for which `challenges` and `resets` hold.
+    limits_second: u64,
+    /// Number of half-open connections of all listeners.
     half_open: u32,
-    /// Timer of the next check of TS.Recent ages.
+    /// Timer of the next check for outdated TS.Recent values (RFC 7323 §5.5).
     ts_recent_timer: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
 
-/// Borrows one flow and the engine's parts for a slow-path call. `None` if there is no such flow.
+/// Borrows one flow and parts of the engine for a slow-path call. The result is `None` if the flow
+/// does not exist.
 macro_rules! slow {
     ($engine:ident, $id:expr, $clock:expr, $env:expr) => {{
         let id = $id;
@@ -127,7 +130,7 @@ impl Engine {
             counters: Counters::default(),
             challenges: 0,
             resets: ResetLimiter::new(),
-            second: u64::MAX,
+            limits_second: u64::MAX,
             half_open: 0,
             ts_recent_timer: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
@@ -137,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// SEGMENT ARRIVES (RFC 9293 §3.10.7). The driver has checked the bounds and the checksum of
+    /// SEGMENT ARRIVES (RFC 9293 §3.10.7). The caller has checked the bounds and the checksum of
     /// `segment`.
     #[inline(always)]
     pub fn segment_arrives(
@@ -154,8 +157,8 @@ impl Engine {
         }
     }
 
-    /// Handles a segment if its flow is in the table's cache of recent flows. Returns false if it
-    /// is not.
+    /// Handles a segment if its flow is in the table's cache of recent flows. Returns true if the
+    /// segment was handled.
     #[inline(always)]
     fn receive_recent(
         &mut self,
@@ -189,7 +192,8 @@ impl Engine {
         true
     }
 
-    /// Calls [`Fast::end_run`]. Inlining this call would spill the fast path's registers.
+    /// Ends a run of segments at a PSH (see [`Fast::end_run`]). This function is not inlined, so
+    /// that the fast path's fields stay in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, env: &mut impl Env) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -234,8 +238,8 @@ impl Engine {
         self.update_fast_open(clock.now, id, false);
         match outcome {
             Outcome::Keep => {
-                let over = |flow: &FlowState| flow.state == State::Closed;
-                if self.table.get(id).is_some_and(over) {
+                let closed = |flow: &FlowState| flow.state == State::Closed;
+                if self.table.get(id).is_some_and(closed) {
                     // A flow in CLOSED releases its 4-tuple, even if the application has not closed
                     // the socket yet.
                     self.table.unindex(id);
@@ -339,7 +343,7 @@ impl Engine {
         } else if !segment.flags.contains(TcpFlags::ACK)
             && self.listeners.find(&arrival.key.local).is_some()
         {
-            // RFC 9293 §3.10.7.2 fourth: in LISTEN such a segment is dropped without an answer.
+            // RFC 9293 §3.10.7.2: LISTEN drops other segments without ACK, and sends no answer.
             self.counters.drops[DropReason::NoFlow.index()] += 1;
         } else if !self.accept_cookie(clock, arrival, segment, env) {
             self.refuse(arrival, segment, DropReason::NoFlow, env);
@@ -347,9 +351,9 @@ impl Engine {
     }
 
     /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
-    /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not, because a client that retransmits it would
-    /// prevent its own connection. Such a client answers the ACK by a RST with SEG.SEQ = RCV.NXT,
-    /// which ends TIME-WAIT (as in Linux; other RSTs are ignored, RFC 1337).
+    /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not restart the timer, because a client that
+    /// retransmits its SYN would prolong TIME-WAIT. The client answers the ACK by a RST at RCV.NXT.
+    /// As in Linux, this RST ends TIME-WAIT; other RSTs are ignored (RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -363,9 +367,9 @@ impl Engine {
             }
             return;
         }
-        // The last ACK of a connection needs no answer.
-        let plain = segment.len() == 0 && segment.seq == entry.rcv_nxt;
-        if plain || !self.may_answer_in_time_wait(clock.now, entry, segment) {
+        // An empty segment at RCV.NXT is the connection's last ACK, which needs no answer.
+        let is_last_ack = segment.len() == 0 && segment.seq == entry.rcv_nxt;
+        if is_last_ack || !self.may_answer_in_time_wait(clock.now, entry, segment) {
             return;
         }
         let Some(mut out) = reset_reply(segment, entry.key, entry.link) else {
@@ -391,8 +395,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if a segment in TIME-WAIT may be answered, under the rate limit of
-    /// [`is_rate_limited`].
+    /// Returns true if a segment in TIME-WAIT may be answered. [`is_rate_limited`] says which
+    /// answers have a rate limit.
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,
@@ -433,14 +437,14 @@ impl Engine {
     ) -> Option<FlowId> {
         let mut iss = iss::choose(&self.secret, &key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
-            // RFC 9293 §3.6.1: an ISS beyond every number that the old connection can have sent.
+            // RFC 9293 §3.6.1: the ISS lies beyond all sequence numbers of the old connection.
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
         }
         self.create_flow_with_iss(clock, key, route, options, iss)
     }
 
-    /// As [`Engine::create_flow`], with a given ISS.
+    /// Creates a flow as [`Engine::create_flow`] does, with a given ISS.
     fn create_flow_with_iss(
         &mut self,
         clock: Clock,
@@ -468,7 +472,7 @@ impl Engine {
         Some(id)
     }
 
-    /// Applies a new MTU of a flow's link.
+    /// Applies a new link MTU to a flow.
     pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(mut slow) = slow!(self, id, clock, env) else {

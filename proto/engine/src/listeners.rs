@@ -38,13 +38,13 @@ impl Listener {
     }
 
     /// Returns true if the SYN queue has room.
-    pub fn syn_room(&self) -> bool {
+    pub fn has_syn_room(&self) -> bool {
         self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
     }
 
     /// Returns true if the accept queue has room. As in Linux, it holds one connection more than
     /// the backlog.
-    pub fn accept_room(&self) -> bool {
+    pub fn has_accept_room(&self) -> bool {
         self.accept_queue <= self.backlog
     }
 

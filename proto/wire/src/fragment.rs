@@ -7,8 +7,8 @@ use crate::{
     checksum,
     drop_reason::DropReason,
     ipv4::{
-        ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, FLAG_MORE, FRAGMENT_OFFSET, VERSION_AND_LEN,
-        ipv4_parts, protocol,
+        ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, FLAG_MF, FRAGMENT_OFFSET, VERSION_AND_IHL, ipv4_parts,
+        protocol,
     },
     ipv6,
     tcp::TCP_HEADER_LEN,
@@ -120,7 +120,7 @@ fn parse_v4<'a>(
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
     let word = u16::from_be_bytes([fixed[6], fixed[7]]);
-    if word & (FLAG_MORE | FRAGMENT_OFFSET) == 0 {
+    if word & (FLAG_MF | FRAGMENT_OFFSET) == 0 {
         return Err(DropReason::BadFragment);
     }
     let address =
@@ -137,7 +137,7 @@ fn parse_v4<'a>(
         },
         // The shift drops the flags and keeps the thirteen bits of the offset.
         offset: word << 3,
-        more: word & FLAG_MORE != 0,
+        more: word & FLAG_MF != 0,
         ecn: Ecn::from_tos(fixed[1]),
         ttl: fixed[8],
         next: fixed[9],
@@ -224,7 +224,7 @@ impl WholeHeaders {
             return (bytes, FRAME_HEADERS_LEN_MAX);
         };
         let total_len = payload_len.saturating_add(IPV4_HEADER_LEN as u16);
-        ip[..2].copy_from_slice(&[VERSION_AND_LEN, ecn as u8]);
+        ip[..2].copy_from_slice(&[VERSION_AND_IHL, ecn as u8]);
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[8..10].copy_from_slice(&[self.ttl, self.next]);
         ip[12..16].copy_from_slice(&src);

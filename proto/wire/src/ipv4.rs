@@ -11,12 +11,12 @@ use crate::{
 pub(crate) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 pub(crate) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const VERSION_4: u8 = 4;
-/// Version 4 and a header of five words, that is, without options.
-pub(crate) const VERSION_AND_LEN: u8 = 0x45;
-/// Flags and offset in the word at byte 6: "don't fragment", "more fragments", and the offset in
-/// units of eight bytes.
+/// First byte of a header without options: version 4 and an IHL of five 32-bit words.
+pub(crate) const VERSION_AND_IHL: u8 = 0x45;
+/// Fields of the 16-bit word at byte 6: the flags DF and MF, and the fragment offset in units of
+/// eight bytes.
 const FLAG_DF: u16 = 0x4000;
-pub(crate) const FLAG_MORE: u16 = 0x2000;
+pub(crate) const FLAG_MF: u16 = 0x2000;
 pub(crate) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// Kinds of IPv4 options.
@@ -43,14 +43,14 @@ pub mod protocol {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Not ECN-capable.
+    /// Not-ECT: not ECN-capable.
     #[default]
     NotEct = 0,
-    /// ECN-capable, codepoint 1.
+    /// ECT(1): ECN-capable.
     Ect1 = 1,
-    /// ECN-capable, codepoint 0, which a sender of RFC 3168 uses.
+    /// ECT(0): ECN-capable. Senders that follow RFC 3168 use this codepoint.
     Ect0 = 2,
-    /// Congestion experienced.
+    /// CE: congestion experienced.
     Ce = 3,
 }
 
@@ -70,9 +70,9 @@ impl Ecn {
 /// A parsed IP packet. `A` is the address type: [`IpAddress`], or four bytes for IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a, A = IpAddress> {
-    /// Source MAC address; zero for a packet without a frame.
+    /// Source MAC address; zero if the packet was parsed without an Ethernet frame.
     pub src_mac: MacAddress,
-    /// Destination MAC address; zero for a packet without a frame.
+    /// Destination MAC address; zero if the packet was parsed without an Ethernet frame.
     pub dst_mac: MacAddress,
     /// Source address.
     pub src: A,
@@ -84,9 +84,9 @@ pub struct Packet<'a, A = IpAddress> {
     pub ttl: u8,
     /// Transport protocol: see [`protocol`].
     pub protocol: u8,
-    /// DF is set. Always true for IPv6, because its routers do not fragment.
+    /// True if DF is set. Always true for IPv6, because IPv6 routers do not fragment.
     pub df: bool,
-    /// Header and payload of the transport, without link padding.
+    /// Transport header and transport payload, without Ethernet padding.
     pub payload: &'a [u8],
 }
 
@@ -110,7 +110,8 @@ impl<'a, A: Into<IpAddress>> Packet<'a, A> {
 
 /// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
 ///
-/// The destination MAC address is not checked, because the driver decides on promiscuous mode.
+/// The function does not check the destination MAC address, because the caller knows whether its
+/// port is in promiscuous mode.
 #[inline]
 pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     match parse_frame_v4(frame) {
@@ -119,28 +120,31 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     }
 }
 
-/// As [`parse_frame`], for a frame with IPv4 without options; returns `None` for other frames. A
-/// receive loop that tries this first gets a copy of its code for IPv4, in which the upper parts of
-/// the addresses are constants and the packet stays in registers.
+/// Parses a frame as [`parse_frame`] does, if the frame carries an IPv4 header without options.
+/// Returns `None` for other frames.
+///
+/// A receive loop calls this function first. The compiler then specializes the loop for IPv4: the
+/// upper 12 bytes of each [`IpAddress`] are constants, and the packet stays in registers.
 #[inline(always)]
 pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropReason>> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
     let header = bytes.first_chunk::<IPV4_HEADER_LEN>()?;
-    let words = words_of(header);
-    let no_options = words[0].to_ne_bytes()[0] == VERSION_AND_LEN;
+    let words = header_words(header);
+    let no_options = words[0].to_ne_bytes()[0] == VERSION_AND_IHL;
     (link[12..] == ETHERTYPE_IPV4 && no_options).then(|| {
         let payload = payload_of(bytes, &words, IPV4_HEADER_LEN)?;
-        packet(link, &words, checksum::sum_words(&words), payload)
+        build_packet(link, &words, checksum::sum_words(&words), payload)
     })
 }
 
-/// Parses an IPv4 packet (RFC 791): version, lengths, checksum. Rejects fragments and skips
-/// options.
+/// Parses an IPv4 packet (RFC 791), and checks version, lengths, checksum and options. Rejects
+/// fragments and source routes.
 pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
 }
 
-/// Not inlined, so that IPv4 frames without options do not pay for it.
+/// Parses a frame that [`parse_frame_v4`] does not handle: IPv4 with options, or IPv6. This
+/// function is not inlined, so that the code for IPv4 without options stays small.
 #[inline(never)]
 fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
@@ -153,11 +157,12 @@ fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     }
 }
 
-/// Header words in memory order. Each byte is loaded once, for its field and for the checksum.
-type Words = [u32; IPV4_HEADER_LEN / 4];
+/// The IPv4 header without options, as 32-bit words in memory order. The parser loads each word
+/// once, and uses the word for the header fields and for the checksum.
+type HeaderWords = [u32; IPV4_HEADER_LEN / 4];
 
 #[inline(always)]
-fn words_of(header: &[u8; IPV4_HEADER_LEN]) -> Words {
+fn header_words(header: &[u8; IPV4_HEADER_LEN]) -> HeaderWords {
     core::array::from_fn(|word| {
         let at = word * 4;
         u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
@@ -173,11 +178,11 @@ fn parse_packet<'a>(
     let fixed = header
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
-    packet(link, &words_of(fixed), checksum::sum(header), payload).map(Packet::widen)
+    build_packet(link, &header_words(fixed), checksum::sum(header), payload).map(Packet::widen)
 }
 
-/// Returns header and payload of an IPv4 packet or fragment, after a check of the header's
-/// checksum.
+/// Returns the header and the payload of an IPv4 packet or fragment. Checks the header's version,
+/// lengths, checksum and options.
 pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()
@@ -186,7 +191,7 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     if header[0] >> 4 != VERSION_4 || header_len < IPV4_HEADER_LEN {
         return Err(DropReason::BadIpHeader);
     }
-    let payload = payload_of(bytes, &words_of(header), header_len)?;
+    let payload = payload_of(bytes, &header_words(header), header_len)?;
     let header = bytes.get(..header_len).unwrap_or(bytes);
     if !checksum::sum(header).is_valid() {
         return Err(DropReason::BadIpChecksum);
@@ -195,19 +200,21 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     Ok((header, payload))
 }
 
-/// Rejects options with invalid lengths, and source routes, with which a sender also chooses the
-/// route of the answers. (Linux drops such packets unless `accept_source_route` is set. The demux
-/// passes them to the kernel, so that the kernel's setting applies.) Skips other options.
+/// Rejects options with invalid lengths, and source routes. Skips other options.
+///
+/// A sender that sets a source route also chooses the route of the replies. Linux drops packets
+/// with a source route unless `accept_source_route` is set. The XDP demux passes these packets to
+/// the kernel, so that the kernel's setting applies.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
-    while let [kind, behind @ ..] = options {
+    while let [kind, after_kind @ ..] = options {
         match *kind {
             option::END => return Ok(()),
-            option::NO_OPERATION => options = behind,
+            option::NO_OPERATION => options = after_kind,
             option::LOOSE_SOURCE_ROUTE | option::STRICT_SOURCE_ROUTE => {
                 return Err(DropReason::SourceRoute);
             }
             _ => {
-                let len = behind.first().map_or(0, |len| usize::from(*len));
+                let len = after_kind.first().map_or(0, |len| usize::from(*len));
                 let rest = options.get(len..).filter(|_| len >= 2);
                 options = rest.ok_or(DropReason::BadIpHeader)?;
             }
@@ -216,11 +223,11 @@ fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Returns the payload that the header's total length gives.
+/// Returns the payload: the bytes from the end of the header up to the header's Total Length.
 #[inline(always)]
 fn payload_of<'a>(
     bytes: &'a [u8],
-    words: &Words,
+    words: &HeaderWords,
     header_len: usize,
 ) -> Result<&'a [u8], DropReason> {
     let [_, _, high, low] = words[0].to_ne_bytes();
@@ -233,10 +240,11 @@ fn payload_of<'a>(
         .ok_or(DropReason::Truncated)
 }
 
+/// Builds a [`Packet`] from the header words. Rejects bad checksums and fragments.
 #[inline(always)]
-fn packet<'a>(
+fn build_packet<'a>(
     link: &[u8; ETHERNET_HEADER_LEN],
-    words: &Words,
+    words: &HeaderWords,
     header_sum: Sum,
     payload: &'a [u8],
 ) -> Result<Packet<'a, [u8; 4]>, DropReason> {
@@ -245,7 +253,7 @@ fn packet<'a>(
     }
     let [first, second, third, src, dst] = words.map(u32::to_ne_bytes);
     let fragment = u16::from_be_bytes([second[2], second[3]]);
-    if fragment & (FLAG_MORE | FRAGMENT_OFFSET) != 0 {
+    if fragment & (FLAG_MF | FRAGMENT_OFFSET) != 0 {
         return Err(DropReason::Fragment);
     }
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *link;

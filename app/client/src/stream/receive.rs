@@ -1,4 +1,4 @@
-//! The receiving side, whose bytes are in a buffer of the service.
+//! The receive side of a stream. The service writes received bytes to a buffer in shared memory.
 
 use std::{
     io::IoSliceMut,
@@ -11,14 +11,15 @@ use tidelane_ring::StreamBuffer;
 use super::Stream;
 
 impl Stream {
-    /// The number of bytes that `read` would return now.
+    /// Returns the number of bytes that `read` can return now.
     #[inline]
     pub fn readable(&mut self) -> usize {
         self.refresh_rx();
         self.rx_head.wrapping_sub(self.rx_read) as usize
     }
 
-    /// Moves received bytes to `into` and returns their number. 0 with `at_end` is the end of file.
+    /// Moves received bytes to `into` and returns their number. If `read` returns 0, `at_end` tells
+    /// whether the stream is at the end of file.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         let count = self.peek(into);
@@ -26,7 +27,7 @@ impl Stream {
         count
     }
 
-    /// `read` into several buffers.
+    /// Reads as [`read`](Self::read) does, into several buffers (readv).
     pub fn read_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
         let mut total = 0;
         for buffer in into {
@@ -40,7 +41,7 @@ impl Stream {
         total
     }
 
-    /// Copies received bytes without consuming them.
+    /// Copies received bytes without consuming them, and returns their number (MSG_PEEK).
     #[inline]
     pub fn peek(&mut self, into: &mut [u8]) -> usize {
         self.copy_out(0, into)
@@ -53,10 +54,11 @@ impl Stream {
         count
     }
 
-    /// Copies readable bytes after the first `skip` bytes.
+    /// Copies readable bytes from offset `skip` on without consuming them. Returns their number.
     #[inline]
     pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
-        // The buffer that was loaded with `rx_head` stays valid until its successor is loaded.
+        // A read of bytes before the known `rx_head` needs no refresh: the current buffer stays
+        // valid until the stream loads a new one.
         if (self.rx_head.wrapping_sub(self.rx_read) as usize) < skip as usize + into.len() {
             self.refresh_rx();
         }
@@ -72,8 +74,9 @@ impl Stream {
         count
     }
 
-    /// Advances the read position by `count` bytes. The change is due for submission after a
-    /// quarter of the receive window.
+    /// Advances the read position by `count` bytes. The next `Context::submit` announces the read
+    /// position to the service if the program has read a quarter of the receive window since the
+    /// last announcement.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
         if count == 0 {
@@ -88,34 +91,34 @@ impl Stream {
         }
     }
 
-    /// Loads `rx_head`, then the buffer that it refers to.
+    /// Loads `rx_head` and then the receive buffer, because the service stores the buffer first.
     #[inline]
     pub(super) fn refresh_rx(&mut self) {
         let view = self.shared.view();
         let head = view.service().rx_head.load(Acquire);
         let word = view.service().rx_buffer.load(Acquire);
         if word != self.rx_word {
-            return self.refresh_rx_marked(head, word);
+            return self.refresh_rx_slow(head, word);
         }
         self.adopt_rx_head(head);
     }
 
-    /// Adopts the end of the received bytes, if it is a possible value.
+    /// Sets the stream's `rx_head` to `head`, if `head` is in range.
     #[inline]
     pub(super) fn adopt_rx_head(&mut self, head: u32) {
         let readable = head.wrapping_sub(self.rx_read);
-        // An impossible value is ignored: more readable bytes than the buffer holds, or fewer than
-        // before.
+        // `head` is out of range if more bytes would be readable than the buffer holds, or fewer
+        // than before.
         let new = head.wrapping_sub(self.rx_head);
         if readable <= self.rx_buffer.map_or(0, StreamBuffer::len) && new <= readable {
             self.rx_head = head;
         }
     }
 
-    /// [`refresh_rx`](Self::refresh_rx) with a new buffer, or with urgent data in it, at which
-    /// reading stops for now.
+    /// Completes [`refresh_rx`](Self::refresh_rx) if the service has set a new buffer or the URGENT
+    /// flag. With the URGENT flag, the readable bytes end at the urgent mark.
     #[cold]
-    fn refresh_rx_marked(&mut self, head: u32, word: BufferWord) {
+    fn refresh_rx_slow(&mut self, head: u32, word: BufferWord) {
         let plain = word & !buffer_word::URGENT;
         if plain != self.rx_word {
             self.adopt_rx_buffer(plain);
@@ -123,19 +126,19 @@ impl Stream {
         let end = if plain == word {
             head
         } else {
-            self.before_mark(head)
+            self.clamp_to_mark(head)
         };
         self.adopt_rx_head(end);
     }
 
-    /// Adopts a new receive buffer, if it can hold the unread bytes.
+    /// Replaces the receive buffer, if the new buffer can hold the unread bytes.
     #[cold]
     fn adopt_rx_buffer(&mut self, word: BufferWord) {
         let area = self.shared.region().layout().rx_area();
         let buffer = StreamBuffer::from_word(word, area);
         let unread = self.rx_head.wrapping_sub(self.rx_read);
         if buffer.map_or(0, StreamBuffer::len) < unread {
-            // Impossible: the buffer cannot hold the bytes that are known to be unread.
+            // A correct service never sets a buffer that is too small for the unread bytes.
             return;
         }
         self.rx_word = word;

@@ -1,12 +1,12 @@
-//! Urgent data: the urgent mark, at which reading stops, and the urgent byte behind it.
+//! Urgent data: the urgent mark, at which reading stops, and the urgent byte after the mark.
 //!
-//! As in Linux one byte is urgent, the last one of the peer's urgent data. `read` returns the bytes
-//! before the mark. At the mark there are two cases. With SO_OOBINLINE, the urgent byte is the next
-//! byte. Without SO_OOBINLINE, `read` returns nothing until `pass_mark` skips the byte;
-//! `urgent_byte` returns the byte as soon as it has arrived.
+//! As in Linux, only the last byte of the peer's urgent data is urgent. `read` returns the bytes
+//! before the mark. With SO_OOBINLINE, `read` at the mark returns the urgent byte and the bytes
+//! after it. Without SO_OOBINLINE, `read` at the mark returns 0 until `pass_mark` skips the urgent
+//! byte; `urgent_byte` returns the urgent byte as soon as it has arrived.
 //!
-//! A stream without urgent data pays nothing for it: the service sets a flag in the word of the
-//! receive buffer, and only then the mark is loaded.
+//! The service sets a flag in the word of the receive buffer when the peer sends urgent data. The
+//! stream loads the mark only if the flag is set, so that other streams have no extra cost.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -17,40 +17,42 @@ use super::Stream;
 /// The urgent data of a stream.
 #[derive(Debug)]
 pub(super) struct Urgent {
-    /// The mark as last loaded. It may be before the read position.
+    /// The last mark that was loaded from the slot. The read position may be beyond the mark.
     mark: Option<Mark>,
     /// SO_OOBINLINE: the urgent byte is part of the stream.
     inline: bool,
-    /// The last mark that was reported to the service as passed.
+    /// Position of the last mark that the stream reported to the service as passed.
     reported: Option<u32>,
-    /// Number of urgent bytes that were skipped.
+    /// Number of urgent bytes that the stream skipped.
     skipped: u32,
-    /// [`SlotOptions::tx_urgents`].
+    /// Number of urgent bytes that the program wrote: the value of [`SlotOptions::tx_urgents`].
     written: u32,
 }
 
-/// An urgent mark: the position of an urgent byte, and the byte after it has arrived.
+/// An urgent mark: the position of an urgent byte, and the byte's value.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     pos: u32,
+    /// The urgent byte, or `None` until the byte arrives.
     byte: Option<u8>,
-    /// True after the program has read the byte with `take_urgent_byte`.
+    /// True after the program has read the byte out of band (MSG_OOB).
     taken: bool,
 }
 
 /// The state of the urgent byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UrgentByte {
-    /// No byte was announced, or it was taken, or the stream was read beyond it.
+    /// No urgent byte was announced, or the program has read the byte, or the program has read
+    /// beyond the byte.
     None,
-    /// The byte was announced and has not arrived.
+    /// The peer announced the byte, but the byte has not arrived.
     Announced,
     /// The byte has arrived.
     Arrived(u8),
 }
 
 impl Urgent {
-    /// The state of a new connection.
+    /// Creates the state of a new connection.
     pub(super) fn of(options: &SlotOptions) -> Self {
         Self {
             mark: None,
@@ -66,21 +68,21 @@ impl Stream {
     /// Sets SO_OOBINLINE, which is on for a new stream.
     pub fn set_urgent_inline(&mut self, inline: bool) {
         self.urgent.inline = inline;
-        // The readable bytes were computed for the previous setting.
+        // `rx_head` was limited for the previous setting. The next `refresh_rx` computes it again.
         self.rx_head = self.rx_read;
     }
 
-    /// Like [`write`](Self::write), with the last byte urgent.
+    /// Writes as [`write`](Self::write) does, and makes the last byte urgent.
     pub fn write_urgent(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
-        self.mark_written(count);
+        self.announce_urgent(count);
         self.publish_tx(count);
         count
     }
 
-    /// Announces that the next `count` bytes end with an urgent byte. Must be called before the
-    /// bytes are published.
-    fn mark_written(&mut self, count: usize) {
+    /// Announces to the service that the last of the next `count` bytes is urgent. Must be called
+    /// before the bytes are published.
+    fn announce_urgent(&mut self, count: usize) {
         if count == 0 {
             return;
         }
@@ -92,15 +94,17 @@ impl Stream {
         self.note_options();
     }
 
-    /// The mark at or after the read position.
+    /// Returns the mark if it is at or after the read position. Loads the mark only if the service
+    /// has set the URGENT flag, or if the stream already has a mark.
     fn mark(&mut self) -> Option<Mark> {
         if self.service_flags() & service_flags::URGENT == 0 && self.urgent.mark.is_none() {
             return None;
         }
-        self.mark_now()
+        self.reload_mark()
     }
 
-    fn mark_now(&mut self) -> Option<Mark> {
+    /// Loads the mark, and returns it if it is at or after the read position.
+    fn reload_mark(&mut self) -> Option<Mark> {
         self.load_mark();
         let at = self.rx_read;
         let ahead = |mark: &Mark| mark.pos.wrapping_sub(at) as i32 >= 0;
@@ -110,9 +114,9 @@ impl Stream {
 
     /// Loads the urgent mark from the slot.
     fn load_mark(&mut self) {
-        let half = self.shared.view();
-        let word = half.service().urgent.load(Acquire);
-        let before = half.service().urgent_before.load(Relaxed);
+        let view = self.shared.view();
+        let word = view.service().urgent.load(Acquire);
+        let before = view.service().urgent_before.load(Relaxed);
         let (pos, state) = ((word >> 32) as u32, (word >> 8) as u8);
         if state != urgent_state::ANNOUNCED && state != urgent_state::ARRIVED {
             return;
@@ -126,11 +130,11 @@ impl Stream {
         }
         self.urgent.mark = Some(Mark { pos, byte, taken });
         if known.is_none() && before != pos && before == self.rx_read {
-            self.skip_old_mark();
+            self.skip_previous_byte();
         }
     }
 
-    /// Tells the service that the stream was read beyond the mark at `pos`.
+    /// Tells the service that the program has read beyond the mark at `pos`.
     fn report_passed(&mut self, pos: u32) {
         if self.urgent.reported != Some(pos) {
             self.urgent.reported = Some(pos);
@@ -138,10 +142,11 @@ impl Stream {
         }
     }
 
-    /// Skips an urgent byte at the read position after another byte became urgent, as in Linux.
-    fn skip_old_mark(&mut self) {
-        let came = self.received_head() != self.rx_read;
-        if came && !self.urgent.inline {
+    /// Skips the previous urgent byte, which is at the read position, because a later byte is now
+    /// the urgent byte. Linux does the same.
+    fn skip_previous_byte(&mut self) {
+        let has_arrived = self.received_head() != self.rx_read;
+        if has_arrived && !self.urgent.inline {
             self.skip_urgent_byte();
         }
     }
@@ -152,14 +157,14 @@ impl Stream {
         self.urgent.skipped = self.urgent.skipped.wrapping_add(1);
     }
 
-    /// The number of urgent bytes that were received and skipped.
+    /// Returns the number of received urgent bytes that the stream skipped.
     #[inline]
     pub fn skipped(&self) -> u32 {
         self.urgent.skipped
     }
 
-    /// The service's `rx_head`, regardless of marks. An impossible value is replaced by the
-    /// stream's own.
+    /// Returns the service's `rx_head`, which is the end of all received bytes, also after a mark.
+    /// If the service's value is out of range, returns the stream's last valid `rx_head`.
     fn received_head(&mut self) -> u32 {
         self.refresh_rx();
         let head = self.shared.view().service().rx_head.load(Acquire);
@@ -171,10 +176,11 @@ impl Stream {
         }
     }
 
-    /// The position up to which bytes can be read, if bytes have arrived up to `head`.
-    pub(super) fn before_mark(&mut self, head: u32) -> u32 {
+    /// Returns the position at which `read` stops: the mark if it is before `head`, the end of the
+    /// received bytes, otherwise `head`. With SO_OOBINLINE, a mark at the read position is ignored.
+    pub(super) fn clamp_to_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
-        let Some(mark) = self.mark_now() else {
+        let Some(mark) = self.reload_mark() else {
             return head;
         };
         let ahead = mark.pos.wrapping_sub(self.rx_read);
@@ -192,13 +198,13 @@ impl Stream {
         self.mark().is_some_and(|mark| mark.pos == at)
     }
 
-    /// Returns true if the urgent byte has arrived and was not taken, and the stream was not read
-    /// beyond it (EPOLLPRI).
+    /// Returns true if the urgent byte has arrived, and the program has read neither the byte nor
+    /// beyond the byte (EPOLLPRI).
     pub fn has_urgent(&mut self) -> bool {
         matches!(self.urgent_byte(), UrgentByte::Arrived(_))
     }
 
-    /// The state of the urgent byte.
+    /// Returns the state of the urgent byte.
     pub fn urgent_byte(&mut self) -> UrgentByte {
         match self.mark().filter(|mark| !mark.taken) {
             None => UrgentByte::None,
@@ -213,8 +219,8 @@ impl Stream {
         }
     }
 
-    /// Skips an urgent byte at the read position that has arrived and is not in line, so that the
-    /// bytes after it can be read. Returns true if a byte was skipped.
+    /// Skips the urgent byte if it has arrived, is at the read position, and SO_OOBINLINE is off.
+    /// The bytes after the urgent byte become readable. Returns true if a byte was skipped.
     pub fn pass_mark(&mut self) -> bool {
         if self.urgent.inline || !self.at_mark() || self.received_head() == self.rx_read {
             return false;
@@ -226,7 +232,7 @@ impl Stream {
         true
     }
 
-    /// The number of received bytes that were not read, including urgent ones.
+    /// Returns the number of unread bytes, including the urgent byte and the bytes after it.
     #[inline]
     pub fn unread(&mut self) -> usize {
         let readable = self.readable();
@@ -236,8 +242,8 @@ impl Stream {
         self.received_head().wrapping_sub(self.rx_read) as usize
     }
 
-    /// The number of received bytes that were not read, up to an urgent byte that is not in line
-    /// (FIONREAD).
+    /// Returns the number of unread bytes (FIONREAD). Without SO_OOBINLINE, the count ends at the
+    /// mark.
     pub fn unread_to_mark(&mut self) -> usize {
         if self.urgent.inline {
             self.unread()
@@ -246,14 +252,15 @@ impl Stream {
         }
     }
 
-    /// The number of received bytes for `poll`: all except an urgent byte at the read position that
-    /// will be skipped.
+    /// Returns the number of unread bytes for `poll`. Without SO_OOBINLINE, an urgent byte at the
+    /// read position does not count.
     pub fn pollable(&mut self) -> usize {
-        let hidden = self.at_mark() && !self.urgent.inline;
-        self.unread().saturating_sub(hidden.into())
+        let excludes_urgent = self.at_mark() && !self.urgent.inline;
+        self.unread().saturating_sub(excludes_urgent.into())
     }
 
-    /// Copies the bytes after an urgent byte at the read position that would be skipped.
+    /// Copies the bytes after the urgent byte without consuming them, and returns their number.
+    /// Returns 0 if SO_OOBINLINE is on or the urgent byte is not at the read position.
     pub fn peek_past_mark(&mut self, into: &mut [u8]) -> usize {
         if self.urgent.inline || !self.at_mark() {
             return 0;

@@ -9,7 +9,7 @@ use crate::{
     sys::{Address, Handled, fail},
 };
 
-/// `getsockname`, for sockets whose address the kernel does not know.
+/// `getsockname`. Returns `None` if the kernel knows the local address of the socket.
 pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     name(socket, fd, |names| (names.local_addr, names.local_port))
 }
@@ -27,7 +27,8 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     name(socket, fd, |names| (names.peer_addr, names.peer_port))
 }
 
-/// Returns an address of the connection. Waits while the service still chooses the local address.
+/// Returns the address and the port that `pick` selects. After an active open, waits until the
+/// service has chosen the local address.
 fn name(
     socket: &'static Socket,
     fd: RawFd,
@@ -37,7 +38,7 @@ fn name(
         let mut inner = socket.enter(fd)?;
         match &inner.state {
             State::Stream(_) | State::Connecting(_) => inner.connection().is_none(),
-            // The address of the kernel socket: the wildcard, or the one it is bound to.
+            // The kernel socket has the local address: the wildcard, or the address from `bind`.
             _ => return None,
         }
     };
@@ -46,7 +47,9 @@ fn name(
         let _ = wait::blocking(socket, fd, deadline, None, |inner| {
             inner.refresh();
             match &inner.state {
-                State::Connecting(asked) if asked.connection.is_none() => Err(WOULD_BLOCK),
+                State::Connecting(connecting) if connecting.connection.is_none() => {
+                    Err(WOULD_BLOCK)
+                }
                 _ => Ok(0),
             }
         });

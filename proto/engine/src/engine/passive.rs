@@ -1,5 +1,5 @@
-//! Passive opens. A SYN for a listener creates a half-open flow. If the SYN queue is full, the SYN
-//! is answered by a SYN cookie, whose ACK creates the flow.
+//! Passive opens. A SYN for a listener creates a half-open flow. If the SYN queue is full, the
+//! engine answers the SYN by a SYN cookie. The ACK that returns the cookie creates the flow.
 
 use tidelane_flow::{
     Admission, Arrival, Clock, Env, FlowId, FlowState, Judgement, ListenerId, State, StateEvent,
@@ -11,12 +11,14 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use super::Engine;
 use crate::listeners::Listener;
 
-/// Lifetime of the last cookie that a listener sent.
+/// Time after a listener's last SYN cookie during which an ACK may return a cookie (compare
+/// TCP_SYNCOOKIE_VALID in Linux).
 const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
 impl Engine {
-    /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, a full accept queue drops
-    /// the SYN, so that the peer retransmits it later. A full SYN queue answers it by a SYN cookie.
+    /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, the engine drops the SYN if
+    /// the accept queue is full, and the peer retransmits the SYN later. If the SYN queue is full,
+    /// the engine answers the SYN by a SYN cookie.
     pub(super) fn passive_open(
         &mut self,
         clock: Clock,
@@ -32,11 +34,11 @@ impl Engine {
             return;
         }
         self.counters.impossible_wscales += u64::from(has_invalid_wscale(segment));
-        if !listener.accept_room() {
+        if !listener.has_accept_room() {
             self.counters.listen_overflows += 1;
             return self.drop_syn(DropReason::AcceptQueueFull);
         }
-        let room = listener.syn_room() && self.half_open < self.config.half_open_max;
+        let room = listener.has_syn_room() && self.half_open < self.config.half_open_max;
         let admission = match room {
             true => env.admit(id, true),
             false => Admission::Cookie,
@@ -51,8 +53,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the driver's rules let the peer open a connection. If not, the segment is
-    /// rejected as the rules say.
+    /// Returns true if [`Env::judge`] lets the listener accept the connection. Otherwise, the
+    /// function answers the segment by a RST or drops the segment, as [`Judgement`] says.
     fn passes_rules(
         &mut self,
         arrival: &Arrival,
@@ -68,7 +70,8 @@ impl Engine {
         false
     }
 
-    /// Returns true if the flow is in SYN-RECEIVED and no application has it yet.
+    /// Returns true if the flow is in SYN-RECEIVED and the application does not have the flow yet.
+    /// With TCP Fast Open, the application can have a flow in SYN-RECEIVED.
     pub(super) fn is_half_open(&self, id: FlowId) -> bool {
         let half_open = |flow: &FlowState| flow.state == State::SynReceived;
         self.table.get(id).is_some_and(half_open)
@@ -85,11 +88,11 @@ impl Engine {
             .and_then(Option::as_ref)
             .and_then(|cold| cold.listener)
             .and_then(|id| self.listeners.get(id))
-            .is_some_and(|listener| !listener.accept_room())
+            .is_some_and(|listener| !listener.has_accept_room())
     }
 
-    /// Removes a flow of `listener` from the SYN queue. If `opened`, the flow enters the accept
-    /// queue.
+    /// Removes a flow of `listener` from the SYN queue. If `opened` is true, the flow enters the
+    /// accept queue.
     pub(super) fn leave_syn_queue(&mut self, listener: Option<ListenerId>, opened: bool) {
         if listener.is_some() {
             self.half_open = self.half_open.saturating_sub(1);
@@ -136,7 +139,7 @@ impl Engine {
     fn apply_syn(
         &mut self,
         clock: Clock,
-        id: tidelane_flow::FlowId,
+        id: FlowId,
         listener: ListenerId,
         syn: &PeerSyn,
         env: &mut impl Env,
@@ -170,13 +173,13 @@ impl Engine {
             entry.cookies_until = clock.now + COOKIE_LIFETIME;
         }
         let fields = listener.1.options.ip.to(arrival.key.peer.addr);
-        // A SYN,ACK without a free frame is lost, as the network may lose it. The peer retransmits
-        // its SYN.
+        // If no transmit frame is free, the SYN,ACK is dropped. The peer retransmits its SYN.
         let _ = env.transmit_reply(&out, fields);
     }
 
-    /// Creates a flow if the segment is an ACK that returns a valid cookie, and passes the segment
-    /// to the flow. Returns false if it is not.
+    /// Handles an ACK that may return a SYN cookie. If the cookie is valid and the listener has
+    /// room, this function creates the flow and passes the segment to the flow. Returns true if the
+    /// cookie is valid, even if the segment was then dropped.
     pub(super) fn accept_cookie(
         &mut self,
         clock: Clock,
@@ -184,8 +187,8 @@ impl Engine {
         segment: &Segment<'_>,
         env: &mut impl Env,
     ) -> bool {
-        let others = TcpFlags::SYN | TcpFlags::RST;
-        if !segment.flags.contains(TcpFlags::ACK) || segment.flags.intersects(others) {
+        let excluded = TcpFlags::SYN | TcpFlags::RST;
+        if !segment.flags.contains(TcpFlags::ACK) || segment.flags.intersects(excluded) {
             return false;
         }
         let Some(id) = self.listeners.find_for(&arrival.key) else {
@@ -198,16 +201,17 @@ impl Engine {
             return false;
         }
         let (irs, cookie) = (segment.seq.back(1), segment.ack.back(1));
-        let kept = cookies::check(&self.secret, &arrival.key, irs, cookie, clock.now);
-        let Some(kept) = kept else {
+        let decoded = cookies::check(&self.secret, &arrival.key, irs, cookie, clock.now);
+        let Some(peer_options) = decoded else {
             self.counters.syncookies_failed += 1;
             return false;
         };
         if !self.passes_rules(arrival, segment, id, env) {
             return true;
         }
-        if !listener.accept_room() {
-            // As in Linux, the peer's first data segment returns the cookie again.
+        if !listener.has_accept_room() {
+            // As in Linux, the ACK is dropped. The peer's first data segment returns the cookie
+            // again.
             self.counters.listen_overflows += 1;
             self.drop_syn(DropReason::AcceptQueueFull);
             return true;
@@ -226,7 +230,8 @@ impl Engine {
         env.made(flow, &arrival.key, route.link);
         env.admitted(flow);
         self.set_headers(flow, env);
-        self.apply_syn(clock, flow, id, &cookies::peer_syn(&kept, segment), env);
+        let syn = cookies::peer_syn(&peer_options, segment);
+        self.apply_syn(clock, flow, id, &syn, env);
         if let Some(mut slow) = slow!(self, flow, clock, env) {
             cookies::resume(slow.hot, &clock, segment);
             slow.arm_rto();

@@ -15,10 +15,10 @@ impl Engine {
     /// Resets the limits at the start of a second.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
-        if second == self.second {
+        if second == self.limits_second {
             return;
         }
-        self.second = second;
+        self.limits_second = second;
         let config = &self.config;
         self.challenges = with_noise(&self.secret, second, config.challenge_acks_per_second);
         let resets = with_noise(&self.secret, second | OF_RESETS, config.resets_per_second);

@@ -1,4 +1,5 @@
-//! The cursor of the parser: blanks, comments, words, numbers and positions.
+//! The parser's cursor reads words and numbers, skips blanks and comments, and counts lines and
+//! columns.
 
 use crate::{
     ast::{Position, Remark},
@@ -15,7 +16,8 @@ pub struct ParseError {
 }
 
 /// Parses a remark: `kernel: differs: <reason>`, `kernel-ipv6 < 6.10: differs: <reason>`, `kernel <
-/// 6.5: lacks: <reason>`, `engine: lacks: <reason>`. Only the kernel may differ and has releases.
+/// 6.5: lacks: <reason>`, `engine: lacks: <reason>`. `differs` and a range of releases are valid
+/// for the kernel only.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
@@ -39,16 +41,17 @@ fn remark(comment: &str) -> Option<Remark> {
     })
 }
 
-/// Result of parsing a part.
+/// Result of a parser function.
 pub type Parsed<T> = Result<T, ParseError>;
 
-/// A position in the text of a script.
+/// A position in the text of a script, with the remarks that were found before the position.
 pub struct Cursor<'a> {
+    /// The text from the position on.
     rest: &'a str,
     line: u32,
     column: u32,
     /// True if comments begin with `#`, as in Python.
-    hashes: bool,
+    hash_comments: bool,
     /// Remarks found in comments.
     pub remarks: Vec<Remark>,
 }
@@ -64,7 +67,7 @@ impl<'a> Cursor<'a> {
             rest: text,
             line: 1,
             column: 1,
-            hashes: false,
+            hash_comments: false,
             remarks: Vec::new(),
         }
     }
@@ -75,12 +78,12 @@ impl<'a> Cursor<'a> {
             rest: text,
             line: at.line,
             column: at.column,
-            hashes: true,
+            hash_comments: true,
             remarks: Vec::new(),
         }
     }
 
-    /// Returns the position.
+    /// Returns the line and the column of the next character.
     pub fn position(&self) -> Position {
         Position {
             line: self.line,
@@ -109,7 +112,7 @@ impl<'a> Cursor<'a> {
         after.is_some_and(|after| !after.starts_with(is_word))
     }
 
-    /// Returns the error "expected `what`", with the actual text.
+    /// Returns the error "expected `what`, found ...", with the text at the position.
     pub fn error<T>(&self, what: &str) -> Parsed<T> {
         let line = self.rest.lines().next().unwrap_or("").trim_end();
         let found: String = match line.chars().next() {
@@ -154,12 +157,12 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Consumes `word`. Returns false if it is not next.
+    /// Consumes `word` and the blanks after it. Returns false if `word` is not next.
     pub fn eat_word(&mut self, word: &str) -> bool {
         self.is_next_word(word) && self.eat(word)
     }
 
-    /// Consumes `text`. Fails if it is not next.
+    /// Consumes `text` and the blanks after it. Fails if `text` is not next.
     pub fn need(&mut self, text: &str) -> Parsed<()> {
         match self.eat(text) {
             true => Ok(()),
@@ -178,7 +181,7 @@ impl<'a> Cursor<'a> {
         Ok(inside)
     }
 
-    /// Consumes and returns a word. Fails if there is none.
+    /// Consumes and returns a word. Fails with "expected `what`" if no word is next.
     pub fn need_word(&mut self, what: &str) -> Parsed<&'a str> {
         if !self.rest.starts_with(is_word) {
             return self.error(what);
@@ -188,7 +191,7 @@ impl<'a> Cursor<'a> {
         Ok(word)
     }
 
-    /// Parses a decimal or hexadecimal number up to `max`.
+    /// Parses a decimal or hexadecimal number, at most `max`. `what` names the number in errors.
     pub fn need_number(&mut self, what: &str, max: u64) -> Parsed<u64> {
         let at = self.position();
         if !self.rest.starts_with(|c: char| c.is_ascii_digit()) {
@@ -211,17 +214,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Parses a number of 32 bits.
+    /// Parses an unsigned 32-bit number.
     pub fn need_u32(&mut self, what: &str) -> Parsed<u32> {
         Ok(self.need_number(what, u32::MAX.into())? as u32)
     }
 
-    /// Parses a number of 16 bits.
+    /// Parses an unsigned 16-bit number.
     pub fn need_u16(&mut self, what: &str) -> Parsed<u16> {
         Ok(self.need_number(what, u16::MAX.into())? as u16)
     }
 
-    /// Parses seconds with a fraction. Returns microseconds.
+    /// Parses a time in seconds, with an optional fraction. Returns microseconds.
     pub fn need_time(&mut self) -> Parsed<u64> {
         let what = "a time in seconds";
         if !self
@@ -232,7 +235,7 @@ impl<'a> Cursor<'a> {
         }
         let at = self.position();
         let whole = self.take_while(|c| c.is_ascii_digit());
-        // "..." after a time is no fraction.
+        // "..." is the range of a blocking call (`0.1...0.2 read(...)`), not a fraction.
         let fraction = match self.is_next("...") {
             false if self.is_next(".") => {
                 self.take(1);
@@ -257,7 +260,7 @@ impl<'a> Cursor<'a> {
     pub fn skip_blanks(&mut self) {
         loop {
             self.take_while(|c| c.is_ascii_whitespace());
-            if self.hashes {
+            if self.hash_comments {
                 if !self.is_next("#") {
                     return;
                 }
@@ -274,8 +277,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Collects a remark. A comment line right after a remark continues its reason if it is
-    /// indented by more than one blank.
+    /// Stores the remark in `comment`. A comment that begins with two blanks continues the reason
+    /// of the last remark.
     fn note_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);
