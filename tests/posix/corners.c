@@ -1,4 +1,4 @@
-/* Corner cases: options, flags, vectors, readiness of unconnected sockets, nested epoll
+/* Corner cases: options, flags, iovec arrays, readiness of unconnected sockets, nested epoll
  * instances. */
 #include "posix.h"
 
@@ -70,6 +70,31 @@ void congestion_names(void)
 	say_congestion(fd, 16);
 }
 
+/* Offsets in the kernel's struct tcp_info. The one of <netinet/tcp.h> may end earlier. */
+enum {
+	SND_MSS = 16,
+	LAST_DATA_SENT = 44,
+	LAST_DATA_RECV = 52,
+	LAST_ACK_RECV = 56,
+	TOTAL_RETRANS = 100,
+	PACING_RATE = 104,
+	BYTES_ACKED = 120,
+	BYTES_RECEIVED = 128,
+	SEGS_OUT = 136,
+	SEGS_IN = 140,
+	DATA_SEGS_IN = 152,
+	DATA_SEGS_OUT = 156,
+	BUSY_TIME = 168,
+	RWND_LIMITED = 176,
+	DELIVERED = 192,
+	DELIVERED_CE = 196,
+	BYTES_SENT = 200,
+	BYTES_RETRANS = 208,
+	REORD_SEEN = 220,
+	SND_WND = 228,
+	RCV_WND = 232,
+};
+
 static uint32_t word_at(const unsigned char *info, size_t offset)
 {
 	uint32_t word;
@@ -85,27 +110,27 @@ static uint64_t long_at(const unsigned char *info, size_t offset)
 }
 
 /*
- * Says what holds for the counts of a connection that has sent 300,000 bytes and received 5,000,
- * however they were cut into segments, delayed, lost or sent again.
+ * Prints comparisons of the counters in tcp_info, for a connection that has sent 300,000 bytes and
+ * received 5,000. Their results do not depend on segmentation, delay, loss or retransmission.
  */
 static void say_counts(const unsigned char *info)
 {
-	uint32_t mss = word_at(info, 16), total_retrans = word_at(info, 100);
-	uint32_t out = word_at(info, 136), in = word_at(info, 140);
-	uint32_t data_in = word_at(info, 152), data_out = word_at(info, 156);
-	uint32_t delivered = word_at(info, 192), least = 300000 / mss;
+	uint32_t mss = word_at(info, SND_MSS), total_retrans = word_at(info, TOTAL_RETRANS);
+	uint32_t out = word_at(info, SEGS_OUT), in = word_at(info, SEGS_IN);
+	uint32_t data_in = word_at(info, DATA_SEGS_IN), data_out = word_at(info, DATA_SEGS_OUT);
+	uint32_t delivered = word_at(info, DELIVERED), least = 300000 / mss;
 	say("data out %d, in %d", data_out - total_retrans >= least, data_in > 0 && data_in <= 5000);
 	say("all out %d, in %d", out > data_out, in > data_in);
-	/* The SYN, and each segment once. */
+	/* tcpi_delivered counts the SYN, and each data segment once. */
 	say("delivered %d, by marks %u", delivered > least && delivered <= data_out + 1,
-	    word_at(info, 196));
-	say("since data %d %d, since ACK %d", word_at(info, 44) < PATIENCE,
-	    word_at(info, 52) < PATIENCE, word_at(info, 56) < PATIENCE);
-	uint64_t busy = long_at(info, 168), window = long_at(info, 176);
-	/* The kernel counts whole ticks. */
-	say("busy %d, of it by the window %d", busy < PATIENCE * 1000ull, window <= busy);
-	say("bytes acknowledged %d, received %llu", long_at(info, 120) - 300000 <= 1,
-	    (unsigned long long)long_at(info, 128));
+	    word_at(info, DELIVERED_CE));
+	say("since data %d %d, since ACK %d", word_at(info, LAST_DATA_SENT) < PATIENCE,
+	    word_at(info, LAST_DATA_RECV) < PATIENCE, word_at(info, LAST_ACK_RECV) < PATIENCE);
+	uint64_t busy = long_at(info, BUSY_TIME), rwnd_limited = long_at(info, RWND_LIMITED);
+	/* The kernel measures these times in whole jiffies, so a time may be 0. */
+	say("busy %d, of it by the window %d", busy < PATIENCE * 1000ull, rwnd_limited <= busy);
+	say("bytes acknowledged %d, received %llu", long_at(info, BYTES_ACKED) - 300000 <= 1,
+	    (unsigned long long)long_at(info, BYTES_RECEIVED));
 }
 
 /* Fields of tcp_info with known values. */
@@ -129,21 +154,22 @@ void info_numbers(void)
 	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
-	/* A path whose threads are delayed may reorder, and then says so. */
+	/* Delayed threads of the path may reorder segments. tcpi_reordering then grows. */
 	say("reordering %d, sent again now %u", info.tcpi_reordering >= 3, info.tcpi_retrans);
-	/* Fields that <netinet/tcp.h> lacks, by offset. */
+	/* Fields that the struct of <netinet/tcp.h> lacks. */
 	unsigned char all[236];
 	len = sizeof all;
 	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, all, &len));
-	uint64_t sent = long_at(all, 200), again = long_at(all, 208);
-	say("length %u, pacing %d, sent %llu", len, long_at(all, 104) > 0,
-	    (unsigned long long)(sent - again));
-	say("reordering %d, windows %d %d", info.tcpi_reordering == 3 || word_at(all, 220) > 0,
-	    word_at(all, 228) > 0, word_at(all, 232) > 0);
+	uint64_t sent = long_at(all, BYTES_SENT), retrans = long_at(all, BYTES_RETRANS);
+	say("length %u, pacing %d, sent %llu", len, long_at(all, PACING_RATE) > 0,
+	    (unsigned long long)(sent - retrans));
+	say("reordering %d, windows %d %d",
+	    info.tcpi_reordering == 3 || word_at(all, REORD_SEEN) > 0,
+	    word_at(all, SND_WND) > 0, word_at(all, RCV_WND) > 0);
 	say_counts(all);
 }
 
-/* Vectors with many parts, with empty parts, and with impossible numbers of parts. */
+/* iovec arrays with many parts, with empty parts, and with impossible numbers of parts. */
 void vectors(void)
 {
 	int other, fd = accepted(0, &other);
@@ -214,7 +240,7 @@ void receive_flags(void)
 	show(recv(fd, bytes, 8, MSG_DONTWAIT));
 }
 
-/* Flags that accept4 sets, and flags that it does not inherit. */
+/* Flags that accept4 sets. The accepted socket inherits neither flag of its listener. */
 void accept_flags(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
@@ -289,7 +315,7 @@ static int state_of(int fd)
 	return info.tcpi_state;
 }
 
-/* shutdown in each order. */
+/* shutdown of the two directions in each order. */
 void shutdown_states(void)
 {
 	static const int orders[][2] = {{SHUT_RD, SHUT_WR}, {SHUT_WR, SHUT_RD},
@@ -329,7 +355,7 @@ static void *shut_later(void *arg)
 	return NULL;
 }
 
-/* A thread that sleeps in read wakes when another thread shuts the connection down. */
+/* A thread that sleeps in read or poll wakes when another thread calls shutdown. */
 void shutdown_wakes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -413,7 +439,7 @@ void epoll_errors(void)
 	show(epoll_ctl(outer, EPOLL_CTL_ADD, fd, &event));
 }
 
-/* A missing timeout, and one that is too long for a timeval. */
+/* SO_RCVTIMEO: without a timeout, with an invalid tv_usec, and while recv waits. */
 void timeout_values(void)
 {
 	int other, fd = accepted(0, &other);
@@ -441,7 +467,7 @@ void timeout_values(void)
 	show(recv(fd, bytes, 1, 0));
 }
 
-/* Closes every descriptor of both programs except those between them. */
+/* The peer closes all its descriptors, except those on which it gets commands. */
 void peer_closes_all(void)
 {
 	int port, listener = own_listener(0, &port);

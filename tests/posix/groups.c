@@ -3,13 +3,14 @@
 
 #include "posix.h"
 
-/* Connections that a case opens, and the least share of each of two listeners. The probability of
- * a smaller share is one in a billion. */
-#define MANY 64
-#define SHARE 8
+/* CONNECTIONS is the number of connections that a case opens. SHARE_MIN is the least number of
+ * them that each of two listeners gets. The probability of a smaller number is less than one in a
+ * billion. */
+#define CONNECTIONS 64
+#define SHARE_MIN 8
 
-/* Returns a listener of a group at `port`, or at a new port if `port` is 0. */
-static int member(int port, int *got)
+/* Returns a listener of a group at `port`, or at an ephemeral port if `port` is 0. */
+static int member(int port, int *bound_port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
 	socklen_t len = sizeof name;
@@ -18,22 +19,23 @@ static int member(int port, int *got)
 	must(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) == 0);
 	must(bind(fd, (void *)&name, sizeof name) == 0);
 	must(getsockname(fd, (void *)&name, &len) == 0);
-	must(listen(fd, 2 * MANY) == 0);
+	must(listen(fd, 2 * CONNECTIONS) == 0);
 	want_connections(fd);
-	*got = ntohs(name.sin_port);
+	*bound_port = ntohs(name.sin_port);
 	return fd;
 }
 
-/* Opens connections, transfers data on each, and counts those of each listener. */
-static void open_and_count(int port, int count, const int *listeners, int *counts, int of)
+/* Opens connections, transfers data on each, and counts the connections of each listener. */
+static void open_and_count(int port, int count, const int *listeners, int *counts,
+			   int listener_count)
 {
 	struct pollfd polled[4];
-	for (int i = 0; i < of; i++)
+	for (int i = 0; i < listener_count; i++)
 		polled[i] = (struct pollfd){.fd = listeners[i], .events = POLLIN};
 	for (int opened = 0; opened < count; opened++) {
 		int other = peer_connects(port), fd = -1;
-		must(poll(polled, of, PATIENCE) > 0);
-		for (int i = 0; i < of && fd < 0; i++) {
+		must(poll(polled, listener_count, PATIENCE) > 0);
+		for (int i = 0; i < listener_count && fd < 0; i++) {
 			fd = polled[i].revents ? accept(listeners[i], NULL, NULL) : -1;
 			counts[i] += fd >= 0;
 		}
@@ -46,25 +48,25 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 	}
 }
 
-/* Each of two listeners gets its share; the last one of a group gets all connections. */
+/* Each of two listeners gets its share. The last listener of a group gets all connections. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
 	listeners[0] = member(0, &port);
 	listeners[1] = member(port, &port);
-	open_and_count(port, MANY, listeners, counts, 2);
-	say("all %d, shared %d %d", counts[0] + counts[1] == MANY, counts[0] >= SHARE,
-	    counts[1] >= SHARE);
+	open_and_count(port, CONNECTIONS, listeners, counts, 2);
+	say("all %d, shared %d %d", counts[0] + counts[1] == CONNECTIONS, counts[0] >= SHARE_MIN,
+	    counts[1] >= SHARE_MIN);
 	close(listeners[0]);
 	open_and_count(port, 8, listeners + 1, alone, 1);
 	say("the other one %d", alone[0]);
 	listeners[0] = member(port, &port);
 	counts[0] = counts[1] = 0;
-	open_and_count(port, MANY, listeners, counts, 2);
-	say("shared again %d %d", counts[0] >= SHARE, counts[1] >= SHARE);
+	open_and_count(port, CONNECTIONS, listeners, counts, 2);
+	say("shared again %d %d", counts[0] >= SHARE_MIN, counts[1] >= SHARE_MIN);
 }
 
-/* Each process has a listener of its own, as in servers. */
+/* Each of two processes has its own listener, as in servers with worker processes. */
 void group_of_processes(void)
 {
 	int port, listener = member(0, &port), ready[2], end[2], count[1] = {0};
@@ -90,7 +92,7 @@ void group_of_processes(void)
 	must(read(ready[0], &byte, 1) == 1);
 	struct pollfd polled[] = {{.fd = listener, .events = POLLIN},
 				  {.fd = ready[0], .events = POLLIN}};
-	for (int opened = 0; opened < MANY; opened++) {
+	for (int opened = 0; opened < CONNECTIONS; opened++) {
 		int other = peer_connects(port);
 		must(poll(polled, 2, PATIENCE) == 1);
 		if (polled[0].revents) {
@@ -107,7 +109,7 @@ void group_of_processes(void)
 		must(got.first == 10 && got.second == 0);
 		peer("close %d", other);
 	}
-	say("shared %d %d", mine >= SHARE, theirs >= SHARE);
+	say("shared %d %d", mine >= SHARE_MIN, theirs >= SHARE_MIN);
 	close(end[1]);
 	must(waitpid(child, NULL, 0) == child);
 	open_and_count(port, 8, &listener, count, 1);
@@ -127,15 +129,15 @@ void group_with_a_program(void)
 	int port, listeners[2], counts[2] = {0};
 	listeners[0] = member(0, &port);
 	listeners[1] = member(port, &port);
-	open_and_count(port, MANY, listeners, counts, 2);
-	say("shared %d %d", counts[0] >= SHARE, counts[1] >= SHARE);
+	open_and_count(port, CONNECTIONS, listeners, counts, 2);
+	say("shared %d %d", counts[0] >= SHARE_MIN, counts[1] >= SHARE_MIN);
 	counts[0] = counts[1] = 0;
 	show(choose_second(listeners[0]));
 	open_and_count(port, 16, listeners, counts, 2);
 	say("%d %d", counts[0], counts[1]);
 }
 
-/* The backlog of a listener is that of the last listen. */
+/* A second listen changes the backlog of a listener. */
 void listen_again(void)
 {
 	int port, listener = member(0, &port), others[8];

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Calls that transfer payload: the families of `read`, `write`, `recv` and `send`.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -7,7 +7,7 @@ use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
     answer_unsafe::{bytes, bytes_mut, fail, handled_or_kernel, kernel, parts, parts_mut},
-    cancellation_unsafe::point,
+    cancellation_unsafe::cancellation_point,
     fast_open_unsafe::{prepare, sendto},
     hand_over_unsafe::{check_all_rights, check_rights},
 };
@@ -19,7 +19,7 @@ use crate::{
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    point();
+    cancellation_point();
     // Unlike receiving zero bytes, reading zero bytes never waits. The kernel returns the right
     // result.
     match descriptors::socket(fd) {
@@ -42,7 +42,7 @@ unsafe fn receive(
     buf: *mut c_void,
     len: size_t,
     flags: c_int,
-    number: i64,
+    syscall: i64,
 ) -> ssize_t {
     if flags == 0 {
         // SAFETY: the caller's promise.
@@ -52,10 +52,10 @@ unsafe fn receive(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_slow(socket, fd, buf, len, flags, number) }
+    unsafe { receive_slow(socket, fd, buf, len, flags, syscall) }
 }
 
-/// The part of `receive` behind the fast path.
+/// The slow path of `receive`: the call may block, or the kernel may handle the call.
 ///
 /// # Safety
 ///
@@ -67,7 +67,7 @@ unsafe fn receive_slow(
     buf: *mut c_void,
     len: size_t,
     flags: c_int,
-    number: i64,
+    syscall: i64,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
@@ -78,7 +78,7 @@ unsafe fn receive_slow(
         };
         handled_or_kernel(
             handled,
-            number,
+            syscall,
             [fd as usize, buf as usize, len, flags as usize, 0, 0],
         )
     }
@@ -96,14 +96,15 @@ pub unsafe extern "C-unwind" fn __read_chk(
     count: size_t,
     len: size_t,
 ) -> ssize_t {
-    check(count <= len);
+    check_object_size(count <= len);
     // SAFETY: the caller's promise.
     unsafe { read(fd, buf, count) }
 }
 
-fn check(fits: bool) {
+/// Aborts if a buffer is smaller than the call's length.
+fn check_object_size(fits: bool) {
     if !fits {
-        // Aborts as glibc's `__chk_fail` does, without its message.
+        // glibc's `__chk_fail` also prints a message.
         std::process::abort();
     }
 }
@@ -115,7 +116,7 @@ fn check(fits: bool) {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    point();
+    cancellation_point();
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
         Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
@@ -136,7 +137,7 @@ pub(crate) unsafe fn transmit(
     buf: *const c_void,
     len: size_t,
     flags: c_int,
-    number: i64,
+    syscall: i64,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
     let from = unsafe { bytes(buf, len) };
@@ -150,7 +151,7 @@ pub(crate) unsafe fn transmit(
     let handled = transfer::send_rest(socket, fd, from, flags, sent);
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller's promise.
-    unsafe { handled_or_kernel(handled, number, args) }
+    unsafe { handled_or_kernel(handled, syscall, args) }
 }
 
 /// `recv(2)`.
@@ -165,7 +166,7 @@ pub unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
@@ -188,7 +189,7 @@ pub unsafe extern "C-unwind" fn __recv_chk(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    check(count <= len);
+    check_object_size(count <= len);
     // SAFETY: the caller's promise.
     unsafe { recv(fd, buf, count, flags) }
 }
@@ -205,7 +206,7 @@ pub unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
         // SAFETY: the caller's promise.
@@ -219,7 +220,7 @@ pub unsafe extern "C-unwind" fn send(
     }
 }
 
-/// `recvfrom(2)`. A connection has no address to report, so the length is set to 0, as in Linux.
+/// `recvfrom(2)`. For TCP, Linux reports no address and sets the address length to 0.
 ///
 /// # Safety
 ///
@@ -233,7 +234,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [
         fd as usize,
         buf as usize,
@@ -271,7 +272,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> ssize_t {
-    check(count <= len);
+    check_object_size(count <= len);
     // SAFETY: the caller's promise.
     unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
 }
@@ -283,7 +284,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
@@ -302,7 +303,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe {
@@ -361,7 +362,7 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { handled_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
@@ -374,7 +375,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise.
     if let Err(error) = unsafe { check_rights(msg) } {
         return fail(error.0);
@@ -397,7 +398,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    point();
+    cancellation_point();
     let args = [
         fd as usize,
         messages as usize,
@@ -441,7 +442,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    point();
+    cancellation_point();
     let args = [
         fd as usize,
         messages as usize,

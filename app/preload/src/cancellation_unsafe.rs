@@ -1,9 +1,10 @@
 //! `pthread_cancel`, and the cancellation points.
 //!
-//! Each exported function that POSIX lists as a cancellation point begins with [`point`]. A call
-//! that a cancellation request ends returns `CANCELLED` to `fail` of `answer_unsafe`, which acts on
-//! the request. libc unwinds the thread from there. The library's frames have nothing to release
-//! then. The functions are `extern "C-unwind"` so that libc can unwind them.
+//! Each exported function that POSIX lists as a cancellation point begins with
+//! [`cancellation_point`]. A call that a cancellation request ends returns `CANCELLED` to `fail` of
+//! `answer_unsafe`, which acts on the request. libc unwinds the thread from there. The library's
+//! frames have nothing to release then. The functions are `extern "C-unwind"` so that libc can
+//! unwind them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -31,7 +32,7 @@ static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the calling thread if its cancellation is due.
 #[inline]
-pub fn point() {
+pub fn cancellation_point() {
     if cancellation::is_due() {
         act();
     }

@@ -10,7 +10,7 @@ use tidelane_sockets::{
 use crate::answer_unsafe::{
     answer, bytes, bytes_mut, fail, handled_or_kernel, is_last_error, kernel,
 };
-use crate::cancellation_unsafe::point;
+use crate::cancellation_unsafe::cancellation_point;
 
 /// `socket(2)`.
 ///
@@ -103,7 +103,7 @@ pub unsafe extern "C-unwind" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    point();
+    cancellation_point();
     let accepted = descriptors::socket(fd).and_then(|socket| listen::accept(socket, fd, flags));
     match accepted {
         None => {
@@ -189,7 +189,7 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
 use crate::answer_unsafe::{handled_or_kernel, kernel};
-use crate::cancellation_unsafe::point;
+use crate::cancellation_unsafe::cancellation_point;
 
 /// SIOCOUTQ, which has the number of TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
@@ -20,7 +20,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    point();
+    cancellation_point();
     let handled = if descriptors::is_foreign(fd) {
         None
     } else {

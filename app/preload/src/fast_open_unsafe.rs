@@ -8,7 +8,7 @@ use tidelane_sockets::{Handled, Socket, descriptors, fast_open};
 use crate::{
     answer_unsafe::{bytes, fail, kernel},
     bytes_unsafe::transmit,
-    cancellation_unsafe::point,
+    cancellation_unsafe::cancellation_point,
 };
 
 /// Handles MSG_FASTOPEN of a call before its payload: see [`fast_open::prepare`].
@@ -42,7 +42,7 @@ pub unsafe extern "C-unwind" fn sendto(
     addr: *const sockaddr,
     addrlen: socklen_t,
 ) -> ssize_t {
-    point();
+    cancellation_point();
     let args = [
         fd as usize,
         buf as usize,

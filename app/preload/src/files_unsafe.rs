@@ -6,7 +6,7 @@ use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file};
 
 use crate::answer_unsafe::{fail, handled_or_kernel};
-use crate::cancellation_unsafe::point;
+use crate::cancellation_unsafe::cancellation_point;
 
 /// `sendfile(2)`.
 ///
@@ -59,7 +59,7 @@ pub unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    point();
+    cancellation_point();
     let ends = (descriptors::socket(from), descriptors::socket(to));
     if matches!(ends, (Some(_), None) | (None, Some(_)))
         && !(from_offset.is_null() && to_offset.is_null())

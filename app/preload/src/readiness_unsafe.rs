@@ -6,7 +6,7 @@ use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use tidelane_sockets::{Handled, descriptors, epoll, poll, sys::SignalMask};
 
 use crate::answer_unsafe::{fail, handled_or_kernel, kernel};
-use crate::cancellation_unsafe::point;
+use crate::cancellation_unsafe::cancellation_point;
 
 const NS_PER_MS: u64 = 1_000_000;
 pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
@@ -130,7 +130,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    point();
+    cancellation_point();
     let args = [
         epfd as usize,
         events as usize,
@@ -159,7 +159,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    point();
+    cancellation_point();
     let args = [
         epfd as usize,
         events as usize,
@@ -216,7 +216,7 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(fds, count) };
     let handled = if poll::has_tracked(entries) {
@@ -283,7 +283,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise.
     unsafe {
         let entries = entries(fds, count);

@@ -10,7 +10,7 @@ use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 
 use crate::{
     answer_unsafe::{handled_or_kernel, kernel},
-    cancellation_unsafe::point,
+    cancellation_unsafe::cancellation_point,
     readiness_unsafe::{SIGNAL_MASK_LEN, duration},
 };
 
@@ -151,7 +151,7 @@ pub unsafe extern "C-unwind" fn select(
     except: *mut c_void,
     timeout: *mut timeval,
 ) -> c_int {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise.
     unsafe {
         let timeout_ns = timeout.as_ref().map(|time| {
@@ -229,7 +229,7 @@ pub unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    point();
+    cancellation_point();
     // SAFETY: the caller's promise; the local structures are live during the call.
     unsafe {
         let handled = match duration(timeout) {

@@ -278,7 +278,7 @@ impl<P: PacketIo> Host<P> {
         if self.io.tx_queued {
             self.flush_ports();
         }
-        self.ring(now);
+        self.ring_doorbells(now);
         worked || !self.io.local_path.is_empty()
     }
 

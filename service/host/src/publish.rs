@@ -1,4 +1,7 @@
-//! Publication: programs learn of changed flows at the end of each step, once per flow.
+//! Publication of changed flows to programs.
+//!
+//! At the end of each step, the host writes the new state of each changed flow to its slot and
+//! pushes one READY event for it.
 
 use tidelane_abi::{data_event, service_flags};
 use tidelane_engine::FlowId;
@@ -15,13 +18,14 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Returns true if there are changes to publish.
+    /// Returns true if [`publish`](Self::publish) has work to do.
     #[inline]
     pub(crate) fn has_changes(&self) -> bool {
         !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
     }
 
-    /// Assigns accepted connections, publishes changed flows, and ends bindings.
+    /// Assigns accepted connections to programs, publishes changed flows, and ends the bindings of
+    /// released flows.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
         if self.io.journal.has_established() {
@@ -32,7 +36,7 @@ impl<P: PacketIo> Host<P> {
                 self.hand_out(now, flow, listener);
             }
         }
-        // A flow whose ring is full becomes dirty again; the next step publishes it.
+        // If a flow's event ring is full, `publish_flow` marks the flow again for the next step.
         let marked = self.io.dirty.len();
         for at in 0..marked {
             let Some(flow) = self.io.dirty.get(at).copied() else {
@@ -52,17 +56,17 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes all queued events visible and rings the doorbells of sleeping contexts. This follows
-    /// the sends, since a woken program runs at once on a shared CPU.
+    /// Makes all queued events visible and rings the doorbells of sleeping contexts. The caller has
+    /// transmitted its frames before, since a woken program may run at once on the core's CPU.
     #[inline]
-    pub(crate) fn ring(&mut self, now: Instant) {
+    pub(crate) fn ring_doorbells(&mut self, now: Instant) {
         self.backlogged = false;
         if !self.io.programs.contexts.has_unpublished() {
             return;
         }
         let stuck = self.io.programs.contexts.publish();
         self.backlogged = self.io.programs.contexts.has_unpublished();
-        // One program per step; the next step finds the next one.
+        // A program whose doorbell is stuck is expelled: at most one program per step.
         if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
             self.expel(now, id);
@@ -151,7 +155,7 @@ impl<P: PacketIo> Host<P> {
                 .for_event(binding.home, binding.context)
             && context.push_data(data_event::READY, slot).is_err()
         {
-            // The ring is full: the event follows when the program has read its events.
+            // The event ring is full. A later step publishes the flow again.
             self.io.mark(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
@@ -159,7 +163,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Ends the binding of `flow`; its slot stays until the program closes it.
+    /// Ends the binding of `flow`. The slot stays in use until the program closes the slot.
     #[inline(never)]
     fn end_binding(&mut self, flow: FlowId) {
         let Some(entry) = self.io.bindings.get_mut(flow.index()) else {
@@ -183,8 +187,8 @@ impl<P: PacketIo> Host<P> {
             }
             return;
         };
-        let wanted = binding.service_flags & service_flags::SHARED != 0;
-        if !wanted && (binding.closed_by_program || program.gone) {
+        let shared = binding.service_flags & service_flags::SHARED != 0;
+        if !shared && (binding.closed_by_program || program.gone) {
             binding.free_rx(&mut program.rx);
             let programs = &mut self.io.programs;
             programs.release_slot(binding.home, binding.slot, binding.context);
@@ -197,7 +201,7 @@ impl<P: PacketIo> Host<P> {
         binding.service_flags |= service_flags::CLOSED;
         program.set_slot(slot, SlotUse::Ended(Box::new(binding)));
         self.announce_ended(home, slot, context);
-        // The program may have closed the slot meanwhile, without a further request.
+        // The program may have closed the slot before the flow ended. No further request follows.
         self.advance(self.io.now, home, slot);
     }
 
@@ -226,7 +230,7 @@ impl<P: PacketIo> Host<P> {
         self.notify_other_holders(connection);
     }
 
-    /// Frees a slot whose flow has ended, closed by its last holder.
+    /// Frees a slot whose flow has ended, after its last holder has closed the slot.
     pub(crate) fn free_ended(&mut self, home: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(home) else {
             return;

@@ -408,7 +408,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.publish(now);
         self.io.ports.iter_mut().for_each(PacketIo::tx_flush);
-        self.ring(now);
+        self.ring_doorbells(now);
     }
 
     /// Frees empty receive buffers that were not used recently, and assigns waiting connections.

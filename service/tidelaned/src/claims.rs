@@ -2,9 +2,9 @@
 //! their ports in the kernel.
 //!
 //! A claim lives while it has an owner: a listener, a program's reservation, a port of the
-//! ephemeral pool, or connections that outlive one of these. Meanwhile a socket of the service
-//! reserves the port in the kernel: see `docs/design/claims.md`. A wildcard address has one claim
-//! per address of the interface.
+//! ephemeral pool, or connections that outlive one of these. While the claim lives, a bound kernel
+//! socket of the service reserves its port: see `docs/design/claims.md`. A claim of a wildcard
+//! address is one claim in the demux per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,35 +17,35 @@ use wants::Wants;
 
 mod wants;
 
-/// Time limit for a program to connect from a reserved port.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Delay before the first check of a claim that may end; it doubles with each further check.
-const LOOK_AFTER_MIN: Duration = Duration::from_millis(5);
-const LOOK_AFTER_MAX: Duration = Duration::from_millis(500);
-/// Shortest delay before the kernel is asked about connections on a listener's port; it doubles
-/// with each question.
-const ASK_AFTER_MIN: Duration = Duration::from_millis(10);
-const ASK_AFTER_MAX: Duration = Duration::from_secs(5);
-/// Interval of checks of a pool port, which returns to the kernel if it has no connection. The
+/// Time within which a program must connect from a port that it reserved.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay before the first check of a claim that may end. The delay doubles with each check.
+const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
+const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
+/// Delay before the service first asks for the kernel's connections on a listener's port. The delay
+/// doubles with each query.
+const ASK_DELAY_MIN: Duration = Duration::from_millis(10);
+const ASK_DELAY_MAX: Duration = Duration::from_secs(5);
+/// Interval between checks of a pool port. A port without connections may return to the kernel. The
 /// interval exceeds TIME-WAIT.
-const POOL_LOOK_AFTER: Duration = Duration::from_secs(60);
-/// Ports of the pool that are always kept.
-const POOL_KEPT: usize = 64;
+const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
+/// Least number of ports that the pool keeps.
+const POOL_PORTS_MIN: usize = 64;
 
 /// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// The listener of the kernel socket with this cookie.
     Listener(u64),
-    /// A port that session `0` reserved.
+    /// The session with this id, which has reserved the port.
     Session(u64),
     /// The ephemeral pool.
     Pool,
 }
 
 impl Owner {
-    /// Returns the packets that an owner wants at first. Connections that clients opened to a
-    /// listener before its claim belong to the kernel.
+    /// Returns the initial scope of an owner's claim. The kernel keeps the connections that clients
+    /// opened to a listener before the claim was made.
     fn scope(self) -> Scope {
         match self {
             Self::Pool => Scope::Whole,
@@ -55,31 +55,32 @@ impl Owner {
     }
 }
 
-/// A claim's owner, address and port.
+/// The key of a claim: its owner, address and port.
 pub type Name = (Owner, Endpoint);
 
-/// The terms of a claim.
+/// The port reservation behind a claim, and the conditions of its use.
 #[derive(Debug)]
-pub struct Title {
-    /// The charge for the claim; `None` if its owner is charged.
+pub struct Terms {
+    /// The charge for the claim. `None` if the claim is not charged separately.
     pub charge: Option<Charge>,
-    /// The port's reservation in the kernel. `None` if another claim of the owner has it: a socket
-    /// of `::` has the ports of both IP versions.
+    /// The port's reservation in the kernel. `None` if another claim of the owner has the
+    /// reservation: a socket bound to `::` reserves the port for both IP versions.
     pub reservation: Option<PortReservation>,
-    /// True if another socket may be bound beside connections of the program's socket
-    /// (SO_REUSEADDR).
+    /// True if the program's socket has SO_REUSEADDR: other sockets may bind the port while the
+    /// socket's connections exist.
     pub shared: bool,
-    /// The program on each core for whose connections the port is reserved.
+    /// The ids, one per core, of the program whose connections need the port.
     pub program: Option<Vec<ProgramId>>,
 }
 
-/// The question that decides a change of a claim.
+/// The question of a check. The answer decides whether the claim changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Does a connection of the service need it? If not, it ends ([`Claims::unwant`]).
+    /// Does a connection of the service need the claim? If not, the claim ends
+    /// ([`Claims::unwant`]).
     IsNeeded,
-    /// Does the kernel have connections on its port? If not, it covers the whole port
-    /// ([`Claims::widen`]).
+    /// Does the kernel have connections on the claim's port? If not, the claim covers the whole
+    /// port ([`Claims::widen`]).
     HasKernelConnections,
 }
 
@@ -90,29 +91,32 @@ pub struct Candidate {
     pub question: Question,
     /// The claim.
     pub name: Name,
-    /// The program on each core whose connections count; `None`: all connections of the port.
+    /// The ids, one per core, of the program whose connections need the claim. `None` if any
+    /// connection of the port needs the claim.
     pub program: Option<Vec<ProgramId>>,
 }
 
+/// A claim of one owner.
 struct Holding {
-    title: Title,
+    terms: Terms,
     scope: Scope,
-    /// Reservations from which no connection has been opened yet.
+    /// Number of the session's reservations from which no connection has been opened yet.
     outstanding: u32,
-    /// Time limit for connections from them.
+    /// Time by which the session must open connections from these reservations.
     connect_until: Instant,
-    /// Time of the next check, and the delay before it. `None` while the owner wants the claim
-    /// regardless of connections.
-    look: Option<(Instant, Duration)>,
+    /// Time of the next check, and the delay before the check after it. `None` while the owner
+    /// wants the claim regardless of connections.
+    next_check: Option<(Instant, Duration)>,
 }
 
-/// The demux with its claims.
+/// All claims of the service, and the demux that enforces them.
 pub struct Claims {
     demux: Box<dyn Steering>,
     addresses: Vec<IpAddress>,
     holdings: BTreeMap<Name, Holding>,
     /// Claims with a scheduled check, by time.
-    looks: BTreeSet<(Instant, Name)>,
+    checks: BTreeSet<(Instant, Name)>,
+    /// Claims in the demux, with the number of owners per scope.
     made: HashMap<Claim, Wants>,
     /// Number of ports in the ephemeral pool.
     pooled: usize,
@@ -125,7 +129,7 @@ impl Claims {
             demux,
             addresses: Vec::new(),
             holdings: BTreeMap::new(),
-            looks: BTreeSet::new(),
+            checks: BTreeSet::new(),
             made: HashMap::new(),
             pooled: 0,
         }
@@ -171,23 +175,23 @@ impl Claims {
         result
     }
 
-    /// Returns true if `owner` wants `endpoint`, or has left it while it has connections.
+    /// Returns true if the claim exists, even if its owner has left and only connections remain.
     pub fn has(&self, name: Name) -> bool {
         self.holdings.contains_key(&name)
     }
 
-    /// Claims an endpoint for its owner, or all addresses of its version if unspecified. A claim
-    /// that the owner already has, or has left, keeps its reservation.
-    pub fn want(&mut self, name: Name, title: Title, now: Instant) -> Result<(), SteeringError> {
+    /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
+    /// An existing claim keeps its reservation, even if the owner has left the claim.
+    pub fn want(&mut self, name: Name, terms: Terms, now: Instant) -> Result<(), SteeringError> {
         let (owner, endpoint) = name;
         if !self.has(name) {
             self.pooled += usize::from(owner == Owner::Pool);
             let holding = Holding {
-                title,
+                terms,
                 scope: owner.scope(),
                 outstanding: 0,
                 connect_until: now,
-                look: None,
+                next_check: None,
             };
             self.holdings.insert(name, holding);
             let made = self.add_wants(endpoint, owner.scope());
@@ -204,25 +208,25 @@ impl Claims {
     /// Schedules the first check of a claim.
     fn schedule_first(&mut self, name: Name, now: Instant) {
         match name.0 {
-            Owner::Pool => self.schedule(name, Some((now + POOL_LOOK_AFTER, POOL_LOOK_AFTER))),
+            Owner::Pool => self.schedule(name, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
             Owner::Listener(_) => self.ask_kernel(name, now),
             Owner::Session(_) => {
                 self.set_shared(name, true);
                 if let Some(holding) = self.holdings.get_mut(&name) {
                     holding.outstanding = holding.outstanding.saturating_add(1);
-                    holding.connect_until = now + CONNECT_WITHIN;
+                    holding.connect_until = now + CONNECT_TIMEOUT;
                 }
-                self.schedule(name, Some((now + CONNECT_WITHIN, LOOK_AFTER_MIN)));
+                self.schedule(name, Some((now + CONNECT_TIMEOUT, CHECK_DELAY_MIN)));
             }
         }
     }
 
-    /// Schedules a question to the kernel about a listener's port, unless the kernel has no
-    /// connections there.
+    /// Schedules a query for the kernel's connections on a listener's port, unless the claim covers
+    /// the whole port already.
     fn ask_kernel(&mut self, name: Name, now: Instant) {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
         let asks = scope == Some(Scope::BesideConnections);
-        self.schedule(name, asks.then_some((now + ASK_AFTER_MIN, ASK_AFTER_MIN)));
+        self.schedule(name, asks.then_some((now + ASK_DELAY_MIN, ASK_DELAY_MIN)));
     }
 
     /// Leaves the SYNs of an owner's claims to the kernel's own listener. The owner keeps the
@@ -236,7 +240,8 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if the owner has not left the claim.
+    /// Returns true unless the demux prefers the kernel's sockets, as for a claim that its owner
+    /// has left.
     fn is_wanted(&self, name: Name) -> bool {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
         scope.is_some_and(|scope| scope != Scope::BesideKernel)
@@ -249,7 +254,8 @@ impl Claims {
         self.set_scope(name, Scope::Whole)
     }
 
-    /// Leaves packets of kernel connections at `local` to the kernel, if a listener has the port.
+    /// Narrows the claims of listeners on `local`, because the kernel has a connection there. The
+    /// kernel keeps the segments of its connections.
     pub fn found_kernel_connection(
         &mut self,
         local: Endpoint,
@@ -271,7 +277,7 @@ impl Claims {
         })
     }
 
-    /// Returns true if frames can be handed back to the kernel.
+    /// Returns true if the demux can hand frames back to the kernel.
     pub fn takes_frames_back(&self) -> bool {
         self.demux.takes_frames_back()
     }
@@ -282,23 +288,23 @@ impl Claims {
     }
 
     fn undo(&mut self, name: Name, error: SteeringError) -> SteeringError {
-        // The first error is the one to report.
+        // Report the error that made the claim fail, not an error of its removal.
         let _ = self.unwant(name);
         error
     }
 
-    /// Ends the owner's interest in the endpoint. The claim stays while it has connections;
-    /// meanwhile the demux asks the kernel first, and the port is reserved as beside kernel
-    /// connections.
+    /// Ends the owner's use of a claim. The claim stays while its port has connections. Meanwhile
+    /// the demux looks for a socket of the kernel first, and other sockets may bind the port as
+    /// they may beside kernel connections.
     pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return Ok(());
         };
-        holding.title.program = None;
+        holding.terms.program = None;
         holding.outstanding = 0;
         holding.connect_until = now;
         self.set_shared(name, true);
-        self.schedule(name, Some((now, LOOK_AFTER_MIN)));
+        self.schedule(name, Some((now, CHECK_DELAY_MIN)));
         self.set_scope(name, Scope::BesideKernel)
     }
 
@@ -315,27 +321,27 @@ impl Claims {
         names.take_while(move |(other, _)| *other == owner)
     }
 
-    /// Schedules a check after the end of a connection from a reserved port, which may be the last.
+    /// Schedules a check, because the last connection from a reserved port may have ended.
     pub fn connection_ended(&mut self, name: Name, now: Instant) {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return;
         };
         holding.outstanding = holding.outstanding.saturating_sub(1);
         let waits = holding.outstanding > 0 && now < holding.connect_until;
-        if holding.look.is_some() && !waits {
-            self.schedule(name, Some((now, LOOK_AFTER_MIN)));
+        if holding.next_check.is_some() && !waits {
+            self.schedule(name, Some((now, CHECK_DELAY_MIN)));
         }
     }
 
     /// Returns the time of the next check.
-    pub fn next_look(&self) -> Option<Instant> {
-        self.looks.first().map(|(at, _)| *at)
+    pub fn next_check(&self) -> Option<Instant> {
+        self.checks.first().map(|(at, _)| *at)
     }
 
-    /// Returns up to `max` claims that are due. The caller answers each by
-    /// [`needed`](Self::needed), or by the method that its question names.
+    /// Returns up to `max` claims that are due for a check. The caller answers each question by
+    /// [`needed`](Self::needed) to keep the claim, or by the method in the doc of the question.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
-        let due = self.looks.iter().take_while(|(at, _)| *at <= now);
+        let due = self.checks.iter().take_while(|(at, _)| *at <= now);
         let candidate = |(_, name): &(Instant, Name)| {
             let holding = self.holdings.get(name)?;
             let question = match holding.scope {
@@ -345,7 +351,7 @@ impl Claims {
             Some(Candidate {
                 question,
                 name: *name,
-                program: holding.title.program.clone(),
+                program: holding.terms.program.clone(),
             })
         };
         due.take(max).filter_map(candidate).collect()
@@ -353,19 +359,19 @@ impl Claims {
 
     /// Returns the number of pool ports that may return to the kernel.
     pub fn pool_surplus(&self) -> usize {
-        self.pooled.saturating_sub(POOL_KEPT)
+        self.pooled.saturating_sub(POOL_PORTS_MIN)
     }
 
-    /// Keeps a claim because of its connections.
+    /// Keeps a claim that connections need, and schedules its next check.
     pub fn needed(&mut self, name: Name, now: Instant) {
         let Some(holding) = self.holdings.get(&name) else {
             return;
         };
-        if let Some((_, after)) = holding.look {
+        if let Some((_, after)) = holding.next_check {
             let max = match (name.0, holding.scope) {
-                (Owner::Pool, _) => POOL_LOOK_AFTER,
-                (_, Scope::BesideConnections) => ASK_AFTER_MAX,
-                _ => LOOK_AFTER_MAX,
+                (Owner::Pool, _) => POOL_CHECK_DELAY,
+                (_, Scope::BesideConnections) => ASK_DELAY_MAX,
+                _ => CHECK_DELAY_MAX,
             };
             let next = Duration((after.0 * 2).min(max.0));
             self.schedule(name, Some((now + after, next)));
@@ -390,14 +396,14 @@ impl Claims {
                 break;
             };
             let port = reservation.port();
-            let title = Title {
+            let terms = Terms {
                 charge: None,
                 reservation: Some(reservation),
                 shared: false,
                 program: None,
             };
             let name = (Owner::Pool, Endpoint { addr, port });
-            if self.want(name, title, now).is_err() {
+            if self.want(name, terms, now).is_err() {
                 break;
             }
             ports.push(port);
@@ -405,27 +411,27 @@ impl Claims {
         ports
     }
 
-    fn schedule(&mut self, name: Name, look: Option<(Instant, Duration)>) {
+    fn schedule(&mut self, name: Name, next: Option<(Instant, Duration)>) {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return;
         };
-        if let Some((at, _)) = std::mem::replace(&mut holding.look, look) {
-            self.looks.remove(&(at, name));
+        if let Some((at, _)) = std::mem::replace(&mut holding.next_check, next) {
+            self.checks.remove(&(at, name));
         }
-        if let Some((at, _)) = look {
-            self.looks.insert((at, name));
+        if let Some((at, _)) = next {
+            self.checks.insert((at, name));
         }
     }
 
-    /// Sets whether sockets that may be bound beside connections may be bound beside the
-    /// reservation.
+    /// Lets other sockets with SO_REUSEADDR bind the reserved port, or forbids it. The claim's
+    /// terms must allow sharing.
     fn set_shared(&self, name: Name, shared: bool) {
         let Some(holding) = self.holdings.get(&name) else {
             return;
         };
-        if let Some(reservation) = &holding.title.reservation {
-            // If the option cannot be set, the port just stays reserved.
-            let _ = reservation.set_shared(shared && holding.title.shared);
+        if let Some(reservation) = &holding.terms.reservation {
+            // On an error, the port stays reserved for the service alone.
+            let _ = reservation.set_shared(shared && holding.terms.shared);
         }
     }
 
@@ -437,7 +443,7 @@ impl Claims {
         if before == scope {
             return Ok(());
         }
-        // In this order the claim always has an owner.
+        // Add the new scope first, so that the demux never drops the claim in between.
         let added = self.add_wants(name.1, scope);
         added.and(self.remove_wants(name.1, before))
     }
@@ -453,9 +459,8 @@ impl Claims {
         })
     }
 
-    /// Changes the owners of the claims of `endpoint` and updates the demux. All claims are
-    /// changed, even if one fails.
-    /// changed, whatever becomes of one.
+    /// Changes the owners of the demux's claims of `endpoint` and updates the demux. The function
+    /// changes all of these claims, even if the demux fails for one.
     fn change_wants(
         &mut self,
         endpoint: Endpoint,
@@ -479,8 +484,8 @@ impl Claims {
         result
     }
 
-    /// Returns the claims on an endpoint: none for an address that the interface does not have,
-    /// such as that of a listener on loopback.
+    /// Returns the demux's claims of an endpoint. There is none for an address that the interface
+    /// does not have, such as 127.0.0.1.
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

@@ -269,7 +269,7 @@ impl<P: Port> Control<P> {
             tv_sec: (left.0 / 1_000_000_000) as i64,
             tv_nsec: (left.0 % 1_000_000_000) as _,
         };
-        let claims = self.shared.next_look(now());
+        let claims = self.shared.next_check(now());
         claims
             .into_iter()
             .chain([due])

@@ -406,8 +406,8 @@ impl<P: Port> Shared<P> {
     }
 
     /// Returns the limit of the control thread's sleep.
-    pub fn next_look(&self, now: Instant) -> Option<Timespec> {
-        let left = self.claims.next_look()? - now;
+    pub fn next_check(&self, now: Instant) -> Option<Timespec> {
+        let left = self.claims.next_check()? - now;
         Some(Timespec {
             tv_sec: (left.0 / 1_000_000_000) as i64,
             tv_nsec: (left.0 % 1_000_000_000) as _,

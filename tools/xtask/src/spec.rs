@@ -18,7 +18,7 @@ mod file;
 mod promises;
 
 use citations::Tree;
-use file::{Level, Spec, Standing};
+use file::{Level, Spec, Status};
 
 const FOLDER: &str = "specs";
 const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
@@ -46,10 +46,10 @@ pub fn run(options: &Options) -> Result<(), String> {
     let specs = read_all(&files)?;
     print_table(options, &specs);
     if options.missing {
-        print_listed(options, &specs, |standing| !standing.is_settled());
+        print_listed(options, &specs, |status| !status.is_settled());
     }
     if options.exceptions {
-        print_listed(options, &specs, |standing| *standing == Standing::Excepted);
+        print_listed(options, &specs, |status| *status == Status::Excepted);
     }
     if options.bless {
         return bless(&root, &specs);
@@ -93,7 +93,10 @@ fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> 
 /// Returns a message for each RFC with more missing requirements than the ratchet has.
 fn grown(ratchet: &BTreeMap<u32, usize>, specs: &[Spec]) -> Vec<String> {
     let more = |spec: &Spec| {
-        let (now, then) = (spec.missing(), ratchet.get(&spec.rfc).copied().unwrap_or(0));
+        let (now, then) = (
+            spec.unsettled(),
+            ratchet.get(&spec.rfc).copied().unwrap_or(0),
+        );
         (now > then).then(|| {
             format!(
                 "RFC {}: {now} requirements are missing, {then} in {RATCHET}",
@@ -116,7 +119,7 @@ fn bless(root: &Path, specs: &[Spec]) -> Result<(), String> {
     let head = "# Missing requirements: `rfc number`. Written by `cargo xtask spec --bless`.\n";
     let lines: String = specs
         .iter()
-        .map(|spec| format!("{} {}\n", spec.rfc, spec.missing()))
+        .map(|spec| format!("{} {}\n", spec.rfc, spec.unsettled()))
         .collect();
     fs::write(root.join(RATCHET), format!("{head}{lines}")).map_err(|error| error.to_string())
 }
@@ -140,16 +143,16 @@ fn print_table(options: &Options, specs: &[Spec]) {
 /// Counts the requirements that are met, excepted, unused (a MAY) and missing, the missing MUSTs
 /// and SHOULDs, and the untested ones.
 fn counts(spec: &Spec) -> [usize; 7] {
-    let of = |standing| spec.count(|s, _| *s == standing);
+    let of = |status| spec.count(|s, _| *s == status);
     let missing = |level| spec.count(|s, l| !s.is_settled() && l == level);
     [
-        of(Standing::Met),
-        of(Standing::Excepted),
-        of(Standing::Unused),
-        spec.missing(),
+        of(Status::Met),
+        of(Status::Excepted),
+        of(Status::Unused),
+        spec.unsettled(),
         missing(Level::Must),
         missing(Level::Should),
-        of(Standing::Untested),
+        of(Status::Untested),
     ]
 }
 
@@ -161,19 +164,19 @@ fn print_row(name: &str, counts: [usize; 7], title: &str) {
     );
 }
 
-fn print_listed(options: &Options, specs: &[Spec], wanted: impl Fn(&Standing) -> bool) {
+fn print_listed(options: &Options, specs: &[Spec], wanted: impl Fn(&Status) -> bool) {
     for spec in specs {
         if !options.rfcs.is_empty() && !options.rfcs.contains(&spec.rfc) {
             continue;
         }
         for requirement in &spec.requirements {
-            let standing = requirement.standing();
-            if wanted(&standing) {
+            let status = requirement.status();
+            if wanted(&status) {
                 let (id, level) = (&requirement.id, requirement.level);
-                println!("\nRFC {} {id} ({level}), {standing}", spec.rfc);
+                println!("\nRFC {} {id} ({level}), {status}", spec.rfc);
                 println!("    {}", requirement.text);
                 if let Some(why) = requirement.why() {
-                    println!("    {standing}: {why}");
+                    println!("    {status}: {why}");
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
-//! The service's CONNECT_STARTED says how many bytes the SYN can carry; the SYN then waits for
-//! them. With MSG_FASTOPEN the call provides the bytes. After `connect` with TCP_FASTOPEN_CONNECT,
-//! the first write of any kind provides them; until then the socket is writable, and no SYN is
-//! sent.
+//! The service's event CONNECT_STARTED tells the number of bytes that the SYN can carry. The SYN
+//! waits for these bytes. A `send` with MSG_FASTOPEN provides them itself. After `connect` with
+//! TCP_FASTOPEN_CONNECT, the first write of any kind provides them; until this write the socket is
+//! writable, and no SYN is sent.
 
 use std::os::fd::RawFd;
 
@@ -13,18 +13,20 @@ use crate::{
     sys::{Address, Errno, Handled, fail},
 };
 
-/// Begins a `send` with MSG_FASTOPEN: opens the connection with the bytes that are sent now, unless
-/// it is open already.
+/// Begins a `send` with MSG_FASTOPEN: opens the connection, whose SYN will carry the bytes of this
+/// `send`. The call fails with EISCONN on a connected socket.
 pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i32) -> Handled<()> {
-    let waits = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
+    let blocking = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
     let mut inner = socket.enter(fd)?;
     inner.refresh();
     let was_pending = inner.connect_pending;
     match &inner.state {
         State::Fresh | State::Failed => {}
-        State::Connecting(connecting) if connecting.syn_room > 0 || waits => return Some(Ok(())),
+        State::Connecting(connecting) if connecting.syn_room > 0 || blocking => {
+            return Some(Ok(()));
+        }
         State::Connecting(_) => return fail(libc::EALREADY),
-        // Only the first such call: later calls find an established connection and fail.
+        // The first call after an EINPROGRESS sends on the connection; later calls fail.
         State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));
@@ -32,7 +34,8 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
         State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
         State::Free | State::Listening(_) | State::Kernel => return None,
     }
-    // The kernel returns the right error for a missing address, and for another family.
+    // The kernel returns the right error for a missing address, and for an address of another
+    // family.
     let peer = peer.filter(|peer| peer.inet6 == inner.inet6)?;
     if !client_fast_open_enabled() {
         return fail(libc::EOPNOTSUPP);
@@ -43,7 +46,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
     let mut inner = socket.enter(fd)?;
     inner.refresh();
     match &inner.state {
-        State::Connecting(connecting) if connecting.syn_room == 0 && !waits => {
+        State::Connecting(connecting) if connecting.syn_room == 0 && !blocking => {
             inner.connect_pending = true;
             fail(libc::EINPROGRESS)
         }
@@ -52,24 +55,25 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
     }
 }
 
-/// Sends the SYN with the first bytes of a write. Returns their number, which ends a call that does
-/// not wait.
+/// Sends the SYN with the first bytes of a write, and returns the number of these bytes. If the SYN
+/// carries none, a nonblocking call fails with EINPROGRESS.
 pub(crate) fn send_with_syn(
     socket: &'static Socket,
     fd: RawFd,
-    waits: bool,
+    blocking: bool,
     write: &mut dyn FnMut(&mut Inner, usize) -> usize,
 ) -> Handled {
     let mut inner = socket.enter(fd)?;
     let count = inner.send_with_syn(socket, write);
-    inner.connect_pending = !waits;
+    inner.connect_pending = !blocking;
     match count {
-        0 if !waits => fail(libc::EINPROGRESS),
+        0 if !blocking => fail(libc::EINPROGRESS),
         count => Some(Ok(count)),
     }
 }
 
-/// Handles MSG_FASTOPEN of a `send` before its payload. Without the flag there is nothing to do.
+/// Opens the connection of a `send` with MSG_FASTOPEN, before its payload is sent. Does nothing
+/// without the flag.
 pub fn prepare(socket: &'static Socket, fd: RawFd, name: Option<&[u8]>, flags: i32) -> Handled<()> {
     if flags & libc::MSG_FASTOPEN == 0 {
         return Some(Ok(()));

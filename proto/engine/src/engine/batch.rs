@@ -1,4 +1,7 @@
-//! End of a batch and timers: sends the segments that flows owe, and keeps their deadlines.
+//! End of a batch, and timers.
+//!
+//! At the end of a batch, the engine finishes each pending flow: it sends the flow's data and ACK,
+//! and schedules the flow's next deadline.
 
 use tidelane_fastpath::{Fast, NOT_SINGLE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
@@ -8,14 +11,16 @@ use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
-/// Least idle time in us after which a flow's window is checked before it sends. No RTO is shorter.
+/// Shortest idle time, in us, after which the slow path checks the cwnd before a flow sends
+/// (RFC 5681 §4.1). No RTO is shorter.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// Flags of a flow that the fast path may finish: all of `FAST_FLAGS` and none of `SLOW_FLAGS`.
+/// The fast path may finish a flow that has all of `FAST_FLAGS` and none of `SLOW_FLAGS`.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// Masks for the flags of a pending flow. ACK_LOOK: an ACK is due, and nothing else. TEXT_LOOK:
-/// data is to be sent, as a single segment. NOTHING_LOOK: nothing is to be sent now.
+/// Masks that classify a pending flow by its flags. `ACK_MASK`: the flow owes an ACK, and nothing
+/// else. `DATA_MASK`: the flow has one data segment to send. `IDLE_MASK`: the flow has nothing to
+/// send now.
 const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
@@ -141,8 +146,8 @@ impl Engine {
         true
     }
 
-    /// Sends a pure ACK for [`Engine::finish_fast`] if the window's edge may move or the
-    /// retransmission timer runs.
+    /// Sends a pure ACK of a flow whose receive window's right edge may move, or whose
+    /// retransmission timer runs. Returns false if the driver has no free frame.
     #[inline(never)]
     fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let Some(flow) = self.table.entry_mut(id) else {
@@ -159,6 +164,8 @@ impl Engine {
         true
     }
 
+    /// Finishes any flow: sends its data on the fast path or the slow path, then its ACK, and
+    /// schedules its next deadline.
     #[inline(never)]
     fn finish_flow(&mut self, id: FlowId, env: &mut impl Env) {
         let clock = self.clock;
@@ -166,8 +173,9 @@ impl Engine {
             return;
         };
         flow.flags &= !flags::PENDING;
-        let (mut full, mut mark) = (false, false);
-        // A data segment carries the ACK, but perhaps not all SACK blocks.
+        let (mut full, mut record) = (false, false);
+        // `sack_now` has the flags from before the send, because a data segment carries the ACK but
+        // may lack space for all SACK blocks.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -177,18 +185,18 @@ impl Engine {
                 match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
-                        mark = sent > 0 && flow.rtt_seq != flow.snd_nxt;
+                        record = sent > 0 && flow.rtt_seq != flow.snd_nxt;
                         // If data is in flight, the next ACK makes the flow pending again.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
                     }
-                    Err(TxFull) => (full, mark) = (true, true),
+                    Err(TxFull) => (full, record) = (true, true),
                 }
                 let limited = flow.is_window_limited(flow.flight_size());
                 flow.traffic.set_window_limited(limited, clock.us());
             }
-            if mark {
+            if record {
                 self.record_send_time(id, from);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
@@ -203,8 +211,8 @@ impl Engine {
                 flow = again;
             }
         }
-        let plain = flags::ACK_NOW | flags::FAST_RECEIVE;
-        if flow.flags & plain == plain {
+        let fast_ack = flags::ACK_NOW | flags::FAST_RECEIVE;
+        if flow.flags & fast_ack == fast_ack {
             let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
             match fast.acknowledge_now() {
                 Ok(()) => self.counters.pure_acks += 1,
@@ -228,8 +236,8 @@ impl Engine {
         }
     }
 
-    /// Records the transmission time of data from `start` to SND.NXT that was sent behind other
-    /// data in flight.
+    /// Records the transmission time of the data from `start` to SND.NXT, which follows other data
+    /// in flight.
     #[inline(never)]
     fn record_send_time(&mut self, id: FlowId, start: SeqNumber) {
         if let (Some(flow), Some(Some(cold))) =
@@ -239,6 +247,7 @@ impl Engine {
         }
     }
 
+    /// Sends data on the slow path. Returns true if the driver has no free frame.
     #[inline(never)]
     fn slow_output(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let clock = self.clock;
@@ -264,6 +273,8 @@ impl Engine {
         result.is_err()
     }
 
+    /// Sends an ACK with SACK blocks on the slow path. Returns true if the driver has no free
+    /// frame.
     #[inline(never)]
     fn acknowledge(&mut self, id: FlowId, env: &mut impl Env) -> bool {
         let clock = self.clock;
@@ -280,6 +291,7 @@ impl Engine {
         full
     }
 
+    /// Stops a flow until [`Engine::resume_transmit`], because the driver has no free frame.
     pub(super) fn block(&mut self, id: FlowId) {
         if let Some(Some(cold)) = self.connections.get_mut(id.index())
             && !cold.tx_blocked
@@ -356,12 +368,12 @@ impl Engine {
         }
     }
 
-    /// Returns the time of the next [`Engine::advance_time`]. The time may be too early, never too
-    /// late.
+    /// Returns the time by which the driver must call [`Engine::advance_time`]. The time may be
+    /// earlier than the next deadline, but never later.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         match (self.wheel.next_deadline(), self.time_wait.next_deadline()) {
-            (Some(of_flow), Some(of_entry)) => Some(of_flow.min(of_entry)),
+            (Some(timer), Some(time_wait)) => Some(timer.min(time_wait)),
             (one, other) => one.or(other),
         }
     }
@@ -369,8 +381,8 @@ impl Engine {
     /// Returns true if [`Engine::next_timeout`] has passed.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        let of_entry = self.time_wait.next_deadline();
-        self.wheel.is_due(now) || of_entry.is_some_and(|at| at <= now)
+        let time_wait = self.time_wait.next_deadline();
+        self.wheel.is_due(now) || time_wait.is_some_and(|at| at <= now)
     }
 
     /// Continues flows that stopped because [`Env::transmit`] returned [`TxFull`], once the driver
@@ -392,8 +404,8 @@ fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.flags |= flags::DELACK_ARMED;
 }
 
-/// Returns true if the wheel is known to fire for this flow no later than at its earliest deadline.
-/// May return false although it does.
+/// Returns true if the wheel surely fires for this flow no later than at the flow's earliest
+/// deadline. Returns false if only the slow path can tell.
 #[inline]
 fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
     let (rto, delack) = (flags::RTO_ARMED, flags::DELACK_ARMED);
@@ -410,16 +422,16 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
     flow.flags & flags::WHEEL_ARMED != 0 && !deadline.before(flow.wheel_at)
 }
 
-/// Returns true if the flow was idle so long that its window must be checked before it sends.
+/// Returns true if the flow was idle so long that the slow path must check the cwnd before a send.
 #[inline]
 fn is_idle(flow: &FlowState, now_us: u32) -> bool {
     flow.snd_nxt == flow.snd_una && has_been_idle(flow, now_us)
 }
 
-/// As [`is_idle`], for a flow with nothing in flight.
+/// Returns true if a flow with nothing in flight has sent nothing for [`IDLE_US_MIN`].
 #[inline]
 fn has_been_idle(flow: &FlowState, now_us: u32) -> bool {
-    // `rtt_stamp` is a transmission time of the last flight.
+    // `rtt_stamp` is the transmission time of a segment in the last flight.
     now_us.wrapping_sub(flow.rtt_stamp) > IDLE_US_MIN
 }
 

@@ -1,4 +1,6 @@
 //! Calls of applications and of the driver: LISTEN, OPEN, CLOSE, ABORT, options and STATUS.
+//!
+//! The driver is the program that runs the engine: the service's host, or a test.
 
 use std::ops::Range;
 
@@ -29,9 +31,9 @@ impl Engine {
         self.listen_in_group(local, backlog, options, None)
     }
 
-    /// As [`listen`](Self::listen), for a group of listeners with the same local address, port and
-    /// IPV6_V6ONLY (SO_REUSEPORT). A keyed hash of the 4-tuple distributes the connections among
-    /// them.
+    /// Passive OPEN of a listener in a SO_REUSEPORT group. The listeners of a group have the same
+    /// local address, port and IPV6_V6ONLY. A keyed hash of the 4-tuple distributes connections
+    /// among the listeners. Without a group, the function is [`listen`](Self::listen).
     pub fn listen_in_group(
         &mut self,
         local: Endpoint,
@@ -46,7 +48,8 @@ impl Engine {
 
     /// Removes a listener and frees its half-open flows without a RST. A peer that retransmits its
     /// SYN may reach the application's next listener (as in Linux). The driver must abort the flows
-    /// in the accept queue, because it knows which the application has not taken.
+    /// in the accept queue, because only the driver knows which of these flows the application has
+    /// not accepted.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, env: &mut impl Env) {
         if !self.listeners.remove(id) {
             return;
@@ -59,8 +62,8 @@ impl Engine {
                 .get(*flow)
                 .is_some_and(|f| f.state == State::SynReceived);
             let cold = self.connections.get(flow.index()).and_then(Option::as_ref);
-            let of_it = |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.pending;
-            half_open && cold.is_some_and(of_it)
+            let belongs = |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.pending;
+            half_open && cold.is_some_and(belongs)
         };
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
         for flow in flows {
@@ -69,16 +72,17 @@ impl Engine {
         }
     }
 
-    /// The driver sends the SYNs of a listener's port to another stack from now on. SYNs that are
-    /// under way are answered still; opens within the host find no listener.
+    /// Marks a listener whose later SYNs the demux gives to another stack. The engine still answers
+    /// SYNs that arrive, but [`listener_at`](Self::listener_at) no longer finds the listener for
+    /// active opens on the same host.
     pub fn leave_syns(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.leaving = true;
         }
     }
 
-    /// Returns true if nothing is lost with a listener: it has no connection that is half open or
-    /// waits to be accepted, and no SYN cookie of it may come back.
+    /// Returns true if the removal of a listener would lose no connection: its SYN queue and accept
+    /// queue are empty, and none of its SYN cookies is still valid.
     pub fn is_listener_idle(&self, now: Instant, id: ListenerId) -> bool {
         let listener = self.listeners.get(id);
         listener.is_none_or(|listener| listener.is_idle(now))
@@ -105,14 +109,15 @@ impl Engine {
         }
     }
 
-    /// Removes `count` connections from the count of the accept queue.
+    /// Subtracts accepted connections from the length of a listener's accept queue.
     pub fn accept_taken(&mut self, id: ListenerId, count: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue = listener.accept_queue.saturating_sub(count);
         }
     }
 
-    /// Adds a connection to the accept queue again, after [`Engine::accept_taken`].
+    /// Adds 1 to the length of the accept queue: the application has not taken a connection that
+    /// [`Engine::accept_taken`] subtracted.
     pub fn accept_returned(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
@@ -147,8 +152,8 @@ impl Engine {
         let bad = |end: &Endpoint| {
             end.port == 0 || end.addr.is_unspecified() || end.addr.is_multicast_or_broadcast()
         };
-        let one_version = key.local.addr.is_v4() == key.peer.addr.is_v4();
-        if bad(&key.local) || bad(&key.peer) || !one_version || route.mtu < MTU_MIN {
+        let same_family = key.local.addr.is_v4() == key.peer.addr.is_v4();
+        if bad(&key.local) || bad(&key.peer) || !same_family || route.mtu < MTU_MIN {
             return Err(OpenError::BadEndpoint);
         }
         if !self.is_free(clock.now, &key) {
@@ -181,8 +186,8 @@ impl Engine {
     }
 
     /// CLOSE: the application releases the flow. Sends a FIN, or a RST if received bytes are unread
-    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). The event
-    /// [`Released`](tidelane_flow::Event::Released) follows now or later.
+    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). The engine emits
+    /// [`Released`](tidelane_flow::Event::Released) during this call or later.
     pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -217,14 +222,14 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// CLOSE with a RST (SO_LINGER of zero seconds, or unread data). Data that may be sent precedes
-    /// the RST: Linux sent it when the program wrote it.
+    /// CLOSE with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends the
+    /// data that the send window and cwnd allow, because Linux sends this data during `write`.
     pub fn close_with_reset(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         self.send_now(now, id, env);
         self.abort(now, id, env);
     }
 
-    /// ABORT: sends a RST. The event [`Released`](tidelane_flow::Event::Released) comes before this
+    /// ABORT: sends a RST, and emits [`Released`](tidelane_flow::Event::Released) before the call
     /// returns.
     pub fn abort(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let clock = Clock::at(now);
@@ -274,7 +279,7 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Tells the driver the IP fields of a new flow, if they are not the default.
+    /// Tells the driver the IP fields of a new flow, unless the fields have their defaults.
     pub(super) fn set_headers(&mut self, id: FlowId, env: &mut impl Env) {
         let (Some(flow), Some(options)) = (self.table.get(id), self.options(id)) else {
             return;
@@ -318,7 +323,7 @@ impl Engine {
         self.table.is_empty()
     }
 
-    /// Returns memory to the system if there is no flow.
+    /// Frees the memory of the tables if there is no flow.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             self.connections = Connections::default();
@@ -338,8 +343,8 @@ impl Engine {
         all
     }
 
-    /// Changes the configuration for later connections. The sizes of the tables stay, and so do the
-    /// receive windows of present flows.
+    /// Changes the configuration for later connections. The tables keep their sizes, and present
+    /// flows keep their receive windows.
     ///
     /// # Panics
     ///
@@ -363,26 +368,26 @@ impl Engine {
         &self.config
     }
 
-    /// Returns the listener that a SYN for `local` finds, unless it is leaving. The listener stands
-    /// for its group.
+    /// Returns the listener that takes SYNs for `local`, or any listener of a SO_REUSEPORT group.
+    /// Returns `None` after [`leave_syns`](Self::leave_syns).
     pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
         let id = self.listeners.find(&local)?;
         let listener = self.listeners.get(id)?;
         (!listener.leaving).then_some(id)
     }
 
-    /// Returns true if an active open with this 4-tuple is possible now: no flow has it, and it is
-    /// not in TIME-WAIT. With timestamps, TIME-WAIT blocks it for one second only (RFC 6191; Linux:
-    /// tcp_tw_reuse).
+    /// Returns true if an active open may use this 4-tuple now: no flow has the 4-tuple, and it is
+    /// not in TIME-WAIT. If the old connection used timestamps, TIME-WAIT blocks the 4-tuple for
+    /// only one second (RFC 6191; Linux: tcp_tw_reuse).
     pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
-        let rested = |entry: &Entry| {
+        let reusable = |entry: &Entry| {
             let left = (entry.until - now).0;
             entry.ts_recent.is_some() && left + TIME_WAIT_REUSE_DELAY.0 <= self.config.msl.0 * 2
         };
-        self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(rested)
+        self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(reusable)
     }
 
-    /// Number of connections in TIME-WAIT.
+    /// Returns the number of connections in TIME-WAIT.
     pub fn time_wait_len(&self) -> usize {
         self.time_wait.len()
     }

@@ -57,14 +57,14 @@ impl Scene {
     }
 
     fn want(&mut self, owner: Owner, addr: IpAddress, port: u16) -> Result<(), SteeringError> {
-        let title = Title {
+        let terms = Terms {
             charge: None,
             reservation: None,
             shared: true,
             program: Some(vec![ProgramId(7)]),
         };
         let name = (owner, Endpoint { addr, port });
-        self.claims.want(name, title, START)
+        self.claims.want(name, terms, START)
     }
 
     /// Makes a listener's claim on a port without kernel connections.
@@ -96,7 +96,7 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
     scene.listen(1, any, 80);
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.claims.next_look(), None);
+    assert_eq!(scene.claims.next_check(), None);
     scene.claims.leave(name, START).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     let due = scene.claims.due(START, 10);
@@ -123,31 +123,31 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     let mut scene = Scene::new();
     let name = (Owner::Listener(1), end(IpAddress::UNSPECIFIED_V4, 80));
     scene.want(name.0, name.1.addr, 80).unwrap();
-    let (mut now, mut looks) = (START, 0);
+    let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
         assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
-        now = scene.claims.next_look().unwrap();
+        now = scene.claims.next_check().unwrap();
         let due = scene.claims.due(now, 10);
         assert_eq!(due[0].question, Question::HasKernelConnections);
         scene.claims.needed(name, now);
-        looks += 1;
+        checks += 1;
     }
     // Every five seconds in the end, and more often before.
-    assert!((15..30).contains(&looks), "{looks} looks in a minute");
+    assert!((15..30).contains(&checks), "{checks} checks in a minute");
     scene.claims.widen(name).unwrap();
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.claims.next_look(), None);
+    assert_eq!(scene.claims.next_check(), None);
     // One more process holds the listener: the kernel still has no connections.
     scene.want(name.0, name.1.addr, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.claims.next_look(), None);
+    assert_eq!(scene.claims.next_check(), None);
     // The kernel accepted a client while a core did not respond.
     let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
     found(&mut scene, end(HERE, 81)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     found(&mut scene, end(HERE, 80)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
-    assert_eq!(scene.claims.next_look(), Some(START + ASK_AFTER_MIN));
+    assert_eq!(scene.claims.next_check(), Some(START + ASK_DELAY_MIN));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_listener_that_leaves_its_syns_keeps_its_claim() {
     scene.claims.leave_syns(Owner::Listener(1)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(THERE, 80), Some(Scope::BesideKernel));
-    assert_eq!(scene.claims.next_look(), None, "it ends with its owner");
+    assert_eq!(scene.claims.next_check(), None, "it ends with its owner");
     scene.claims.leave_all(Owner::Listener(1), START).unwrap();
     assert_eq!(scene.claims.due(START, 10).len(), 1);
 }
@@ -225,7 +225,7 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     let name = (Owner::Session(1), end(HERE, 4000));
     scene.want(name.0, HERE, 4000).unwrap();
     assert!(scene.claims.due(START, 10).is_empty());
-    let later = START + CONNECT_WITHIN;
+    let later = START + CONNECT_TIMEOUT;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
     // A second socket reserves the port; the connection of the first one has ended.
     scene.want(name.0, HERE, 4000).unwrap();
@@ -250,20 +250,20 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
 }
 
 #[test]
-fn a_claim_that_is_needed_is_looked_at_ever_more_rarely() {
+fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
     let mut scene = Scene::new();
     let name = (Owner::Listener(1), end(HERE, 80));
     scene.want(name.0, HERE, 80).unwrap();
     scene.claims.leave(name, START).unwrap();
-    let (mut now, mut looks) = (START, 0);
+    let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
         assert_eq!(scene.claims.due(now, 10).len(), 1);
         scene.claims.needed(name, now);
-        now = scene.claims.next_look().unwrap();
-        looks += 1;
+        now = scene.claims.next_check().unwrap();
+        checks += 1;
     }
     // Twice a second in the end, and more often before.
-    assert!(looks < 140, "{looks} looks in a minute");
+    assert!(checks < 140, "{checks} checks in a minute");
 }
 
 /// The end of a program with many claims: a bounded number per turn, with one call to the demux for
@@ -303,21 +303,21 @@ fn ports_of_the_pool_go_back_but_for_a_reserve() {
     let ports = scene.claims.reserve_ports(loopback, 100, START);
     assert_eq!(
         (ports.len(), scene.claims.pool_surplus()),
-        (100, 100 - POOL_KEPT)
+        (100, 100 - POOL_PORTS_MIN)
     );
     assert!(scene.claims.due(START, 200).is_empty());
-    let later = START + POOL_LOOK_AFTER;
+    let later = START + POOL_CHECK_DELAY;
     let due = scene.claims.due(later, 200);
     assert_eq!(due.len(), 100);
-    for candidate in &due[..100 - POOL_KEPT] {
+    for candidate in &due[..100 - POOL_PORTS_MIN] {
         scene.claims.unwant(candidate.name).unwrap();
         let free = PortReservation::new(loopback.0, candidate.name.1.port);
         free.expect("the kernel has the port again");
     }
-    for candidate in &due[100 - POOL_KEPT..] {
+    for candidate in &due[100 - POOL_PORTS_MIN..] {
         scene.claims.needed(candidate.name, later);
     }
     assert_eq!(scene.claims.pool_surplus(), 0);
-    assert_eq!(scene.claims.next_look(), Some(later + POOL_LOOK_AFTER));
-    assert_eq!(scene.claims.count(), POOL_KEPT);
+    assert_eq!(scene.claims.next_check(), Some(later + POOL_CHECK_DELAY));
+    assert_eq!(scene.claims.count(), POOL_PORTS_MIN);
 }

@@ -13,7 +13,7 @@ use tidelane_steering::{PortReservation, SteeringError};
 
 use super::{Registered, Session};
 use crate::{
-    claims::{Owner, Title},
+    claims::{Owner, Terms},
     core::{Port, now},
     descriptors::Entitled,
     shared::Shared,
@@ -166,14 +166,14 @@ impl Session {
     ) -> Result<(), SteeringError> {
         let mut reservation = Some(reservation);
         socket.ends().try_for_each(|end| {
-            let title = Title {
+            let terms = Terms {
                 charge: None,
                 reservation: reservation.take(),
                 shared: socket.reuse_address,
                 program: None,
             };
             let name = (Owner::Listener(socket.cookie), end);
-            shared.claims.want(name, title, now())
+            shared.claims.want(name, terms, now())
         })
     }
 

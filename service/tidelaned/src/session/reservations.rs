@@ -10,7 +10,7 @@ use tidelane_wire::{Endpoint, IpAddress};
 
 use super::Session;
 use crate::{
-    claims::{Owner, Title},
+    claims::{Owner, Terms},
     core::{Port, now},
     descriptors::Entitled,
     shared::Shared,
@@ -52,13 +52,13 @@ impl Session {
                 Err(refused) => return self.refuse(message::RESERVE, refused),
             },
         };
-        let title = Title {
+        let terms = Terms {
             charge,
             reservation: Some(entitled.reservation),
             shared: socket.reuse_address,
             program: Some(registered.ids.clone()),
         };
-        if let Err(error) = shared.claims.want(name, title, now()) {
+        if let Err(error) = shared.claims.want(name, terms, now()) {
             return self.refuse_claim(message::RESERVE, endpoint, &error);
         }
         shared.cores.call_each(|core| {

@@ -15,7 +15,7 @@ const PORT: u16 = 8080;
 fn listening(library: &Library) -> i32 {
     let interface = &library.interface;
     let user = library.user();
-    // SAFETY: slots of the interface, with valid arguments.
+    // SAFETY: functions of the interface, with valid arguments.
     unsafe {
         let fd = (interface.socket)(user.0, libc::AF_INET, libc::SOCK_STREAM, 0);
         assert!(fd > 2, "a real descriptor");
@@ -32,18 +32,18 @@ fn listening(library: &Library) -> i32 {
 
 fn inject(library: &Library, tcp: &Tcp, payload: &[u8]) {
     let packet = segment(tcp, payload);
-    // SAFETY: a slot of the interface, with a valid buffer.
+    // SAFETY: a function of the interface, with a valid buffer.
     let result = unsafe {
         (library.interface.netdev_send)(library.user().0, packet.as_ptr().cast(), packet.len())
     };
     assert_eq!(result, 0);
 }
 
-/// Receives the next sent packet. Returns its header, payload and time.
+/// Returns the header, payload and time of the next packet that the stack sent.
 fn receive(library: &Library) -> Option<(Tcp, Vec<u8>, i64)> {
     let mut buffer = vec![0u8; 65_536];
     let (mut len, mut time) = (buffer.len(), 0i64);
-    // SAFETY: a slot of the interface, with a buffer of `len` bytes.
+    // SAFETY: a function of the interface, with a buffer of `len` bytes.
     let result = unsafe {
         let to = buffer.as_mut_ptr().cast();
         (library.interface.netdev_receive)(library.user().0, to, &mut len, &mut time)
@@ -58,18 +58,18 @@ fn time_us(library: &Library, user: User) -> i64 {
         tv_sec: 0,
         tv_usec: 0,
     };
-    // SAFETY: a slot of the interface, with a valid pointer.
+    // SAFETY: a function of the interface, with a valid pointer.
     unsafe { (library.interface.gettimeofday)(user.0, &mut time, std::ptr::null_mut()) };
     time.tv_sec * 1_000_000 + time.tv_usec
 }
 
 fn sleep(library: &Library, us: u32) {
-    // SAFETY: a slot of the interface.
+    // SAFETY: a function of the interface.
     unsafe { (library.interface.usleep)(library.user().0, us) };
 }
 
-/// Opens a connection from the peer. Returns ISS + 1 of the stack.
-fn shake_hands(library: &Library) -> u32 {
+/// Completes a handshake that the peer begins. Returns the stack's ISS + 1.
+fn handshake(library: &Library) -> u32 {
     inject(library, &Tcp::new(SYN, 0, 0), &[]);
     let (answer, _, _) = receive(library).expect("SYN,ACK");
     assert_eq!(answer.flags, SYN | ACK);
@@ -81,7 +81,7 @@ fn shake_hands(library: &Library) -> u32 {
 
 fn accept(library: &Library, user: User, fd: i32) -> i32 {
     let null = std::ptr::null_mut::<c_void>();
-    // SAFETY: a slot of the interface; the address may be null.
+    // SAFETY: a function of the interface; the address may be null.
     unsafe { (library.interface.accept)(user.0, fd, null.cast(), null.cast()) }
 }
 
@@ -89,14 +89,14 @@ fn accept(library: &Library, user: User, fd: i32) -> i32 {
 fn a_connection_from_handshake_to_end() {
     let library = Library::load();
     let listener = listening(&library);
-    let first = shake_hands(&library);
+    let first = handshake(&library);
     let user = library.user();
     let fd = accept(&library, user, listener);
     assert!(fd > listener);
 
     inject(&library, &Tcp::new(ACK | PSH, 1, first), b"ping");
     let mut buffer = [0u8; 16];
-    // SAFETY: slots of the interface, with valid buffers.
+    // SAFETY: functions of the interface, with valid buffers.
     unsafe {
         let got = (library.interface.read)(user.0, fd, buffer.as_mut_ptr().cast(), 16);
         assert_eq!(&buffer[..got as usize], b"ping");
@@ -115,7 +115,7 @@ fn a_connection_from_handshake_to_end() {
     assert_eq!(payload, b"pong");
 
     inject(&library, &Tcp::new(ACK | FIN, 5, first + 4), &[]);
-    // SAFETY: slots of the interface, with a valid buffer.
+    // SAFETY: functions of the interface, with a valid buffer.
     unsafe {
         let got = (library.interface.read)(user.0, fd, buffer.as_mut_ptr().cast(), 16);
         assert_eq!(got, 0, "the end of the stream");
@@ -146,7 +146,7 @@ fn a_blocking_accept_in_a_second_thread_ends_at_the_time_of_the_handshake() {
         });
         library::await_sleeping_thread(|| second.is_finished());
         sleep(library, 100_000);
-        shake_hands(library);
+        handshake(library);
         let done = time_us(library, user);
         sleep(library, 1_000_000);
         let (fd, at) = second.join().unwrap();
@@ -166,7 +166,7 @@ fn timers_run_at_their_own_time_while_the_program_sleeps() {
     while times.len() < 4 {
         let (tcp, _, at) = receive(&library).expect("SYN,ACK");
         assert_eq!(tcp.flags, SYN | ACK);
-        // The engine's timers have a tick of a millisecond and are never early.
+        // The engine's timers have a granularity of 1 ms and never fire early.
         times.push((at - begin) / 10_000);
     }
     assert_eq!(times, [0, 100, 300, 700]);
@@ -174,17 +174,17 @@ fn timers_run_at_their_own_time_while_the_program_sleeps() {
 }
 
 #[test]
-fn with_nothing_to_wait_for_no_packet_is_received() {
+fn netdev_receive_returns_no_packet_if_none_is_pending() {
     let library = Library::load();
     listening(&library);
     assert!(receive(&library).is_none());
 }
 
 #[test]
-fn getsockopt_by_its_libc_name_knows_our_sockets_and_the_kernels() {
+fn preloaded_getsockopt_serves_sockets_of_the_stack_and_of_the_kernel() {
     let library = Library::load();
     let listener = listening(&library);
-    shake_hands(&library);
+    handshake(&library);
     let ours = accept(&library, library.user(), listener);
     let getsockopt = library.preloaded_getsockopt();
     let mut info = [0u8; 512];

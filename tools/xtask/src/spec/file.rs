@@ -21,7 +21,7 @@ use serde::Deserialize;
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Level {
-    /// MUST and MUST NOT; also the steps of an algorithm that an RFC describes without such words.
+    /// MUST and MUST NOT; also the steps of an algorithm in an RFC without these keywords.
     Must,
     /// SHOULD and SHOULD NOT.
     Should,
@@ -39,9 +39,9 @@ impl fmt::Display for Level {
     }
 }
 
-/// The state of a requirement.
+/// Implementation status of a requirement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum Status {
     /// Implemented, and a test proves it.
     Met,
     /// Not implemented for a stated reason.
@@ -56,14 +56,14 @@ pub enum Standing {
     Missing,
 }
 
-impl Standing {
-    /// Returns true if no work is left.
+impl Status {
+    /// Returns true if the requirement needs no further work.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Met | Self::Excepted | Self::Unused)
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Met => "met",
@@ -86,30 +86,30 @@ pub struct Requirement {
     pub level: Level,
     /// Paraphrase of the requirement.
     pub text: String,
-    /// Code that implements it: `path:symbol`.
+    /// Code that implements the requirement: `path:symbol`.
     #[serde(default)]
     pub code: Vec<String>,
-    /// Tests that prove it: `path:function`, or a conformance script `rfcNNNN/name.pkt`.
+    /// Tests of the requirement: `path:function`, or a conformance script `rfcNNNN/name.pkt`.
     #[serde(default)]
     pub test: Vec<String>,
     /// The part that is not implemented.
     #[serde(default)]
     pub lacks: Option<String>,
-    /// The reason not to implement it.
+    /// The reason not to implement the requirement.
     #[serde(default)]
     pub exception: Option<String>,
 }
 
 impl Requirement {
-    /// Returns the state that the fields add up to.
-    pub fn standing(&self) -> Standing {
+    /// Derives the status from the level and from the fields that are present.
+    pub fn status(&self) -> Status {
         match (self.code.is_empty(), self.test.is_empty()) {
-            _ if self.exception.is_some() => Standing::Excepted,
-            (true, _) if self.level == Level::May => Standing::Unused,
-            (true, _) => Standing::Missing,
-            _ if self.lacks.is_some() => Standing::Partial,
-            (false, true) => Standing::Untested,
-            (false, false) => Standing::Met,
+            _ if self.exception.is_some() => Status::Excepted,
+            (true, _) if self.level == Level::May => Status::Unused,
+            (true, _) => Status::Missing,
+            _ if self.lacks.is_some() => Status::Partial,
+            (false, true) => Status::Untested,
+            (false, false) => Status::Met,
         }
     }
 
@@ -118,7 +118,7 @@ impl Requirement {
         self.exception.as_deref().or(self.lacks.as_deref())
     }
 
-    /// Returns the contradiction between the fields, if there is one.
+    /// Describes an empty field or a contradiction between fields, if there is one.
     fn fault(&self) -> Option<&'static str> {
         let cites = !self.code.is_empty() || !self.test.is_empty();
         let blank = |text: &Option<String>| text.as_ref().is_some_and(|t| t.trim().is_empty());
@@ -175,13 +175,13 @@ impl Spec {
     }
 
     /// Counts the requirements that `wanted` accepts.
-    pub fn count(&self, wanted: impl Fn(&Standing, Level) -> bool) -> usize {
-        let wanted = |r: &&Requirement| wanted(&r.standing(), r.level);
+    pub fn count(&self, wanted: impl Fn(&Status, Level) -> bool) -> usize {
+        let wanted = |r: &&Requirement| wanted(&r.status(), r.level);
         self.requirements.iter().filter(wanted).count()
     }
 
-    /// Counts the requirements that are neither met nor excepted.
-    pub fn missing(&self) -> usize {
-        self.count(|standing, _| !standing.is_settled())
+    /// Counts the requirements that are not [settled](Status::is_settled).
+    pub fn unsettled(&self) -> usize {
+        self.count(|status, _| !status.is_settled())
     }
 }

@@ -79,19 +79,19 @@ fn wrong(code: &str, test: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_requirement_has_its_standing() {
+fn each_requirement_has_its_status() {
     let spec = Spec::parse("specs/rfc9999.toml", SPEC).expect("a specification");
     assert_eq!((spec.rfc, spec.title.as_str()), (9999, "A protocol"));
-    let standings: Vec<Standing> = spec.requirements.iter().map(|r| r.standing()).collect();
+    let statuses: Vec<Status> = spec.requirements.iter().map(|r| r.status()).collect();
     let expected = [
-        Standing::Met,
-        Standing::Untested,
-        Standing::Partial,
-        Standing::Unused,
-        Standing::Missing,
-        Standing::Excepted,
+        Status::Met,
+        Status::Untested,
+        Status::Partial,
+        Status::Unused,
+        Status::Missing,
+        Status::Excepted,
     ];
-    assert_eq!(standings, expected);
+    assert_eq!(statuses, expected);
     assert_eq!(counts(&spec), [1, 1, 1, 3, 1, 2, 1]);
     assert_eq!(Tree::new(&tree_files()).check(&spec), [""; 0]);
 }
