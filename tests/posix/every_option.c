@@ -117,3 +117,25 @@ void bound_without_port(void)
 	must(getsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, &len) == 0);
 	say("option %d", on);
 }
+
+/* The port of a bound socket that was closed first is in TIME-WAIT: no other socket can be bound
+ * there without SO_REUSEADDR. */
+void bound_in_time_wait(void)
+{
+	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in name = peer_listener(&listener), own = {.sin_family = AF_INET};
+	socklen_t len = sizeof own;
+	show(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+	show(bind(fd, (void *)&own, sizeof own));
+	show(connect(fd, (void *)&name, sizeof name));
+	must(getsockname(fd, (void *)&own, &len) == 0);
+	int other = peer_must("accept %d", listener);
+	show(close(fd));
+	peer_receives(other, -1, 0);
+	peer_must("close %d", other);
+	usleep(300000);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	show(bind(fd, (void *)&own, sizeof own));
+	show(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+	show(bind(fd, (void *)&own, sizeof own));
+}

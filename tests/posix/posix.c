@@ -32,7 +32,7 @@
 	X(accepting_while_added) X(polled_while_added) X(several_asleep) X(one_shot_listener)    \
 	X(group_shares) X(group_of_processes) X(group_with_a_program) X(listen_again) \
 	X(every_option)                                                                          \
-	X(bound_without_port)                                                                     \
+	X(bound_without_port) X(bound_in_time_wait)                                              \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
 	X(epoll_of_the_moment) X(nested_epoll) X(streams)                                         \
 	X(resets_after_text) X(connects_at_once) X(killed_listener)                               \

@@ -10,6 +10,8 @@ use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
 /// Number of stale elements in `order` before it is swept, in addition to the number of entries.
 const ORDER_SLACK: usize = 1024;
+/// Number of ports.
+const PORTS: usize = 1 << 16;
 
 /// A connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,8 @@ impl Entry {
 pub struct TimeWaitTable {
     entries: HashTable<Entry>,
     order: VecDeque<(Instant, FlowKey)>,
+    /// Number of entries of each local port.
+    by_port: Box<[u32]>,
     seed: [u64; 2],
     max: usize,
 }
@@ -63,6 +67,7 @@ impl TimeWaitTable {
         Self {
             entries: HashTable::new(),
             order: VecDeque::new(),
+            by_port: vec![0; PORTS].into(),
             seed,
             max: max as usize,
         }
@@ -76,6 +81,11 @@ impl TimeWaitTable {
     /// Returns true if a new entry would replace the oldest.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.max
+    }
+
+    /// Returns true if a connection with this local port is in TIME-WAIT.
+    pub fn has_port(&self, port: u16) -> bool {
+        self.by_port[usize::from(port)] > 0
     }
 
     /// Returns the entry with this 4-tuple.
@@ -108,6 +118,7 @@ impl TimeWaitTable {
         }
         let seed = self.seed;
         self.order.push_back((entry.until, entry.key));
+        self.by_port[usize::from(entry.key.local.port)] += 1;
         self.entries
             .insert_unique(entry.key.hash64(seed), entry, |e| e.key.hash64(seed));
     }
@@ -124,6 +135,7 @@ impl TimeWaitTable {
         let hash = key.hash64(self.seed);
         if let Ok(found) = self.entries.find_entry(hash, |entry| entry.key == *key) {
             found.remove();
+            self.by_port[usize::from(key.local.port)] -= 1;
         }
     }
 
@@ -145,5 +157,51 @@ impl TimeWaitTable {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::{Endpoint, IpAddress};
+
+    use super::*;
+
+    fn entry(port: u16, peer_port: u16, until: u64) -> Entry {
+        let end = |port| Endpoint {
+            addr: IpAddress::from_v4([10, 0, 0, 1]),
+            port,
+        };
+        Entry {
+            key: FlowKey {
+                local: end(port),
+                peer: end(peer_port),
+            },
+            link: LinkId(0),
+            traffic_class: 0,
+            snd_nxt: SeqNumber(0),
+            rcv_nxt: SeqNumber(0),
+            ts_recent: None,
+            answered_at: None,
+            until: Instant(until),
+        }
+    }
+
+    #[test]
+    fn a_port_is_in_time_wait_with_the_last_of_its_connections() {
+        let mut table = TimeWaitTable::new([1, 2], 3);
+        table.insert(entry(80, 1, 10));
+        table.insert(entry(80, 2, 20));
+        // The same connection again.
+        table.insert(entry(80, 2, 30));
+        table.insert(entry(u16::MAX, 1, 40));
+        assert!(table.has_port(80) && table.has_port(u16::MAX) && !table.has_port(81));
+        // The oldest one is replaced.
+        table.insert(entry(81, 1, 50));
+        assert!(table.has_port(80) && table.has_port(81));
+        table.expire(Instant(30));
+        assert!(!table.has_port(80) && table.has_port(81));
+        table.remove(&entry(81, 1, 0).key);
+        table.expire(Instant(50));
+        assert!(!table.has_port(81) && !table.has_port(u16::MAX) && table.len() == 0);
     }
 }

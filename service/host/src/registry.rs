@@ -310,13 +310,15 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Decides for local addresses and ports whether their claims may end, for this core. Returns
-    /// true if no connection needs the claim. A reserved port is needed by the connections that its
-    /// program opened from there; without any, the reservation ends, too, and the program has to
-    /// reserve again before it connects. Any other port is needed by all its connections.
+    /// true if no connection needs the claim. Connections that a program opened from its reserved
+    /// port need the port, also in TIME-WAIT, so that the kernel does not choose it for another
+    /// `bind`. Without any, the reservation ends. Any other port is needed by all its connections.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
-        let ports = &mut self.io.local_ports;
+        let (ports, engine) = (&mut self.io.local_ports, &self.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
-            Some(program) => ports.give_up(*program, *end),
+            Some(program) => {
+                !engine.is_port_in_time_wait(end.port) && ports.give_up(*program, *end)
+            }
             None => !ports.is_used(end.port),
         };
         ends.iter().map(unused).collect()

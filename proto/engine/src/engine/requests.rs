@@ -387,6 +387,11 @@ impl Engine {
         self.table.find(key).is_none() && self.time_wait.find(key).is_none_or(reusable)
     }
 
+    /// Returns true if a connection with this local port is in TIME-WAIT.
+    pub fn is_port_in_time_wait(&self, port: u16) -> bool {
+        self.time_wait.has_port(port)
+    }
+
     /// Returns the number of connections in TIME-WAIT.
     pub fn time_wait_len(&self) -> usize {
         self.time_wait.len()
