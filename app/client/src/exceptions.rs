@@ -1,7 +1,8 @@
 //! Sockets that the user of `tidelane run` leaves to the kernel.
 //!
-//! `tidelane run` passes them in the environment variable `TIDELANE_KERNEL`: words separated by
-//! spaces, `listen`, `connect`, `port:22`, `port:8000-8099` and `address:10.0.0.0/8`.
+//! `tidelane run` passes the exceptions in the environment variable `TIDELANE_KERNEL`. The value is
+//! a list of words with spaces between: `listen`, `connect`, `port:22`, `port:8000-8099` or
+//! `address:10.0.0.0/8`.
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
@@ -15,14 +16,15 @@ pub struct Ports(RangeInclusive<u16>);
 /// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// IPv6, or IPv4 as `::ffff:a.b.c.d`.
+    /// First address of the prefix. An IPv4 address is in its IPv4-mapped form, `::ffff:a.b.c.d`.
     first: u128,
-    /// Length of the prefix in the 128-bit form.
+    /// Length of the prefix in bits of the IPv6 form: 104 for an IPv4 prefix of length 8.
     len: u32,
+    /// True if the prefix was written in IPv4 notation.
     is_v4: bool,
 }
 
-/// The text is not a valid exception.
+/// Parse error of an exception. The text says which syntax was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadException(&'static str);
 
@@ -98,13 +100,14 @@ impl fmt::Display for Addresses {
 }
 
 impl Addresses {
+    /// Returns true if `addr` starts with the prefix.
     fn contains(&self, addr: &[u8; 16]) -> bool {
         let differs = u128::from_be_bytes(*addr) ^ self.first;
         differs.leading_zeros() >= self.len
     }
 }
 
-/// The sockets that are left to the kernel.
+/// The sockets that stay in the kernel instead of being accelerated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exceptions {
     /// All listeners.
@@ -113,24 +116,26 @@ pub struct Exceptions {
     pub connections: bool,
     /// Listeners at these ports, and connections to these ports.
     pub ports: Vec<Ports>,
-    /// Listeners at addresses with these prefixes, and connections to such addresses. The wildcard
-    /// address has no prefix of the list.
+    /// Listeners whose local address has one of these prefixes, and connections whose peer address
+    /// has one. The wildcard address is compared like any other: a listener at `0.0.0.0` does not
+    /// match `10.0.0.0/8`.
     pub addresses: Vec<Addresses>,
 }
 
 impl Exceptions {
-    /// Returns true if a listener at this address (IPv4 as `::ffff:a.b.c.d`) and port is left to
-    /// the kernel.
+    /// Returns true if a listener at this local address and port is left to the kernel. An IPv4
+    /// address is in its IPv4-mapped form.
     pub fn has_listener(&self, addr: &[u8; 16], port: u16) -> bool {
-        self.listeners || self.names(addr, port)
+        self.listeners || self.matches(addr, port)
     }
 
-    /// Returns true if a connection to this address and port is left to the kernel.
+    /// Returns true if a connection to this peer address and port is left to the kernel.
     pub fn has_connection(&self, addr: &[u8; 16], port: u16) -> bool {
-        self.connections || self.names(addr, port)
+        self.connections || self.matches(addr, port)
     }
 
-    fn names(&self, addr: &[u8; 16], port: u16) -> bool {
+    /// Returns true if `ports` contains the port, or `addresses` a prefix of the address.
+    fn matches(&self, addr: &[u8; 16], port: u16) -> bool {
         self.ports.iter().any(|ports| ports.0.contains(&port))
             || self.addresses.iter().any(|prefix| prefix.contains(addr))
     }
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_read_as_they_are_written() {
+    fn exceptions_survive_a_round_trip_through_text() {
         for text in [
             "",
             "listen",
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_addresses_are_those_of_the_listener_or_of_the_peer() {
+    fn listeners_match_by_local_address_and_connections_by_peer_address() {
         let exceptions: Exceptions = "port:22 port:8000-8002 address:10.1.0.0/16 address:fd00::/8"
             .parse()
             .expect("a list");

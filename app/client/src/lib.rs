@@ -7,13 +7,13 @@
 //! Stream    one per connection, under the caller's lock: bytes and flags; `&mut self`
 //! ```
 //!
-//! A change of a stream reaches the service in two steps. `context.submit(&mut stream)` queues the
-//! change, once per flush. `context.flush()` publishes everything that is queued, and rings the
-//! service's doorbell if it sleeps.
+//! A change of a stream reaches the service in two steps. `context.submit(&mut stream)` queues an
+//! ADVANCE request for a changed stream, at most one per stream and flush. `context.flush()`
+//! publishes the queued requests, and rings the service's doorbell if the service sleeps.
 //!
-//! The service is trusted with the payload, but not to be free of bugs: the library validates the
-//! service's values as far as the memory of this process depends on them. An impossible value is
-//! treated like the death of the service.
+//! The library trusts the service with the payload. A bug of the service must not corrupt the
+//! memory of this process, so the library validates the service's values that decide which memory
+//! the process accesses. The library handles an invalid value like the death of the service.
 #![forbid(unsafe_code)]
 
 mod child_session;

@@ -1,4 +1,4 @@
-//! epoll and poll.
+//! The libc functions of the `epoll` and `poll` families, interposed.
 
 use std::{ffi::c_int, slice};
 
@@ -61,24 +61,25 @@ pub unsafe extern "C" fn epoll_ctl(
         0,
         0,
     ];
-    let given = || {
+    let read_event = || {
         // SAFETY: the caller's promise.
         unsafe { event.as_ref() }.copied()
     };
     let handled = match (descriptors::socket(fd), descriptors::epoll(fd)) {
-        (Some(socket), _) => epoll::control(socket, epfd, operation, fd, given()),
-        (None, Some(inner)) => epoll::control_nested(inner, epfd, operation, fd, given()),
+        (Some(socket), _) => epoll::control(socket, epfd, operation, fd, read_event()),
+        (None, Some(inner)) => epoll::control_nested(inner, epfd, operation, fd, read_event()),
         (None, None) => None,
     };
     // SAFETY: the caller's promise.
     unsafe { handled_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
-/// Waits in an epoll instance, if it is tracked.
+/// Waits for events of the epoll instance `epfd`. Returns `None` if the kernel must handle the
+/// call, for example because Tidelane does not track the instance or an argument is invalid.
 ///
 /// # Safety
 ///
-/// `events` is valid for `max` elements, `mask` is valid or null.
+/// `events` is valid for `max` elements or null. `mask` is valid or null.
 unsafe fn wait(
     epfd: c_int,
     events: *mut epoll_event,
@@ -86,18 +87,20 @@ unsafe fn wait(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Handled {
-    let lane = descriptors::epoll(epfd)?;
+    let instance = descriptors::epoll(epfd)?;
     if events.is_null() || max <= 0 {
         return None;
     }
     // SAFETY: the caller's promise.
     let events = unsafe { slice::from_raw_parts_mut(events, max as usize) };
-    // SAFETY: the caller's promise; the kernel's mask is the first word of libc's.
+    // SAFETY: the caller's promise; libc's `sigset_t` starts with the kernel's 64-bit signal mask.
     let mask = unsafe { mask.cast::<SignalMask>().as_ref() };
-    epoll::wait(lane, events, timeout_ns, mask)
+    epoll::wait(instance, events, timeout_ns, mask)
 }
 
-fn millis(timeout: c_int) -> Option<u64> {
+/// Converts a timeout in milliseconds to nanoseconds. Returns `None` for a negative timeout, which
+/// means no timeout.
+fn ms_to_ns(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * NS_PER_MS)
 }
 
@@ -141,7 +144,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     ];
     // SAFETY: the caller's promise.
     unsafe {
-        let handled = wait(epfd, events, max, millis(timeout), mask);
+        let handled = wait(epfd, events, max, ms_to_ns(timeout), mask);
         handled_or_kernel(handled, libc::SYS_epoll_pwait, args) as c_int
     }
 }
@@ -178,8 +181,8 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     }
 }
 
-/// Converts a timeout to nanoseconds. Returns `Some(None)` for no timeout, and `None` for an
-/// invalid time.
+/// Converts a timeout to nanoseconds. Returns `Some(None)` for a null pointer, which means no
+/// timeout. Returns `None` for an invalid `timespec`.
 ///
 /// # Safety
 ///
@@ -196,11 +199,11 @@ pub(crate) unsafe fn duration(timeout: *const timespec) -> Option<Option<u64>> {
     Some(Some(ns.saturating_add(timeout.tv_nsec as u64)))
 }
 
-/// The program's array of `poll`. A null pointer yields an empty slice.
+/// Returns the `pollfd` array of a call as a slice. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
-/// `fds` is valid for `count` elements.
+/// `fds` is valid for `count` elements or null.
 unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     if fds.is_null() || count == 0 {
         return &mut [];
@@ -220,11 +223,11 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(fds, count) };
     let handled = if poll::has_tracked(entries) {
-        poll::poll(entries, millis(timeout), None)
+        poll::poll(entries, ms_to_ns(timeout), None)
     } else {
         None
     };
-    let timeout_ns = millis(timeout);
+    let timeout_ns = ms_to_ns(timeout);
     let spec = timespec {
         tv_sec: (timeout_ns.unwrap_or(0) / 1_000_000_000) as i64,
         tv_nsec: (timeout_ns.unwrap_or(0) % 1_000_000_000) as i64,
@@ -242,8 +245,8 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
         SIGNAL_MASK_LEN,
         0,
     ];
-    // SAFETY: the caller's promise; the timeout is live (the kernel writes back what is left of
-    // it, which the C function does not show).
+    // SAFETY: the caller's promise. `spec` outlives the call: the kernel writes the remaining time
+    // to `spec`.
     unsafe { handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int }
 }
 
@@ -259,14 +262,15 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     timeout: c_int,
     len: usize,
 ) -> c_int {
-    check(count, len);
+    abort_if_too_short(count, len);
     // SAFETY: the caller's promise.
     unsafe { poll(fds, count, timeout) }
 }
 
-fn check(count: nfds_t, len: usize) {
+/// Aborts if an array of `len` bytes is too short for `count` elements.
+fn abort_if_too_short(count: nfds_t, len: usize) {
     if len / size_of::<pollfd>() < count as usize {
-        // Aborts as glibc's `__chk_fail` does, without its message.
+        // glibc's `__chk_fail` aborts too, after a message.
         std::process::abort();
     }
 }
@@ -294,7 +298,8 @@ pub unsafe extern "C-unwind" fn ppoll(
             }
             _ => None,
         };
-        // The kernel would change the timeout, which the C function does not.
+        // The system call writes the remaining time to its timeout. The libc function leaves the
+        // caller's timeout unchanged, so the kernel gets a copy.
         let spec = timeout.as_ref().copied();
         let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
         let args = [
@@ -322,7 +327,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     len: usize,
 ) -> c_int {
-    check(count, len);
+    abort_if_too_short(count, len);
     // SAFETY: the caller's promise.
     unsafe { ppoll(fds, count, timeout, mask) }
 }

@@ -1,4 +1,4 @@
-//! Runs a load of this binary under callgrind and reads the instruction count.
+//! Runs a workload (`load`) of this binary under callgrind and reads the instruction count.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -6,14 +6,14 @@ use tidelane_tests::tools::find_tool;
 
 use crate::Tally;
 
-/// A load and the functions within which callgrind counts.
+/// A load, and the functions whose instructions callgrind counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
     /// Name of the load.
     pub load: &'static str,
     /// Number of connections.
     pub connections: u32,
-    /// Symbols that callgrind counts in, from entry to return.
+    /// Symbols of the counted functions, each with its callees (`--toggle-collect`).
     pub toggles: &'static [&'static str],
 }
 
@@ -44,11 +44,11 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs `measurement` and divides its instructions by the segments or requests of the load.
+/// Runs the load and divides the counted instructions by the load's segments or requests.
 pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     let valgrind = find_tool("valgrind")
         .ok_or("no valgrind here; apt-get install valgrind (make bench does it)")?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     let scratch = Scratch::new()?;
     let out = scratch.0.join("callgrind.out");
     let mut command = Command::new(valgrind);
@@ -60,7 +60,7 @@ pub fn run(measurement: &Measurement) -> Result<Counted, String> {
         command.arg(format!("--toggle-collect={toggle}"));
     }
     command
-        .arg(own)
+        .arg(binary)
         .args(["load", measurement.load, "--connections"])
         .arg(measurement.connections.to_string());
     let output = command
@@ -85,6 +85,7 @@ pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     })
 }
 
+/// Parses the line `count N allocations N` that a load prints.
 fn parse_tally(text: &str) -> Option<Tally> {
     let mut words = text.split_whitespace();
     let mut number = |name: &str| {
@@ -98,13 +99,14 @@ fn parse_tally(text: &str) -> Option<Tally> {
     })
 }
 
-/// Returns the total of instructions: the `summary:` line, or `totals:` if there is none.
+/// Returns the total of instructions: the `summary:` line, or the `totals:` line in a file without
+/// a summary.
 fn parse_total(counts: &str) -> Option<u64> {
-    let of = |name: &str| {
+    let value_of = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse().ok()
     };
-    of("summary:").or_else(|| of("totals:"))
+    value_of("summary:").or_else(|| value_of("totals:"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The slow path: connection setup and teardown, out-of-order data, loss recovery and timeouts.
 //!
-//! [`Slow`] is one flow for the length of one slow-path call. The module `arrive` splits SEGMENT
-//! ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects losses,
-//! `output` builds the segments to send, and `timeout` handles expired timers.
+//! [`Slow`] borrows the state of one flow for one slow-path call. The module `arrive` splits
+//! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects
+//! losses, `output` builds the segments to send, and `timeout` handles expired timers.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -54,26 +54,27 @@ use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
 };
 
-/// Outcome of a slow-path call: what the engine does with the flow afterwards.
+/// Outcome of a slow-path call. The engine keeps or frees the flow according to the outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The flow stays in the table.
     Keep,
-    /// The flow enters TIME-WAIT, which keeps only the 4-tuple and the sequence numbers.
+    /// The flow enters TIME-WAIT. The engine's TIME-WAIT entry has only the 4-tuple and the
+    /// sequence numbers.
     TimeWait,
     /// The connection is over. The engine frees the flow and its id.
     Release,
 }
 
-/// One flow, with the state that a slow-path call reads and writes.
+/// One flow in a slow-path call, with the state that the call reads and writes.
 pub struct Slow<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
-    /// State that the fast path shares (192 bytes).
+    /// State that the fast path and the slow path share.
     pub hot: &'a mut FlowState,
     /// State that only the slow path uses.
     pub cold: &'a mut Connection,
-    /// Time of this call.
+    /// Current time.
     pub clock: Clock,
     /// Configuration of the engine.
     pub config: &'a EngineConfig,
@@ -85,12 +86,13 @@ pub struct Slow<'a, E> {
     pub path_mtus: &'a mut PathMtuCache,
     /// Challenge ACKs that the engine may still send in this second (RFC 5961 §10).
     pub challenges: &'a mut u32,
-    /// The driver.
+    /// Driver: transmits segments and delivers events to the application.
     pub env: &'a mut E,
 }
 
 impl<E: tidelane_flow::Env> Slow<'_, E> {
-    /// Recomputes FAST_RECEIVE and FAST_SEND, which say if the fast path may handle the flow.
+    /// Recomputes the flags of the flow that the fast path checks. FAST_RECEIVE and FAST_SEND allow
+    /// the fast path to handle arriving segments and to send.
     pub fn update_fast_path(&mut self) {
         // The fast path handles neither the persist timer nor a backed-off RTO.
         let eligible = self.config.fast_path
@@ -113,16 +115,16 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         // The fast path sends plain data segments: no CWR, no SACK blocks.
         let no_options = self.cold.ecn.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
-        let searching = self.cold.mtu.is_open(self.cold.path_mss);
-        let plain_data = no_options && !self.is_paced() && !searching;
+        let is_searching_mtu = self.cold.mtu.is_open(self.cold.path_mss);
+        let plain_data = no_options && !self.is_paced() && !is_searching_mtu;
         self.hot.put(flags::FAST_SEND, eligible && plain_data);
         self.hot.update_edge_moves();
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
         self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
-    /// Moves the flow to CLOSED and tells the application why (RFC 9293 MUST-12). The flow is freed
-    /// once the application has closed the socket.
+    /// Moves the flow to CLOSED and reports the cause to the application (RFC 9293 MUST-12). The
+    /// engine frees the flow once the application has closed the socket.
     pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Outcome {
         self.hot.state = State::Closed;
         self.hot.clear(
@@ -149,8 +151,8 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
     }
 }
 
-/// Builds the RST that answers a segment without a connection (RFC 9293 §3.10.7.1). Returns `None`
-/// if the segment is itself a RST.
+/// Builds the RST that answers a segment for which no connection exists (RFC 9293 §3.10.7.1).
+/// Returns `None` if the segment is itself a RST.
 pub fn reset_reply(
     segment: &tidelane_wire::Segment<'_>,
     key: tidelane_wire::FlowKey,

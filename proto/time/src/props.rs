@@ -8,15 +8,20 @@ use proptest::prelude::*;
 
 use crate::{Duration, Instant, TimerHandle, TimerWheel};
 
+/// An operation on the wheel and on the oracle. Durations are in nanoseconds.
 #[derive(Clone, Debug)]
 enum Op {
+    /// Inserts an entry whose deadline is this duration ahead.
     Insert(u64),
+    /// Inserts an entry whose deadline passed this duration ago.
     InsertPast(u64),
+    /// Cancels the entry at this index of the oracle, modulo its length.
     Cancel(usize),
+    /// Advances the clock and fires the expired entries.
     Advance(u64),
 }
 
-/// Durations of every magnitude, so that every level of the wheel is used.
+/// Generates durations of every magnitude, so that every level of the wheel is used.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -30,8 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Fires the expired entries in both and compares them. The wheel's next deadline must then not be
-/// late.
+/// Fires the expired entries of the wheel and of the oracle, and compares their values.
 fn advance_and_compare(
     wheel: &mut TimerWheel<u32>,
     oracle: &mut BTreeMap<(Instant, u32), TimerHandle>,
@@ -55,12 +59,13 @@ fn advance_and_compare(
     assert_eq!(fired, expected);
 }
 
-fn check_bound(wheel: &TimerWheel<u32>, oracle: &BTreeMap<(Instant, u32), TimerHandle>) {
+/// Checks that the wheel's next deadline is not later than the oracle's earliest deadline.
+fn check_next_deadline(wheel: &TimerWheel<u32>, oracle: &BTreeMap<(Instant, u32), TimerHandle>) {
     assert_eq!(wheel.len(), oracle.len());
     let earliest = oracle.first_key_value().map(|((at, _), _)| *at);
     match (wheel.next_deadline(), earliest) {
         (None, None) => {}
-        (Some(bound), Some(earliest)) => assert!(bound <= earliest, "{bound} > {earliest}"),
+        (Some(next), Some(earliest)) => assert!(next <= earliest, "{next} > {earliest}"),
         other => panic!("{other:?}"),
     }
 }
@@ -95,17 +100,17 @@ proptest! {
                     advance_and_compare(&mut wheel, &mut oracle, now);
                 }
             }
-            check_bound(&wheel, &oracle);
+            check_next_deadline(&wheel, &oracle);
         }
-        // At the end of time, all remaining entries fire.
+        // At the latest possible time, all remaining entries fire.
         advance_and_compare(&mut wheel, &mut oracle, Instant::MAX);
         prop_assert!(wheel.is_empty() && oracle.is_empty());
     }
 
-    /// A caller that sleeps until `next_deadline` fires every entry, in a bounded number of
-    /// wake-ups and never late.
+    /// A caller that sleeps until `next_deadline` fires each entry exactly at its deadline. The
+    /// number of wake-ups is bounded.
     #[test]
-    fn sleeping_on_the_bound_fires_on_time(spans in prop::collection::vec(span(), 1..100)) {
+    fn sleeping_until_next_deadline_fires_on_time(spans in prop::collection::vec(span(), 1..100)) {
         let mut wheel = TimerWheel::new();
         for span in &spans {
             wheel.insert(Instant(*span), *span);
@@ -127,7 +132,7 @@ proptest! {
 }
 
 #[test]
-fn a_place_that_is_used_again_has_a_new_handle() {
+fn a_reused_entry_has_a_new_handle() {
     let mut wheel = TimerWheel::with_capacity(1);
     let first = wheel.insert(Instant::from_millis(5), 'a');
     assert_eq!(wheel.cancel(first), Some('a'));

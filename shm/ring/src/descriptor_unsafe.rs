@@ -8,17 +8,18 @@ use std::{
 
 use rustix::io::DupFlags;
 
-/// An owned descriptor. Unlike `OwnedFd`, its drop does not call libc's `close`, which a preloaded
-/// library may be interposing.
+/// An owned descriptor. `drop` makes the system call itself, because a preloaded library may
+/// interpose the `close` of libc that `OwnedFd` calls.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
-    /// Makes this descriptor number refer to the file of `other` (dup3) and closes its previous
-    /// file. Code that still uses the number does no harm.
+    /// Makes this descriptor number refer to the open file description of `other` (`dup3`), and
+    /// closes the previous one. The number stays allocated, so code that still uses the number
+    /// cannot reach an unrelated file.
     pub fn replace_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
-        // SAFETY: the number is open and stays so: dup3 replaces what it names in one step. The
-        // second owner is never dropped.
+        // SAFETY: the descriptor is open, and `dup3` replaces its file atomically. `ManuallyDrop`
+        // keeps the second owner from closing the descriptor.
         let mut same = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.0.as_raw_fd()) });
         rustix::io::dup3(other, &mut same, DupFlags::CLOEXEC)?;
         Ok(())
@@ -39,9 +40,9 @@ impl AsFd for Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the wrapped descriptor is not used again: this is the drop.
+        // SAFETY: `drop` is the last use of the wrapped descriptor.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
-        // SAFETY: the descriptor is owned, and `into_raw_fd` gave up its ownership.
+        // SAFETY: `into_raw_fd` passed the ownership of the descriptor to this call.
         unsafe { rustix::io::close(fd.into_raw_fd()) };
     }
 }

@@ -1,7 +1,9 @@
-//! The rules of style that a machine can check: sizes, the places of unsafe code and clocks, the
-//! openings of comments, and the subjects of commits.
+//! Checks the style rules that can be automated: the lengths of files, functions and lines, the
+//! files that may contain unsafe code or read clocks, the openings of comments, and the subjects of
+//! commits.
 //!
-//! `tidy-ratchet.txt` holds the known offenders with their size. An offender may shrink, not grow.
+//! `tidy-ratchet.txt` is a list of known offenders with their sizes. An offender may shrink, but
+//! not grow.
 
 mod comments;
 mod subjects;
@@ -29,11 +31,11 @@ pub struct Options {
 /// A file, a function or a commit that breaks a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Offence {
-    /// Rule and offender, as the ratchet names them.
+    /// Key in the ratchet: the rule and the offender.
     key: String,
-    /// Lines, characters or occurrences, which the ratchet does not let grow.
+    /// Number of lines, characters or occurrences.
     size: usize,
-    /// The message: place and rule.
+    /// Message for the user: the file, the line and the rule.
     text: String,
 }
 
@@ -63,12 +65,13 @@ pub fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if the ratchet does not have `offence`, or has it with a smaller size.
+/// Returns true if the ratchet does not contain `offence`, or contains a smaller size for it.
 fn is_new(offence: &Offence, ratchet: &BTreeMap<String, usize>) -> bool {
     let known = ratchet.get(&offence.key);
     known.is_none_or(|size| offence.size > *size)
 }
 
+/// Writes the present offences to the ratchet.
 fn bless(root: &Path, offences: &[Offence]) -> Result<(), String> {
     let head = "# Known offenders: `size key`. Written by `cargo xtask tidy --bless`.\n";
     let lines: String = offences
@@ -78,6 +81,7 @@ fn bless(root: &Path, offences: &[Offence]) -> Result<(), String> {
     fs::write(root.join(RATCHET), format!("{head}{lines}")).map_err(|error| error.to_string())
 }
 
+/// Returns the known size of each key.
 fn parse_ratchet(text: &str) -> BTreeMap<String, usize> {
     let entry = |line: &str| {
         let (size, key) = line.split_once(' ')?;
@@ -105,9 +109,9 @@ fn check_file(file: &SourceFile) -> Vec<Offence> {
     offences
 }
 
-/// Counts the absolute paths that only one machine has.
+/// Finds absolute paths that exist only on a developer's machine.
 fn check_paths(file: &SourceFile) -> Vec<Offence> {
-    // The pieces keep the banned paths out of this file.
+    // Each path is written in two pieces, because the check also reads this file.
     let banned = [["/ho", "me/"].concat(), ["/wo", "rk/"].concat()];
     let count = |text: &str| -> usize { banned.iter().map(|b| text.matches(b).count()).sum() };
     let size = count(&file.text);
@@ -231,7 +235,8 @@ fn functions(code: &str) -> Vec<Function> {
     found
 }
 
-/// Returns the length of a function up to the end of its body. `None` for a declaration.
+/// Returns the length in bytes of a function up to the end of its body. Returns `None` for a
+/// declaration without a body.
 fn body_end(code: &str) -> Option<usize> {
     let mut brackets = 0;
     let mut braces = 0;
@@ -240,10 +245,10 @@ fn body_end(code: &str) -> Option<usize> {
             '(' | '[' => brackets += 1,
             ')' | ']' => brackets -= 1,
             ';' if braces == 0 && brackets == 0 => return None,
-            // A brace inside brackets belongs to a constant in a type, or to a closure.
             '{' => braces += 1,
             '}' => {
                 braces -= 1;
+                // A brace inside brackets belongs to a constant in a type, or to a closure.
                 if braces == 0 && brackets == 0 {
                     return Some(at + 1);
                 }
@@ -257,7 +262,8 @@ fn body_end(code: &str) -> Option<usize> {
     None
 }
 
-/// Finds unsafe code outside of its files, and clocks and randomness in the pure crates.
+/// Finds unsafe code in files that may not contain unsafe code. Finds clocks and random numbers in
+/// crates that must be deterministic.
 fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     let path = file.path.as_str();
     let code = &code[..tests_start(code)];
@@ -266,8 +272,8 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     }
     let name = path.rsplit('/').next().unwrap_or(path);
     let mut offences = Vec::new();
-    let unsafe_place = name == "sys.rs" || name.ends_with("_unsafe.rs");
-    if !unsafe_place && !path.starts_with("bench/") {
+    let may_be_unsafe = name == "sys.rs" || name.ends_with("_unsafe.rs");
+    if !may_be_unsafe && !path.starts_with("bench/") {
         offences.extend(count_word(
             path,
             code,
@@ -275,14 +281,14 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
             "unsafe code outside *_unsafe.rs, sys.rs",
         ));
     }
-    let pure = [
+    let deterministic = [
         "proto/",
         "service/host/",
         "sim/netem/",
         "sim/linux-model/",
         "sim/world/",
     ];
-    if pure.iter().any(|folder| path.starts_with(folder)) {
+    if deterministic.iter().any(|folder| path.starts_with(folder)) {
         for word in ["SystemTime", "thread_rng", "RandomState"] {
             offences.extend(count_word(
                 path,
@@ -301,17 +307,19 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     offences
 }
 
+/// Counts the occurrences of `word` in the code of a file, other than in attributes.
 fn count_word(path: &str, code: &str, word: &str, why: &str) -> Option<Offence> {
-    let in_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    let whole = |at: usize| {
-        !in_word(code[..at].chars().next_back()) && !in_word(code[at + word.len()..].chars().next())
+    let is_word_char = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let is_whole_word = |at: usize| {
+        !is_word_char(code[..at].chars().next_back())
+            && !is_word_char(code[at + word.len()..].chars().next())
     };
-    // Edition 2024 writes the attribute as `#[unsafe(no_mangle)]`, which is no unsafe block.
-    let attribute = |at: usize| code[..at].ends_with("#[") || code[..at].ends_with("#![");
+    // An attribute such as `#[unsafe(no_mangle)]` (edition 2024) is not an unsafe block.
+    let is_attribute = |at: usize| code[..at].ends_with("#[") || code[..at].ends_with("#![");
     let found: Vec<usize> = code
         .match_indices(word)
         .map(|(at, _)| at)
-        .filter(|at| whole(*at) && !attribute(*at))
+        .filter(|at| is_whole_word(*at) && !is_attribute(*at))
         .collect();
     let line = code[..*found.first()?].matches('\n').count() + 1;
     Some(Offence {

@@ -1,4 +1,4 @@
-//! A user's account in a ledger.
+//! An account: one user's usage of the resources of one core, or of the control plane.
 
 use std::{
     fmt,
@@ -12,19 +12,21 @@ use tidelane_abi::not_accelerated;
 
 use super::{Charge, Resource, User, UserId, ledger::Pools};
 
-/// A refused request, caused by the user's limit or share.
+/// The request exceeds the user's limit, or the user's share of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The user.
+    /// User that made the request.
     pub user: UserId,
-    /// The resource.
+    /// Resource that the user requested.
     pub resource: Resource,
-    /// The most that the user may have at present: the limit, or less if other users hold much.
+    /// The user's limit for the whole service. If the pool refused the request, the units that the
+    /// account holds at present.
     pub limit: u64,
 }
 
 impl Refused {
-    /// Returns the reason for which a socket stays with the kernel, one of [`not_accelerated`].
+    /// Returns the code of [`not_accelerated`] for a socket that stays in the kernel because of
+    /// this refusal.
     pub fn reason(&self) -> u32 {
         not_accelerated::limit(self.resource.code())
     }
@@ -43,11 +45,12 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The resources of one user in one place.
+/// The units of each resource that one user holds on one core, or in the control plane.
 #[derive(Debug)]
 pub struct Account {
     user: Arc<User>,
     pools: Arc<Pools>,
+    /// Units in use, indexed by `Resource::index`.
     used: [AtomicU64; Resource::COUNT],
 }
 
@@ -65,13 +68,13 @@ impl Account {
         &self.user
     }
 
-    /// Returns true if the account belongs to this user, and not to an earlier one with the same
-    /// number.
+    /// Returns true if the account belongs to this `User` object. An earlier object may have had
+    /// the same uid.
     pub(super) fn is_of(&self, user: &Arc<User>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
 
-    /// Returns the units that the user has here.
+    /// Returns the units of a resource that the account holds.
     pub fn used(&self, resource: Resource) -> u64 {
         self.used[resource.index()].load(Relaxed)
     }
@@ -91,31 +94,33 @@ impl Account {
         }
     }
 
-    /// Returns true if the user could have one more now. Counts a refusal.
+    /// Returns true if a charge of one unit would succeed now. A refusal is counted in the user's
+    /// statistics.
     pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
         self.charge(resource, 1).is_ok()
     }
 
-    /// Adds to the user's units here. On failure, returns the most that the user may have.
+    /// Adds `units` to the usage of the user, of the account and of the pool. On failure, changes
+    /// nothing and returns [`Refused::limit`].
     pub(super) fn add(&self, resource: Resource, units: u64) -> Result<(), u64> {
         if !self.user.add(resource, units) {
             return Err(self.user.limit(resource));
         }
-        let line = &self.used[resource.index()];
-        let held = line.fetch_add(units, Relaxed).saturating_add(units);
-        let whose = (self.user.weight(), held);
-        if self.pools.add(resource, units, whose) {
+        let used = &self.used[resource.index()];
+        let held = used.fetch_add(units, Relaxed).saturating_add(units);
+        let holder = (self.user.weight(), held);
+        if self.pools.add(resource, units, holder) {
             return Ok(());
         }
-        line.fetch_sub(units, Relaxed);
-        self.user.take_off(resource, units);
+        used.fetch_sub(units, Relaxed);
+        self.user.subtract(resource, units);
         Err(held.saturating_sub(units))
     }
 
-    /// Subtracts from the user's units here.
-    pub(super) fn take_off(&self, resource: Resource, units: u64) {
-        self.pools.take_off(resource, units);
+    /// Subtracts `units` from the usage of the user, of the account and of the pool.
+    pub(super) fn subtract(&self, resource: Resource, units: u64) {
+        self.pools.subtract(resource, units);
         self.used[resource.index()].fetch_sub(units, Relaxed);
-        self.user.take_off(resource, units);
+        self.user.subtract(resource, units);
     }
 }

@@ -52,12 +52,12 @@ impl Charge {
     pub fn shrink(&mut self, units: u64) {
         let units = units.min(self.units);
         self.units -= units;
-        self.account.take_off(self.resource, units);
+        self.account.subtract(self.resource, units);
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.account.take_off(self.resource, self.units);
+        self.account.subtract(self.resource, self.units);
     }
 }

@@ -42,7 +42,7 @@ impl Pools {
     }
 
     /// Subtracts from the usage.
-    pub(super) fn take_off(&self, resource: Resource, units: u64) {
+    pub(super) fn subtract(&self, resource: Resource, units: u64) {
         self.0[resource.index()].used.fetch_sub(units, Relaxed);
     }
 }

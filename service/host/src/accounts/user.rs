@@ -142,7 +142,7 @@ impl User {
     }
 
     /// Subtracts from the user's units.
-    pub(super) fn take_off(&self, resource: Resource, units: u64) {
+    pub(super) fn subtract(&self, resource: Resource, units: u64) {
         self.total(resource).used.fetch_sub(units, Relaxed);
     }
 

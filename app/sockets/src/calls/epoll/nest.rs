@@ -1,4 +1,7 @@
-//! Waiting in an epoll instance with which other instances are registered.
+//! `epoll_wait` on an epoll instance that contains other epoll instances.
+//!
+//! The outer instance is the one of the call. An inner instance is registered with the outer
+//! instance, directly or through another inner instance.
 
 use libc::epoll_event;
 
@@ -14,7 +17,8 @@ use crate::{
     sys::{self, Errno, SignalMask},
 };
 
-/// Like `wait`, but checks the inner instances, too. Slower, because each round asks the kernel.
+/// Waits like [`super::wait`], and also checks the inner instances. Each iteration polls the
+/// kernel's epoll instance, so this function is slower than `super::wait`.
 pub(super) fn wait(
     instance: &'static Instance,
     events: &mut [epoll_event],
@@ -29,9 +33,9 @@ pub(super) fn wait(
             return Ok(count);
         }
         listening::look_for_service();
-        let asleep = Asleep::begin(instance);
+        let sleep = AnnouncedSleep::begin(instance);
         let ready = instance.state().has_ready() || instance.has_nested_events();
-        let found = if asleep.quiet && !ready {
+        let found = if sleep.may_sleep && !ready {
             let bound = BoundedSleep::begin();
             let left_ns = bound.limit(deadline.left_ns());
             Some(sys::epoll_wait(
@@ -43,7 +47,7 @@ pub(super) fn wait(
         } else {
             None
         };
-        drop(asleep);
+        drop(sleep);
         let Some(found) = found else { continue };
         let count = without_internal(instance, events, 0, found?);
         let count = instance.nested_events(events, count);
@@ -56,7 +60,8 @@ pub(super) fn wait(
     }
 }
 
-/// Collects the ready descriptors of both stacks, of this instance and the inner ones.
+/// Collects events without sleeping: of accelerated sockets, of kernel descriptors and of inner
+/// instances. Returns the number of events.
 fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize, Errno> {
     let count = collect(instance, events);
     if count == events.len() {
@@ -67,42 +72,48 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
     Ok(merge_same(events, count + more))
 }
 
-/// A sleep that was announced to the channels of this instance and of the inner ones.
-struct Asleep {
+/// A sleep of this thread, announced to the channels of the outer and of the inner instances.
+///
+/// The channels wake the thread while the sleep is announced. Dropping the value ends the sleep.
+struct AnnouncedSleep {
+    /// Each channel, with true if its doorbell was armed. A channel without a context has no
+    /// doorbell.
     channels: Vec<(&'static Channel, bool)>,
-    quiet: bool,
+    /// True if no channel had pending events when its doorbell was armed.
+    may_sleep: bool,
 }
 
-impl Asleep {
+impl AnnouncedSleep {
     fn begin(instance: &Instance) -> Self {
         let own = instance.channel();
-        let mut asleep = Self {
+        let mut sleep = Self {
             channels: Vec::new(),
-            quiet: true,
+            may_sleep: true,
         };
-        asleep.announce(own);
+        sleep.announce(own);
         for channel in instance.channels_within().iter() {
-            asleep.announce(channel);
+            sleep.announce(channel);
         }
-        asleep
+        sleep
     }
 
-    /// Announces the sleep to a channel, and to its second channel.
+    /// Announces the sleep to a channel, and to the default channel if this channel polls the
+    /// default channel, too.
     fn announce(&mut self, channel: &'static Channel) {
         if !channel.is_active() && channel.begin_kernel_sleep() {
             self.channels.push((channel, false));
             return;
         }
-        self.quiet &= channel.arm();
+        self.may_sleep &= channel.arm();
         self.channels.push((channel, true));
         if let Some(second) = channel.second() {
-            self.quiet &= channel.arm_second(second);
+            self.may_sleep &= channel.arm_second(second);
             self.channels.push((second, true));
         }
     }
 }
 
-impl Drop for Asleep {
+impl Drop for AnnouncedSleep {
     fn drop(&mut self) {
         for (channel, armed) in &self.channels {
             if *armed {
