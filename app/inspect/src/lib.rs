@@ -1,8 +1,8 @@
-//! Detects programs that the library cannot serve, before they start.
+//! Detects programs that the preload library cannot serve, before `exec` starts them.
 //!
-//! The library needs the dynamic loader to load it, and sees only the calls that a program makes
-//! through libc. See `docs/socket-calls.md`. The inspection allocates nothing, takes no lock and
-//! needs little stack: a child between `vfork` and `exec` can use it.
+//! The dynamic loader loads the library (LD_PRELOAD). The library intercepts only the calls that a
+//! program makes through libc. See `docs/socket-calls.md`. The inspection allocates nothing, takes
+//! no lock and needs little stack, so that a child may run it between `vfork` and `exec`.
 
 use std::{ffi::CStr, fmt};
 
@@ -23,20 +23,20 @@ mod path;
 
 pub use path::InlinePath;
 
-/// Depth to which interpreters of interpreters are followed, the same as in Linux.
+/// Limit of nested script interpreters, as in Linux.
 const INTERPRETERS_MAX: u32 = 4;
-/// Longest first line of a script that is read, in bytes: as in Linux (BINPRM_BUF_SIZE).
+/// Bytes of a script that are searched for its `#!` line, as in Linux (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_MAX: usize = 256;
-/// Section of every program that Go's linker made.
+/// Section that Go's linker writes into each program.
 const GO_SECTION: &[u8] = b".go.buildinfo\0";
-/// Longest name of a dynamic loader that is looked at, in bytes.
+/// Limit of the dynamic loader's path (PT_INTERP), in bytes.
 const LOADER_MAX: usize = 128;
-/// Part of the name of musl's dynamic loader.
+/// Part of the path of musl's dynamic loader.
 const MUSL: &[u8] = b"ld-musl";
-const SET_USER: u32 = 0o4000;
-const SET_GROUP: u32 = 0o2000;
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
 /// Extended attribute that holds the capabilities of a file.
-const CAPABILITIES: &CStr = c"security.capability";
+const XATTR_NAME_CAPS: &CStr = c"security.capability";
 
 /// A reason why a program's sockets stay with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +67,17 @@ impl Reason {
     }
 }
 
-/// An obstacle to serving a program. It is displayed as the rest of a sentence that begins with the
-/// program's name.
+/// An obstacle to serving a program. `Display` writes a predicate, whose subject is the program's
+/// name.
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacle {
     reason: Reason,
-    /// The interpreter that has the obstacle, if the inspected program is a script.
+    /// The interpreter with the obstacle. `None` if the inspected program is not a script.
     interpreter: Option<InlinePath>,
 }
 
 impl Obstacle {
-    /// The reason for the obstacle.
+    /// Returns the reason for the obstacle.
     pub fn reason(&self) -> Reason {
         self.reason
     }
@@ -92,9 +92,9 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns the obstacle to serving a program. Returns `None` if there is none, or if the program
-/// cannot be read. A name without a slash is looked for in `search`, the value of PATH, as `execvp`
-/// does.
+/// Returns the obstacle to serving a program. Returns `None` if the library can serve the program,
+/// or if the program's file cannot be read. Like `execvp`, searches the directories of `search`
+/// (the value of PATH) for a name without a slash.
 pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
     let bytes = program.to_bytes();
     match search {
@@ -105,13 +105,13 @@ pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
     }
 }
 
-/// Returns the program's file in the folders of `search`.
+/// Returns the first executable file `name` in the directories of `search`.
 fn find(name: &[u8], search: &[u8]) -> Option<InlinePath> {
-    let folders = search.split(|byte| *byte == b':');
-    let mut paths = folders.filter_map(|folder| match folder {
+    let dirs = search.split(|byte| *byte == b':');
+    let mut paths = dirs.filter_map(|dir| match dir {
         // An empty name stands for the working directory.
         [] => InlinePath::new(&[name]),
-        folder => InlinePath::new(&[folder, b"/", name]),
+        dir => InlinePath::new(&[dir, b"/", name]),
     });
     paths.find(|path| is_executable(path.as_c_str()))
 }
@@ -138,7 +138,7 @@ fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
     let reason = if gains_rights(path.as_c_str(), &file) {
         Some(Reason::GainsRights)
     } else {
-        reason_in(&file)
+        reason_in_elf(&file)
     };
     Some(Obstacle {
         reason: reason?,
@@ -147,14 +147,14 @@ fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
 }
 
 fn open(path: &CStr) -> Option<OwnedFd> {
-    // A FIFO or a device must not make this wait.
+    // O_NONBLOCK keeps `open` from waiting for the other end of a FIFO or for a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
     let kind = FileType::from_raw_mode(fstat(&file).ok()?.st_mode);
     (kind == FileType::RegularFile).then_some(file)
 }
 
-/// Reads at `offset` until `into` is full or the file ends. Returns the number of bytes.
+/// Reads from `offset` on, until `into` is full or the file ends. Returns the number of bytes read.
 fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
     let mut done = 0;
     while done < into.len() {
@@ -168,16 +168,16 @@ fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
     Some(done)
 }
 
-/// Returns true if the program runs with another user, group or capabilities than its caller.
+/// Returns true if `exec` of the program changes the user or group, or adds capabilities.
 fn gains_rights(path: &CStr, file: &OwnedFd) -> bool {
-    let Ok(about) = fstat(file) else {
+    let Ok(stat) = fstat(file) else {
         return false;
     };
-    let by_user = about.st_mode & SET_USER != 0 && about.st_uid != geteuid().as_raw();
-    let by_group = about.st_mode & SET_GROUP != 0 && about.st_gid != getegid().as_raw();
+    let by_user = stat.st_mode & S_ISUID != 0 && stat.st_uid != geteuid().as_raw();
+    let by_group = stat.st_mode & S_ISGID != 0 && stat.st_gid != getegid().as_raw();
     let mut capabilities = [0u8; 64];
-    let by_capabilities =
-        !geteuid().is_root() && rustix::fs::getxattr(path, CAPABILITIES, &mut capabilities).is_ok();
+    let by_capabilities = !geteuid().is_root()
+        && rustix::fs::getxattr(path, XATTR_NAME_CAPS, &mut capabilities).is_ok();
     by_user || by_group || by_capabilities
 }
 
@@ -189,12 +189,12 @@ fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     words.find(|word| !word.is_empty())
 }
 
-/// Bytes of a structure in an ELF file, as aligned as any.
+/// Bytes of an ELF header, a program header or a section header. The alignment is enough for each.
 #[repr(align(8))]
-struct Structure([u8; size_of::<FileHeader64<Endianness>>()]);
+struct HeaderBytes([u8; size_of::<FileHeader64<Endianness>>()]);
 
-impl Structure {
-    /// Reads the bytes at `offset`; those beyond the file's end are zero.
+impl HeaderBytes {
+    /// Reads the header at `offset`. Bytes beyond the end of the file are zero.
     fn read(file: &OwnedFd, offset: u64) -> Option<Self> {
         let mut bytes = Self([0; _]);
         read(file, &mut bytes.0, offset)?;
@@ -206,9 +206,10 @@ impl Structure {
     }
 }
 
-/// Returns the reason that an ELF file shows. Other kinds of files are left to `exec`.
-fn reason_in(file: &OwnedFd) -> Option<Reason> {
-    let start = Structure::read(file, 0)?;
+/// Returns the reason why the library cannot serve an ELF file. Returns `None` for other formats,
+/// which `exec` handles.
+fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
+    let start = HeaderBytes::read(file, 0)?;
     match FileKind::parse(&start.0[..]).ok()? {
         FileKind::Elf64 => {}
         FileKind::Elf32 => return Some(Reason::Not64Bit),
@@ -219,13 +220,13 @@ fn reason_in(file: &OwnedFd) -> Option<Reason> {
     if has_section(file, header, endian, GO_SECTION) {
         return Some(Reason::Go);
     }
-    let mut segments = entries(
+    let mut segments = header_offsets(
         header.e_phoff.get(endian),
         header.e_phentsize.get(endian),
         header.e_phnum.get(endian),
     );
     let loader = segments.find_map(|at| {
-        let bytes = Structure::read(file, at?)?;
+        let bytes = HeaderBytes::read(file, at?)?;
         let segment: &ProgramHeader64<Endianness> = bytes.parse()?;
         (segment.p_type.get(endian) == PT_INTERP).then(|| segment.p_offset.get(endian))
     });
@@ -239,20 +240,20 @@ fn reason_in(file: &OwnedFd) -> Option<Reason> {
     is_musl.then_some(Reason::Musl)
 }
 
-/// Returns true if the file has a section of this name, which ends with a zero.
+/// Returns true if the file has a section with the name `wanted`, which includes the final NUL.
 fn has_section(
     file: &OwnedFd,
     header: &FileHeader64<Endianness>,
     endian: Endianness,
     wanted: &[u8],
 ) -> bool {
-    let sections = entries(
+    let sections = header_offsets(
         header.e_shoff.get(endian),
         header.e_shentsize.get(endian),
         header.e_shnum.get(endian),
     );
     let section = |at: Option<u64>| {
-        let bytes = Structure::read(file, at?)?;
+        let bytes = HeaderBytes::read(file, at?)?;
         let section: &SectionHeader64<Endianness> = bytes.parse()?;
         Some(*section)
     };
@@ -271,8 +272,8 @@ fn has_section(
     })
 }
 
-/// Returns the offsets of the entries of a table.
-fn entries(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
+/// Returns the file offset of each header in a header table. `None` stands for an overflow.
+fn header_offsets(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
     (0..u64::from(count)).map(move |index| start.checked_add(index * u64::from(size)))
 }
 
@@ -282,10 +283,10 @@ mod tests {
 
     use super::*;
 
-    /// A folder that goes when the test ends.
-    struct Folder(PathBuf);
+    /// A temporary directory. `Drop` removes the directory at the end of the test.
+    struct TempDir(PathBuf);
 
-    impl Folder {
+    impl TempDir {
         fn new(name: &str) -> Self {
             let place = env::temp_dir().join(format!("tidelane-{name}-{}", std::process::id()));
             fs::create_dir_all(&place).expect("a directory");
@@ -299,13 +300,13 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
-    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP, or code.
+    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP, or PT_LOAD.
     fn elf(loader: Option<&[u8]>) -> Vec<u8> {
         let mut file = vec![0; 64 + 56];
         file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -322,10 +323,10 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_tells() {
-        let folder = Folder::new("loaders");
+    fn the_elf_headers_show_the_reason() {
+        let dir = TempDir::new("loaders");
         let reason = |file: &[u8]| {
-            let path = folder.write("program", file);
+            let path = dir.write("program", file);
             obstacle(&path, None).map(|obstacle| obstacle.reason())
         };
         assert_eq!(reason(&elf(Some(b"/lib64/ld-linux-x86-64.so.2\0"))), None);
@@ -344,21 +345,21 @@ mod tests {
 
     #[test]
     fn damaged_files_do_no_harm() {
-        let folder = Folder::new("damaged");
+        let dir = TempDir::new("damaged");
         let whole = elf(Some(b"/lib64/ld-linux-x86-64.so.2\0"));
         for at in 16..120 {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
-            let _ = obstacle(&folder.write("program", &damaged), None);
+            let _ = obstacle(&dir.write("program", &damaged), None);
         }
     }
 
     #[test]
-    fn scripts_are_as_their_interpreters() {
-        let folder = Folder::new("scripts");
-        let program = folder.write("program", &elf(None));
+    fn a_script_has_the_obstacle_of_its_interpreter() {
+        let dir = TempDir::new("scripts");
+        let program = dir.write("program", &elf(None));
         let name = program.to_str().expect("text");
-        let script = folder.write("script", format!("#! {name} -e\necho\n").as_bytes());
+        let script = dir.write("script", format!("#! {name} -e\necho\n").as_bytes());
         let found = obstacle(&script, None).expect("an obstacle");
         assert_eq!(found.reason(), Reason::Static);
         let text = found.to_string();
@@ -366,21 +367,21 @@ mod tests {
             text.starts_with(&format!("runs on {name}, which is stat")),
             "{text}"
         );
-        // A script that is its own interpreter.
-        folder.write("program", format!("#!{name}\n").as_bytes());
+        // The script's interpreter is now a script that names itself as its interpreter.
+        dir.write("program", format!("#!{name}\n").as_bytes());
         assert!(obstacle(&script, None).is_none());
-        drop(folder);
+        drop(dir);
         assert!(obstacle(&script, None).is_none(), "no such file");
     }
 
     #[test]
-    fn programs_of_the_path_are_found() {
-        let folder = Folder::new("path");
-        folder.write("program", &elf(None));
-        let search = format!("/nowhere:{}:/bin", folder.0.display());
+    fn programs_are_searched_for_in_path() {
+        let dir = TempDir::new("path");
+        dir.write("program", &elf(None));
+        let search = format!("/nowhere:{}:/bin", dir.0.display());
         let found = || obstacle(c"program", Some(search.as_bytes()));
         assert!(found().is_none(), "not executable");
-        let path = folder.0.join("program");
+        let path = dir.0.join("program");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).expect("it is there");
         assert_eq!(found().map(|found| found.reason()), Some(Reason::Static));

@@ -1,4 +1,4 @@
-//! Conversion of results to libc's convention, and of C's pointers to slices.
+//! Conversion of results to libc's convention (-1 and `errno`), and of C pointers to slices.
 
 use std::{
     borrow::Cow,
@@ -15,7 +15,7 @@ use tidelane_sockets::{
 
 use crate::cancellation_unsafe::act;
 
-/// Returns the result, or -1 with `errno` set.
+/// Converts a result to libc's convention: the value, or -1 with `errno` set.
 #[inline]
 pub fn answer(result: Result<usize, Errno>) -> isize {
     match result {
@@ -24,13 +24,13 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// Returns true if `errno` has this value.
+/// Returns true if `errno` is `number`.
 pub fn is_last_error(number: c_int) -> bool {
     // SAFETY: libc's `errno` is a thread-local integer that is always there.
     unsafe { *libc::__errno_location() == number }
 }
 
-/// Sets `errno` and returns -1. Does not return if the call was cancelled.
+/// Sets `errno` and returns -1. Does not return if the call ended because the thread was cancelled.
 #[cold]
 pub fn fail(number: c_int) -> isize {
     if number == CANCELLED.0 {
@@ -41,7 +41,7 @@ pub fn fail(number: c_int) -> isize {
     -1
 }
 
-/// Makes the system call. Does not return from a cancellation point if the thread was cancelled.
+/// Makes the system call. A cancellation point does not return if the thread was cancelled.
 ///
 /// # Safety
 ///
@@ -50,8 +50,8 @@ pub fn fail(number: c_int) -> isize {
 pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     unsafe {
-        if may_wait(number) {
-            kernel_wait(number, args)
+        if is_cancellation_point(number) {
+            kernel_cancellable(number, args)
         } else {
             answer(sys::call(number, args))
         }
@@ -64,14 +64,14 @@ pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
 ///
 /// As for the system call.
 #[inline]
-pub unsafe fn kernel_wait(number: i64, args: [usize; 6]) -> isize {
+pub unsafe fn kernel_cancellable(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     answer(unsafe { cancellation_unsafe::call(number, args) })
 }
 
-/// Returns true for system calls that wait, and so are cancellation points.
+/// Returns true if the system call is a cancellation point, because the call may block.
 #[inline]
-const fn may_wait(number: i64) -> bool {
+const fn is_cancellation_point(number: i64) -> bool {
     matches!(
         number,
         libc::SYS_accept4
@@ -108,7 +108,7 @@ pub unsafe fn handled_or_kernel(handled: Handled, number: i64, args: [usize; 6])
     }
 }
 
-/// The program's buffer for a write. A null pointer yields an empty slice.
+/// Returns the program's buffer for a write. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -118,11 +118,11 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     if pointer.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise; the kernel takes no more than this at once either.
-    unsafe { slice::from_raw_parts(pointer.cast(), len.min(LEN_MAX)) }
+    // SAFETY: the caller's promise. Like the kernel, use at most MAX_RW_COUNT bytes.
+    unsafe { slice::from_raw_parts(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
-/// The program's buffer for a read. A null pointer yields an empty slice.
+/// Returns the program's buffer for a read. A null pointer yields an empty slice.
 ///
 /// # Safety
 ///
@@ -132,23 +132,24 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     if pointer.is_null() || len == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's promise. The bytes are only written.
-    unsafe { slice::from_raw_parts_mut(pointer.cast(), len.min(LEN_MAX)) }
+    // SAFETY: the caller's promise. Uninitialized bytes are only written, never read.
+    unsafe { slice::from_raw_parts_mut(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
-/// The buffers of a vectored write. Returns `None` for an invalid array, for which the kernel
-/// returns the error.
+/// Returns the buffers of a vectored write. Returns `None` for an invalid array: the caller then
+/// makes the system call, so that the kernel returns the error.
 ///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements, and each part for its length, or null.
+/// `parts` is valid for `count` elements. Each element's pointer is null, or valid for reading its
+/// length.
 pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [IoSlice<'a>]>> {
     // SAFETY: the caller's promise.
-    let whole = match unsafe { inspect(parts, count) } {
-        Parts::Impossible => return None,
-        Parts::None => return Some(Cow::Borrowed(&[])),
-        Parts::Whole(whole) => whole,
-        Parts::WithNull(some) => {
+    let whole = match unsafe { check_iovecs(parts, count) } {
+        IovecCheck::Invalid => return None,
+        IovecCheck::Empty => return Some(Cow::Borrowed(&[])),
+        IovecCheck::Valid(whole) => whole,
+        IovecCheck::WithNull(some) => {
             // SAFETY: the caller's promise.
             let part = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) };
             return Some(some.iter().map(|given| IoSlice::new(part(given))).collect());
@@ -162,14 +163,14 @@ pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [Io
 
 /// The buffers of a vectored read.
 pub enum PartsMut<'a> {
-    /// The program's own array.
+    /// The program's own `iovec` array.
     Given(&'a mut [IoSliceMut<'a>]),
     /// A copy of the array, in which null pointers are empty slices.
     Normalized(Vec<IoSliceMut<'a>>),
 }
 
 impl<'a> PartsMut<'a> {
-    /// The buffers.
+    /// Returns the buffers.
     pub fn all(&mut self) -> &mut [IoSliceMut<'a>] {
         match self {
             Self::Given(parts) => parts,
@@ -178,64 +179,67 @@ impl<'a> PartsMut<'a> {
     }
 }
 
-/// Like `parts`, for a vectored read.
+/// Returns the buffers of a vectored read. Returns `None` in the same cases as [`parts`].
 ///
 /// # Safety
 ///
-/// As for `parts`.
+/// `parts` is valid for `count` elements. Each element's pointer is null, or valid for writing its
+/// length.
 pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMut<'a>> {
     // SAFETY: the caller's promise.
-    let whole = match unsafe { inspect(parts, count) } {
-        Parts::Impossible => return None,
-        Parts::None => return Some(PartsMut::Given(&mut [])),
-        Parts::Whole(whole) => whole,
-        Parts::WithNull(some) => {
+    let whole = match unsafe { check_iovecs(parts, count) } {
+        IovecCheck::Invalid => return None,
+        IovecCheck::Empty => return Some(PartsMut::Given(&mut [])),
+        IovecCheck::Valid(whole) => whole,
+        IovecCheck::WithNull(some) => {
             // SAFETY: the caller's promise.
             let part = |part: &iovec| unsafe { bytes_mut(part.iov_base, part.iov_len) };
-            let mended = some.iter().map(|given| IoSliceMut::new(part(given)));
-            return Some(PartsMut::Normalized(mended.collect()));
+            let slices = some.iter().map(|given| IoSliceMut::new(part(given)));
+            return Some(PartsMut::Normalized(slices.collect()));
         }
     };
-    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The array
-    // itself is not changed.
+    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The
+    // functions write to the buffers, never to the array.
     let given = unsafe { slice::from_raw_parts_mut(whole.as_ptr().cast_mut().cast(), whole.len()) };
     Some(PartsMut::Given(given))
 }
 
-/// The result of checking an array of buffers.
-enum Parts<'a> {
-    /// The array is too long, or the buffers are.
-    Impossible,
-    None,
-    Whole(&'a [iovec]),
-    /// Some pointers are null, which a slice cannot have.
+/// The result of [`check_iovecs`].
+enum IovecCheck<'a> {
+    /// The array has more than IOV_MAX elements, or an element is longer than SSIZE_MAX.
+    Invalid,
+    /// The array has no elements.
+    Empty,
+    /// Each element has a pointer.
+    Valid(&'a [iovec]),
+    /// An element has a null pointer. A slice cannot have a null pointer.
     WithNull(&'a [iovec]),
 }
 
-/// Checks an array of buffers.
+/// Checks the `iovec` array of a vectored call.
 ///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements, if `count` is within the limit.
-unsafe fn inspect<'a>(parts: *const iovec, count: usize) -> Parts<'a> {
-    if count > PARTS_MAX {
-        return Parts::Impossible;
+/// `parts` is valid for `count` elements, unless `count` is above IOV_MAX.
+unsafe fn check_iovecs<'a>(parts: *const iovec, count: usize) -> IovecCheck<'a> {
+    if count > IOV_MAX {
+        return IovecCheck::Invalid;
     }
     if parts.is_null() || count == 0 {
-        return Parts::None;
+        return IovecCheck::Empty;
     }
     // SAFETY: the caller's promise.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     if parts.iter().any(|part| part.iov_len > isize::MAX as usize) {
-        Parts::Impossible
+        IovecCheck::Invalid
     } else if parts.iter().any(|part| part.iov_base.is_null()) {
-        Parts::WithNull(parts)
+        IovecCheck::WithNull(parts)
     } else {
-        Parts::Whole(parts)
+        IovecCheck::Valid(parts)
     }
 }
 
-/// Most buffers of a vectored call (IOV_MAX).
-const PARTS_MAX: usize = 1024;
-/// Most bytes that Linux moves in one call (MAX_RW_COUNT).
-const LEN_MAX: usize = 0x7fff_f000;
+/// Limit of buffers in a vectored call.
+const IOV_MAX: usize = 1024;
+/// Limit of bytes that Linux transfers in one call.
+const MAX_RW_COUNT: usize = 0x7fff_f000;

@@ -1,9 +1,9 @@
 //! Loss detection and recovery.
 //!
-//! With SACK, RACK-TLP (RFC 8985) marks a segment lost when a segment that was sent later has
-//! arrived and a round trip has passed, plus a reordering window if the path reorders. Without
-//! SACK, NewReno (RFC 6582) applies. `pipe` (RFC 6675) is the amount of data in flight during
-//! recovery.
+//! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost if a segment that was
+//! sent later was delivered, and the RTT plus the reordering window (RACK.reo_wnd) has passed.
+//! Without SACK, NewReno (RFC 6582) applies. `pipe` (RFC 6675) is the amount of data in flight
+//! during recovery.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{CaState, Env, flags};
@@ -21,7 +21,7 @@ pub const DUP_THRESH: u32 = 3;
 pub(crate) struct AckEffects {
     /// Bytes by which the ACK advanced SND.UNA.
     pub acked: u32,
-    /// The SACK blocks covered data that no earlier one had covered.
+    /// The SACK blocks of the ACK covered data that no earlier SACK block had covered.
     pub newly_sacked: bool,
     /// The ACK was a duplicate ACK.
     pub duplicate: bool,
@@ -35,7 +35,7 @@ impl<E: Env> Slow<'_, E> {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
     }
 
-    /// Bytes in flight in the sense of RFC 6675 §4: neither SACKed nor lost.
+    /// Returns `pipe` (RFC 6675 §4): the bytes in flight that are neither SACKed nor lost.
     pub fn pipe(&self) -> u32 {
         let Some(scoreboard) = &self.cold.scoreboard else {
             return self.hot.flight_size();
@@ -48,8 +48,8 @@ impl<E: Env> Slow<'_, E> {
         scoreboard.in_flight().saturating_sub(left)
     }
 
-    /// Processes the SACK blocks of a segment. Returns true if they cover new data. Blocks below
-    /// SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
+    /// Processes the SACK blocks of a segment. Returns true if the blocks cover data that was not
+    /// SACKed before. Blocks below SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
     pub fn take_sack(&mut self, segment: &Segment<'_>) -> bool {
         if let Some(scoreboard) = &mut self.cold.scoreboard {
             scoreboard.begin_segment();
@@ -69,8 +69,8 @@ impl<E: Env> Slow<'_, E> {
                 *place = (*start, *end);
             }
         }
-        // Process the blocks in sequence order. Otherwise several new blocks, as after a lost ACK,
-        // would look like reordering.
+        // Process the blocks in sequence order. In the order of the option, several new blocks, as
+        // after a lost ACK, would look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
@@ -86,7 +86,8 @@ impl<E: Env> Slow<'_, E> {
         all.bytes > 0
     }
 
-    /// Times that tell transmissions apart when no timestamp does.
+    /// Returns the times by which the scoreboard tells an original transmission from a
+    /// retransmission. The caller adds the time from a timestamp echo.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),
@@ -95,6 +96,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Records delivered data, with the reordering and the RTT sample that the data shows.
     fn note_delivered(&mut self, delivery: &DeliveredData) {
         self.cold.delivered.add(delivery);
         if let Some(start) = delivery.reordered_from {
@@ -106,7 +108,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Advances SND.UNA by `acked` bytes to the segment's ACK. Returns true if the window may grow.
+    /// Advances SND.UNA by `acked` bytes to the segment's ACK. Returns true if cwnd may grow.
     pub fn on_ack_advance(&mut self, segment: &Segment<'_>, acked: u32) -> bool {
         let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
@@ -134,11 +136,11 @@ impl<E: Env> Slow<'_, E> {
             self.report_rtt_sample(timed);
         }
         if !self.hot.has(flags::SACK) {
-            // Duplicate ACKs have already counted some of it as delivered (RFC 6937 §3).
+            // Duplicate ACKs have already counted a part of these bytes (RFC 6937 §3).
             let counted = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
             self.cold.delivered.bytes = acked.saturating_sub(counted);
         }
-        // The window grows in the Loss phase, which is slow start (RFC 5681 §3.1).
+        // Loss is a slow start (RFC 5681 §3.1), so cwnd grows there, too.
         let may_grow = !self.is_reducing();
         self.check_late_original(segment, ack.back(acked));
         if self.is_recovered(ack) {
@@ -163,9 +165,10 @@ impl<E: Env> Slow<'_, E> {
         may_grow
     }
 
-    /// Returns true if `ack` ends the recovery or reduction. A reduction after ECE lasts until data
-    /// beyond the recovery point is acknowledged, which carried CWR; an ECE before that belongs to
-    /// the old window (as in Linux).
+    /// Returns true if `ack` ends Recovery, Loss or CWR. Recovery and Loss end when the recovery
+    /// point is acknowledged. CWR ends when data beyond the recovery point is acknowledged, as in
+    /// Linux. The first segment beyond the recovery point carries the CWR flag, so an ECE in an
+    /// earlier ACK still belongs to the old window.
     fn is_recovered(&self, ack: SeqNumber) -> bool {
         let point = self.cold.recovery_point;
         match self.cold.ca_state {
@@ -175,7 +178,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Handles a partial ACK of NewReno: the next segment is lost, too (RFC 6582 §3.2 step 3).
+    /// Handles a partial ACK of NewReno. A partial ACK shows that the next segment is lost, too
+    /// (RFC 6582 §3.2 step 3).
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
@@ -183,17 +187,17 @@ impl<E: Env> Slow<'_, E> {
         self.suspect_loss().mark_first_lost(mss);
     }
 
-    /// Returns true if data is in flight that was sent before the window was last reduced. Its loss
-    /// or marking does not reduce the window again: once per window of data (RFC 5681 §3.2, RFC
-    /// 3168 §6.1.2).
+    /// Returns true if data is in flight that was sent before the last reduction of cwnd. The loss
+    /// or CE marking of this data does not reduce cwnd again, because cwnd is reduced once per
+    /// window of data (RFC 5681 §3.2, RFC 3168 §6.1.2).
     pub(crate) fn is_reduced_this_window(&self) -> bool {
         let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
         ahead > 0 && ahead <= self.hot.flight_size()
     }
 
-    /// Returns true if the flow uses its congestion window, so that the window may grow. It does if
-    /// the flight fills the window or, in slow start, has filled half of it in this round (as in
-    /// Linux).
+    /// Returns true if the flow is cwnd-limited, so that cwnd may grow. A flow is cwnd-limited if
+    /// its flight fills cwnd. In slow start, a flight of more than half of cwnd in this round trip
+    /// is enough, as in Linux.
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.back(acked);
@@ -212,14 +216,14 @@ impl<E: Env> Slow<'_, E> {
         limited
     }
 
-    /// Tells the congestion control that the window was not in use while the fast path took the
-    /// ACKs, because that time must not count (RFC 9438 §5.8).
+    /// Tells the congestion control that the flow was not cwnd-limited while the fast path handled
+    /// the ACKs. CUBIC must not count this time (RFC 9438 §5.8).
     fn note_cwnd_unused(&mut self) {
         let (now, srtt) = (self.clock.now, self.srtt());
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
-    /// Grows the window after `delivered` bytes were delivered and SND.UNA advanced by `acked`.
+    /// Grows cwnd after `delivered` bytes were delivered and SND.UNA advanced by `acked`.
     pub(crate) fn grow(&mut self, delivered: u32, acked: u32) {
         let limited = self.is_cwnd_limited(acked);
         self.cold
@@ -228,6 +232,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.cwnd = self.cold.controller.cwnd();
     }
 
+    /// Ends Recovery, Loss or CWR, and returns to Open.
     fn leave_recovery(&mut self) {
         self.cold.controller.on_recovery_exit(self.clock.now);
         self.end_reduction();
@@ -255,17 +260,17 @@ impl<E: Env> Slow<'_, E> {
         if self.hot.has(flags::SACK) {
             more_lost = self.rack_detect_loss();
         } else if duplicate {
-            self.count_duplicates();
+            self.check_dup_thresh();
         }
-        let early = self.cold.dup_acks > 0
+        let disorder = self.cold.dup_acks > 0
             || self
                 .cold
                 .scoreboard
                 .as_ref()
                 .is_some_and(|scoreboard| scoreboard.sacked() > 0);
         match self.cold.ca_state {
-            CaState::Open if early => self.cold.ca_state = CaState::Disorder,
-            CaState::Disorder if !early => self.cold.ca_state = CaState::Open,
+            CaState::Open if disorder => self.cold.ca_state = CaState::Disorder,
+            CaState::Disorder if !disorder => self.cold.ca_state = CaState::Open,
             _ => {}
         }
         if newly_sacked || duplicate {
@@ -274,9 +279,9 @@ impl<E: Env> Slow<'_, E> {
         more_lost
     }
 
-    /// Counts duplicate ACKs, and starts fast retransmit on a flow without SACK (RFC 6582 §3.2 step
-    /// 2).
-    fn count_duplicates(&mut self) {
+    /// Starts fast retransmit at DupThresh duplicate ACKs on a flow without SACK (RFC 6582 §3.2
+    /// step 2).
+    fn check_dup_thresh(&mut self) {
         self.suspect_loss();
         if self.cold.dup_acks == DUP_THRESH && !self.is_recovering() {
             let first = self.first_segment_len();
@@ -285,8 +290,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Starts recovery after `lost` bytes were marked lost. The window is not reduced if only an
-    /// MTU probe was lost.
+    /// Starts recovery after `lost` bytes were marked lost. The loss of an MTU probe alone does not
+    /// reduce cwnd.
     fn begin_recovery(&mut self, lost: u32) {
         let probe = self.is_lost_probe(lost);
         if self.is_recovering() {
@@ -302,32 +307,33 @@ impl<E: Env> Slow<'_, E> {
     /// Runs RACK's loss detection (RFC 8985 §6.2 step 5), after an ACK or when the reordering timer
     /// expires. Returns true if data was marked lost.
     pub fn rack_detect_loss(&mut self) -> bool {
-        let grace = self.reorder_us();
+        let reo_wnd = self.reorder_us();
         let Some(scoreboard) = &mut self.cold.scoreboard else {
             return false;
         };
-        let (lost, again, next) = scoreboard.rack_detect_loss(self.clock.us(), grace);
-        // A deadline expires at the start of its millisecond, so one more is added.
+        let (lost, lost_again, next) = scoreboard.rack_detect_loss(self.clock.us(), reo_wnd);
+        // A deadline expires at the start of its millisecond. The added millisecond keeps the timer
+        // from expiring early.
         self.cold.reorder_deadline = next.map(|us| self.clock.ms.plus(us.div_ceil(1000) + 1));
         if lost == 0 {
             return false;
         }
         self.cold.loss_suspected_at = self.clock.ms;
         self.note_lost(lost);
-        self.counters.lost_retransmit += u64::from(again.div_ceil(u32::from(self.hot.mss)));
+        self.counters.lost_retransmit += u64::from(lost_again.div_ceil(u32::from(self.hot.mss)));
         self.hot.set(flags::SEND_WANTED);
         self.begin_recovery(lost);
         true
     }
 
-    /// Enters fast recovery (RFC 6675 §5 step 4). If ECE has already reduced the window, that
-    /// reduction continues: once per window (RFC 3168 §6.1.2).
+    /// Enters fast recovery (RFC 6675 §5 step 4). A reduction that an ECE started continues,
+    /// because cwnd is reduced once per window of data (RFC 3168 §6.1.2).
     fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
-        let begun = self.cold.prr.filter(|_| self.is_reducing());
+        let prr_of_cwr = self.cold.prr.filter(|_| self.is_reducing());
         self.enter_ca_state(CaState::Recovery);
-        if begun.is_some() {
-            self.cold.prr = begun;
+        if prr_of_cwr.is_some() {
+            self.cold.prr = prr_of_cwr;
             return;
         }
         let flight = self.flight_in_use();
@@ -340,17 +346,19 @@ impl<E: Env> Slow<'_, E> {
             .on_congestion_signal(self.clock.now, flight);
         self.hot.cwnd = self.cold.controller.cwnd();
         self.cold.reduced_until = self.hot.snd_nxt;
-        let own = self.cold.controller.models_delivery();
-        self.cold.prr = (!own).then(|| Prr::begin(flight));
+        let models_delivery = self.cold.controller.models_delivery();
+        self.cold.prr = (!models_delivery).then(|| Prr::begin(flight));
         self.queue_cwr();
     }
 
     /// Returns FlightSize at a loss (RFC 5681 §3.1): the value before the ACK that showed the loss.
-    /// A receiver with GRO acknowledges most of a small window by one ACK.
+    /// The value after this ACK may be too small, because a receiver with GRO acknowledges most of
+    /// a small window by one ACK.
     pub(crate) fn flight_in_use(&self) -> u32 {
         self.cold.flight.before.max(self.hot.flight_size())
     }
 
+    /// Enters `state`, which is Recovery or Loss. Saves the congestion control for an undo.
     fn enter_ca_state(&mut self, state: CaState) {
         if !self.is_recovering() {
             self.cold.undo = Some(Undo {
@@ -370,8 +378,8 @@ impl<E: Env> Slow<'_, E> {
         self.hot.set(flags::SEND_WANTED);
     }
 
-    /// Retransmits all data in flight in smaller segments after the path MTU was lowered, which is
-    /// no congestion signal (RFC 1191 §6.4).
+    /// Retransmits all data in flight in smaller segments after the path MTU was lowered. The lower
+    /// path MTU is no congestion signal (RFC 1191 §6.4), so cwnd stays.
     pub fn retransmit_flight(&mut self) {
         if self.hot.flight_size() > 0 {
             self.suspect_loss().mark_all_lost(false);
@@ -379,18 +387,19 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1): all outstanding data is lost.
-    /// With SACK, data that was sent less than a round trip ago is not (RFC 8985 §6.3).
+    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Without SACK, or if the peer
+    /// reneged, all outstanding data is marked lost. Otherwise the first segment is marked lost,
+    /// and all data that was sent at least an RTT and a reordering window ago (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
-        let (now, srtt, grace) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
+        let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
         let scoreboard = self.suspect_loss();
-        // The peer may discard data that it has SACKed (RFC 2018 §8).
+        // The peer may renege: discard data after SACKing the data (RFC 2018 §8).
         let reneged = scoreboard.is_reneged();
         if sack && !reneged && srtt != 0 {
             let rtt = scoreboard.rack_rtt_us().unwrap_or(srtt);
-            scoreboard.mark_old_lost(mss, now, rtt.saturating_add(grace));
+            scoreboard.mark_old_lost(mss, now, rtt.saturating_add(reo_wnd));
         } else {
             scoreboard.mark_all_lost(reneged);
         }

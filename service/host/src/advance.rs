@@ -1,4 +1,5 @@
-//! The program's half of a slot: positions, buffers and flags, all of them untrusted.
+//! Processes the program's half of a slot: its positions, buffers and flags. The program may write
+//! any value there, so each value is checked before use.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{Advance, Engine, FlowId, Misuse};
@@ -21,7 +22,7 @@ impl<P: PacketIo> Host<P> {
         self.advance_slot(now, id, slot);
     }
 
-    /// Processes the program's half of a slot, for callers in a loop over slots.
+    /// Inlined form of [`advance`](Self::advance), for callers in a loop over slots.
     #[inline(always)]
     pub(crate) fn advance_slot(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {
@@ -36,6 +37,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Closes a slot whose flow has ended, or whose shared connection another program has.
     #[inline(never)]
     fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {
@@ -62,6 +64,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Processes the program's half of a slot with a live flow.
     #[inline(always)]
     fn advance_flow(&mut self, now: Instant, flow: FlowId) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -74,32 +77,32 @@ impl<P: PacketIo> Host<P> {
         if binding.generation != view.generation || binding.closed_by_program {
             return;
         }
-        let usual = view.tx_buffer == binding.tx_word
+        let only_positions_changed = view.tx_buffer == binding.tx_word
             && binding.rx_old.is_empty()
             && binding.program_flags == view.flags
             && !binding.reports_sent;
-        if !usual {
-            self.advance_other(now, flow, view);
+        if !only_positions_changed {
+            self.advance_buffers_and_flags(now, flow, view);
         } else if !advance_positions(&mut self.engine, flow, binding, &view) {
-            self.end_misuse(now, flow);
+            self.abort_misuse(now, flow);
         } else if self.io.holders.is_crowded() {
             self.free_empty(flow);
         }
     }
 
-    /// Processes a half in which more than positions may have changed.
+    /// Processes changes of buffers and flags in addition to the positions.
     #[inline(never)]
-    fn advance_other(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
-        let honest = self.adopt_buffers(flow, &view);
+    fn advance_buffers_and_flags(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
+        let buffers_valid = self.adopt_buffers(flow, &view);
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };
-        if !honest || !advance_positions(&mut self.engine, flow, binding, &view) {
-            return self.end_misuse(now, flow);
+        if !buffers_valid || !advance_positions(&mut self.engine, flow, binding, &view) {
+            return self.abort_misuse(now, flow);
         }
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
-            // The flow is published at the end of the step, after the sends.
+            // The mark publishes the sent position at the end of the step, after the sends.
             self.io.mark(flow);
         }
         if changed != 0 {
@@ -107,15 +110,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Resets a connection whose program wrote invalid values.
+    /// Aborts the connection, because the program wrote invalid values.
     #[cold]
-    fn end_misuse(&mut self, now: Instant, flow: FlowId) {
+    fn abort_misuse(&mut self, now: Instant, flow: FlowId) {
         self.io.counters.misuses += 1;
         self.engine.abort(now, flow, &mut self.io);
     }
 
-    /// Adopts a new send buffer, and frees receive buffers that the program has left. Returns false
-    /// if the program wrote invalid values.
+    /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.
+    /// Returns false if the program wrote an invalid buffer word.
     #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -148,8 +151,8 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// Passes the program's read and write positions to the engine. Returns false if they are
-/// impossible.
+/// Passes the program's read and write positions to the engine. Returns false if a position is
+/// invalid.
 #[inline(always)]
 fn advance_positions(
     engine: &mut Engine,

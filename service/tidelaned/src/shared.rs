@@ -31,10 +31,11 @@ use crate::{
     somaxconn::SomaxConn,
 };
 
-/// Limit of claims in one turn, so that other work of the control thread need not wait long.
+/// Limit of claims that are checked in one turn. The limit bounds the wait of the control thread's
+/// other work.
 const CANDIDATES_MAX: usize = 256;
 
-/// Time within which a SYN that the demux sent to the service has reached its core.
+/// Upper bound of the time that a SYN takes from the demux to a core of the service.
 const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
@@ -43,19 +44,19 @@ pub struct Shared<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// Look-up of the kernel's connections.
+    /// Look-up of TCP connections in the kernel's stack.
     pub kernel: KernelConnections,
-    /// The service page, for programs.
+    /// Descriptor of the service page, which programs map.
     pub page_fd: OwnedFd,
-    /// The rules for connections, without their counts.
+    /// The rules for connections. The cores count the decisions.
     pub rules: RuleSet,
     /// Programs that may use the service.
     pub access: Access,
-    /// Thread that frees programs' memory.
+    /// Thread that frees the memory of programs that have ended.
     pub keeper: Keeper,
     /// Accounts and limits of users.
     pub accounts: Accounts,
-    /// The limit of accept queues.
+    /// The kernel's limit of accept queues (`net.core.somaxconn`).
     pub somaxconn: SomaxConn,
     /// The kernel's settings of Fast Open.
     pub fast_open: FastOpen,
@@ -65,38 +66,39 @@ pub struct Shared<P: Port> {
     pub descriptors: DescriptorThreads,
     /// Sessions of children that are about to be forked.
     pub children: Vec<Session>,
-    /// Rights that the process has given up; `None` in tests.
+    /// Rights that the process has given up. `None` in tests.
     pub confinement: Option<Confinement>,
-    /// Features that the kernel or the driver lacks, each with its effect.
+    /// Features that the kernel or the driver lacks, each with the effect of the lack.
     pub shortcomings: Vec<String>,
-    /// Addresses of the host that are not the interface's.
+    /// Addresses of the host that do not belong to the served interface.
     pub within: AddressesWithin,
-    /// The default for connections over loopback, for programs that did not choose.
+    /// The configured default for a program that did not choose: true if connections over loopback
+    /// are accelerated.
     pub loopback: bool,
+    /// Addresses of the served interface.
     addresses: Vec<IpAddress>,
     next_session: u64,
     next_listener: u32,
     /// Listeners by the cookies of their kernel sockets.
-    listeners: HashMap<u64, Listening>,
+    listeners: HashMap<u64, Listener>,
 }
 
-/// A listener of the service.
-struct Listening {
-    /// Number of the listener among programs.
+/// The listener of a kernel socket, which several programs may share.
+struct Listener {
+    /// Number by which all programs refer to the listener.
     number: u32,
-    /// Number of programs that have it.
+    /// Count of the programs that hold the listener.
     holders: usize,
-    /// True if it shares its port with other listeners (SO_REUSEPORT).
+    /// True if the listener shares its port with other listeners (SO_REUSEPORT).
     in_group: bool,
-    /// Short-lived children of its programs.
+    /// Short-lived children of the programs that hold the listener.
     children: ShortLived,
-    /// Time from which on the kernel gets its SYNs.
-    left: Option<Instant>,
+    /// Time since which the kernel gets the listener's SYNs. `None` while the service gets them.
+    syns_left_at: Option<Instant>,
 }
 
 impl<P: Port> Shared<P> {
-    /// Makes a state without sessions, on an interface without addresses, that admits every
-    /// program.
+    /// Makes a state without sessions and without interface addresses. Every program is admitted.
     pub fn new(
         cores: Cores<P>,
         claims: Claims,
@@ -128,26 +130,27 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Sets the interface's addresses, which claims of wildcards follow.
+    /// Sets the addresses of the served interface. A claim on a wildcard address covers all of
+    /// them.
     pub fn set_addresses(&mut self, addresses: &[IpAddress]) -> Result<(), SteeringError> {
         self.addresses = addresses.to_vec();
         self.claims.set_addresses(addresses.to_vec())
     }
 
-    /// Returns true if connections to `addr` arrive over the served interface, as those to a
-    /// wildcard address do.
+    /// Returns true if `addr` is an address of the served interface, or a wildcard address.
     pub fn is_served(&self, addr: IpAddress) -> bool {
         addr.is_unspecified() || self.addresses.contains(&addr)
     }
 
-    /// Returns true if a listener at `addr` gets connections: over the interface, or within the
-    /// host if it wants those.
+    /// Returns true if a listener at `addr` can get connections. Connections arrive over the served
+    /// interface or, if `within_host` is true, from programs on the same host.
     pub fn is_reached(&self, addr: IpAddress, within_host: bool) -> bool {
         self.is_served(addr) || within_host && self.within.has(addr)
     }
 
-    /// Returns the source address for a route without one: an address within its prefix, or else
-    /// the first of its version. (RFC 6724 has more rules for an interface with several prefixes.)
+    /// Returns the source address for a route without a preferred source address. The result is an
+    /// interface address within the route's prefix, or else the first interface address of the same
+    /// IP version. (RFC 6724 has more rules for an interface with several prefixes.)
     pub fn source_for(&self, prefix: IpAddress, prefix_len: u8) -> Option<IpAddress> {
         let of_version = |addr: &&IpAddress| addr.is_v4() == prefix.is_v4();
         let mut known = self.addresses.iter().filter(of_version);
@@ -157,7 +160,7 @@ impl<P: Port> Shared<P> {
         within.or_else(|| known.next()).copied()
     }
 
-    /// Returns the interface's first address of the version of `any`.
+    /// Returns the interface's first address that the wildcard address `any` covers.
     pub fn first_address(&self, any: IpAddress) -> Option<IpAddress> {
         let mut covered = self.addresses.iter().filter(|addr| any.covers(**addr));
         covered.next().copied()
@@ -168,16 +171,16 @@ impl<P: Port> Shared<P> {
         &self.addresses
     }
 
-    /// Ends all claims of `owner` once no connection uses them: until then their segments must
-    /// reach the service, because the kernel would reset the connections.
+    /// Ends each claim of `owner` once no connection uses the claim. Until then, segments must
+    /// reach the service, because the kernel would answer them with a RST.
     pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
         if let Err(error) = self.claims.leave_all(owner, now) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
     }
 
-    /// Ends claims that no connection uses any more: a bounded number per turn, with one question
-    /// to each core. An error is only logged.
+    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call. Ends claims that no
+    /// connection uses any more. Errors are only logged.
     pub fn finish_claims(&mut self, now: Instant) {
         let due = self.claims.due(now, CANDIDATES_MAX);
         if due.is_empty() {
@@ -188,11 +191,12 @@ impl<P: Port> Shared<P> {
         let (asked, due): (Vec<_>, Vec<_>) = due.into_iter().partition(is_asked);
         let (pooled, others): (Vec<_>, Vec<_>) = due.into_iter().partition(is_pooled);
         self.widen_claims(&asked, now);
-        self.finish_others(&others, now);
+        self.end_unused_claims(&others, now);
         self.shrink_pool(&pooled, now);
     }
 
-    /// Extends listeners' claims to all packets on ports without kernel connections.
+    /// Extends a listener's claim to all packets of its port, if the kernel has no connections on
+    /// the port.
     fn widen_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;
@@ -211,7 +215,7 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Hands frames to the kernel, whose connections they may belong to.
+    /// Hands frames back to the kernel, because the kernel may have their connections.
     pub fn hand_back(&mut self, strays: &[Stray], now: Instant) {
         for Stray { key, frame } in strays {
             // A frame that the kernel does not accept is lost, and its segment is retransmitted.
@@ -226,7 +230,8 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    fn finish_others(&mut self, candidates: &[Candidate], now: Instant) {
+    /// Ends claims of listeners and sessions that no connection uses any more.
+    fn end_unused_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;
         }
@@ -240,36 +245,35 @@ impl<P: Port> Shared<P> {
             move |host, _| host.give_up(&ends)
         });
         for (at, candidate) in candidates.iter().enumerate() {
-            self.apply_answer(
+            self.end_or_keep_claim(
                 candidate.name,
-                unused_everywhere(unused.as_deref(), at),
+                is_unused_on_all_cores(unused.as_deref(), at),
                 now,
             );
         }
     }
 
-    /// Returns ports of the ephemeral pool without connections to the kernel.
+    /// Returns surplus ports of the ephemeral pool to the kernel. A port with connections stays.
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
-        let (going, staying) =
-            candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
-        for candidate in staying {
+        let (surplus, kept) = candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
+        for candidate in kept {
             self.claims.needed(candidate.name, now);
         }
-        if going.is_empty() {
+        if surplus.is_empty() {
             return;
         }
-        let ends: Vec<Endpoint> = going.iter().map(|candidate| candidate.name.1).collect();
+        let ends: Vec<Endpoint> = surplus.iter().map(|candidate| candidate.name.1).collect();
         let unused = self.cores.call_each(|_| {
             let ends = ends.clone();
             move |host, _| host.retire_ports(&ends)
         });
         let mut used: BTreeMap<IpAddress, Vec<u16>> = BTreeMap::new();
         for (at, end) in ends.iter().enumerate() {
-            let unused = unused_everywhere(unused.as_deref(), at);
+            let unused = is_unused_on_all_cores(unused.as_deref(), at);
             if !unused {
                 used.entry(end.addr).or_default().push(end.port);
             }
-            self.apply_answer((Owner::Pool, *end), unused, now);
+            self.end_or_keep_claim((Owner::Pool, *end), unused, now);
         }
         for (addr, ports) in used {
             self.cores.send_each(|_| {
@@ -279,7 +283,8 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    fn apply_answer(&mut self, name: Name, unused: bool, now: Instant) {
+    /// Ends the claim if it is unused. Otherwise schedules the claim's next check.
+    fn end_or_keep_claim(&mut self, name: Name, unused: bool, now: Instant) {
         if !unused {
             self.claims.needed(name, now);
         } else if let Err(error) = self.claims.unwant(name) {
@@ -294,16 +299,16 @@ impl<P: Port> Shared<P> {
         self.next_session
     }
 
-    /// Returns the number of the listener of the kernel socket with this cookie. Programs that
-    /// share the socket share the number.
+    /// Returns the number of the kernel socket's listener. Programs that share the socket share the
+    /// number. `cookie` is the socket's SO_COOKIE.
     pub fn listener_number(&mut self, cookie: u64) -> u32 {
         let next = self.next_listener.wrapping_add(1);
-        let fresh = Listening {
+        let fresh = Listener {
             number: next,
             holders: 0,
             in_group: false,
             children: ShortLived::default(),
-            left: None,
+            syns_left_at: None,
         };
         let number = self.listeners.entry(cookie).or_insert(fresh).number;
         if number == next {
@@ -312,26 +317,27 @@ impl<P: Port> Shared<P> {
         number
     }
 
-    /// Counts one more program with the kernel socket's listener.
+    /// Counts one more program that holds the kernel socket's listener.
     pub fn hold_listener(&mut self, cookie: u64, in_group: bool) {
-        if let Some(listening) = self.listeners.get_mut(&cookie) {
-            listening.holders += 1;
-            listening.in_group = in_group;
+        if let Some(listener) = self.listeners.get_mut(&cookie) {
+            listener.holders += 1;
+            listener.in_group = in_group;
         }
     }
 
-    /// Records the end of a child that took over a connection of this listener. If its program
-    /// forks for each connection, the kernel gets the listener's SYNs from now on. Existing
-    /// connections stay. A group (SO_REUSEPORT) has one claim, and is not changed.
+    /// Records the end of a child that took over a connection of this listener. If the program
+    /// forks a short-lived child for each connection, the kernel gets the listener's SYNs from now
+    /// on. Existing connections stay with the service. The listeners of an SO_REUSEPORT group share
+    /// one claim, so their SYNs stay with the service.
     pub fn child_ended(&mut self, cookie: u64, now: Instant, lived: Duration) {
-        let Some(listening) = self.listeners.get_mut(&cookie) else {
+        let Some(listener) = self.listeners.get_mut(&cookie) else {
             return;
         };
-        let leaves = listening.children.child_ended(now, lived);
-        if !leaves || listening.in_group || listening.left.is_some() {
+        let leaves = listener.children.child_ended(now, lived);
+        if !leaves || listener.in_group || listener.syns_left_at.is_some() {
             return;
         }
-        listening.left = Some(now);
+        listener.syns_left_at = Some(now);
         if let Err(error) = self.claims.leave_syns(Owner::Listener(cookie)) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
@@ -341,15 +347,16 @@ impl<P: Port> Shared<P> {
 
     /// Returns true if the kernel gets the SYNs of this listener.
     pub fn is_left(&self, cookie: u64) -> bool {
-        let listening = self.listeners.get(&cookie);
-        listening.is_some_and(|listening| listening.left.is_some())
+        let listener = self.listeners.get(&cookie);
+        listener.is_some_and(|listener| listener.syns_left_at.is_some())
     }
 
-    /// Returns true if the kernel has had the SYNs of this listener for a while, and no connection
-    /// waits for its programs, so that they lose nothing when they give it up.
+    /// Returns true if programs lose no connection when they give this listener up. The kernel must
+    /// have had the listener's SYNs for `SYNS_ARRIVE_WITHIN`, and the SYN queue, the accept
+    /// queue and the set of valid SYN cookies must be empty.
     pub fn may_be_given_up(&self, cookie: u64, now: Instant) -> bool {
-        let listening = self.listeners.get(&cookie);
-        let left = listening.and_then(|listening| listening.left);
+        let listener = self.listeners.get(&cookie);
+        let left = listener.and_then(|listener| listener.syns_left_at);
         if left.is_none_or(|left| now - left < SYNS_ARRIVE_WITHIN) {
             return false;
         }
@@ -359,30 +366,31 @@ impl<P: Port> Shared<P> {
         idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
     }
 
-    /// Counts one program less with the kernel socket's listener.
+    /// Counts one program less that holds the kernel socket's listener.
     pub fn release_listener(&mut self, cookie: u64) {
-        if let Some(listening) = self.listeners.get_mut(&cookie) {
-            listening.holders = listening.holders.saturating_sub(1);
+        if let Some(listener) = self.listeners.get_mut(&cookie) {
+            listener.holders = listener.holders.saturating_sub(1);
         }
         self.forget_listener(cookie);
     }
 
-    /// Removes the kernel socket's listener if no program has it.
+    /// Removes the kernel socket's listener if no program holds the listener.
     pub fn forget_listener(&mut self, cookie: u64) {
-        let listening = self.listeners.get(&cookie);
-        if listening.is_some_and(|listening| listening.holders == 0) {
+        let listener = self.listeners.get(&cookie);
+        if listener.is_some_and(|listener| listener.holders == 0) {
             self.listeners.remove(&cookie);
             self.unclaim_all(Owner::Listener(cookie), core::now());
         }
     }
 
-    /// Returns the check of the threads that work for programs: is a core awake on their CPU?
+    /// Returns a function for the service's other threads. The function returns true if a core is
+    /// awake on the CPU of the calling thread.
     pub fn is_beside_core(&self) -> IsBesideCore {
         let cores = self.cores.clone();
         Arc::new(move || cores.are_beside())
     }
 
-    /// Returns unused pages of receive memory to the system.
+    /// Returns unused pages of receive memory to the kernel.
     pub fn give_pages_back(&self) {
         if !self.keeper.has_thread() {
             return;
@@ -405,7 +413,7 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Returns the limit of the control thread's sleep.
+    /// Returns the time until the next check of a claim, which limits the control thread's sleep.
     pub fn next_check(&self, now: Instant) -> Option<Timespec> {
         let left = self.claims.next_check()? - now;
         Some(Timespec {
@@ -415,7 +423,7 @@ impl<P: Port> Shared<P> {
     }
 }
 
-/// Returns true if no connection of any core uses the entry at `at`.
-fn unused_everywhere(answers: Option<&[Vec<bool>]>, at: usize) -> bool {
+/// Returns true if every core answered that no connection uses the claim with index `at`.
+fn is_unused_on_all_cores(answers: Option<&[Vec<bool>]>, at: usize) -> bool {
     answers.is_some_and(|cores| cores.iter().all(|unused| unused.get(at) == Some(&true)))
 }

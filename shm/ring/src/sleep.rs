@@ -1,27 +1,31 @@
-//! The sleep protocol: a sleeper is woken after a publication, and never misses one.
+//! The sleep protocol: no wake-up is lost between the two sides of the rings.
+//!
+//! The sleeper waits for entries. The waker publishes entries. `flag` is `needs_wakeup`, which has
+//! the role of `XDP_RING_NEED_WAKEUP` in AF_XDP.
 //!
 //! ```text
 //! sleeper                          waker
 //! flag = 1                         publish (Release)
 //! fence(SeqCst)                    fence(SeqCst)
-//! look at the rings once more      flag == 1 ? ring
-//! sleep, unless there is something
+//! check the rings once more        if flag == 1, ring the doorbell
+//! sleep if the rings are empty
 //! ```
 //!
-//! One of the two fences comes first. If it is the sleeper's, the waker sees the flag; if it is the
-//! waker's, the sleeper sees the published entry. `tests/loom.rs` checks the protocol.
+//! The two fences have a total order. If the sleeper's fence is first, the waker sees the flag. If
+//! the waker's fence is first, the sleeper sees the published entry. `tests/loom.rs` checks the
+//! protocol.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Announces that this side is about to sleep. The caller then checks the rings once more, and
-/// sleeps or calls [`cancel_sleep`].
+/// Sets the flag of the calling side, the sleeper. The caller then checks the rings once more. If
+/// the rings are empty, the caller sleeps. Otherwise the caller calls [`cancel_sleep`].
 #[inline]
 pub fn prepare_to_sleep(needs_wakeup: &AtomicU32) {
     needs_wakeup.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Revokes the announcement, after waking up or instead of sleeping.
+/// Clears the flag of the calling side, after the caller woke up or instead of a sleep.
 #[inline]
 pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     if needs_wakeup.load(Ordering::Relaxed) != 0 {
@@ -29,16 +33,16 @@ pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     }
 }
 
-/// Returns true if this side has to ring after it published. Clears the flag, so that only one
-/// waker rings.
+/// Returns true if the caller has to ring the doorbell after it published entries. Clears the flag,
+/// so that only one of several wakers rings.
 #[inline]
 pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     needs_wakeup.load(Ordering::Relaxed) != 0 && needs_wakeup.swap(0, Ordering::Relaxed) != 0
 }
 
-/// Returns true if the other side sleeps: `should_ring` for a waker that cannot write the flag. The
-/// sleeper clears the flag when it wakes up.
+/// Returns true if the other side sleeps. A waker that cannot write the flag calls this function
+/// instead of [`should_ring`]. The sleeper clears the flag when the sleeper wakes up.
 #[inline]
 pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

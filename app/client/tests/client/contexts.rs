@@ -1,3 +1,5 @@
+//! Tests of a context: requests, events, the sleep protocol and corrupt rings.
+
 use std::sync::atomic::Ordering;
 
 use tidelane_abi::{
@@ -56,7 +58,7 @@ fn requests_reach_the_service_at_the_flush() {
 }
 
 #[test]
-fn events_are_reported_and_invalid_ones_are_not() {
+fn events_are_reported_and_invalid_events_are_not() {
     let mut service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     let generation = service.begin(5, 1 << 16, 1 << 16);
@@ -137,7 +139,7 @@ fn a_stream_is_queued_once_per_flush() {
 }
 
 #[test]
-fn a_full_ring_keeps_the_rest_for_later() {
+fn requests_wait_until_the_ring_has_room() {
     let mut service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     let total = DATA_RING_LEN + 100;
@@ -167,7 +169,7 @@ fn a_full_ring_keeps_the_rest_for_later() {
 }
 
 #[test]
-fn the_service_is_rung_only_when_a_core_sleeps() {
+fn the_doorbell_is_rung_only_when_a_core_sleeps() {
     let service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     let core = service.page.core(0).unwrap();
@@ -189,23 +191,23 @@ fn the_service_is_rung_only_when_a_core_sleeps() {
 }
 
 #[test]
-fn a_sleeper_is_rung_and_does_not_sleep_over_events() {
+fn a_sleeper_is_woken_once_and_does_not_sleep_with_events_pending() {
     let mut service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     assert!(context.prepare_to_sleep());
     service.ready(1);
     assert!(service.publish());
     service.ready(2);
-    assert!(!service.publish(), "only one rings");
+    assert!(!service.publish(), "only one waker rings");
     context.cancel_sleep();
-    assert!(!context.prepare_to_sleep(), "events are there");
+    assert!(!context.prepare_to_sleep(), "events are pending");
     assert_eq!(events(&mut context).len(), 2);
     service.ready(3);
     assert!(!service.publish(), "the sleep was cancelled");
 }
 
 #[test]
-fn a_corrupt_ring_ends_the_service() {
+fn a_corrupt_producer_position_ends_the_session() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
@@ -222,7 +224,7 @@ fn a_corrupt_ring_ends_the_service() {
 }
 
 #[test]
-fn a_consumer_that_overtakes_the_producer_ends_the_service() {
+fn a_consumer_that_overtakes_the_producer_ends_the_session() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
@@ -234,7 +236,7 @@ fn a_consumer_that_overtakes_the_producer_ends_the_service() {
 }
 
 #[test]
-fn contexts_are_limited() {
+fn the_number_of_contexts_is_limited() {
     let service = FakeService::new();
     let program = service.program();
     let contexts: Vec<Context> = (0..128).map(|_| program.new_context().unwrap()).collect();
@@ -266,7 +268,7 @@ fn routes_decide_which_connections_are_accelerated() {
 }
 
 #[test]
-fn the_event_words_are_those_of_the_abi() {
+fn data_events_decode_as_in_the_abi() {
     let mut service = FakeService::new();
     let mut context = service.program().new_context().unwrap();
     let words = [

@@ -1,9 +1,10 @@
-//! Connections that a program passes to another program, in a message over a unix socket or by
+//! Connections that a program passes to another program, by SCM_RIGHTS over a unix socket or by
 //! `exec`.
 //!
-//! Neither works: the descriptor of an accelerated connection is a placeholder, which is useless
-//! without this library's tables. The library reports that, because otherwise the receiver would
-//! only see a connection on which no data arrives. See `docs/socket-calls.md`.
+//! An accelerated connection cannot be passed on in either way. Its descriptor is a placeholder
+//! socket, and only the library's tables in this process lead from the placeholder to the
+//! connection. The library reports the attempt. Without a report, the receiver would only see a
+//! connection on which no data arrives. See `docs/socket-calls.md`.
 
 use std::os::fd::RawFd;
 
@@ -16,14 +17,13 @@ use crate::{
     table,
 };
 
-/// Descriptors that a program passes to a program that it executes: standard input, output and
-/// error.
-const STANDARD: std::ops::RangeInclusive<RawFd> = 0..=2;
+/// Descriptors that are checked at `exec`: standard input, output and error.
+const STDIO: std::ops::RangeInclusive<RawFd> = 0..=2;
 
-/// Checks the descriptors of a message that is about to be sent.
+/// Checks the descriptors in an SCM_RIGHTS message before the message is sent.
 ///
-/// If one of them is an accelerated connection, the program's future connections are left to the
-/// kernel. This connection is lost: the receiver sees no data, and the peer gets a reset at the
+/// If a descriptor is an accelerated connection, the kernel gets the program's future connections.
+/// The connection in the message is lost: the receiver sees no data, and the peer gets a RST at the
 /// last close. With TIDELANE_STRICT the message is not sent, and the call fails with EOPNOTSUPP.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
@@ -48,7 +48,8 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
     Ok(())
 }
 
-/// Leaves the listeners of this process to the kernel. (Forked processes follow when they accept.)
+/// Leaves the listeners of this process to the kernel. A forked process leaves its listeners to the
+/// kernel at its next accept.
 fn leave_listeners() {
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
@@ -63,29 +64,30 @@ fn leave_listeners() {
     }
 }
 
-/// Like `check_exec`, for a program that is about to be spawned with `fd` as its descriptor `to`.
+/// Like [`check_exec`], for `posix_spawn`: the spawned program gets `fd` as its descriptor `to`.
 pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
-    if STANDARD.contains(&to) && registry::of(fd).is_some_and(is_connection) {
+    if STDIO.contains(&to) && registry::of(fd).is_some_and(is_connection) {
         return report_exec(fd);
     }
     Ok(())
 }
 
-/// Reports a connection that the program passes to a program that it is about to execute. With
-/// TIDELANE_STRICT the call fails with EOPNOTSUPP. Descriptors other than the standard ones are
-/// mostly inherited by accident and not checked.
+/// Reports an accelerated connection among the standard descriptors that `exec` keeps open. With
+/// TIDELANE_STRICT the call fails with EOPNOTSUPP. Other descriptors are not checked, because most
+/// programs inherit them by accident.
 pub fn check_exec() -> Result<(), Errno> {
-    for fd in STANDARD {
-        let stays = sys::fcntl(fd, libc::F_GETFD, 0)
+    for fd in STDIO {
+        let stays_open = sys::fcntl(fd, libc::F_GETFD, 0)
             .is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
-        if stays && registry::of(fd).is_some_and(is_connection) {
+        if stays_open && registry::of(fd).is_some_and(is_connection) {
             return report_exec(fd);
         }
     }
     Ok(())
 }
 
-/// Reports that a program to be executed gets the connection of `fd`.
+/// Reports that `exec` would pass the connection of `fd` on. With TIDELANE_STRICT, returns an
+/// error.
 fn report_exec(fd: RawFd) -> Result<(), Errno> {
     sys::line(format_args!(
         "descriptor {fd} is an accelerated connection, which ends at exec: from now on the kernel \
@@ -99,8 +101,10 @@ fn report_exec(fd: RawFd) -> Result<(), Errno> {
     }
 }
 
+/// Returns true if the socket is an accelerated connection.
 fn is_connection(socket: &'static Socket) -> bool {
-    // Between vfork and exec, the lock's owner may be a thread that never runs.
+    // A child between vfork and exec must not wait for the lock: the thread that holds the lock may
+    // never run.
     socket.try_lock().is_some_and(|inner| {
         matches!(
             inner.state,

@@ -1,4 +1,4 @@
-//! The kernel's local and main routing tables, for lookups by longest prefix.
+//! A copy of the kernel's local, main and default routing tables, with longest-prefix match.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::{Address, address_from_ip, address_to_ipv4};
 const TABLE_DEFAULT: u32 = 253;
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// Tables in the order of the kernel's default rules.
+/// Tables in the order of the kernel's default policy rules (`ip rule`).
 const TABLES: [u32; 3] = [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT];
 
 /// Type of a route.
@@ -36,16 +36,17 @@ pub enum RouteKind {
 pub struct RouteInfo {
     /// Type of the route.
     pub kind: RouteKind,
-    /// Index of the link; for [`RouteKind::Local`], the link that has the address.
+    /// Index of the output link. For [`RouteKind::Local`], index of the link with the address.
     pub ifindex: u32,
-    /// Next-hop router; None if the destination is on the link.
+    /// Next-hop router. `None` if the destination is on the link.
     pub gateway: Option<Address>,
     /// Preferred source address.
     pub prefsrc: Option<Address>,
-    /// Least of the route's and the link's MTU.
+    /// The smaller of the route's MTU and the link's MTU.
     pub mtu: u32,
 }
 
+/// A route of a table, without its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RouteAttributes {
     metric: u32,
@@ -68,17 +69,17 @@ impl RouteAttributes {
     }
 }
 
-/// Index in [`TABLES`], length of the prefix, and the prefix.
-type Prefix = (u8, u8, Address);
+/// Key of a route: index of the table in [`TABLES`], length of the prefix, and the prefix.
+type RouteKey = (u8, u8, Address);
 
-/// Routes by prefix; for each prefix the route with the least metric.
+/// Routes by table and prefix. Each prefix keeps only its route with the lowest metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
-    routes: BTreeMap<Prefix, RouteAttributes>,
-    /// Prefix lengths that occur in each table, so that a lookup tries only these.
-    lengths: [u128; TABLES.len()],
-    /// True if a table has a route of length 128; `lengths` has bits for 0 to 127 only.
-    hosts: [bool; TABLES.len()],
+    routes: BTreeMap<RouteKey, RouteAttributes>,
+    /// Bitmap of the prefix lengths 0 to 127 in each table. A lookup tries only these lengths.
+    prefix_lengths: [u128; TABLES.len()],
+    /// True if the table has a host route, which is a route with prefix length 128.
+    has_host_routes: [bool; TABLES.len()],
 }
 
 impl RouteTable {
@@ -86,40 +87,39 @@ impl RouteTable {
         let mut table = Self::default();
         for message in messages {
             if let RouteNetlinkMessage::NewRoute(message) = message
-                && let Some((prefix, route)) = parse_route(&message)
+                && let Some((key, route)) = parse_route(&message)
             {
-                table.insert(prefix, route);
+                table.insert(key, route);
             }
         }
         table
     }
 
-    fn insert(&mut self, prefix: Prefix, route: RouteAttributes) {
-        let (rank, length, _) = prefix;
+    fn insert(&mut self, key: RouteKey, route: RouteAttributes) {
+        let (table_index, length, _) = key;
         match length {
-            128 => self.hosts[usize::from(rank)] = true,
-            _ => self.lengths[usize::from(rank)] |= 1 << length,
+            128 => self.has_host_routes[usize::from(table_index)] = true,
+            _ => self.prefix_lengths[usize::from(table_index)] |= 1 << length,
         }
-        let best = self.routes.entry(prefix).or_insert(route);
-        // The kernel prefers the first one of routes with equal metrics.
+        let best = self.routes.entry(key).or_insert(route);
+        // Among routes with equal metrics, the kernel prefers the first route.
         if route.metric < best.metric {
             *best = route;
         }
     }
 
-    /// Returns all prefixes with their length and route, with the tables in the order of the
-    /// lookup.
+    /// Returns each route with its prefix and the prefix length. The tables come in lookup order.
     pub(super) fn all(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
         let routes = self.routes.iter();
         routes.map(|((_, length, prefix), route)| (*prefix, *length, route.info()))
     }
 
-    /// Returns the routes by table, in the order of the lookup.
+    /// Returns the routes of each table. The tables come in lookup order.
     pub(super) fn by_table(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
-        (0..TABLES.len()).map(|rank| {
+        (0..TABLES.len()).map(|table_index| {
             let of_table = self.routes.iter();
-            let of_table = of_table.filter(move |((of, ..), _)| usize::from(*of) == rank);
-            let entry = |((_, length, prefix), route): (&Prefix, &RouteAttributes)| {
+            let of_table = of_table.filter(move |((of, ..), _)| usize::from(*of) == table_index);
+            let entry = |((_, length, prefix), route): (&RouteKey, &RouteAttributes)| {
                 (*prefix, *length, route.info())
             };
             of_table.map(entry).collect()
@@ -128,20 +128,23 @@ impl RouteTable {
 
     pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
         (0..TABLES.len())
-            .find_map(|rank| self.lookup_in(rank, dst))
+            .find_map(|table_index| self.lookup_in(table_index, dst))
             .map(RouteAttributes::info)
     }
 
-    fn lookup_in(&self, rank: usize, dst: &Address) -> Option<&RouteAttributes> {
-        let find = |length: u8| self.routes.get(&(rank as u8, length, masked(dst, length)));
-        if self.hosts[rank]
+    fn lookup_in(&self, table_index: usize, dst: &Address) -> Option<&RouteAttributes> {
+        let find = |length: u8| {
+            self.routes
+                .get(&(table_index as u8, length, masked(dst, length)))
+        };
+        if self.has_host_routes[table_index]
             && let Some(route) = find(128)
         {
             return Some(route);
         }
-        let mut left = self.lengths[rank];
+        let mut left = self.prefix_lengths[table_index];
         if address_to_ipv4(dst).is_some() {
-            // Shorter prefixes are IPv6 and contain no IPv4 address.
+            // An IPv4 prefix is stored as an IPv4-mapped prefix of 96 bits or more.
             left &= u128::MAX << 96;
         }
         while left != 0 {
@@ -155,7 +158,7 @@ impl RouteTable {
     }
 }
 
-/// Returns the first `length` bits of an address.
+/// Returns the address with all bits after the first `length` bits cleared.
 fn masked(addr: &Address, length: u8) -> Address {
     let mask = u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))
@@ -171,8 +174,8 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
     }
 }
 
-/// Parses a route, if its table and type are mirrored.
-fn parse_route(message: &RouteMessage) -> Option<(Prefix, RouteAttributes)> {
+/// Parses a route. Returns `None` if the route's table or type is not mirrored.
+fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
     let header = &message.header;
     let kind = match header.kind {
         RouteType::Unicast => RouteKind::Unicast,
@@ -183,7 +186,7 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, RouteAttributes)> {
         }
         _ => return None,
     };
-    // Routes for a single type of service do not apply to packets without one.
+    // The lookup is for packets without a TOS. A route with a TOS does not match these packets.
     if header.tos != 0 {
         return None;
     }
@@ -210,12 +213,12 @@ fn parse_route(message: &RouteMessage) -> Option<(Prefix, RouteAttributes)> {
             _ => apply_route_attribute(&mut route, attribute),
         }
     }
-    let rank = TABLES.iter().position(|number| *number == table)? as u8;
+    let table_index = TABLES.iter().position(|number| *number == table)? as u8;
     let length = header
         .destination_prefix_length
         .checked_add(bits_before)
         .filter(|bits| *bits <= 128)?;
-    Some(((rank, length, masked(&dst, length)), route))
+    Some(((table_index, length, masked(&dst, length)), route))
 }
 
 fn apply_route_attribute(route: &mut RouteAttributes, attribute: &RouteAttribute) {
@@ -230,7 +233,7 @@ fn apply_route_attribute(route: &mut RouteAttributes, attribute: &RouteAttribute
                 _ => None,
             });
         }
-        // The first of several next hops is used for all flows; the kernel would spread them.
+        // All flows use the first next hop of a multipath route. The kernel would spread the flows.
         RouteAttribute::MultiPath(hops) => {
             if let Some(hop) = hops.first() {
                 route.ifindex = hop.interface_index;
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_own_default_route() {
+    fn each_ip_version_has_its_own_default_route() {
         let mut v6 = message(254, RouteType::Unicast, Ipv4Addr::UNSPECIFIED, 0, 6);
         v6.header.address_family = AddressFamily::Inet6;
         let mut within = v6.clone();
@@ -325,18 +328,21 @@ mod tests {
     }
 
     #[test]
-    fn of_one_prefix_the_least_metric_wins() {
+    fn the_route_with_the_lowest_metric_wins() {
         let dst = Ipv4Addr::new(10, 0, 0, 0);
-        let mut dear = message(254, RouteType::Unicast, dst, 8, 1);
-        dear.attributes.push(RouteAttribute::Priority(200));
-        let mut cheap = message(254, RouteType::Unicast, dst, 8, 2);
-        cheap.attributes.push(RouteAttribute::Priority(100));
-        cheap
+        let mut high_metric = message(254, RouteType::Unicast, dst, 8, 1);
+        high_metric.attributes.push(RouteAttribute::Priority(200));
+        let mut low_metric = message(254, RouteType::Unicast, dst, 8, 2);
+        low_metric.attributes.push(RouteAttribute::Priority(100));
+        low_metric
             .attributes
             .push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]));
         let gateway = RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, 9));
-        cheap.attributes.push(RouteAttribute::Gateway(gateway));
-        for order in [vec![dear.clone(), cheap.clone()], vec![cheap, dear]] {
+        low_metric.attributes.push(RouteAttribute::Gateway(gateway));
+        for order in [
+            vec![high_metric.clone(), low_metric.clone()],
+            vec![low_metric, high_metric],
+        ] {
             let info = table(order).lookup(&addr(10, 0, 0, 1)).unwrap();
             assert_eq!((info.ifindex, info.mtu), (2, 1400));
             assert_eq!(info.gateway, Some(addr(10, 0, 0, 9)));
