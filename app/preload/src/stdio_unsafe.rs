@@ -1,8 +1,9 @@
 //! stdio on sockets: `fdopen`.
 //!
 //! libc's streams make their system calls within libc, where this library cannot interpose.
-//! Therefore a stream on a tracked socket gets I/O functions that call the library (`fopencookie`).
-//! A list of these streams has their descriptors (`fileno`).
+//! Therefore `fdopen` gives a stream on a tracked socket I/O functions that call this library
+//! (`fopencookie`). libc knows no descriptor for these streams, so this module keeps a list of
+//! their descriptors for `fileno`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -22,7 +23,7 @@ use crate::{
     hand_over_unsafe::next_symbol,
 };
 
-/// `cookie_io_functions_t`.
+/// I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
 #[repr(C)]
 struct Functions {
     read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
@@ -35,7 +36,7 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// Streams on tracked sockets, by address, with their descriptors.
+/// Address and descriptor of each stream on a tracked socket.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
 /// True if `STREAMS` has, or had, an entry.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -53,7 +54,7 @@ unsafe extern "C-unwind" fn read_some(
     unsafe { read(cookie as usize as c_int, into.cast(), len) }
 }
 
-/// Writes everything, as libc's own streams do. libc takes 0 for an error.
+/// Writes all `len` bytes, as libc's own streams do. A return value of 0 reports an error to libc.
 unsafe extern "C-unwind" fn write_all(
     cookie: *mut c_void,
     from: *const c_char,
@@ -78,7 +79,7 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
 unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // With several streams on one descriptor, which C does not allow, the last one counts.
+    // If several streams have this descriptor, which C does not allow, remove the last entry.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
             seek,
             close: end,
         };
-        // SAFETY: the caller's promise; the functions take a descriptor for a cookie.
+        // SAFETY: the caller's promise; the functions expect a descriptor as the cookie.
         let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
         if !stream.is_null() {
             streams().push((stream as usize, fd));
@@ -123,11 +124,12 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// `fileno`, or a function of its type.
+/// Returns the descriptor of a stream. For a stream that is not in the list, calls libc's function
+/// `name`.
 ///
 /// # Safety
 ///
-/// `name` is `fileno` or a function of its type; `stream` is a stream.
+/// `name` must be `fileno` or a function of the same type. `stream` must be an open stream.
 unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
     if ANY.load(Ordering::Acquire) {
         let found = streams()
@@ -170,8 +172,8 @@ pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
     unsafe { number(stream, c"fileno_unlocked") }
 }
 
-/// Flushes the streams on tracked sockets at `exit`, before their connections are closed. libc
-/// flushes its streams later.
+/// Flushes all streams at `exit`, if a stream was ever opened on a tracked socket. libc's own flush
+/// comes too late, after the library has closed the connections.
 pub(crate) fn flush() {
     if ANY.load(Ordering::Acquire) {
         // SAFETY: null means all streams.

@@ -1,4 +1,5 @@
-//! ECN field of a reassembled packet, from those of its fragments (RFC 3168 §5.3).
+//! Combines the ECN codepoints of fragments into the codepoint of the reassembled packet
+//! (RFC 3168 §5.3).
 
 use tidelane_wire::Ecn;
 
@@ -16,9 +17,11 @@ impl EcnSet {
         self.0 & 1 << ecn as u8 != 0
     }
 
-    /// Returns the codepoint of the packet, whose first fragment had `first`: CE if any fragment
-    /// had it. Returns `None` if some fragments were ECN-capable and others were not, as in Linux,
-    /// because CE could be hidden.
+    /// Returns the codepoint of the reassembled packet: CE if any fragment is marked CE, otherwise
+    /// `first`, the codepoint of the first fragment.
+    ///
+    /// Returns `None` if the set has Not-ECT and another codepoint. Any result for this mix could
+    /// hide congestion, so the packet is dropped. Linux drops the packet, too.
     pub fn combined(self, first: Ecn) -> Option<Ecn> {
         let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
         if self.has(Ecn::NotEct) && !only_not_ect {

@@ -1,18 +1,21 @@
-//! Flows with a receive buffer, which the host scans to give memory back.
+//! The set of flows that have a receive buffer. The host scans the set and frees the empty buffers
+//! of idle flows.
 
 use tidelane_engine::FlowId;
 
-/// Number of flows above which an empty buffer is freed at once, so that the next connection that
-/// receives data gets its pages, which are in the cache. Below it a connection keeps its buffer
-/// between requests.
+/// Number of flows up to which a connection keeps its empty receive buffer between requests.
+///
+/// Above this number, the host frees an empty buffer at once. The next connection that receives
+/// data then gets the freed pages while they are still in the CPU cache.
 const CROWD: usize = 1024;
 
-/// A set of flows that is scanned round-robin.
+/// The set of flows that have a receive buffer, scanned round-robin.
 #[derive(Debug, Default)]
 pub struct Holders {
+    /// Bitmap of the flows' indices.
     words: Vec<u64>,
     count: usize,
-    /// Position of the scan.
+    /// Index of the flow that the scan returned last.
     at: usize,
 }
 

@@ -15,7 +15,8 @@ use tidelane_wire::{Packet, protocol};
 
 use crate::{Bell, receive::icmp_error};
 
-/// Limit of batches between two cores: about as many frames as a NIC queue holds.
+/// Limit of batches that wait between two cores. A batch has the frames of at most one burst, so
+/// the batches hold at most about as many frames as a NIC queue.
 const BATCHES_MAX: usize = 64;
 
 /// The number of a core and the number of cores.
@@ -48,7 +49,7 @@ impl Place {
     }
 }
 
-/// Frames, in order.
+/// A batch of copied frames for one core, in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -83,10 +84,11 @@ impl Batch {
 /// The channel to another core.
 struct Outgoing {
     to: SyncSender<Batch>,
-    /// Returns processed batches, empty.
+    /// Emptied batches that the other core gives back for reuse.
     used: Receiver<Batch>,
+    /// The batch that takes the next frames.
     filling: Batch,
-    /// Batches that wait for that core, from all cores.
+    /// Number of batches that wait for the other core, from all cores.
     waiting: Arc<AtomicUsize>,
     bell: Box<dyn Bell>,
 }
@@ -94,6 +96,7 @@ struct Outgoing {
 /// The channel from another core.
 struct Incoming {
     from: Receiver<Batch>,
+    /// Gives emptied batches back to the other core.
     used: Sender<Batch>,
 }
 
@@ -103,11 +106,13 @@ pub struct Siblings {
     /// By core; `None` for the own core.
     outgoing: Vec<Option<Outgoing>>,
     incoming: Vec<Incoming>,
+    /// Number of batches that wait for this core.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Siblings {
-    /// Makes the channels of `cores` cores, in their order. `bell` returns the doorbell of a core.
+    /// Makes the channels between `cores` cores. Returns one `Siblings` per core, ordered by core
+    /// number. `bell` returns the doorbell of a core.
     pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
         let alone = |core| Self {
             place: Place {
@@ -144,20 +149,20 @@ impl Siblings {
         all
     }
 
-    /// Returns the number of this core.
+    /// Returns the number of this core and the number of cores.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
 
-    /// Returns the number of the core of the packet's flow, if that is another one.
+    /// Returns the core of the packet's flow, if the flow belongs to another core.
     pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
         let core = core_of(port, other, self.place.cores);
         (core != self.place.core).then_some(core as usize)
     }
 
-    /// Returns the number of the core that reassembles packets with this identification, if that is
-    /// another one.
+    /// Returns the core that reassembles packets with the IP identification `id`, if another core
+    /// reassembles them.
     pub(crate) fn elsewhere_in_fragments(&self, id: u32) -> Option<usize> {
         let core = core_of(id as u16, (id >> 16) as u16, self.place.cores);
         (core != self.place.core).then_some(core as usize)
@@ -179,7 +184,7 @@ impl Siblings {
             }
             let spare = channel.used.try_recv().unwrap_or_default();
             let batch = std::mem::replace(&mut channel.filling, spare);
-            // Before the batch is sent, because its receiver subtracts.
+            // Count the batch before the send, because the receiving core subtracts it.
             channel.waiting.fetch_add(1, Ordering::SeqCst);
             if let Err(refused) = channel.to.try_send(batch) {
                 channel.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -212,7 +217,7 @@ impl Siblings {
         Some(next)
     }
 
-    /// Returns a processed batch to its sender.
+    /// Empties a processed batch and gives it back to its sender.
     pub(crate) fn recycle(&mut self, (mut batch, number): (Batch, usize)) {
         batch.clear();
         if let Some(channel) = self.incoming.get(number) {
@@ -221,8 +226,11 @@ impl Siblings {
     }
 }
 
-/// Returns the ports of the connection of a packet. `None` if it has none or is malformed; the core
-/// that processes the packet counts it.
+/// Returns the ports of the packet's connection. An ICMP error belongs to the connection of the
+/// packet that it quotes.
+///
+/// Returns `None` if the packet belongs to no connection or is malformed. The core that received
+/// the packet then processes and counts it.
 fn ports_of(packet: &Packet<'_>) -> Option<(u16, u16)> {
     match packet.protocol {
         protocol::TCP => {

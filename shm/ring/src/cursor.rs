@@ -1,8 +1,10 @@
 //! Indices of a single-producer single-consumer ring whose other side may be hostile.
 //!
-//! Each side works with private copies of both indices. The peer's index is compared and, if it is
-//! possible, stored; an impossible index is [`Corrupt`] and ends the session. A ring position that
-//! is derived from a cursor is therefore always inside the ring, whatever the peer writes.
+//! Each side works with private copies of both indices. Each side checks the peer's index before
+//! copying the index. The consumer's index is impossible if it moves back or passes the published
+//! entries. The producer's index is impossible if the ring would hold more entries than its length.
+//! An impossible index is reported as [`Corrupt`], and the session ends. A ring position that is
+//! derived from a cursor is therefore always inside the ring, whatever the peer writes.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -19,12 +21,15 @@ pub enum PushError {
     Corrupt,
 }
 
-/// The producer's cursor.
+/// The producer's private copies of the ring's indices. All indices are free-running.
 #[derive(Debug)]
 pub struct ProducerCursor {
     mask: u32,
+    /// Index after the last committed entry.
     produced: u32,
+    /// The producer's index that the consumer can see.
     published: u32,
+    /// The consumer's index at the last load.
     consumed: u32,
 }
 
@@ -40,7 +45,7 @@ impl ProducerCursor {
         }
     }
 
-    /// Creates a cursor with its indices at `index`, for tests of the wrap.
+    /// Creates a cursor with its indices at `index`, for tests of wrap-around at 2^32.
     pub fn starting_at(len: u32, index: u32) -> ProducerCursor {
         ProducerCursor {
             produced: index,
@@ -103,12 +108,15 @@ impl ProducerCursor {
     }
 }
 
-/// The consumer's cursor.
+/// The consumer's private copies of the ring's indices. All indices are free-running.
 #[derive(Debug)]
 pub struct ConsumerCursor {
     mask: u32,
+    /// The producer's index at the last load.
     produced: u32,
+    /// Index after the last committed entry.
     consumed: u32,
+    /// The consumer's index that the producer can see.
     released: u32,
 }
 
@@ -124,7 +132,7 @@ impl ConsumerCursor {
         }
     }
 
-    /// Creates a cursor with its indices at `index`, for tests of the wrap.
+    /// Creates a cursor with its indices at `index`, for tests of wrap-around at 2^32.
     pub fn starting_at(len: u32, index: u32) -> ConsumerCursor {
         ConsumerCursor {
             produced: index,
@@ -150,8 +158,8 @@ impl ConsumerCursor {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
-    /// Returns a lower bound of the number of entries. Loads the producer's index only if no entry
-    /// is known.
+    /// Returns the number of entries before the private copy of the producer's index. The ring may
+    /// hold more. Loads the producer's index again only if the copy has no entry left.
     #[inline]
     pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
         if self.consumed == self.produced {
@@ -160,7 +168,8 @@ impl ConsumerCursor {
         Ok(self.produced.wrapping_sub(self.consumed))
     }
 
-    /// Returns the position of entry `ahead`, which must be less than [`known`](Self::known).
+    /// Returns the position of the entry that comes `ahead` entries after the next entry. `ahead`
+    /// must be less than [`known`](Self::known).
     #[inline]
     pub fn ahead(&self, ahead: u32) -> usize {
         (self.consumed.wrapping_add(ahead) & self.mask) as usize
@@ -172,7 +181,7 @@ impl ConsumerCursor {
         self.consumed = self.consumed.wrapping_add(count);
     }
 
-    /// Returns the positions of committed entries to the producer.
+    /// Gives the positions of committed entries back to the producer, for new entries.
     #[inline]
     pub fn release(&mut self, consumed: &AtomicU32) {
         if self.released != self.consumed {
@@ -181,8 +190,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// Returns true if there is no entry. An impossible index counts as an entry: `claim` reports
-    /// it.
+    /// Returns true if there is no entry. Returns false for an impossible index, so that the caller
+    /// calls `claim`, which reports [`Corrupt`].
     #[inline]
     pub fn is_empty(&self, produced: &AtomicU32) -> bool {
         self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed

@@ -1,18 +1,19 @@
 //! Check that no byte of a user's connections lies in the memory of another user's programs.
 //!
-//! Every stream carries tags that name its connection ([`crate::pattern`]). A region may hold
-//! pieces only of the connections of its own user, even if its program is hostile.
+//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region (the
+//! memory that it shares with the service) may hold only bytes of connections of the program's own
+//! user. This must be true even if the program is hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 
 use crate::{pattern::connections_in, scenario::Scenario};
 
-/// Bytes at the start of each part of a region that are searched: most runs use no more.
+/// Number of bytes searched at the start of each part of a region. Most runs use no more.
 const PART_LEN: u64 = 256 << 10;
-/// Size of the blocks that are skipped if they are zero, as most blocks are.
+/// Size of a block of the search. The search skips all-zero blocks, because most blocks are unused.
 const BLOCK: usize = 4096;
-/// Searches while a run goes on; more follow at its end.
+/// Limit of searches while a run goes on. More searches follow at the end of the run.
 const SEARCHES_MAX: u64 = 6;
 
 /// Search for bytes of other users in the memory of programs.
@@ -20,7 +21,7 @@ pub struct ForeignBytes {
     seed: u64,
     /// By connection: the users of the client and the server.
     users: Vec<[u32; 2]>,
-    /// Regions searched.
+    /// Number of regions searched so far.
     pub searches: u64,
     /// Chooses the programs whose memory is searched during the run.
     rng: Rng,
@@ -44,14 +45,15 @@ impl ForeignBytes {
         }
     }
 
-    /// Returns one of `count` programs whose memory is to be searched now, if any.
+    /// Chooses one of `count` programs for a search during the run. Returns `None` after
+    /// `SEARCHES_MAX` searches.
     pub fn choose(&mut self, count: usize) -> Option<usize> {
         let search = self.searches < SEARCHES_MAX && count > 0;
         search.then(|| self.rng.below(count as u64) as usize)
     }
 
-    /// Searches the region of a program of `user`. Returns the first connection of another user of
-    /// which a piece lies in the region.
+    /// Searches the region of a program of `user`. Returns the first connection that has bytes in
+    /// the region although `user` is at neither end.
     pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
         self.searches += 1;
         let layout = region.layout();

@@ -1,7 +1,7 @@
 //! `tidelane`: starts and stops the service, runs programs on it, shows sockets and counters.
 //!
-//! Bad use ends with one line on standard error and a non-zero exit status. The service's binary
-//! and the preloaded library are installed beside this program.
+//! A failed command prints one line on standard error and exits with a non-zero status. The
+//! service's binary and the preloaded library are installed beside this program.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Duplicating and closing descriptors, and their flags.
+//! Calls that duplicate or close descriptors, or that get or set their status flags.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -32,7 +32,7 @@ pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// `close` of a descriptor that is not foreign.
+/// `close` of a descriptor that the library knows (see [`is_foreign`]).
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -44,7 +44,8 @@ pub fn close(fd: RawFd) -> Handled {
     TO_KERNEL
 }
 
-/// Drops the reference of a descriptor that is about to be closed or replaced.
+/// Drops a descriptor's reference to its socket or epoll instance, before the descriptor is closed
+/// or replaced.
 pub(crate) fn forget(fd: RawFd) {
     let _section = Section::enter();
     if let Some(socket) = registry::take(fd) {
@@ -55,7 +56,8 @@ pub(crate) fn forget(fd: RawFd) {
     }
 }
 
-/// Drops a descriptor's reference to the socket.
+/// Drops a descriptor's reference to the socket. The last reference closes the connection or the
+/// listener.
 fn release(socket: &'static Socket, fd: RawFd) {
     let mut inner = socket.lock();
     inner.descriptors = inner.descriptors.saturating_sub(1);
@@ -64,7 +66,6 @@ fn release(socket: &'static Socket, fd: RawFd) {
         instance::forget_descriptor(socket, fd);
         return;
     }
-    // The kernel drops a fresh socket's registrations itself.
     let linger = inner.lingers().then_some(inner.options.linger).flatten();
     if let Some(seconds) = linger
         && socket.blocks()
@@ -73,6 +74,7 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
+    // The kernel has the registrations of a fresh socket, and drops them at the close.
     let watches: Vec<WatchRef> = inner.watches(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -127,16 +129,16 @@ fn end_connection(
 }
 
 impl Inner {
-    /// Returns true if closing waits until the peer has acknowledged everything.
+    /// Returns true if SO_LINGER makes the close wait until the peer has acknowledged the FIN.
     fn lingers(&self) -> bool {
-        // The connection goes on in another process.
+        // A shared connection goes on in another process, so this close does not end it.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
     }
 }
 
-/// Waits for SO_LINGER until the peer has acknowledged the FIN.
+/// Waits until the peer has acknowledged the FIN, for at most `seconds` (SO_LINGER).
 fn wait_lingering(socket: &'static Socket, seconds: u32) {
     let deadline = Deadline::after(Some(u64::from(seconds) * 1_000_000_000));
     wait::lingering(socket, deadline, |inner| {
@@ -169,9 +171,9 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
     socket.watched_more.store(false, Ordering::Release);
     socket.watch.store(0, Ordering::Release);
     drop(inner);
-    // The kernel keeps its own registrations.
+    // Registrations with the kernel's epoll instances stay.
     instance::forget_watches(socket, watches);
-    // Other descriptors of the socket find `State::Kernel`.
+    // Calls on other descriptors of the socket see `State::Kernel` and go to the kernel.
     if registry::take(fd).is_some() {
         release(socket, fd);
     }
@@ -215,8 +217,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// `fcntl` F_SETFL. The library keeps O_NONBLOCK itself, and passes it on if the kernel socket is
-/// in use, too.
+/// `fcntl` F_SETFL. The library stores O_NONBLOCK. The flags also go to the kernel while the socket
+/// still uses its kernel socket.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;
@@ -224,7 +226,8 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         // The kernel socket of a listener never blocks.
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
-        // All placeholders share one open file description.
+        // The kernel keeps flags per open file description, and the placeholder descriptors of all
+        // accelerated connections share one.
         State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
@@ -266,8 +269,8 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// `close_range` that closes descriptors (without CLOSE_RANGE_CLOEXEC), in a process with tracked
-/// descriptors. Spares the library's own descriptors.
+/// `close_range` without CLOSE_RANGE_CLOEXEC, in a process that has tracked descriptors. The
+/// library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;

@@ -1,5 +1,5 @@
-//! `sendfile` and `splice`. `sendfile` reads the file into the send buffer; `splice` copies the
-//! payload once more.
+//! `sendfile` and `splice`. `sendfile` reads the file directly into the send buffer. `splice`
+//! passes the payload through a bounce buffer, which costs a second copy.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -9,11 +9,11 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Most bytes of a file that are read at once, while other threads wait for the connection.
+/// Limit of bytes in one read of a file. The read holds the socket's lock, so other threads wait.
 const READ_MAX: usize = 256 << 10;
 
-/// `sendfile` to an accelerated connection. Reads at `offset` and advances it, or at the file
-/// position if it is `None`.
+/// `sendfile` to an accelerated connection. Reads at `offset`, or at the file position if `offset`
+/// is `None`, and advances the position used.
 pub fn send_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -59,7 +59,8 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // `send` determines why the write is not possible, and waits or fails.
+            // The buffer is full or the socket is off the fast path. `transfer::send` in
+            // `copy_bounced` waits for room or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -111,7 +112,7 @@ pub fn splice_in(
     };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     if room == 0 && !(waits && socket.blocks()) {
-        // Finds the reason: buffer full, shut down or reset.
+        // An empty send tells if the connection was shut down or reset, or if its buffer is full.
         return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
             Ok(_) => fail(libc::EAGAIN),
             Err(error) => Some(Err(error)),

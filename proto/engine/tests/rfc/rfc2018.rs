@@ -9,7 +9,8 @@ fn section_5_blocks_outside_of_the_outstanding_data_are_ignored() {
     rig.push(ack(1, 3001));
     let (cwnd, unsent) = (rig.info().cwnd, rig.info().unsent);
     for (left, right) in [
-        // Below SND.UNA, across SND.UNA, beyond SND.NXT, across SND.NXT, empty, inverted.
+        // Below SND.UNA, across SND.UNA, beyond SND.NXT, across SND.NXT, empty, inverted, and far
+        // beyond SND.NXT.
         (1, 2001),
         (2001, 4001),
         (20_001, 21_001),
@@ -19,7 +20,7 @@ fn section_5_blocks_outside_of_the_outstanding_data_are_ignored() {
         (900_000_000, 900_001_000),
     ] {
         for _ in 0..4 {
-            // The first block would count as a DSACK.
+            // Only a first block can be a DSACK (RFC 2883 §4), so test the second block.
             let segment = ack(1, 3001).sack(&rig, &[(1, 1), (left, right)]);
             assert_eq!(rig.push(segment), [], "{left}:{right}");
         }
@@ -39,7 +40,7 @@ fn rfc6675_section_5_1_after_a_timeout_sacked_data_is_not_retransmitted() {
     while rig.engine.counters().timeouts == 0 {
         rig.wait_ms(10);
     }
-    // There is no new data, so recovery is conventional.
+    // F-RTO has no unsent data, so it falls back to conventional recovery (RFC 5682 §3.1).
     let mut again = Vec::new();
     let mut una = 1001;
     while una < 10_001 {
