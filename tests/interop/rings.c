@@ -1,7 +1,8 @@
 /*
- * An echo server that registers its sockets as libuv does: by EPOLL_CTL entries of an io_uring
- * where it gets one, else by epoll_ctl. Argument: port. Prints "ring" or "calls", and ends after
- * one client.
+ * An echo server that registers its sockets with epoll as libuv does. If io_uring_setup succeeds,
+ * the server submits IORING_OP_EPOLL_CTL entries. Otherwise the server calls epoll_ctl.
+ *
+ * The argument is the port. The server prints "ring" or "calls", and exits when a client closes.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
 			continue;
 		}
 		ssize_t len = read(event.data.fd, text, sizeof(text));
-		/* A client may end with a reset. */
+		/* A client may close its connection with a RST. */
 		must(len >= 0 || errno == ECONNRESET);
 		if (len <= 0)
 			return 0;

@@ -1,4 +1,5 @@
-//! A wire with loss and reordering, made by an eBPF program in a namespace between the two ends.
+//! A wire with loss and reordering. An eBPF program in the middle namespace drops and delays
+//! packets.
 
 use std::time::Duration;
 
@@ -8,17 +9,17 @@ use crate::{
     wire::{BOTTLENECK, INTERFACE, MIDDLE},
 };
 
-/// Loss and reordering of IPv4 packets in each direction, per million packets.
+/// Rates of loss and reordering in each direction, in IPv4 packets per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
     /// Dropped packets.
     pub loss_ppm: u32,
-    /// Packets delayed by a millisecond, so that later packets overtake them.
+    /// Packets that are delayed by a millisecond. Later packets overtake them.
     pub reorder_ppm: u32,
 }
 
-/// Makes a wire whose middle namespace impairs it for at most `seconds`. Also returns the program
-/// in the middle, which prints its counts at the end.
+/// Makes a wire, and starts `tidelane-impair` in the wire's middle namespace. The program impairs
+/// the packets for at most `seconds`, and then prints its counters.
 pub fn impaired_wire(
     options: &WireOptions,
     impairment: &Impairment,
@@ -47,7 +48,7 @@ pub fn impaired_wire(
         );
         Ok(impair.written().0.contains("ready"))
     })?;
-    // A frame redirected into a veth arrives only if the other end has NAPI.
+    // A frame redirected into a veth arrives only if the other end has NAPI. GRO turns NAPI on.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {

@@ -120,7 +120,7 @@ pub unsafe extern "C-unwind" fn accept4(
         }
         // SAFETY: the caller's promise.
         Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
-            // The connection is lost, as on the kernel.
+            // Close the accepted connection, as Linux does if it cannot store the address.
             // SAFETY: the descriptor was created here, and the program does not know it.
             unsafe { crate::descriptors_unsafe::close(accepted.fd) };
             fail(libc::EINVAL) as c_int
@@ -147,27 +147,29 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
         Some(peer) => unsafe { put_address(peer, addr, len) },
         None => {
             let args = [accepted.fd as usize, addr as usize, len as usize, 0, 0, 0];
-            // SAFETY: the caller's promise. If the peer is gone already, there is no name.
+            // Ignore ENOTCONN: a connection that the peer has reset has no peer address.
+            // SAFETY: the caller's promise.
             let _ = unsafe { kernel(libc::SYS_getpeername, args) };
         }
     }
 }
 
-/// Returns true if the kernel refuses the length of an address.
+/// Returns true if the length of an address is negative as a C `int`. Linux refuses such a length.
 ///
 /// # Safety
 ///
-/// `len` is valid, or null.
+/// `len` is valid or null.
 unsafe fn is_negative(len: *const socklen_t) -> bool {
     // SAFETY: the caller's promise.
     !len.is_null() && unsafe { *len } > i32::MAX as socklen_t
 }
 
-/// Stores an address as the kernel does: truncated to `*len`, which is set to the full length.
+/// Stores an address as Linux does. Truncates the address to `*len` bytes, and sets `*len` to the
+/// full length.
 ///
 /// # Safety
 ///
-/// `len` is valid, and `addr` for `*len` bytes.
+/// `len` is valid or null. `addr` is valid for writes of `*len` bytes.
 unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t) {
     if len.is_null() {
         return;
@@ -193,7 +195,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     // SAFETY: the caller's promise.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // Most foreign sockets that connect are UDP sockets of a name look-up.
+        // An untracked socket is usually a resolver's UDP socket, which `adopt` rejects.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });
@@ -215,9 +217,11 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     unsafe { handled_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
 }
 
+/// A function that returns an address of an accelerated socket, or passes the call to the kernel.
 type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 
-/// `getsockname` or `getpeername`.
+/// Implements `getsockname` and `getpeername`. `name_of` answers for an accelerated socket. The
+/// system call `number` answers for all other sockets.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): cwnd is reduced in proportion to the fraction of marked bytes.
+//! DCTCP (RFC 8257) reduces cwnd in proportion to the fraction of CE-marked bytes.
 //!
 //! The fraction of marked bytes is estimated once per window of data:
 //!
@@ -7,32 +7,32 @@
 //! cwnd  = cwnd * (1 - alpha / 2)                         at most once per window
 //! ```
 //!
-//! All other reactions, including that to losses, are those of NewReno (§3.4, §3.5).
+//! DCTCP reacts to losses and to all other events as NewReno does (§3.4, §3.5).
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{CongestionControl, Details, EcnFeedback, NewReno, Window};
 
-/// The value 1 in units of alpha.
+/// Fixed-point representation of alpha = 1.
 const ALPHA_UNIT: u32 = 1 << 10;
-/// g, the weight of the last window: 2^-4 (RFC 8257 §4.2).
+/// Right shift that multiplies by g = 2^-4, the weight of the last window (RFC 8257 §4.2).
 const G_SHIFT: u32 = 4;
 
 /// State of DCTCP for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dctcp {
     reno: NewReno,
-    /// DCTCP.Alpha in units of 1/1024; one at the start (§4.2).
+    /// DCTCP.Alpha in units of 1/1024. The initial alpha is 1.0 (§4.2).
     alpha: u32,
     /// SND.UNA at the last ECN feedback.
     una: u32,
-    /// DCTCP.WindowEnd: alpha is updated when this number is acknowledged.
+    /// DCTCP.WindowEnd: alpha is updated when SND.UNA is after this sequence number.
     window_end: u32,
     /// DCTCP.BytesAcked.
     acked: u32,
     /// DCTCP.BytesMarked.
     marked: u32,
-    /// `una` and `window_end` are valid.
+    /// True after the first ECN feedback, which sets `una` and `window_end`.
     initialized: bool,
 }
 
@@ -49,7 +49,7 @@ impl Dctcp {
         }
     }
 
-    /// DCTCP.Alpha in units of 1/1024.
+    /// Returns DCTCP.Alpha in units of 1/1024.
     pub const fn alpha(&self) -> u32 {
         self.alpha
     }
@@ -65,7 +65,7 @@ impl Dctcp {
     /// Updates alpha at the end of a window (§3.3 steps 5 to 9).
     fn end_window(&mut self) {
         let mark = u64::from(self.marked) * u64::from(ALPHA_UNIT) / u64::from(self.acked.max(1));
-        // Rounding would otherwise keep alpha above zero.
+        // Decay by at least 1. Otherwise rounding down would keep alpha above zero.
         let decay = (self.alpha >> G_SHIFT).max(1).min(self.alpha);
         self.alpha = (self.alpha - decay + (mark as u32 >> G_SHIFT)).min(ALPHA_UNIT);
         (self.acked, self.marked) = (0, 0);
@@ -104,7 +104,7 @@ impl CongestionControl for Dctcp {
             self.una = feedback.prior_una;
             self.window_end = feedback.snd_nxt;
         }
-        // ACKs without a call carried no ECE.
+        // The caller may omit ACKs without ECE, so count all bytes since the last call.
         let acked = feedback.una.wrapping_sub(self.una);
         self.una = feedback.una;
         self.acked = self.acked.saturating_add(acked);

@@ -1,9 +1,10 @@
 //! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation) for rate-based congestion
 //! control such as BBR.
 //!
-//! Each transmission records the amount of data delivered until then. When its ACK arrives, the
-//! sample is the amount delivered since, divided by the longer of the send interval and the ACK
-//! interval, so that neither send bursts nor ACK compression inflate the rate.
+//! Each transmission records the number of bytes delivered so far. When the ACK of the transmission
+//! arrives, the rate is the number of bytes delivered in between, divided by an interval. The
+//! interval is the longer of the send interval and the ACK interval, so that neither send bursts
+//! nor ACK compression inflate the rate.
 
 use std::collections::VecDeque;
 
@@ -13,10 +14,11 @@ use tidelane_time::Duration;
 
 use crate::Slow;
 
-/// Largest number of transmission times that are recorded.
+/// Largest number of recorded transmissions.
 const TRANSMISSIONS_MAX: usize = 4096;
 
-/// State at one transmission. Times are in microseconds modulo 2^32.
+/// Delivery state when a segment was sent: the per-packet state P of the draft. Segments sent in
+/// the same microsecond share one record. Times are in microseconds modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 struct Transmission {
     /// P.sent_time.
@@ -31,7 +33,7 @@ struct Transmission {
     app_limited: bool,
 }
 
-/// Delivery state of a connection.
+/// Sampler of a connection's delivery rate, with the per-connection state C of the draft.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// C.delivered.
@@ -47,12 +49,12 @@ pub struct Sampler {
     transmissions: VecDeque<Transmission>,
     /// Bytes marked lost since the last sample.
     lost: u32,
-    /// Interval of the rate that `tcp_info` shows.
+    /// The sample whose rate `tcp_info` shows.
     shown: Option<Interval>,
 }
 
 impl Sampler {
-    /// Records a transmission. `idle`: nothing is in flight (§3.2).
+    /// Records a transmission. `idle` is true if nothing is in flight (§3.2).
     fn on_send(&mut self, now_us: u32, idle: bool) {
         if idle {
             self.first_sent_us = now_us;
@@ -77,7 +79,8 @@ impl Sampler {
         });
     }
 
-    /// Makes a sample after `bytes` were delivered, the latest of them sent at `sent_us` (§3.3).
+    /// Counts `bytes` that an ACK newly delivered, and returns the sample of that ACK (§3.3).
+    /// `sent_us` is the latest transmission time of these bytes.
     fn on_delivered(&mut self, now_us: u32, bytes: u32, sent_us: Option<u32>) -> Option<Interval> {
         self.delivered += u64::from(bytes);
         self.delivered_us = now_us;
@@ -98,8 +101,8 @@ impl Sampler {
         })
     }
 
-    /// Keeps `sample` for `tcp_info` if the flow was not app-limited, or if its rate is larger than
-    /// the last one (as in Linux).
+    /// Keeps `sample` for `tcp_info` if the sample is not app-limited, or if its rate is at least
+    /// the rate shown before (as in Linux).
     fn show(&mut self, sample: Interval) {
         let faster = |last: &Interval| {
             let (new, old) = (u128::from(sample.bytes), u128::from(last.bytes));
@@ -123,7 +126,8 @@ impl Sampler {
         )
     }
 
-    /// Returns the record of the transmission at `sent_us`, and drops older ones.
+    /// Returns the record of the transmission at `sent_us`. Drops the records of earlier
+    /// transmissions.
     fn take_transmission(&mut self, sent_us: u32) -> Option<Transmission> {
         let before = |s: &Transmission| (s.sent_us.wrapping_sub(sent_us) as i32) < 0;
         while self.transmissions.front().is_some_and(before) {
@@ -135,11 +139,12 @@ impl Sampler {
 }
 
 impl<E: Env> Slow<'_, E> {
+    /// Returns true if the congestion control uses delivery rates.
     fn models_delivery(&self) -> bool {
         self.cold.controller.models_delivery()
     }
 
-    /// Records a transmission, before it is sent.
+    /// Records a transmission. Call before the segment is sent.
     pub(crate) fn record_transmission(&mut self) {
         if !self.models_delivery() {
             return;
@@ -154,7 +159,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Marks the flow as app-limited if it has nothing more to send and the window has room (§3.4).
+    /// Marks the flow as app-limited if no data waits for a (re)transmission, and the congestion
+    /// window has room (§3.4).
     pub(crate) fn note_app_limit(&mut self) {
         if !self.models_delivery() {
             return;
@@ -179,7 +185,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Gives the congestion control a rate sample for the ACK at hand.
+    /// Gives the congestion control the rate sample of the current ACK.
     pub(crate) fn report_rate_sample(&mut self) {
         if !self.models_delivery() {
             return;
@@ -233,9 +239,9 @@ mod tests {
                 rates.push(i.bytes * 1_000_000 / i.span.as_micros());
             }
         }
-        // The window limits the first round: ten segments in 29 ms at the end.
+        // The last sample has ten segments in 29 ms: an RTT of 20 ms, and nine ACK intervals.
         assert_eq!(rates.last().copied(), Some(10_000 * 1_000 / 29));
-        // Segments that were sent 1 ms apart are delivered at that rate.
+        // The first sample of the second round has ten segments in one RTT of 20 ms.
         let interval = sampler.on_delivered(41_000, 1_000, Some(21_000));
         let interval = interval.map(|i| (i.bytes, i.span.as_millis()));
         assert_eq!(interval, Some((10_000, 20)));

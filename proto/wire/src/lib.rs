@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! frame --parse_frame--> Packet --parse_tcp--> Segment          (bounds, IPv4 checksum, options)
-//!                          |  `--tcp_checksum_ok                (the driver decides whether)
-//!                          `--parse_icmp_error--> IcmpError     (quotes a segment of ours)
+//!                          |  `--tcp_checksum_ok                (a separate call)
+//!                          `--parse_icmp_error--> IcmpError     (quotes a segment that we sent)
 //!
-//! frame --parse_fragment--> Fragment                           (for the crate that joins them)
+//! frame --parse_fragment--> Fragment                           (input of tidelane-fragments)
 //!
 //! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
 //! ```

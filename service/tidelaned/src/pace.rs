@@ -1,13 +1,14 @@
-//! The pace of threads that work for programs on the CPU of a core.
+//! Pacing of the service's threads that share a CPU with a core.
 //!
-//! A core spins in the idle scheduling class, so it waits while any other thread of its CPU runs:
-//! the registration of a program would delay the traffic of all others until its memory is mapped.
-//! Threads that work for programs therefore work in short pieces. After each piece they sleep, and
-//! the core runs at once.
+//! A core polls in the idle scheduling class, so a core waits while any other thread of its CPU
+//! runs. Without pacing, the registration of one program would delay the traffic of all others
+//! until the program's memory is mapped. A paced thread therefore works in short pieces. The thread
+//! sleeps after each piece, and the core runs at once.
 //!
-//! A call of [`rest`] marks a point where a piece may end. While the piece is short, the call only
-//! reads the clock. A thread without an awake core on its CPU continues without sleep. The length
-//! of a piece is its CPU time, because a thread that waits for a core's answer delays no core.
+//! A paced thread calls [`rest`] wherever a piece may end. While the piece is short, the call only
+//! reads the clock. If no core is awake on the thread's CPU, the thread continues without a sleep.
+//! The length of a piece is its CPU time, because a thread that waits for a core's answer delays no
+//! core.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,18 +19,20 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Length after which a piece ends at the next opportunity.
+/// CPU time after which the next call of [`rest`] ends a piece.
 const PIECE: Duration = Duration::from_micros(20);
-/// Ratio of a rest to the piece before it: the core keeps five sixths of its CPU.
+/// Ratio of a sleep to the piece before the sleep. The core keeps five sixths of its CPU.
 const RESTS_PER_PIECE: u32 = 5;
-/// Longest rest, independent of the piece.
+/// Longest sleep, however long the piece was.
 const REST_MAX: Duration = Duration::from_millis(1);
 
 /// Returns true if a core is awake on the calling thread's CPU.
 pub type IsBesideCore = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {
+    /// The check that [`keep`] installed on this thread.
     static BESIDE: RefCell<Option<IsBesideCore>> = const { RefCell::new(None) };
+    /// The start of this thread's current piece.
     static BEGAN: Cell<Option<Beginning>> = const { Cell::new(None) };
 }
 
@@ -37,7 +40,7 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Beginning {
     at: Instant,
-    /// CPU time of the thread so far.
+    /// CPU time that the thread had used before the piece.
     used: Duration,
 }
 
@@ -51,7 +54,7 @@ impl Beginning {
     }
 }
 
-/// Makes the calling thread rest from now on, whenever a core is awake on its CPU.
+/// Makes later calls of [`rest`] on the calling thread sleep while a core is awake on its CPU.
 pub fn keep(is_beside_core: IsBesideCore) {
     BESIDE.set(Some(is_beside_core));
 }
@@ -61,13 +64,13 @@ pub fn begin() {
     BEGAN.set(Some(Beginning::now()));
 }
 
-/// Ends the piece of work if it was long enough, with a rest if a core is awake on this CPU.
-/// Returns at once on a thread without a pace.
+/// Ends the piece of work if the piece was long enough, and starts the next piece. Sleeps between
+/// the two if a core is awake on this CPU. Returns at once on a thread that never called [`begin`].
 pub fn rest() {
     let Some(began) = BEGAN.get() else {
         return;
     };
-    // CPU time takes a system call, the time does not.
+    // Reading the CPU time takes a system call. Reading the monotonic clock takes none.
     if began.at.elapsed() < PIECE {
         return;
     }
@@ -96,8 +99,8 @@ mod tests {
         }
     }
 
-    /// Makes a thread work for `time` and rest. Returns the length of the rest, and how often the
-    /// thread checked for cores.
+    /// Makes a thread work for `time` and call [`rest`]. Returns the duration of that call, and the
+    /// number of times that the thread checked for cores.
     fn rest_after(time: Duration, is_beside: bool) -> (Duration, u32) {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();

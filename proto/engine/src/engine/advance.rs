@@ -12,21 +12,22 @@ pub struct Advance {
     pub rx_read: u32,
     /// Stream position up to which the application has written.
     pub tx_head: u32,
-    /// Bytes that the send buffer holds. The engine's own limit may be lower.
+    /// Capacity of the send buffer in bytes. The engine's `tx_limit` may be lower.
     pub tx_room: u32,
 }
 
-/// Bytes that an application may always write ahead. Some applications write a whole response
-/// before the peer reads any of it.
+/// Bytes that any application may write ahead of SND.UNA, unless `tx_limit` is lower. Some
+/// applications write a whole response before the peer reads any of the response.
 const ROOM_AHEAD_LEAST: u32 = 256 << 10;
-/// Bytes per microsecond of the minimum RTT: 10 Gbit/s.
+/// Bytes that an application may write ahead per microsecond of the minimum RTT: 10 Gbit/s.
 const ROOM_AHEAD_PER_US: u32 = 1250;
-/// The growth of the receive window is checked once per this many bytes read; a power of two.
+/// Bytes that the application reads between two checks for receive-buffer autotuning. A power of
+/// two.
 const TUNE_STEP: u32 = 1024;
 
 impl Engine {
-    /// Applies both positions of an application: [`Engine::rx_advance`] and [`Engine::tx_advance`]
-    /// in one call, with the limit of the send buffer.
+    /// Applies both positions of an application, as [`Engine::rx_advance`] and
+    /// [`Engine::tx_advance`] do. Also applies the capacity of the send buffer.
     #[inline(always)]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
@@ -38,10 +39,11 @@ impl Engine {
         self.note_written(id, to.tx_head, limit)
     }
 
-    /// Returns the bytes that an application should be able to write ahead of SND.UNA: twice the
-    /// congestion window, as Linux sizes its send buffers, but no more than the path carries at 10
-    /// Gbit/s. Data that waits for longer would leave the CPU cache. The result may fall; the hard
-    /// limit of a flow is `tx_limit`.
+    /// Returns the bytes that an application should be able to write ahead of SND.UNA. The result
+    /// is twice the congestion window, as in Linux. A large result is bounded by the
+    /// bandwidth-delay product at 10 Gbit/s, because data beyond this bound would leave the CPU
+    /// cache before its transmission. The result may shrink, and the engine does not enforce the
+    /// result.
     #[inline]
     pub fn room_ahead(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= ROOM_AHEAD_LEAST / 2 {
@@ -51,6 +53,8 @@ impl Engine {
         }
     }
 
+    /// Returns `wanted`, bounded by `tx_limit`, and by `ROOM_AHEAD_LEAST` plus the bandwidth-delay
+    /// product at 10 Gbit/s.
     #[inline(never)]
     fn room_of_path(&self, id: FlowId, wanted: u32) -> u32 {
         let most = self.config.tx_limit;
@@ -70,10 +74,10 @@ impl Engine {
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
         let end = flow.iss.add(1).add(tx_head);
-        // Before the SYN is acknowledged, SND.UNA is not in the stream. `may_advance` handles that
-        // case.
+        // Until the SYN is acknowledged, SND.UNA is ISS, and `unacked` counts the SYN as a byte.
+        // `may_advance` does not count the SYN.
         let unacked = end.distance_from(flow.snd_una);
-        // The position moves forwards, so by no more than the data that is then unacknowledged.
+        // `tx_end` is not before SND.UNA, so the advance is at most `unacked` bytes.
         let valid = end.after(flow.tx_end)
             && unacked <= limit
             && flow.state != State::Closed
@@ -122,7 +126,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Grows the receive window if autotuning says so, and schedules a window update if one is due.
+    /// Autotunes the receive window. Schedules a window update if one is due.
     fn update_receive_window(&mut self, id: FlowId) {
         let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
         if self.table.get(id).is_some_and(may_grow) {
@@ -138,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// Doubles the quota once a full window was read since it last grew (receive-buffer
-    /// autotuning).
+    /// Doubles `rcv_wnd_limit` if the application has read a full window since the last doubling
+    /// (receive-buffer autotuning).
     fn autotune_window(&mut self, id: FlowId) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get_mut(id), self.connections.get_mut(id.index()))
@@ -168,7 +172,7 @@ enum Read {
     Misuse,
 }
 
-/// Sets the position up to which the application has read.
+/// Sets the position up to which the application has read, if the position is valid.
 #[inline(always)]
 fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read {
     let before = flow.rx_read;
@@ -176,7 +180,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
         return Read::Misuse;
     }
     flow.rx_read = rx_read;
-    // The positions differ in this bit or a higher one if a multiple of the step lies between them.
+    // The XOR is at least TUNE_STEP if and only if the read crossed a multiple of TUNE_STEP.
     let tunes = before ^ rx_read >= TUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {
         return Read::Window;
@@ -189,8 +193,8 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     }
 }
 
-/// Returns true if `tx_head` advances the stream. Returns false if the position is not new, or if
-/// the flow is in CLOSED.
+/// Returns true if `tx_head` advances the stream. Returns false if the position stays the same, or
+/// if the flow is in CLOSED.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());

@@ -1,4 +1,4 @@
-//! The accounts of one place: a core, or the control plane.
+//! The ledger of one core or of the control plane: its pools, and its account for each user.
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +10,21 @@ use std::{
 
 use super::{Account, Resource, User, UserId, Weight};
 
-/// Usage and capacity of one pool.
+/// Capacity of one resource, and its usage by all users, in units of the resource.
 #[derive(Debug)]
 struct Pool {
     capacity: AtomicU64,
     used: AtomicU64,
 }
 
-/// The pools of one place.
+/// The pools of one ledger, by resource.
 #[derive(Debug)]
 pub(super) struct Pools([Pool; Resource::COUNT]);
 
 impl Pools {
-    /// Adds to the usage for a user of `weight`, who then holds `held`. Returns false and adds
-    /// nothing if that exceeds the user's share.
+    /// Adds `units` to the usage of a pool, on behalf of a user of `weight`. `held` is the user's
+    /// own usage, including these units. Returns false and adds nothing if the pool is full, or if
+    /// `held` exceeds the user's share.
     pub(super) fn add(
         &self,
         resource: Resource,
@@ -41,13 +42,13 @@ impl Pools {
         allowed
     }
 
-    /// Subtracts from the usage.
+    /// Subtracts `units` from the usage of a pool.
     pub(super) fn subtract(&self, resource: Resource, units: u64) {
         self.0[resource.index()].used.fetch_sub(units, Relaxed);
     }
 }
 
-/// The accounts of all users in one place, and the pools that they share there.
+/// The accounts of all users on one core or in the control plane, and the pools that they share.
 #[derive(Debug)]
 pub struct Ledger {
     pools: Arc<Pools>,
@@ -68,20 +69,20 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Sets the capacity of a pool. A pool without capacity is unlimited.
+    /// Sets the capacity of a pool. Until then the pool is unlimited.
     pub fn set_capacity(&self, resource: Resource, capacity: u64) {
         self.pools.0[resource.index()]
             .capacity
             .store(capacity, Relaxed);
     }
 
-    /// Returns the units of a resource that all users have here.
+    /// Returns the usage of a pool: the units that all users of this ledger hold together.
     pub fn used(&self, resource: Resource) -> u64 {
         self.pools.0[resource.index()].used.load(Relaxed)
     }
 
-    /// Returns the account of `user`, and opens it if there is none. It is closed when the last
-    /// owner, such as a charge, drops it.
+    /// Returns the account of `user`. Opens an account if the user has none. The ledger holds only
+    /// a weak reference: the account ends when its last owner, such as a charge, drops it.
     pub fn account(&mut self, user: &Arc<User>) -> Arc<Account> {
         let known = self.accounts.get(&user.id()).and_then(Weak::upgrade);
         if let Some(account) = known.filter(|account| account.is_of(user)) {

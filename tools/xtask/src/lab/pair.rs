@@ -1,12 +1,13 @@
-//! `lab pair`: two machines with a kernel each, on a link of their own.
+//! `lab pair`: runs tests between two emulated machines, each with its own kernel.
 //!
 //! ```text
 //!   server's machine                          client's machine
-//!   NIC -- emulator -- pair of sockets -- emulator -- NIC
+//!   NIC -- emulator ---- socket pair ---- emulator -- NIC
 //! ```
 //!
-//! The link is a pair of sockets, which the emulators inherit and which ends with them. Each
-//! machine runs its half of the tests of `tests/interop/machines.rs`.
+//! The link is a pair of datagram sockets. Each emulator inherits one socket, so the link ends with
+//! the emulators. Every test in `tests/interop/machines.rs` runs on both machines at once, as the
+//! server on one and as the client on the other.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +44,7 @@ const PAIRS: [&str; 5] = [
     "newest,6.12",
     "newest,newest",
 ];
-/// Tests, each with its column.
+/// Tests, each with its column heading.
 const TESTS: [(&str, &str); 6] = [
     ("machines::both_accelerated", "both"),
     ("machines::kernel_client", "kernel client"),
@@ -52,9 +53,9 @@ const TESTS: [(&str, &str); 6] = [
     ("machines::loss_before_a_kernel_client", "client, loss"),
     ("machines::loss_before_a_kernel_server", "server, loss"),
 ];
-/// Modules that drop incoming frames.
+/// Kernel modules that redirect incoming frames to an `ifb` interface, for loss by netem.
 const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
-/// Time that the output of one machine is awaited before the other's turn.
+/// Longest wait for a line of one machine, before the other machine's output is read.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Options of `lab pair`.
@@ -147,10 +148,11 @@ struct Pair<'a> {
     lab: &'a Path,
 }
 
+/// Results of one pair, by test.
 type Cells = BTreeMap<&'static str, Cell>;
 
 impl Pair<'_> {
-    /// Runs the tests and returns their cells. Tests that did not run count as failed.
+    /// Runs the tests and returns their results. Tests that did not run count as failed.
     fn run(&self) -> Result<Cells, String> {
         let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
         let mut machines = [
@@ -198,7 +200,8 @@ impl Pair<'_> {
         Ok(cells)
     }
 
-    /// Boots a machine whose NIC uses `end` of the link. Only the emulator keeps the descriptor.
+    /// Boots a machine whose NIC is attached to the socket `end`. The emulator inherits the socket,
+    /// and this process closes its own descriptor.
     fn boot(&self, role: Role, end: OwnedFd) -> Result<Machine, String> {
         let address = match role {
             Role::Server => "52:54:00:00:00:01",
@@ -234,14 +237,15 @@ impl Pair<'_> {
     }
 }
 
-/// Results of single halves of tests, until the other half arrives.
+/// Results of tests that only one of the two machines has reported.
 #[derive(Debug, Default)]
 struct Halves {
     waiting: BTreeMap<&'static str, (Role, Cell)>,
 }
 
 impl Halves {
-    /// Adds a half. Returns the whole result if both halves are known.
+    /// Adds the result of `test` on one machine. Returns the combined result once both machines
+    /// have reported.
     fn take(&mut self, test: &'static str, role: Role, cell: Cell) -> Option<Cell> {
         match self.waiting.remove(test) {
             Some((other, first)) if other != role => {
@@ -257,7 +261,8 @@ impl Halves {
     }
 }
 
-/// Returns the worse verdict of two halves, with its role.
+/// Returns the worse verdict and the longer duration of a test's two results. The text of a failure
+/// names the machine.
 fn whole(halves: &[(Role, Cell); 2]) -> Cell {
     let seconds = halves[0].1.seconds.max(halves[1].1.seconds);
     let mut failures = String::new();
