@@ -139,9 +139,9 @@ fn text(output: &Output) -> String {
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
 /// More cases that need the real service. The relay has no TCP: it cannot report TCP's counters,
-/// pace, or send payload in the SYN. Its windows ignore the options, and it accepts a connection
-/// before its data arrives.
-const SERVICE_ONLY: [&str; 12] = [
+/// pace, or send payload in the SYN. It has no TIME-WAIT. Its windows ignore the options, and it
+/// accepts a connection before its data arrives.
+const SERVICE_ONLY: [&str; 13] = [
     // These cases fork.
     "handler_forks",
     "streams",
@@ -155,6 +155,7 @@ const SERVICE_ONLY: [&str; 12] = [
     "receive_low_large",
     "unsent_low",
     "deferred_accept",
+    "bound_in_time_wait",
 ];
 
 fn cases(programs: &Scratch) -> Vec<String> {
