@@ -2,7 +2,7 @@
 //! program for data that arrived before accept.
 //!
 //! As in the kernel, a connection with acknowledged data is not reset because its program currently
-//! has no descriptor or no memory. It waits in the accept queue, whose length the backlog bounds.
+//! has no slot or no memory. The connection waits in the accept queue, which the backlog bounds.
 
 use tidelane_abi::control_event;
 use tidelane_engine::{Engine, FlowId, ListenerId};
@@ -17,8 +17,8 @@ use crate::{
     slots,
 };
 
-/// Divisor of a program's receive memory: the largest part that one connection may use before
-/// accept. Other connections wait, too.
+/// Divisor of a program's longest receive buffer: the part that the data of one connection may
+/// take before accept. The rest is left to other connections.
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
@@ -51,7 +51,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Called when a connection has left a slot and its memory: queued connections try again.
+    /// Makes the next sweep due at once if connections are queued, because a connection has left
+    /// its slot and its memory.
     pub(crate) fn note_room(&mut self) {
         if self.has_unassigned {
             self.next_sweep = self.io.now;
@@ -76,7 +77,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes a connection that was reset in the accept queue.
+    /// Removes a connection from the accept queue, in which it was reset.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -84,8 +85,8 @@ impl<P: PacketIo> Host<P> {
         self.engine.accept_taken(id, 1);
     }
 
-    /// Assigns `flow` to a context, or resets it if no program could ever hold it. Returns false if
-    /// it has to wait.
+    /// Assigns `flow` to a context, or resets the flow if no program could ever hold its data.
+    /// Returns false if the flow has to wait.
     fn assign_to_member(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
         let Some((acceptor, slot, generation)) = self.find_context(flow, id) else {
             let hopeless = self.io.is_hopeless(flow, id);
@@ -120,8 +121,8 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// Selects the context that gets `flow`, and takes a slot for it. The context with the fewest
-    /// untaken connections comes first, then the next one that has room.
+    /// Selects the context that gets `flow`, and takes a slot for the flow. The context with the
+    /// fewest untaken connections comes first, then the least loaded context that has room.
     fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
         let first = self.io.listeners.get_mut(id)?.choose()?.acceptor;
         if let Some((slot, generation)) = self.io.bind_to_slot(&self.engine, flow, &first) {
@@ -179,8 +180,8 @@ impl<P: PacketIo> HostIo<P> {
         Some((slot, generation))
     }
 
-    /// [`Env::place`](tidelane_engine::Env::place) before accept. Places at most as much as each
-    /// program that may get the connection can hold.
+    /// Does [`Env::place`](tidelane_engine::Env::place) before accept. Returns false for data that
+    /// exceeds the part (`STAGED_SHARE`) that each program may use that may get the connection.
     pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;
@@ -197,8 +198,8 @@ impl<P: PacketIo> HostIo<P> {
         binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
-    /// Returns true if no memory of some program, even if all is free, could hold the data of
-    /// `flow`.
+    /// Returns true if some program that may get `flow` could not hold its data, even with all
+    /// memory free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let staged = binding.and_then(|binding| binding.rx);

@@ -1,4 +1,4 @@
-//! Accounts: the resources of the service that each user has, and may have.
+//! Accounts count and limit the resources of the service that each user has.
 //!
 //! Three conditions decide whether a user gets one more of a [`Resource`]:
 //!

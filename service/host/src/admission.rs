@@ -1,4 +1,4 @@
-//! Admission of a new connection: the operator's rules, and the limits of its program's user.
+//! Decides on a new connection by the operator's rules and by the limits of its program's user.
 
 use std::sync::Arc;
 
@@ -14,12 +14,15 @@ use crate::{
     rules::{Action, Credentials, Direction, Opening},
 };
 
-/// The charge for the next flow that the engine makes from a listener: see
-/// [`Env::admit`](tidelane_engine::Env::admit).
+/// The charge for a passive open, between [`Env::admit`](tidelane_engine::Env::admit) and
+/// [`Env::admitted`](tidelane_engine::Env::admitted), when the flow exists.
 #[derive(Debug, Default)]
 pub struct Prepaid {
+    /// The charge for the connection.
     flow: Option<Charge>,
+    /// The charge for the place in the SYN queue.
     half_open: Option<Charge>,
+    /// Credentials of the listener's first program.
     owner: Option<Arc<Credentials>>,
 }
 
@@ -29,8 +32,7 @@ impl<P: PacketIo> HostIo<P> {
         Some(self.listeners.get(listener)?.owner.clone())
     }
 
-    /// Returns the rules' verdict on a connection that a program opens, and the program's
-    /// credentials.
+    /// Returns the program's credentials, and the rules' verdict on a connection that it opens.
     pub(crate) fn judge_connect(
         &mut self,
         program: ProgramId,
@@ -71,7 +73,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Charges a flow from `listener` to the user of the listener.
+    /// Charges a passive open to the user of the listener; `hand_charge_to` later assigns the
+    /// charge to the flow. Tells the engine if it may make a flow, only a SYN cookie, or nothing.
     pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         self.prepaid = Prepaid {
             owner: self.owner_of(listener),
@@ -96,7 +99,7 @@ impl<P: PacketIo> HostIo<P> {
         Admission::Flow
     }
 
-    /// Assigns the last charge to `flow`.
+    /// Assigns the last charge of [`charge_flow`](Self::charge_flow) to `flow`.
     pub(crate) fn hand_charge_to(&mut self, flow: FlowId) {
         let Prepaid {
             flow: charge,

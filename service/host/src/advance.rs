@@ -1,5 +1,5 @@
-//! Processes the program's half of a slot: its positions, buffers and flags. The program may write
-//! any value there, so each value is checked before use.
+//! Processes the program's half of a slot: the positions, buffers and flags that the program wrote.
+//! The program may write any value, so each value is checked before use.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{Advance, Engine, FlowId, Misuse};
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Processes the program's half of a slot.
+    /// Processes the program's half of a slot of any use.
     #[inline(never)]
     pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
         self.advance_slot(now, id, slot);
@@ -37,7 +37,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Closes a slot whose flow has ended, or whose shared connection another program has.
+    /// Processes the CLOSE of a slot whose flow has ended, or whose shared connection another
+    /// program has.
     #[inline(never)]
     fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {

@@ -12,7 +12,7 @@ use crate::{
     urgent::Urgent,
 };
 
-/// Number under which the host's own region holds buffers of connections before accept.
+/// The home of a connection before accept: the host's own region (staging area), not a program.
 pub const STAGING: ProgramId = ProgramId(0);
 /// A receive buffer starts with this size (4 KiB) unless the first segment needs more.
 const RX_LOG2_FIRST: u8 = 12;
@@ -24,15 +24,16 @@ pub enum Path {
     Local,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour, which is held. `None` until a passive open from the link is complete:
-        /// until then segments go back to the link address of the SYN.
+        /// The neighbour, on which the path has a hold. `None` until a passive open from the link
+        /// is complete: until then segments go back to the link address of the SYN.
         hop: Option<HopId>,
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
     /// Through a port as soon as the kernel has resolved the neighbour; nothing is sent before.
     Waiting {
-        /// The neighbour, which is held. `None` without a route, or with too many neighbours.
+        /// The neighbour, on which the path has a hold. `None` without a route, or with too many
+        /// neighbours.
         hop: Option<HopId>,
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
@@ -59,15 +60,16 @@ impl Path {
     }
 }
 
-/// The binding of a flow to a program.
+/// The host's record of a flow: the program that has it, its slot, its buffers and its path.
 pub struct Binding {
-    /// The program that has the buffers; [`STAGING`] until one accepts the connection.
+    /// The program that has the slot and the buffers; [`STAGING`] until a program gets the
+    /// connection.
     pub home: ProgramId,
     /// Number of the connection, unique in this host; 0 until a program has it.
     pub connection: u64,
-    /// Slot in the home's region (none in staging).
+    /// Slot in the home's region; `u32::MAX` in staging.
     pub slot: u32,
-    /// The same slot as a handle, which saves a look-up. `None` in staging.
+    /// The same slot as a handle, which saves the search for the region. `None` in staging.
     pub home_slot: Option<SlotHandle>,
     /// The slot's generation.
     pub generation: u32,
@@ -75,12 +77,12 @@ pub struct Binding {
     pub context: u32,
     /// Listener that accepted the connection.
     pub listener: Option<ListenerId>,
-    /// Path of its frames.
+    /// Path of the flow's frames to the peer.
     pub path: Path,
     /// Local port.
     pub local_port: u16,
-    /// A local address and port that a program reserved, and the program: reported to the driver at
-    /// the end.
+    /// The program that reserved the local port, with the local address and port. The driver gets
+    /// both at the end of the flow. `None` for any other port.
     pub reserved: Option<(ProgramId, Endpoint)>,
     /// Buffer for received data.
     pub rx: Option<StreamBuffer>,
@@ -88,21 +90,21 @@ pub struct Binding {
     pub rx_old: Vec<StreamBuffer>,
     /// Validated position up to which the program has read.
     pub rx_read: u32,
-    /// `rx_head` as last published.
+    /// `rx_head` as last published: the stream position after the received data.
     pub rx_head: u32,
     /// Validated buffer of data to send.
     pub tx: Option<StreamBuffer>,
     /// The buffer word from which `tx` was made.
     pub tx_word: BufferWord,
-    /// `tx_head` as last passed to the engine.
+    /// `tx_head` as last passed to the engine: the stream position after the written data.
     pub tx_head: u32,
     /// Program flags as last processed.
     pub program_flags: u32,
-    /// Service flags to publish; CLOSED once there is a cause.
+    /// Service flags to publish, with CLOSED once there is a cause.
     pub service_flags: u32,
-    /// Close cause, once there is one.
+    /// Close cause of the ended flow; 0 before.
     pub cause: u32,
-    /// The last error that did not end the connection, as the slot has it.
+    /// Word of the slot for the last error that did not end the connection.
     pub soft_error: u32,
     /// Urgent data in both directions.
     pub urgent: Urgent,
@@ -116,7 +118,7 @@ pub struct Binding {
     pub reports_sent: bool,
     /// True if data was received since the last sweep for idle buffers.
     pub active: bool,
-    /// Credentials of the program that listened or connected, for rules that come later.
+    /// Credentials of the program that listened or connected, for checks when the rules change.
     pub owner: Option<Arc<Credentials>>,
     /// The charge to the user for the connection; `None` for connections without a user.
     pub charge: Option<Charge>,
@@ -205,7 +207,8 @@ impl Binding {
             .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())
     }
 
-    /// Reads the program's position since its last announcement.
+    /// Updates `rx_read` from the slot, because the program may have read on since its last
+    /// announcement. Ignores an impossible position.
     fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
         let Some(slot) = slot else { return };
         let read = slots::rx_read(slot);
@@ -214,6 +217,8 @@ impl Binding {
         }
     }
 
+    /// Replaces the receive buffer by one with room up to position `end`. Returns false if there is
+    /// no memory.
     fn enlarge(
         &mut self,
         region: &Region,
@@ -263,7 +268,7 @@ pub struct FormerSlot {
     pub notified: bool,
 }
 
-/// The use of a slot.
+/// The use of a slot of a program.
 pub enum SlotUse {
     /// The slot is free.
     Free,
@@ -271,11 +276,11 @@ pub enum SlotUse {
     Live(FlowId),
     /// The flow has ended, and the program has not closed the slot yet.
     Ended(Box<Binding>),
-    /// A shared connection that another program has at present.
+    /// The slot is reserved for a shared connection that another program has at present.
     Former(FormerSlot),
 }
 
-/// Returns the cause to publish; a binding without one ended in order.
+/// Returns the close cause to publish. Without a cause (0), the connection ended in order.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

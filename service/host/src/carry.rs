@@ -1,8 +1,8 @@
 //! Copies a connection's data from one region to another.
 //!
 //! A stream buffer is memory that other connections used before. Bytes outside of the ranges that
-//! this connection received or wrote belong to them, perhaps to another user. Data is therefore
-//! copied by stream positions only, never by whole buffers.
+//! this connection received or wrote belong to these connections, perhaps of another user. Data is
+//! therefore copied by stream positions only, never by whole buffers.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use tidelane_ring::{Region, StreamBuffer};
 /// Bytes copied at a time.
 const CHUNK_LEN: usize = 2048;
 
-/// A stream buffer with its region.
+/// A stream buffer with the region in which it lies, as source or target of a copy.
 #[derive(Clone, Copy)]
 pub struct Lying<'r> {
     region: &'r Region,
@@ -24,8 +24,8 @@ impl<'r> Lying<'r> {
         Self { region, buffer }
     }
 
-    /// Copies the bytes at the stream positions of `ranges` to their positions in `to`, and nothing
-    /// else. Of each range, copies at most the length of either buffer.
+    /// Copies the bytes at the stream positions of `ranges` to the same stream positions in `to`,
+    /// and nothing else. Copies at most the length of the shorter buffer of each range.
     pub fn carry(self, to: Lying<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
             self.carry_range(to, range);

@@ -3,13 +3,13 @@
 use tidelane_abi::congestion;
 use tidelane_engine::{Algorithm, SocketOptions};
 
-/// The congestion controls that a program may choose. As in the kernel, these are the ones in
-/// `net.ipv4.tcp_allowed_congestion_control`, or all with CAP_NET_ADMIN. A request for another one
-/// leaves a connection unchanged.
+/// The set of congestion controls that a program may choose. As in the kernel, the set is
+/// `net.ipv4.tcp_allowed_congestion_control`, or everything with CAP_NET_ADMIN. A request for an
+/// algorithm outside the set has no effect on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedCongestion(u32);
 
-/// Names in the kernel, and numbers in the ABI.
+/// The kernel's name and the ABI's number of each congestion control.
 const NAMES: [(&str, u16); 4] = [
     ("reno", congestion::RENO),
     ("cubic", congestion::CUBIC),
@@ -21,7 +21,8 @@ impl AllowedCongestion {
     /// All congestion controls.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Returns the algorithms of a list of names, separated by blanks.
+    /// Returns the set of the algorithms in `list`, which names them separated by blanks. Unknown
+    /// names are ignored.
     pub fn named(list: &str) -> Self {
         let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name);
         let bits = list.split_whitespace().filter_map(known);
@@ -33,7 +34,8 @@ impl AllowedCongestion {
         u32::from(number) < u32::BITS && self.0 & 1 << number != 0
     }
 
-    /// Returns the options without a congestion control that the program may not choose.
+    /// Returns `options`, with the congestion control of `base` if the program may not choose the
+    /// one in `options`.
     pub(crate) fn restrict(self, options: SocketOptions, base: &SocketOptions) -> SocketOptions {
         let number = |algorithm| match algorithm {
             Algorithm::NewReno => congestion::RENO,

@@ -1,4 +1,7 @@
 //! The contexts of all programs of a host, in one list that each step scans.
+//!
+//! A *context* is a set of rings through which a thread of a program and the service exchange
+//! requests and events, with a doorbell that wakes the thread.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,13 +13,13 @@ use tidelane_ring::{
 
 use crate::program::ProgramId;
 
-/// Limit of control events that wait for room in a context's ring, or are still owed to it. At the
-/// limit the context's requests are not read, and it gets no connection.
+/// Limit of control events that wait for room in a context's ring, or are still owed as answers.
+/// At the limit, no control request of the context is read, and the context gets no connection.
 const CONTROL_BACKLOG_MAX: usize = 512;
 
-/// Rings a context's doorbell. The daemon's is an eventfd.
+/// The doorbell of a context or of a core. The daemon's doorbells are eventfds.
 pub trait Bell: Send {
-    /// Wakes the sleeping context. Returns false if the program has made that impossible.
+    /// Wakes the thread that sleeps. Returns false if the program has made the wake-up impossible.
     fn ring(&self) -> bool;
 }
 
@@ -29,13 +32,14 @@ pub struct Context {
     data_events: DataEventProducer,
     control_requests: ControlRequestConsumer,
     control_events: ControlEventProducer,
+    /// Control events that wait for room in the ring, oldest first.
     backlog: VecDeque<ControlEvent>,
-    /// Requests that were read and will be answered later.
+    /// Number of requests that were read and will be answered later.
     reserved_answers: usize,
     bell: Box<dyn Bell>,
     /// True if an event was pushed since the last [`publish`](Self::publish).
     pushed: bool,
-    /// True if the context is in the list of contexts to publish.
+    /// True if the context is in the list `Contexts::unpublished`.
     has_events: bool,
 }
 
@@ -58,7 +62,7 @@ impl Context {
         })
     }
 
-    /// Returns a lower bound of the waiting data requests; zero only if there are none.
+    /// Returns a lower bound of the number of waiting data requests; zero only if none waits.
     #[inline]
     pub fn data_waiting(&mut self) -> Result<u32, Corrupt> {
         self.data_requests.known()
@@ -76,8 +80,8 @@ impl Context {
         self.data_requests.drop_known(count);
     }
 
-    /// Returns true if a control request is to be read. No request is read from a program that does
-    /// not read its events, because the answers would take the service's memory.
+    /// Returns true if a control request is to be read. No control request is read from a program
+    /// that does not read its events, because the answers would take the service's memory.
     #[inline]
     pub fn has_control(&self) -> bool {
         !self.control_requests.is_empty() && self.has_control_room()
@@ -94,7 +98,7 @@ impl Context {
         Ok(request)
     }
 
-    /// Returns true if requests are to be read.
+    /// Returns true if a data request or a control request is to be read.
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.data_requests.is_empty() || self.has_control()
@@ -118,9 +122,9 @@ impl Context {
         Ok(())
     }
 
-    /// Queues a control event; if the ring is full, the event waits in the service. There is room
-    /// for the answer to a request of [`next_control`](Self::next_control), and after
-    /// [`Contexts::has_control_room`] returned true.
+    /// Queues a control event; if the ring is full, the event waits in the service. There always is
+    /// room for the answer to a request that [`next_control`](Self::next_control) returned, and for
+    /// one event after [`Contexts::has_control_room`] returned true.
     pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
         if self.backlog.is_empty() {
             match self.control_events.push(event) {
@@ -186,7 +190,7 @@ struct Entry {
     context: Context,
 }
 
-/// All contexts that get events. Contexts of removed programs are not here.
+/// The contexts of all programs, except programs that have ended or were removed.
 #[derive(Default)]
 pub struct Contexts {
     entries: Vec<Entry>,
@@ -219,7 +223,7 @@ impl Contexts {
         true
     }
 
-    /// Removes all contexts of a program. Indices change.
+    /// Removes all contexts of a program. The indices of other contexts change.
     pub fn remove_all(&mut self, program: ProgramId) {
         self.entries.retain(|entry| entry.program != program);
         self.places.iter_mut().for_each(Vec::clear);

@@ -1,5 +1,5 @@
-//! Fast Open (RFC 7413): the host's policy, options of a listener's socket, and active opens whose
-//! SYN waits for data.
+//! TCP Fast Open (RFC 7413): sets the host's policy and a listener's options, and makes active
+//! opens whose SYN waits for data.
 
 use tidelane_abi::{ControlRequest, fast_open};
 use tidelane_engine::{
@@ -16,14 +16,14 @@ use crate::Host;
 pub struct ListenerFastOpen {
     /// TCP_FASTOPEN: limit of pending requests; zero disables Fast Open.
     pub places: u32,
-    /// TCP_FASTOPEN_NO_COOKIE.
+    /// TCP_FASTOPEN_NO_COOKIE: true if data is accepted in SYNs without a cookie.
     pub without_cookie: bool,
-    /// TCP_FASTOPEN_KEY; `None` for the host's keys.
+    /// TCP_FASTOPEN_KEY: the cookie keys of the listener; `None` for the host's keys.
     pub keys: Option<FastOpenKeys>,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Sets the host's policy and cookie keys; `None` keeps the keys.
+    /// Sets the host's Fast Open policy and cookie keys; `None` keeps the present keys.
     pub fn set_fast_open(&mut self, policy: FastOpenPolicy, keys: Option<FastOpenKeys>) {
         self.engine.set_fast_open_policy(policy);
         if let Some(keys) = keys {
@@ -41,8 +41,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Opens a connection for a program. Returns the flow, and the number of bytes that its SYN can
-    /// carry and waits for; 0 if the SYN does not wait.
+    /// Opens a connection for a program. Returns the flow, and the number of data bytes for which
+    /// its SYN waits and has room; 0 if the SYN does not wait.
     pub(crate) fn open(
         &mut self,
         now: Instant,

@@ -11,18 +11,18 @@ use crate::{Host, Siblings, hash::stray_ip_id};
 /// Least time between two ICMP errors about incomplete packets.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The incomplete packets of a core.
+/// The packets of a core whose fragments have not all arrived.
 #[derive(Default)]
 pub(crate) struct Fragments {
     pub(crate) reassembler: Reassembler,
-    /// Time before which no ICMP error is sent.
+    /// Time before which no further ICMP error is sent.
     next_error: Instant,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Receives a frame with a fragment. One core reassembles all fragments of a packet, on
-    /// whichever queue they arrive: a NIC distributes them by addresses, a veth by the sender's
-    /// CPU.
+    /// Receives a frame with a fragment. One core reassembles all fragments of a packet, whichever
+    /// queue they arrive on. A NIC distributes fragments to queues by their addresses, a veth by
+    /// the sender's CPU.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_fragment(
@@ -59,8 +59,8 @@ impl<P: PacketIo> Host<P> {
         due.is_some_and(|at| at <= now)
     }
 
-    /// Drops packets whose time limit has passed, and sends the ICMP error to the sender of their
-    /// first fragment (RFC 1122 §3.3.2, RFC 8200 §4.5), with a rate limit.
+    /// Drops incomplete packets whose time limit has passed. Sends ICMP Time Exceeded to the sender
+    /// of a first fragment (RFC 1122 §3.3.2, RFC 8200 §4.5), with a rate limit.
     #[cold]
     #[inline(never)]
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
@@ -71,6 +71,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Sends ICMP Time Exceeded for a packet. Returns false if the packet has no first fragment, or
+    /// the error cannot be sent.
     fn send_time_exceeded(&mut self, now: Instant, unfinished: &Unfinished) -> bool {
         let Some((first, packet)) = &unfinished.first else {
             return false;

@@ -1,8 +1,8 @@
 //! Returns connections that a program never accepted to their listener.
 //!
-//! In the kernel the accept queue belongs to the listener, so a worker that ends (a reload, a
-//! crash) takes no connection with it. Here each context has connections assigned to it, which must
-//! not be lost either.
+//! In the kernel the accept queue belongs to the listener. A worker process that ends (a reload, a
+//! crash) therefore takes no connection with it. The service assigns connections to a context
+//! before the program accepts them, and must not lose these connections either.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{FlowId, FlowState};
@@ -16,8 +16,9 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Takes `flow` back from the program that has it, if the program has not accepted it, has read
-    /// and written nothing, and other programs hold the listener. Returns true if it did.
+    /// Takes `flow` back from its program, and returns true, if the program has not accepted the
+    /// connection, has read and written nothing, and other programs hold the listener. Returns
+    /// false and changes nothing otherwise.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return false;

@@ -1,10 +1,10 @@
-//! Hands segments without a flow back to the kernel, whose connection may need them.
+//! Hands segments without a flow back to the kernel, which may have a connection for them.
 //!
-//! A frame of a kernel connection can reach the service: it was in a ring when the kernel accepted
-//! the connection, it answers a SYN cookie of the kernel, or the kernel accepted connections while
-//! a core did not respond. The service would answer with a RST. Where the driver can inject frames
-//! into the kernel, the kernel gets the segment instead, and sends the RST itself if it has no such
-//! connection. See `docs/design/claims.md`.
+//! A frame of a kernel connection can reach the service in three cases. The frame was in a ring
+//! when the kernel accepted the connection, it answers a SYN cookie of the kernel, or the kernel
+//! accepted connections while a core did not respond. The service would answer with a RST. If the
+//! driver can inject frames into the kernel, the kernel gets the segment instead. A kernel without
+//! the connection then sends the RST itself. See `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::PacketIo;
@@ -21,21 +21,21 @@ use crate::{
 /// Limit of frames that wait for the driver. Further segments are answered with a RST.
 const FRAMES_MAX: usize = 256;
 
-/// Segments without a flow, for the kernel.
+/// The received segments without a flow that wait for the driver, which passes them to the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct HandBack {
     /// True if the driver can inject frames into the kernel.
     enabled: bool,
-    /// Keys of the segments without a flow among the frames of the present burst.
+    /// 4-tuples of the segments without a flow among the frames of the present burst.
     keys: Vec<FlowKey>,
-    /// Frames for the driver.
+    /// Frames that wait for the driver.
     frames: Vec<Stray>,
 }
 
-/// A frame for the kernel.
+/// A frame that the driver injects into the kernel, because the service has no flow for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// The 4-tuple of its segment.
+    /// The 4-tuple of the frame's segment.
     pub key: FlowKey,
     /// The frame, whose checksums are complete.
     pub frame: Vec<u8>,
@@ -52,7 +52,7 @@ impl HandBack {
         !self.keys.is_empty()
     }
 
-    /// Keeps the frames whose segments have no flow, with complete checksums.
+    /// Copies the frames whose segments have no flow, and completes the checksums of the copies.
     #[cold]
     pub(crate) fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         for frame in frames {
@@ -101,9 +101,9 @@ impl Stray {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns true if the kernel gets the segment that this RST would answer: a segment with ACK
-    /// for the port of a listener. (A RST that answers a SYN has ACK, RFC 9293 §3.10.7.1: the
-    /// service has refused the client.)
+    /// Returns true if the kernel gets the segment that the RST `out` would answer: a segment with
+    /// ACK for the port of a listener. A RST with ACK answers a segment without ACK, such as a SYN
+    /// (RFC 9293 §3.10.7.1). The service sends such a RST itself, because it refuses the client.
     #[cold]
     pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
         let port = out.key.local.port;
@@ -118,17 +118,19 @@ impl<P: PacketIo> HostIo<P> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Enables the hand-back: the driver injects the frames of [`take_strays`](Self::take_strays).
+    /// Enables the hand-back. The driver has to inject the frames that
+    /// [`take_strays`](Self::take_strays) returns into the kernel.
     pub fn enable_hand_back(&mut self) {
         self.io.hand_back.enabled = true;
     }
 
-    /// Takes the frames without a flow for the kernel.
+    /// Takes the frames without a flow that the driver has to inject into the kernel.
     pub fn take_strays(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.io.hand_back.frames)
     }
 
-    /// Keeps frames of a processed burst whose segments have no flow.
+    /// Keeps the frames of a processed burst whose segments have no flow, and asks the driver to
+    /// take them.
     #[cold]
     pub(crate) fn hand_back<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let before = self.io.hand_back.frames.len();

@@ -1,4 +1,5 @@
-//! Hashes without randomness of their own, so that the simulator can repeat a run.
+//! Hashes of addresses and ports. No hash uses its own randomness, so that the simulator can repeat
+//! a run.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
 
@@ -6,8 +7,8 @@ use siphasher::sip::SipHasher13;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, IpAddress};
 
-/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. Keys
-/// that a peer can choose are hashed with a secret.
+/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. Maps
+/// with keys that a peer can choose use [`SecretState`].
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
 
 /// Builds keyed hashers for keys that a peer can choose, so that a peer cannot cause collisions.
@@ -21,8 +22,8 @@ impl BuildHasher for SecretState {
     }
 }
 
-/// Returns the seed of IPv6 flow labels. Labels are visible on the path, so the secret that
-/// protects sequence numbers must not key a hash that is not made to hide it.
+/// Returns the seed of IPv6 flow labels (RFC 6437). Labels are visible on the path, and their hash
+/// is not made to hide its key. The key is therefore not the secret that protects sequence numbers.
 pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     let mut hasher = SipHasher13::new_with_key(&secret);
     hasher.write(b"flow label");
@@ -41,8 +42,8 @@ pub fn timestamp_offset(secret: &[u8; 16], key: &FlowKey) -> u32 {
     hasher.finish() as u32
 }
 
-/// Returns the first identification of a flow's IPv4 packets. It is unpredictable, also from other
-/// flows and from earlier connections with the same 4-tuple.
+/// Returns the first identification of a flow's IPv4 packets. The value cannot be predicted from
+/// other flows, or from earlier connections with the same 4-tuple.
 pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"identification");
@@ -54,8 +55,8 @@ pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     hasher.finish() as u16
 }
 
-/// Returns the identification of a packet to `peer` without a flow and without DF. There are few of
-/// them per second, so a random number hardly repeats a recent one.
+/// Returns the identification of a packet to `peer` without a flow and without DF. There are few
+/// such packets per second, so a pseudo-random number hardly repeats a recent number.
 pub fn stray_ip_id(secret: &[u8; 16], peer: IpAddress, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"stray");

@@ -20,7 +20,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Adds a flow, which has got a receive buffer.
+    /// Adds a flow that has got a receive buffer.
     pub fn add(&mut self, flow: FlowId) {
         let (word, bit) = place(flow);
         if self.words.len() <= word {
@@ -30,7 +30,7 @@ impl Holders {
         self.words[word] |= bit;
     }
 
-    /// Removes a flow, which has no receive buffer any more.
+    /// Removes a flow that has no receive buffer any more.
     pub fn remove(&mut self, flow: FlowId) {
         let (word, bit) = place(flow);
         if let Some(bits) = self.words.get_mut(word) {

@@ -1,8 +1,8 @@
-//! Neighbours on a link. Flows keep a [`HopId`], so that a changed link address applies to all of
-//! them at once.
+//! The table of neighbours on a link. Flows keep a [`HopId`], so that a changed link address
+//! applies to all flows at once.
 //!
-//! Peers determine which neighbours there are, so the table is bounded. An unused neighbour stays,
-//! because it may be needed again soon, until its place is needed.
+//! Peers determine which neighbours there are, so the table is bounded. An unused neighbour may be
+//! needed again soon, so the neighbour stays until another neighbour needs the place in the table.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,25 +13,25 @@ use crate::hash::SecretState;
 
 /// Limit of neighbours.
 const HOPS_MAX: usize = 65_536;
-/// Interval in which the kernel confirms a hop in use.
+/// Interval of requests to the kernel to confirm a resolved hop in use.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of requests to the kernel about an unresolved hop.
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of a hop. Valid while the hop is held, and until another hop is made.
+/// Number of a hop. The number is valid while a flow holds the hop, and until another hop is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopId(u32);
 
-/// A neighbour.
+/// A neighbour, which is the next hop of flows.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop {
-    /// Its address.
+    /// IP address of the neighbour.
     pub addr: IpAddress,
-    /// Its link address, once the kernel has resolved it.
+    /// Link address of the neighbour, once the kernel has resolved it.
     pub mac: Option<MacAddress>,
     /// Time of the last request to the kernel.
     asked: Option<Instant>,
-    /// Number of flows over it.
+    /// Number of flows that hold the hop.
     users: u32,
     /// True if the hop is in `unused`.
     listed: bool,
@@ -60,7 +60,8 @@ impl Hops {
         self.index.get(&addr).copied()
     }
 
-    /// Returns the hop with this address, and makes it if it is new. `None` if all are in use.
+    /// Returns the hop with this address, and makes it if it is new. `None` if the table is full of
+    /// hops in use.
     pub fn find_or_make(&mut self, addr: IpAddress) -> Option<HopId> {
         if let Some(known) = self.find(addr) {
             return Some(known);
@@ -139,14 +140,15 @@ impl Hops {
         self.get(id).users > 0
     }
 
-    /// Records a request to the kernel about hop `id`. Returns its address.
+    /// Records a request to the kernel about hop `id`. Returns the hop's address.
     pub fn doubt(&mut self, id: HopId, now: Instant) -> IpAddress {
         let hop = self.entry(id);
         hop.asked = Some(now);
         hop.addr
     }
 
-    /// Records a use of hop `id` at `now`. Returns its address if a request to the kernel is due.
+    /// Records a use of hop `id` at `now`. Returns the hop's address if a request to the kernel is
+    /// due.
     pub fn use_at(&mut self, id: HopId, now: Instant) -> Option<IpAddress> {
         let hop = self.entry(id);
         let due = match (hop.asked, hop.mac) {

@@ -1,7 +1,7 @@
-//! Returns pages of free receive memory to the system without a wait of a core.
+//! Returns pages of free receive memory to the system, while no core has to wait.
 //!
-//! Freeing pages is a call that may wait for other users of the file, so the driver makes it on
-//! another thread. Meanwhile the memory is lent to the driver, and no connection gets it.
+//! The system call that frees pages may wait for other users of the file, so the driver calls it on
+//! another thread. Meanwhile the memory is lent to the driver, and no connection gets the memory.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use tidelane_ring::{ProgramRegion, StreamBuffer};
 
 use crate::{Host, HostRequest, ProgramId};
 
-/// Limit of blocks that are lent at a time.
+/// Limit of blocks that one call of [`Host::lend_idle_pages`] lends.
 const BLOCKS_MAX: usize = 64;
 
-/// Free receive memory of one program.
+/// A block of a program's free receive memory, lent to the driver to free its pages.
 #[derive(Debug)]
 pub struct IdlePages {
     program: ProgramId,
@@ -22,7 +22,7 @@ pub struct IdlePages {
 }
 
 impl IdlePages {
-    /// Returns the pages to the system. Pages that cannot be freed are used again later.
+    /// Returns the pages to the system. Pages that cannot be freed stay, and are used again later.
     pub fn give_back(&self) {
         let _ = self
             .region
@@ -31,8 +31,9 @@ impl IdlePages {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Answers [`HostRequest::IdleMemory`]: returns memory to be [freed](IdlePages::give_back) and
-    /// then returned by [`restore_lent_pages`](Self::restore_lent_pages).
+    /// Answers [`HostRequest::IdleMemory`]: lends blocks of free memory. The driver has to
+    /// [free](IdlePages::give_back) their pages, and then to call
+    /// [`restore_lent_pages`](Self::restore_lent_pages).
     pub fn lend_idle_pages(&mut self) -> Vec<IdlePages> {
         let mut lent = Vec::new();
         for (program, entry) in self.io.programs.iter_mut() {

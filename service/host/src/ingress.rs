@@ -1,10 +1,9 @@
 //! Source checks of received packets, as in Linux' `ip_route_input_slow`, `__fib_validate_source`
 //! and `ip6_rcv_core`.
 //!
-//! The driver reads the kernel's tables and settings and passes them as an [`IngressPolicy`]. A
-//! flow's peer is checked when the flow is made, as in the kernel, which does not look up the route
-//! of an established socket again. Segments of a flow are not checked, and a flow survives a change
-//! that would refuse it now.
+//! The driver reads the kernel's tables and settings, and passes them as an [`IngressPolicy`]. A
+//! flow's peer is checked when the flow is made. As in the kernel, segments of an existing flow are
+//! not checked again, so a flow survives a change of routes or settings that would refuse it now.
 
 use tidelane_wire::{DropReason, IpAddress};
 
@@ -25,12 +24,12 @@ pub enum Way {
     Unreachable,
 }
 
-/// A route of the kernel's, of any interface.
+/// A route of the kernel over any interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Prefix length on the 128-bit form.
+    /// Prefix length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
     pub prefix_len: u8,
     /// Target of the route.
     pub way: Way,
@@ -39,12 +38,12 @@ pub struct KernelRoute {
 /// Reverse path filtering (RFC 3704), with the numbers of the sysctl `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReversePathFilter {
-    /// Any source is accepted.
+    /// Every source is accepted.
     #[default]
     Off,
-    /// The route to the source leads over the interface on which the packet arrived.
+    /// A source is accepted if its route leads over the interface on which the packet arrived.
     Strict,
-    /// There is a route to the source.
+    /// A source is accepted if it has a route over any interface.
     Loose,
 }
 
@@ -59,7 +58,7 @@ pub struct SourceChecks {
     pub route_localnet: bool,
 }
 
-/// The kernel's routes and settings for source checks.
+/// The source checks of received packets, by the kernel's routes and settings.
 #[derive(Clone, Debug, Default)]
 pub struct IngressPolicy {
     /// The kernel's routing tables, in look-up order.
@@ -93,10 +92,10 @@ impl IngressPolicy {
         self.way_to(addr) == Some(Way::Out)
     }
 
-    /// Checks the source address of a packet.
+    /// Checks the source address of a packet. The error is the reason to drop the packet.
     ///
     /// Broadcast addresses of the interface's networks are always refused, unlike in Linux without
-    /// `rp_filter`, because an answer would go to every host there.
+    /// `rp_filter`, because an answer would go to every host of the network.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         if !can_be_a_host(src) {
             return Err(DropReason::BadAddress);
@@ -107,7 +106,7 @@ impl IngressPolicy {
         }
         let strictness = match src.is_v4() {
             true => self.checks.reverse_path,
-            // As in Linux, where only netfilter has this filter for IPv6.
+            // Linux has no `rp_filter` for IPv6; only netfilter can filter there.
             false => ReversePathFilter::Off,
         };
         match self.way_to(src) {
@@ -125,10 +124,10 @@ impl IngressPolicy {
         }
     }
 
-    /// Checks the peer of a new connection.
+    /// Checks the peer of a new connection. The error is the reason to drop the SYN.
     ///
-    /// Segments to the peer must leave over the served interface. Where the kernel would answer
-    /// over another interface, or to itself, the service does not answer.
+    /// Segments to the peer must leave over the served interface. The service does not answer a
+    /// peer to which the kernel would send over another interface, or inside the host.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.check_source(peer)?;
         if !self.leads_out(peer) {

@@ -1,4 +1,4 @@
-//! The engine's environment: everything of a host except the engine itself.
+//! The engine's environment ([`Env`]): all state of a host except the engine itself.
 
 use std::collections::VecDeque;
 
@@ -35,20 +35,20 @@ use crate::{
     within_host::AddressesWithin,
 };
 
-/// Link number of the local path; a port's number is its index plus one.
+/// Link number of the local path, which joins programs of this host. Port `n` is link `n + 1`.
 pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
-/// Bytes of receive buffers for connections before accept.
+/// Size in bytes of the staging area: the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
-/// Bytes of Ethernet, IP and TCP headers with all options.
+/// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
-/// Limit of waiting requests to the driver.
+/// Limit of requests that wait for the driver; further requests are dropped.
 const REQUESTS_MAX: usize = 4096;
 
-/// Ports, programs, listeners and bindings.
+/// All state of a host except the engine, which calls this type through [`Env`].
 pub struct HostIo<P> {
     /// Ports, one per NIC queue.
     pub ports: Vec<P>,
-    /// Segments between programs of this host.
+    /// The local path: segments between programs of this host.
     pub local_path: LocalPath,
     /// The interface's routes and neighbours.
     pub routes: Routes,
@@ -60,11 +60,11 @@ pub struct HostIo<P> {
     pub ledger: Ledger,
     /// The charge for the flow that the engine makes next: see [`Env::admit`].
     pub(crate) prepaid: Prepaid,
-    /// Claimed listening sockets.
+    /// Listeners of the kernel sockets that the service claimed.
     pub listeners: Listeners,
-    /// Ephemeral ports.
+    /// Ephemeral ports that the driver reserved for active opens.
     pub pool: PortPool,
-    /// Local ports in use.
+    /// Local ports that connections use or programs reserved.
     pub local_ports: LocalPorts,
     /// Bindings, by flow number.
     pub bindings: Vec<Option<Binding>>,
@@ -72,13 +72,13 @@ pub struct HostIo<P> {
     pub(crate) holders: Holders,
     /// Flows with changes to publish to their programs.
     pub dirty: Vec<FlowId>,
-    /// Connections to assign to a context of their listener.
+    /// Established connections to assign to a context of their listener at the end of the step.
     pub accepted: Vec<(FlowId, ListenerId)>,
     /// The journal of connections, if there is one.
     pub(crate) journal: Keeper,
-    /// Flows that ended in this step, with their bindings.
+    /// Flows that ended in this step, whose bindings end with the step.
     pub released: Vec<FlowId>,
-    /// Buffers of connections before accept.
+    /// Receive buffers of connections before accept.
     pub staging: Staging,
     /// The memory for received data of all cores.
     pub stream_memory: StreamMemory,
@@ -90,7 +90,7 @@ pub struct HostIo<P> {
     pub counters: HostCounters,
     /// The operator's rules.
     pub rules: RuleSet,
-    /// True while the segments of a connection that opens are dropped.
+    /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
     pub muted: bool,
     /// Requests to the driver.
     pub requests: VecDeque<HostRequest>,
@@ -98,11 +98,11 @@ pub struct HostIo<P> {
     pub tx_queued: bool,
     /// True if a port or the local path had no room: the engine has to resume sending.
     pub blocked: bool,
-    /// Resets for which there was no room.
+    /// Resets of ended flows for which a link had no room.
     pub late_resets: LateResets,
-    /// Segments for the kernel.
+    /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Payload limit of a super-frame on all ports; zero if a port has none.
+    /// Payload limit in bytes of a super-frame on all ports; zero if a port sends none.
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
@@ -187,7 +187,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Grows the list. A separate function, so that the common path saves no registers for it.
+    /// Adds `flow` to the full list. Not inlined, so that the common path saves no registers.
     #[cold]
     #[inline(never)]
     fn mark_with_room(&mut self, flow: FlowId) {
@@ -209,8 +209,8 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// [`Env::place`] where the buffer has to be allocated or enlarged, or lies in the staging area
-    /// before accept.
+    /// Does [`Env::place`] for a flow whose buffer has to be allocated or enlarged, or lies in the
+    /// staging area before accept.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
@@ -413,7 +413,7 @@ impl<P: PacketIo> Env for HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Records an event other than progress for the program, and for the end of the step.
+    /// Records an event other than progress in the flow's binding and in the lists of this step.
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
         self.journal.note(flow, event);
@@ -448,7 +448,7 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
-/// Returns the addresses and numbers of a flow for its slot.
+/// Returns the words that name a flow in its slot: addresses, ports, MSS, connection number.
 pub fn names_of(key: &FlowKey, connection: u64, mss: u32) -> SlotNames {
     SlotNames {
         local_addr: key.local.addr.0,
@@ -475,7 +475,7 @@ pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> Control
     }
 }
 
-/// Returns the control event of a failed open.
+/// Returns the control event of a failed active open, with a `close_cause`.
 pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
     let kind = control_event::CONNECT_FAILED;
     ControlEvent {

@@ -1,17 +1,18 @@
-//! The journal of connections: the state that another process needs to reset them after a kill.
+//! The journal of connections: the state with which another process resets the connections of a
+//! killed service.
 //!
-//! The kernel's stack never dies, so a peer that waits for an answer waits without a limit. A
-//! killed service resets nothing. The process that outlives the service shares this memory with it,
-//! and sends the peer of each entry a segment that ends the connection.
+//! The kernel ends the connections of a killed process, so peers wait for an answer without a
+//! limit. A killed service ends nothing. The process that outlives the service shares this memory
+//! with it, and sends the peer of each entry a segment that ends the connection.
 //!
 //! ```text
 //!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
 //!                              64 entries of 64 bytes, by number of the flow
 //! ```
 //!
-//! The host writes an entry when a connection is established and clears it when the flow ends.
-//! [`Host::sweep`] updates the sequence numbers at intervals: a connection whose peer waits is
-//! idle, so its entry is exact soon. Pages without entries are given back.
+//! The host writes an entry when a connection is established, and clears the entry when the flow
+//! ends. [`Host::sweep`] updates the sequence numbers at intervals. A connection whose peer waits
+//! is idle, so the next update makes its entry exact. Pages without entries return to the system.
 
 use std::{
     io,
@@ -30,24 +31,24 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
 
 use crate::{Host, binding::Path};
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 const ENTRY: u64 = 64;
-/// Bytes of a page, and of the header of an area.
+/// Size in bytes of a page, and of the header of an area.
 const PAGE: u64 = 4096;
-/// Entries of a page.
+/// Number of entries in a page.
 const ENTRIES_OF_PAGE: u32 = (PAGE / ENTRY) as u32;
-/// Offset of the state in an entry: the word that is written last.
+/// Offset of the state word in an entry. The word is written last.
 const STATE_AT: usize = 48;
 /// Offset of the sequence numbers in an entry.
 const NUMBERS_AT: usize = 36;
-/// Flows whose entries are updated in one part.
+/// Limit of flows whose entries one sweep updates.
 const PART_MAX: usize = 4096;
-/// The entry belongs to a connection.
+/// Bit of the state word: the entry belongs to a connection.
 const USED: u32 = 1;
-/// The connection uses timestamps.
+/// Bit of the state word: the connection uses timestamps.
 const TIMESTAMPS: u32 = 1 << 1;
 
-/// A connection in the form that the other process reads.
+/// A connection in the journal, as the process that outlives the service reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The 4-tuple.
@@ -56,7 +57,7 @@ pub struct JournalEntry {
     pub snd_una: SeqNumber,
     /// RCV.NXT, or an earlier value.
     pub rcv_nxt: SeqNumber,
-    /// Offset of TSval from the clock, if the connection uses timestamps.
+    /// Difference of TSval from the clock; `None` if the connection uses no timestamps.
     pub timestamp_offset: Option<u32>,
 }
 
@@ -114,7 +115,7 @@ pub struct JournalMemory {
 
 impl JournalMemory {
     /// Allocates the memory for `cores` cores with `flows_max` flows each. Child processes share
-    /// it.
+    /// the memory.
     pub fn create(cores: u32, flows_max: u32) -> io::Result<Self> {
         Self::with_file(cores, flows_max).map(|(memory, _)| memory)
     }
@@ -130,7 +131,7 @@ impl JournalMemory {
     ///
     /// # Panics
     ///
-    /// Panics if the journal has fewer cores.
+    /// Panics if the journal has no area for `core`.
     pub fn of_core(&self, core: u32) -> FlowJournal {
         let start = u64::from(core) * area_len(self.flows_max);
         assert!(start < self.region.len(), "an area for each core");
@@ -146,7 +147,8 @@ impl JournalMemory {
         }
     }
 
-    /// Returns the entries of all cores, for use after the end of the service, which changes them.
+    /// Returns the entries of all cores. Call it after the end of the service, because a running
+    /// service changes the entries.
     pub fn entries(&self) -> impl Iterator<Item = JournalEntry> + '_ {
         let area = area_len(self.flows_max);
         let starts = (0..self.region.len() / area).map(move |core| core * area);
@@ -163,12 +165,12 @@ impl JournalMemory {
     }
 }
 
-/// Returns the bytes of a core's area in whole pages.
+/// Returns the size of a core's area in bytes, rounded up to whole pages.
 fn area_len(flows_max: u32) -> u64 {
     PAGE + (u64::from(flows_max) * ENTRY).next_multiple_of(PAGE)
 }
 
-/// Returns the offset of an entry in its area.
+/// Returns the offset of entry `index` in its area.
 fn offset(index: u32) -> u64 {
     PAGE + u64::from(index) * ENTRY
 }
@@ -176,24 +178,26 @@ fn offset(index: u32) -> u64 {
 /// The writer's record of a page of entries.
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// Entries in use.
+    /// Number of entries in use.
     used: u8,
     /// True if the page is in `emptied` or `idle`.
     listed: bool,
-    /// True if an entry was written since the page came to its list.
+    /// True if an entry was written since the page was put on its list.
     touched: bool,
 }
 
-/// The journal of one core, with its write position.
+/// The journal of one core, through which the core's host writes entries.
 #[derive(Debug)]
 pub struct FlowJournal {
     region: Arc<Region>,
+    /// Offset of the core's area in the region.
     start: u64,
     flows_max: u32,
     /// Index after the last entry that was ever in use.
     bound: u32,
-    /// Entries in use.
+    /// Number of entries in use.
     used: u32,
+    /// Record of each page, up to the last page that was ever in use.
     pages: Vec<Page>,
     /// Pages that became empty since the last call of `give_back`.
     emptied: Vec<u32>,
@@ -202,7 +206,7 @@ pub struct FlowJournal {
 }
 
 impl FlowJournal {
-    /// Writes the entry of flow `index`, which is established.
+    /// Writes the entry of flow `index`, which is established. Keeps an entry that is in use.
     pub fn enter(&mut self, index: u32, entry: &JournalEntry) {
         if index >= self.flows_max || self.is_used(index) {
             return;
@@ -258,7 +262,7 @@ impl FlowJournal {
         }
     }
 
-    /// Gives back pages that had no entry since the last call.
+    /// Returns the pages to the system that had no entry since the last call.
     pub fn give_back(&mut self) {
         for number in std::mem::take(&mut self.idle) {
             let page = &mut self.pages[number as usize];
@@ -267,7 +271,7 @@ impl FlowJournal {
                 self.emptied.push(number);
             } else if page.used == 0 {
                 let at = self.start + offset(number * ENTRIES_OF_PAGE);
-                // A page that cannot be given back stays.
+                // A page that the system does not take stays empty in memory.
                 let _ = self.region.punch_hole(at, PAGE);
             }
         }
@@ -277,7 +281,7 @@ impl FlowJournal {
         }
     }
 
-    /// Returns true if pages may have to be given back.
+    /// Returns true if a later [`give_back`](Self::give_back) may have pages to return.
     pub fn is_loose(&self) -> bool {
         !(self.emptied.is_empty() && self.idle.is_empty())
     }
@@ -294,10 +298,10 @@ impl FlowJournal {
     }
 }
 
-/// The progress of an update of all entries.
+/// The progress of a round of updates, in which several sweeps update the entries of all flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// The next flow to update.
+    /// The flow that was updated last.
     at: usize,
     /// Number of flows that remain in this round.
     left: usize,
@@ -305,7 +309,7 @@ struct Round {
     in_frames: u64,
 }
 
-/// The journal of a host, if it has one, and the progress of its updates.
+/// The journal of a host, if the host has one, and the progress of its updates.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     journal: Option<FlowJournal>,
@@ -315,14 +319,14 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Records a flow that is established, to be entered at the end of the step.
+    /// Records `flow` if `event` says that it is established. The step ends with the flow's entry.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);
         }
     }
 
-    /// Returns true if flows are to be entered.
+    /// Returns true if flows were established whose entries are not written yet.
     pub(crate) fn has_established(&self) -> bool {
         !self.established.is_empty()
     }
@@ -341,7 +345,7 @@ impl<P: PacketIo> Host<P> {
         self.io.journal.journal = Some(journal);
     }
 
-    /// Enters connections that were established in this step.
+    /// Writes the entries of the connections that were established in this step.
     #[inline(never)]
     pub(crate) fn enter_established(&mut self) {
         for flow in std::mem::take(&mut self.io.journal.established) {
@@ -368,7 +372,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Updates the entries of some flows, and gives back pages without entries.
+    /// Updates the entries of at most `PART_MAX` flows, and returns empty pages to the system.
     pub(crate) fn tend_journal(&mut self) {
         let Keeper { journal, round, .. } = &mut self.io.journal;
         let Some(journal) = journal else {

@@ -1,6 +1,7 @@
-//! Resets for which the port had no room when their flows ended. A program that ends may leave more
-//! connections than a port has frames. Without a later attempt, peers that have sent all their data
-//! would wait for ever.
+//! Resets for which the port had no room when their flows ended.
+//!
+//! A program that ends may leave more connections than a port has free frames. If the resets were
+//! lost, peers that have sent all their data would wait for ever. The resets are sent later.
 
 use std::collections::VecDeque;
 
@@ -10,13 +11,14 @@ use tidelane_wire::HeaderTemplate;
 
 use crate::{binding::Path, io::HostIo, transmit::transmitter};
 
-/// Limit of waiting resets; further ones are lost.
+/// Limit of waiting resets; further resets are lost.
 const WAITING_MAX: usize = 65_536;
 
-/// A reset with the headers to its peer, since its flow no longer exists.
+/// A reset with the headers to its peer, because its flow no longer exists.
 struct LateReset {
+    /// The RST segment.
     out: SegmentOut,
-    /// `None` for the local path.
+    /// Ethernet and IP headers; `None` for the local path.
     template: Option<HeaderTemplate>,
 }
 
@@ -25,7 +27,7 @@ struct LateReset {
 pub struct LateResets(VecDeque<LateReset>);
 
 impl<P: PacketIo> HostIo<P> {
-    /// Keeps the reset of a flow, which still has its binding, for the next step.
+    /// Keeps the reset of a flow for the next step. The flow still has its binding.
     #[cold]
     pub(crate) fn put_off_reset(&mut self, out: &SegmentOut) {
         let binding = out.flow.and_then(|flow| self.bindings.get(flow.index()));
@@ -61,7 +63,7 @@ impl<P: PacketIo> HostIo<P> {
             }
             self.late_resets.0.pop_front();
         }
-        // A large number of them may have grown the list.
+        // Free the memory of the list, which many resets may have grown.
         self.late_resets = LateResets::default();
     }
 }

@@ -1,8 +1,8 @@
-//! A whole host: the engine, the programs that use it, and the links that it uses.
+//! A whole host: the engine, the programs that use the engine, and the links that carry its frames.
 //!
-//! The host is deterministic and does no I/O of its own: the daemon and the simulator drive the
-//! same one with [`Host::step`]. One step takes frames, segments of the local path and programs'
-//! requests in batches, notifies programs, and sends.
+//! The host is deterministic and does no I/O of its own. Its *driver*, the daemon or the simulator,
+//! calls [`Host::step`] again and again. One step takes frames, segments of the local path and
+//! programs' requests in batches, notifies programs, and sends.
 //!
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
@@ -91,11 +91,11 @@ pub use crate::{
     within_host::AddressesWithin,
 };
 
-/// Interval of retries while some event or frame could not be delivered.
+/// Interval of retries while an event or a frame could not be delivered.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Delay from which on a timer counts as late.
 const LATE_MIN: Duration = Duration::from_millis(2);
-/// Limit of the time for which late timers are held.
+/// Limit of the time for which late timers are held back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
 /// A request of the host to its driver, taken by [`Host::take_request`].
@@ -111,11 +111,12 @@ pub enum HostRequest {
         /// The local address.
         addr: IpAddress,
     },
-    /// Segments arrived that may belong to kernel connections: [`Host::take_strays`].
+    /// Take segments that may belong to kernel connections, with [`Host::take_strays`].
     Strays,
-    /// Free receive memory has pages that can be freed: [`Host::lend_idle_pages`].
+    /// Return pages of free receive memory to the system, with [`Host::lend_idle_pages`].
     IdleMemory,
-    /// The connection of a reserved port has ended; it may have been the last one of this port.
+    /// Ask [`Host::give_up`] about a reserved port: a connection from the port has ended, which may
+    /// have been the last.
     PortIdle {
         /// The program that had reserved the port.
         program: ProgramId,
@@ -143,7 +144,7 @@ pub struct HostCounters {
     pub corrupt_rings: u64,
     /// Programs removed because their doorbell could not be rung.
     pub stuck_doorbells: u64,
-    /// Requests to the kernel about a neighbour because a peer did not answer.
+    /// Requests to the kernel to probe a neighbour again, because a peer did not answer.
     pub path_doubts: u64,
     /// ICMP errors sent about packets with missing fragments.
     pub out_time_excds: u64,
@@ -169,17 +170,21 @@ impl Default for HostCounters {
     }
 }
 
-/// A host with links of type `P`.
+/// A host with ports of type `P`. See the [crate] for its parts.
 pub struct Host<P: PacketIo> {
     engine: Engine,
     io: HostIo<P>,
+    /// Options of connections whose program sets none.
     base_options: SocketOptions,
+    /// Active opens that wait for a port or a neighbour, oldest first.
     parked: VecDeque<Parked>,
+    /// Connections that several processes hold.
     shared: SharedConnections,
+    /// The number of this core, and the number of cores.
     place: Place,
     /// The other cores, if there are any.
     siblings: Option<Siblings>,
-    /// Incomplete packets.
+    /// IP packets whose fragments have not all arrived.
     fragments: Fragments,
     /// Number of connections that programs have had.
     connections: u64,
@@ -187,19 +192,21 @@ pub struct Host<P: PacketIo> {
     bursts: Vec<Option<P::Burst>>,
     /// Consecutive steps in which a port had a full burst.
     full_bursts: usize,
-    /// Due time of the held timers, and the limit of the hold.
+    /// Due time of the timers that are held back, and the time at which the hold ends.
     held: Option<(Instant, Instant)>,
+    /// True if events still wait for room in a context's ring.
     backlogged: bool,
-    /// True if connections wait for a context of their listener with room.
+    /// True if established connections wait because no context of their listener has room.
     has_unassigned: bool,
+    /// Time of the next sweep for idle memory and waiting connections.
     next_sweep: Instant,
-    /// Limit of receive windows without memory pressure.
+    /// Limit of receive windows in bytes without memory pressure.
     rx_window_max: u32,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Makes a host on `interface` with the queues `ports`. `secret` keys sequence numbers and
-    /// hashes.
+    /// Makes a host on `interface` with a port for each NIC queue. `secret` keys sequence numbers
+    /// and hashes.
     pub fn new(
         config: EngineConfig,
         secret: [u8; 16],
@@ -239,7 +246,7 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Makes a new host one of several cores.
+    /// Makes a new host one of the cores of a service, with channels to the other cores.
     #[must_use]
     pub fn beside(mut self, siblings: Siblings) -> Self {
         self.place = siblings.place();
@@ -314,8 +321,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns true if due timers wait a little longer. If timers are late, this thread got its CPU
-    /// late, and so did the kernel thread that delivers the peers' ACKs, which has to run first.
+    /// Returns true if due timers wait a little longer. Late timers mean that this thread got its
+    /// CPU late. The kernel thread that delivers the peers' ACKs then was late, too, and has to run
+    /// before a timer retransmits.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(due) = self.engine.next_timeout() else {
@@ -331,7 +339,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the due time of the engine's timers.
+    /// Returns the time at which the engine's timers run, which is the end of a hold if they are
+    /// held back.
     fn timers_due(&self) -> Option<Instant> {
         let due = self.engine.next_timeout()?;
         match self.held {
@@ -368,8 +377,8 @@ impl<P: PacketIo> Host<P> {
         self.io.requests.pop_front()
     }
 
-    /// Returns true if a step would find work now. The driver asks after it has announced its
-    /// sleep.
+    /// Returns true if a step would find work now. A driver that is about to sleep calls this after
+    /// it has announced its sleep, so that no work waits for a sleeping core.
     pub fn has_work(&self) -> bool {
         !self.io.local_path.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)

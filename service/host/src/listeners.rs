@@ -1,8 +1,9 @@
 //! Listeners, and the choice of the context that gets a new connection.
 //!
-//! A listener is the 3-tuple of one kernel socket. Several programs may hold it (fork after
-//! listen). Those of their contexts that wait for connections are its *members*. A program that
-//! holds the socket but never accepts, such as a supervising parent, has none.
+//! A listener is the 3-tuple (protocol, address, port) of one listening kernel socket. Several
+//! programs may hold the socket (fork after listen). The contexts of these programs that wait for
+//! connections are the *members* of the listener. A program that holds the socket but never
+//! accepts, such as a supervising parent, has no members.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,24 +18,25 @@ use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Crede
 /// A context that accepts connections of a listener.
 #[derive(Debug)]
 pub struct Member {
-    /// The context.
+    /// The context, with its program.
     pub acceptor: Acceptor,
-    /// Connections assigned to it and not accepted yet.
+    /// Number of connections that were assigned to the member and not accepted yet.
     pub untaken: u32,
-    /// Connections assigned to it in all, which decides between equal members.
+    /// Number of all connections that were assigned to the member, which decides between members
+    /// with equal `untaken`.
     pub given: u64,
-    /// The charge of its user for the membership.
+    /// The charge to the program's user for the membership.
     _place: Charge,
 }
 
-/// A context that can get connections of a listener.
+/// The address of a context that can get connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Acceptor {
     /// The program.
     pub program: ProgramId,
     /// Number of the context within the program.
     pub context: u32,
-    /// The program's number for the listener.
+    /// The program's own word for the listener, which events return to the program.
     pub cookie: u64,
 }
 
@@ -45,7 +47,7 @@ impl Member {
     }
 }
 
-/// A listening 3-tuple.
+/// A listening address and port, with the programs that accept connections there.
 pub struct Listener {
     /// Number by which programs know the listener.
     pub number: u32,
@@ -53,20 +55,20 @@ pub struct Listener {
     pub key: u64,
     /// Listening address and port.
     pub local: Endpoint,
-    /// True if it also gets connections within the host.
+    /// True if the listener also gets connections within the host (loopback).
     pub within_host: bool,
     /// Credentials of the program that listened first.
     pub owner: Arc<Credentials>,
     /// Programs that hold the socket.
     pub holders: Vec<ProgramId>,
-    /// Contexts that accept its connections.
+    /// Contexts that accept the listener's connections.
     pub members: Vec<Member>,
     /// Established connections, oldest first, for which no member existed or had room.
     pub waiting: VecDeque<FlowId>,
 }
 
 impl Listener {
-    /// Returns the member for the next connection: the one with the fewest untaken ones.
+    /// Returns the member for the next connection: the member with the fewest untaken connections.
     pub fn choose(&mut self) -> Option<&mut Member> {
         self.members.iter_mut().min_by_key(|member| member.load())
     }
@@ -79,7 +81,7 @@ impl Listener {
         self.members.iter_mut().find(is_it)
     }
 
-    /// Adds a new member. `place` is its user's charge.
+    /// Adds a new member. `place` is the charge to the user of the member's program.
     pub fn join(&mut self, acceptor: Acceptor, place: Charge) {
         self.members.push(Member {
             acceptor,
@@ -89,15 +91,15 @@ impl Listener {
         });
     }
 
-    /// Removes a member. Returns the number of connections that it had not accepted.
+    /// Removes a member. Returns the number of connections that the member had not accepted.
     pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
         self.remove_members(|member| {
             member.acceptor.program == program && member.acceptor.context == context
         })
     }
 
-    /// Removes a program. Returns true if it was the last holder of the socket, and the number of
-    /// connections that it had not accepted.
+    /// Removes a program. Returns true if the program was the last holder of the socket, and the
+    /// number of connections that the program had not accepted.
     pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
         let untaken = self.remove_members(|member| member.acceptor.program == program);
         self.holders.retain(|held| *held != program);
@@ -115,8 +117,8 @@ impl Listener {
         untaken
     }
 
-    /// Records that `program` accepted `count` connections through any of its contexts. Returns how
-    /// many of them were outstanding.
+    /// Records that `program` accepted `count` connections through any of its contexts. Returns the
+    /// number of connections that were in fact assigned to the program, at most `count`.
     pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
         let mut left = count;
         for member in self
@@ -132,7 +134,7 @@ impl Listener {
     }
 }
 
-/// All listeners, by the engine's number.
+/// All listeners of a host, by the engine's number.
 #[derive(Default)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
@@ -159,7 +161,7 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
-    /// Returns the listener with this number among programs.
+    /// Returns the listener that programs name by `number`.
     pub fn numbered(&self, number: u32) -> Option<ListenerId> {
         self.by_number.get(&number).copied()
     }

@@ -1,12 +1,11 @@
 //! The local path: segments between two programs of this host, or from a program to itself.
 //!
 //! The path replaces the network and not TCP: both ends have full TCP state, and every segment
-//! passes through the engine twice. Headers stay parsed. The payload is copied once, into the
-//! batch, because the sender's buffer is memory of the sending program, which may change it during
-//! a borrow.
+//! passes through the engine twice. Headers are not serialized. The payload is copied into the
+//! batch, because the sending program may change its send buffer at any time.
 //!
-//! Two batches alternate: one is filled while the other is delivered, so that segments caused by a
-//! delivery are delivered in the next turn.
+//! Two batches alternate: the engine fills one batch while the host delivers the other batch.
+//! Segments that a delivery causes are therefore delivered in the next step.
 
 use tidelane_engine::SegmentOut;
 use tidelane_wire::{FlowKey, Segment};
@@ -16,7 +15,7 @@ const SEGMENTS_MAX: usize = 4096;
 /// Limit of payload bytes in a batch.
 const PAYLOAD_MAX: usize = 4 << 20;
 
-/// MTU of the local path: the limit of IPv4's length field.
+/// MTU of the local path in bytes: the limit of IPv4's length field.
 pub const MTU: u32 = 65_535;
 
 /// Index of a segment in its batch, and its urgent pointer.
@@ -30,7 +29,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns each segment with the 4-tuple as its receiver names it.
+    /// Returns each segment, with the 4-tuple from the receiver's side.
     pub fn iter(&self) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
         let mut start = 0;
         self.segments.iter().map(move |out| {
@@ -41,7 +40,7 @@ impl Batch {
         })
     }
 
-    /// Returns the same with these urgent pointers.
+    /// Returns the same as [`iter`](Self::iter), with the urgent pointers in the segments.
     pub fn iter_urgent(
         &self,
         pointers: &[Pointer],
@@ -60,7 +59,9 @@ impl Batch {
 /// A bounded queue of segments in two alternating batches.
 #[derive(Default)]
 pub struct LocalPath {
+    /// The batch that takes new segments.
     filling: Batch,
+    /// An empty batch, whose memory is reused.
     spare: Batch,
     /// Urgent pointers of the segments in `filling`, in order.
     pointers: Vec<Pointer>,
@@ -111,7 +112,7 @@ impl LocalPath {
         std::mem::take(&mut self.pointers)
     }
 
-    /// Takes all queued segments for delivery.
+    /// Takes all queued segments for delivery. [`recycle`](Self::recycle) gets the batch back.
     pub fn take(&mut self) -> Batch {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }

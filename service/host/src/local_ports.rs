@@ -1,7 +1,8 @@
-//! Local ports that connections use, and those that programs reserved.
+//! Counts the connections of each local port, and of each address and port that a program reserved.
 //!
-//! A claim on a port is needed while a connection uses the port. The driver asks about many ports
-//! at once before it ends claims, so each answer only reads a counter.
+//! The service needs its claim on a port, which keeps the port from the kernel, while a connection
+//! uses the port. The driver asks about many ports at once before it ends claims, so each answer
+//! only reads a counter.
 
 use std::collections::HashMap;
 
@@ -9,14 +10,14 @@ use tidelane_wire::Endpoint;
 
 use crate::{hash::FixedState, program::ProgramId};
 
-/// Number of ports.
+/// Number of TCP ports.
 const PORTS: usize = 1 << 16;
 
-/// Counts of the connections of each local port.
+/// The local ports of a host's connections, and the reservations of its programs.
 pub struct LocalPorts {
-    /// Connections by local port, at any address.
+    /// Number of connections by local port, at any address.
     connections: Box<[u32]>,
-    /// Connections that each program opened from each reserved address and port.
+    /// Number of connections that each program opened from each address and port that it reserved.
     reserved: HashMap<ProgramId, HashMap<Endpoint, u32, FixedState>, FixedState>,
 }
 
@@ -36,7 +37,7 @@ impl LocalPorts {
         self.connections[usize::from(port)] += 1;
     }
 
-    /// Removes a connection at `port`.
+    /// Subtracts a connection at `port`.
     #[inline]
     pub fn end(&mut self, port: u16) {
         let connections = &mut self.connections[usize::from(port)];
@@ -67,8 +68,8 @@ impl LocalPorts {
         }
     }
 
-    /// Removes a connection that `program` opened from `local`, whichever program had it at the
-    /// end.
+    /// Subtracts a connection that `program` opened from `local`. At its end, another program may
+    /// have had the connection.
     pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections = connections.saturating_sub(1);
@@ -79,8 +80,8 @@ impl LocalPorts {
         self.reserved.get_mut(&program)?.get_mut(&local)
     }
 
-    /// Ends the reservation of `local` by `program` if none of the connections that `program`
-    /// opened from there is left. Returns false otherwise.
+    /// Ends the reservation of `local` by `program`. Returns false and keeps the reservation if a
+    /// connection is left that `program` opened from `local`.
     pub fn give_up(&mut self, program: ProgramId, local: Endpoint) -> bool {
         let Some(of_program) = self.reserved.get_mut(&program) else {
             return true;
@@ -92,7 +93,7 @@ impl LocalPorts {
         true
     }
 
-    /// Removes a program's reservations.
+    /// Removes all reservations of a program.
     pub fn forget(&mut self, program: ProgramId) {
         self.reserved.remove(&program);
     }

@@ -1,8 +1,8 @@
 //! Memory for received data: thresholds for the total, and an account for each user's part.
 //!
-//! A buffer is charged when it is allocated: to the user that it is for, and to the
-//! [`StreamMemory`] that all cores of a service share. Send buffers are the programs' own memory,
-//! which the kernel charges to them.
+//! The allocation of a receive buffer is charged to the user of the connection's program, and to
+//! the [`StreamMemory`] that all cores of a service share. Send buffers are the programs' own
+//! memory, which the kernel charges to the programs.
 
 use std::{
     collections::BTreeMap,
@@ -19,22 +19,23 @@ use tidelane_ring::{BufferAllocator, Region, StreamBuffer};
 
 use crate::accounts::{Account, Charge, Resource};
 
-/// Smallest block that has pages to free.
+/// Size in bytes of the smallest free block that contains a whole page to free.
 const IDLE_MIN: u64 = 4096;
 
-/// Thresholds in bytes, with the meaning of the three of `net.ipv4.tcp_mem`.
+/// Thresholds of the allocated bytes. The three values have the meaning of `net.ipv4.tcp_mem`,
+/// which counts pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Below it, pressure ends.
+    /// Usage below this threshold ends memory pressure.
     pub low: u64,
-    /// Above it, receive windows do not grow.
+    /// Usage above this threshold begins memory pressure, under which receive windows do not grow.
     pub pressure: u64,
-    /// Beyond it, payload is dropped, and no connection begins.
+    /// Usage does not exceed this threshold: payload is dropped, and no connection begins.
     pub high: u64,
 }
 
 impl MemoryLimits {
-    /// No thresholds.
+    /// Thresholds that usage never reaches.
     pub const NONE: Self = Self {
         low: u64::MAX,
         pressure: u64::MAX,
@@ -54,14 +55,17 @@ impl MemoryLimits {
     }
 }
 
-/// The receive buffers that all cores of a service have allocated. Clones share it.
+/// The count of the bytes that all cores of a service have allocated for receive buffers. Clones
+/// share the count.
 #[derive(Clone, Debug)]
 pub struct StreamMemory(Arc<StreamUsage>);
 
 #[derive(Debug)]
 struct StreamUsage {
     limits: MemoryLimits,
+    /// Allocated bytes.
     used: AtomicU64,
+    /// True under memory pressure.
     pressed: AtomicBool,
 }
 
@@ -72,7 +76,7 @@ impl Default for StreamMemory {
 }
 
 impl StreamMemory {
-    /// Returns an empty account.
+    /// Returns a count of zero bytes with these thresholds.
     pub fn new(limits: MemoryLimits) -> Self {
         Self(Arc::new(StreamUsage {
             limits,
@@ -101,7 +105,7 @@ impl StreamMemory {
         self.used() >= self.0.limits.high
     }
 
-    /// Adds `bytes`. Returns false and adds nothing if that exceeds `high`.
+    /// Adds `bytes` to the usage. Returns false and adds nothing if the sum would exceed `high`.
     fn take(&self, bytes: u64) -> bool {
         let StreamUsage { limits, used, .. } = &*self.0;
         let now = used.fetch_add(bytes, Relaxed).saturating_add(bytes);
@@ -115,6 +119,7 @@ impl StreamMemory {
         true
     }
 
+    /// Subtracts `bytes` from the usage. Ends memory pressure if usage is below `low` then.
     fn give_back(&self, bytes: u64) {
         let before = self.0.used.fetch_sub(bytes, Relaxed);
         if before.saturating_sub(bytes) < self.0.limits.low && self.is_pressed() {
@@ -123,11 +128,12 @@ impl StreamMemory {
     }
 }
 
-/// An allocator of receive buffers for one account.
+/// An allocator of receive buffers that charges one account.
 pub trait Buffers {
-    /// Allocates `2^log2` bytes. `None` without memory, or beyond the account's limit.
+    /// Allocates a buffer of `2^log2` bytes. Returns `None` if there is no memory, or if the
+    /// account's limit is reached.
     fn alloc(&mut self, log2: u8) -> Option<StreamBuffer>;
-    /// Frees a buffer.
+    /// Frees a buffer, and refunds its charge.
     fn free(&mut self, buffer: StreamBuffer);
 }
 
@@ -135,18 +141,20 @@ pub trait Buffers {
 #[derive(Debug)]
 pub struct RxBuffers {
     allocator: BufferAllocator,
+    /// Charge for all buffers to the program's user.
     charge: Option<Charge>,
     memory: StreamMemory,
-    /// Bytes that connections have.
+    /// Bytes of the buffers that connections have.
     given_out: u64,
     /// True if a buffer was allocated since the last call of `look_idle`.
     busy: bool,
-    /// True if no buffer was allocated meanwhile, and there may be pages to free.
+    /// True if no buffer was allocated between the last two calls of `look_idle`, and the free
+    /// blocks may have pages to free.
     idle: bool,
 }
 
 impl RxBuffers {
-    /// Makes all of `allocator` free; allocations are charged to `account`.
+    /// Returns a program's buffers, all of them free. Allocations are charged to `account`.
     pub fn new(allocator: BufferAllocator, account: &Arc<Account>, memory: StreamMemory) -> Self {
         Self {
             allocator,
@@ -158,8 +166,11 @@ impl RxBuffers {
         }
     }
 
-    /// Allocates a buffer for the data in `staged`, which is freed; the caller has to copy the data
-    /// at once. The charge moves along: a connection that waits needs no more memory than it has.
+    /// Replaces the staging buffer `staged`, which is freed, by a buffer of the same size. The
+    /// caller has to copy the data at once. Returns `None` and allocates nothing without room.
+    ///
+    /// The charge moves to the new buffer, so that a user at the limit can still accept the
+    /// connection.
     pub fn alloc_instead(
         &mut self,
         staging: &mut Staging,
@@ -184,21 +195,21 @@ impl RxBuffers {
         Some(buffer)
     }
 
-    /// Returns true once if free memory may have pages and nothing was allocated since the last
-    /// call.
+    /// Returns true if no buffer was allocated since the last call and free blocks may have pages.
+    /// The following calls return false until a buffer is allocated or lent.
     pub fn look_idle(&mut self) -> bool {
         let busy = std::mem::take(&mut self.busy);
         let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.is_loose());
         self.idle && !asked
     }
 
-    /// Returns true if [`look_idle`](Self::look_idle) is to be called again.
+    /// Returns true while [`look_idle`](Self::look_idle) has to be called again.
     pub fn is_loose(&self) -> bool {
         self.allocator.is_loose() && !self.idle
     }
 
-    /// Lends at most `most` free blocks, whose pages the caller returns to the system, while the
-    /// memory is idle.
+    /// Lends at most `most` free blocks, or none unless the memory is idle. The caller frees the
+    /// pages of the blocks, and then calls [`restore`](Self::restore).
     pub fn lend_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
         let blocks = std::iter::from_fn(|| self.allocator.lend(IDLE_MIN));
@@ -210,7 +221,7 @@ impl RxBuffers {
         self.allocator.restore(block);
     }
 
-    /// Returns the length of the longest possible buffer.
+    /// Returns the length in bytes of the longest possible buffer.
     pub fn longest(&self) -> u32 {
         self.allocator.longest()
     }
@@ -258,10 +269,11 @@ impl Drop for RxBuffers {
     }
 }
 
-/// Buffers of connections before accept, charged to the users of their listeners.
+/// The staging area: receive buffers of connections before accept, charged to the users of their
+/// listeners.
 #[derive(Debug)]
 pub struct Staging {
-    /// The host's own region.
+    /// The host's own region, in which the buffers lie.
     pub region: Region,
     allocator: BufferAllocator,
     memory: StreamMemory,
@@ -272,9 +284,9 @@ pub struct Staging {
 /// The charges for a staging buffer; `None` for a buffer without a user.
 #[derive(Debug, Default)]
 struct Paid {
-    /// For stream buffers.
+    /// The charge for [`Resource::StreamBytes`].
     stream: Option<Charge>,
-    /// For the staging area.
+    /// The charge for [`Resource::StagedBytes`].
     _place: Option<Charge>,
 }
 
@@ -288,7 +300,7 @@ impl Paid {
 }
 
 impl Staging {
-    /// Makes all of `region` free.
+    /// Returns a staging area that consists of `region`, all of it free.
     pub fn new(region: Region, memory: StreamMemory) -> Self {
         Self {
             allocator: BufferAllocator::new(0..region.len()),
@@ -298,7 +310,8 @@ impl Staging {
         }
     }
 
-    /// Returns the region, and an allocator for `account`, or for no user.
+    /// Returns the region, and an allocator that charges `account`. Without an account, the
+    /// allocator charges nobody.
     pub fn of<'s>(&'s mut self, account: Option<&'s Arc<Account>>) -> (&'s Region, Staged<'s>) {
         let staged = Staged {
             allocator: &mut self.allocator,
@@ -309,14 +322,14 @@ impl Staging {
         (&self.region, staged)
     }
 
-    /// Sets the shared memory account, before anything is allocated.
+    /// Sets the count of allocated bytes that all cores share, before any buffer is allocated.
     pub fn set_memory(&mut self, memory: StreamMemory) {
         assert!(self.charges.is_empty(), "the host is new");
         self.memory = memory;
     }
 }
 
-/// Staging buffers of one user.
+/// The allocator of staging buffers for one user, or for no user.
 #[derive(Debug)]
 pub struct Staged<'s> {
     allocator: &'s mut BufferAllocator,

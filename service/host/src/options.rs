@@ -1,4 +1,4 @@
-//! Options that programs set on their connections, and the values that they may read.
+//! Options that programs set on their connections, and the numbers (TCP_INFO) that programs read.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -25,7 +25,7 @@ const KEEPALIVE_S_MAX: u32 = 32_767;
 const KEEPALIVE_PROBES_MAX: u32 = 127;
 /// Smallest TCP_MAXSEG, as in Linux.
 const MSS_MIN: u16 = 88;
-/// Smallest window that a program may set: half of the least SO_RCVBUF of Linux.
+/// Smallest window in bytes that a program may set: half of the least SO_RCVBUF of Linux.
 const WINDOW_MIN: u32 = 1152;
 /// Largest TCP_SYNCNT, and TCP_LINGER2 in seconds, as in Linux.
 const SYN_RETRIES_MAX: u8 = 127;
@@ -116,7 +116,7 @@ fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
         traffic_class,
         hop_limit,
         syn_retries: byte(&shared.syn_retries),
-        // A connection with a slot was accepted.
+        // TCP_DEFER_ACCEPT does not matter any more to a connection that has a slot.
         defer_accept: 0,
         reserved: [0; 2],
         pacing_rate_max: shared.pacing_rate_max.load(Relaxed).into(),
@@ -174,8 +174,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the state of the connection in a program's slot. `None` without a connection, or
-    /// after its end.
+    /// Returns the numbers (TCP_INFO) of the connection in a program's slot. `None` if the slot has
+    /// no open connection, or another generation.
     pub fn numbers(
         &mut self,
         now: Instant,
@@ -197,7 +197,8 @@ impl<P: PacketIo> Host<P> {
             .map(|info| numbers_of(now, &info))
     }
 
-    /// Applies changed flags of a connection.
+    /// Applies the program flags of a connection: `changed` has the flags that changed, `flags` the
+    /// flags that are set now.
     pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
         let set = changed & flags;
         if set & program_flags::OPEN_NOW != 0 {
@@ -244,7 +245,8 @@ impl<P: PacketIo> Host<P> {
                 binding.reports_sent = reports_sent;
             }
             self.look_at_urgent(now, flow, view.options());
-            // The window that determines the program's announcements may have changed.
+            // Publish the receive window, which may have changed. The window determines when the
+            // program announces its reads.
             self.io.mark(flow);
         }
         self.engine

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Makes the binding of a flow that was just opened.
+    /// Makes the binding of a new flow, with the path to its peer.
     pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
         let path = match self.muted {
             true => Path::Nowhere,
@@ -32,9 +32,9 @@ impl<P: PacketIo> HostIo<P> {
     ///
     /// A frame's source may be forged. The kernel is asked about an unknown neighbour only after
     /// the peer has answered ([`join_hop`](Self::join_hop)). Otherwise each forged SYN would take
-    /// an entry of the kernel's neighbour table and start a resolution in vain. Until then answers
-    /// go to the link address of the frame. The kernel is asked about routers at once: they are
-    /// few, and no frame names them.
+    /// an entry of the kernel's neighbour table and start a resolution in vain. Until the peer has
+    /// answered, segments go to the link address of the frame. The kernel is asked about a router
+    /// at once, because routers are few, and no frame names a router.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == LOCAL_PATH_LINK {
             return Path::Local;
@@ -61,7 +61,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Returns the path to `peer` through the neighbour that the kernel resolves, and holds it.
+    /// Returns the path to `peer` through the neighbour that the kernel resolves, and holds the
+    /// neighbour for the flow.
     fn path_over_hop(&mut self, peer: IpAddress, mut template: HeaderTemplate) -> Path {
         let hop = self.hop_in_use(peer);
         match hop.and_then(|hop| self.routes.hops.get(hop).mac) {
@@ -81,13 +82,15 @@ impl<P: PacketIo> HostIo<P> {
         Some(hop)
     }
 
+    /// Asks the kernel to resolve or confirm a neighbour in use, if a request is due.
     pub(crate) fn use_hop(&mut self, hop: HopId) {
         if let Some(addr) = self.routes.hops.use_at(hop, self.now) {
             self.request(HostRequest::Resolve { addr });
         }
     }
 
-    /// Moves a passive open to the neighbour that the kernel resolves, once the peer has answered.
+    /// Replaces the path of a passive open by the path through the neighbour that the kernel
+    /// resolves, once the peer has answered.
     pub(crate) fn join_hop(&mut self, flow: FlowId) {
         let path = self.binding(flow).map(|binding| binding.path);
         if let Some(Path::Port {
@@ -102,8 +105,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Makes `flow` wait until its neighbour is resolved. The kernel is asked at intervals, and the
-    /// flow sends after the answer.
+    /// Returns the error by which the engine keeps a segment of `flow` until the neighbour is
+    /// resolved. Asks the kernel at intervals; the flow sends after the answer.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_hop(&mut self, flow: FlowId) -> TxFull {
@@ -124,8 +127,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Records an error of the path that does not end `flow`. Before accept no program learns of
-    /// it.
+    /// Records an error of the path that does not end `flow`. Before accept, no program learns of
+    /// the error.
     pub(crate) fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -140,8 +143,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Makes the kernel probe the neighbour of `flow` again, however recently it was asked (RFC
-    /// 9293 MUST-20): the neighbour may be gone, or have another link address.
+    /// Makes the kernel probe the neighbour of `flow` again, however recently the kernel was asked
+    /// (RFC 9293 MUST-20): the neighbour may be gone, or have another link address.
     pub(crate) fn ask_again(&mut self, flow: FlowId) {
         let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
         if let Some(hop) = hop {
@@ -151,8 +154,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Applies a changed link address of a neighbour or of the interface to all flows that use it.
-    /// Flows that waited for the neighbour send.
+    /// Applies a changed link address of a neighbour or of the interface to all flows that use the
+    /// address. Flows that waited for the neighbour send.
     pub fn refresh_paths(&mut self) {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {

@@ -2,13 +2,14 @@
 //!
 //! A bound socket of the driver reserves each port of the pool in the kernel, so that no other
 //! program can have it. A port serves any number of connections to different peers. The driver adds
-//! ports when the pool asks for them, in an order that the kernel chose at random, and removes
-//! those that were unused for a while.
+//! ports when the pool asks for them, in an order that the kernel chose at random. The driver
+//! removes ports that were unused for a while.
 //!
-//! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux: a hash of the peer and both
-//! addresses determines where the search begins, and one of many counters, selected by another
-//! hash, how far it has advanced. Each peer thus sees ports in an order of its own, which reveals
-//! nothing about the ports that other peers see, and the same port does not return soon.
+//! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux. A hash of the local address
+//! and the peer's address and port determines where the search begins. Another hash selects one of
+//! many counters, which tells how far the search has advanced. Each peer thus sees ports in an
+//! order of its own, which reveals nothing about the ports that other peers see. The same port does
+//! not return soon.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,11 +21,12 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 use crate::{accounts::UserId, hash::FixedState};
 
-/// Number of ports in a request.
+/// Number of ports that one request to the driver asks for.
 pub const PORTS_PER_REQUEST: u32 = 64;
 /// Limit of the ports of one address: the size of Linux's default ephemeral range.
 const PORTS_MAX: usize = 28_232;
-/// Number of ports up to which the pool grows in advance: an observer has to guess one of so many.
+/// Number of ports up to which the pool grows in advance, so that an observer has to guess the
+/// next port among many.
 const PORTS_MIN: usize = 512;
 /// Ports tried for a connection before more are requested.
 const PROBES_MAX: usize = 64;
@@ -33,9 +35,9 @@ const PERTURB_LEN: usize = 1 << 12;
 
 /// The ports from which a user may connect.
 ///
-/// All users share the ports of the pool, and a port serves one connection to a peer. So that no
-/// user takes all ports to a peer, a user has half of the ports, selected by user and peer. Root
-/// has all.
+/// All users share the ports of the pool, and a port serves only one connection to the same peer.
+/// Each user therefore has half of the ports to a peer, selected by a hash of user, port and peer,
+/// so that no user takes all. Root has all ports.
 #[derive(Clone, Copy, Debug)]
 pub struct PortShare {
     /// Key of the selection; `None` for all ports.
@@ -43,12 +45,12 @@ pub struct PortShare {
 }
 
 impl PortShare {
-    /// All ports.
+    /// The share that has all ports.
     pub const ALL: Self = Self { seed: None };
 
-    /// Returns the ports of the user with this number; `seed` is the host's.
+    /// Returns the share of `user`. `seed` is the host's secret seed.
     pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
-        // Keep the number apart from the ports, which the hash mixes with it.
+        // Spread the user's number over 64 bits, because the hash mixes the seed with the ports.
         let UserId(uid) = user;
         let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -62,19 +64,22 @@ impl PortShare {
     }
 }
 
+/// The ports of one local address.
 #[derive(Default)]
 struct AddressPool {
     ports: Vec<u16>,
+    /// True while the driver has not answered a request for more ports.
     requested: bool,
+    /// True if the driver has no more ports, or the limit is reached.
     exhausted: bool,
 }
 
 /// The result of [`PortPool::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The port that makes the connection's 4-tuple unique.
+    /// The selected port; `None` if no port was free.
     pub port: Option<u16>,
-    /// True if the driver has to be asked for more now.
+    /// True if the caller has to ask the driver for more ports now.
     pub ask: bool,
     /// True if there will be no more ports: without a port, the open fails.
     pub exhausted: bool,
@@ -85,6 +90,7 @@ pub struct PortPool {
     pools: HashMap<IpAddress, AddressPool, FixedState>,
     /// Key of the two hashes.
     secret: [u8; 16],
+    /// Counters of how far the searches have advanced, each shared by the peers of one hash value.
     perturb: Box<[u32]>,
 }
 
@@ -127,7 +133,7 @@ impl PortPool {
         self.pools.remove(&addr);
     }
 
-    /// Selects a port at `addr` for a connection to `peer` that satisfies `is_free`.
+    /// Selects a port at `addr` that satisfies `is_free`, for a connection to `peer`.
     pub fn choose(
         &mut self,
         addr: IpAddress,

@@ -1,13 +1,16 @@
-//! A table of address prefixes with a value each, and the longest-prefix match. A look-up takes a
-//! binary search per prefix length in use.
+//! A table of address prefixes with a value each, and the look-up of the longest prefix that covers
+//! an address. A look-up takes a binary search per prefix length in use.
 
 use tidelane_wire::IpAddress;
 
-/// The value of one prefix.
+/// A prefix with its value.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
+    /// Length in bits of the 128-bit form.
     len: u8,
+    /// The prefix, with zeros after its length.
     prefix: IpAddress,
+    /// The value.
     known: T,
 }
 
@@ -20,7 +23,7 @@ impl<T> Entry<T> {
 /// A table of prefixes.
 #[derive(Clone, Debug)]
 pub struct Prefixes<T> {
-    /// Unique entries, by length and prefix.
+    /// Entries, unique and sorted by length and prefix.
     entries: Vec<Entry<T>>,
     /// Prefix lengths in use, the longest first.
     lengths: Vec<u8>,
@@ -36,8 +39,8 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// Makes a table of prefixes, with lengths on the 128-bit form. Of several entries for one
-    /// prefix the first counts.
+    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. The first of several
+    /// entries for the same prefix counts.
     pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
         let entry = |(prefix, len, known): (IpAddress, u8, T)| {
             let len = len.min(128);

@@ -21,15 +21,15 @@ pub struct ProgramId(pub u32);
 
 /// One registered program.
 pub struct Program {
-    /// Name, for listings.
+    /// Name of the process, for listings.
     pub name: String,
     /// Process id, for listings.
     pub pid: u32,
-    /// Credentials, for rules.
+    /// Credentials, by which the operator's rules judge the program.
     pub credentials: Arc<Credentials>,
-    /// The account of its user on this core.
+    /// The account of the program's user on this core.
     pub account: Arc<Account>,
-    /// Its shared memory.
+    /// The memory that the program shares with the service.
     pub region: Arc<ProgramRegion>,
     /// The part of the region that belongs to this core.
     pub share: Share,
@@ -37,21 +37,24 @@ pub struct Program {
     pub rx: RxBuffers,
     /// Uses of the slots, from the first slot of the share on.
     slots: Vec<SlotUse>,
+    /// Slots that were in use before and are free, the longest free slot first.
     free_slots: VecDeque<u32>,
-    /// Slots in use, also those of ended flows: the region lives while there are any.
+    /// Number of slots in use, including slots of ended flows. The region lives while a slot is in
+    /// use.
     pub slots_used: u32,
     /// True once the process has ended or misbehaved: the region's rings are not read any more.
     pub gone: bool,
-    /// True until the driver has removed the program: its number stays in use.
+    /// True until the driver has removed the program. The program's number stays in use until then.
     pub registered: bool,
-    /// Congestion controls that it may choose.
+    /// Congestion controls that the program may choose.
     pub congestion: AllowedCongestion,
-    /// True if its loopback is that of the service, so that it may connect within the host.
+    /// True if the program's loopback is the service's loopback (same network namespace), so that
+    /// the program may connect within the host.
     pub within_host: bool,
 }
 
 impl Program {
-    /// Makes a program that has just registered. `share` is the part of its region for this core.
+    /// Makes a program that has just registered. `share` is the part of `region` for this core.
     pub fn new(
         (name, pid): (String, u32),
         account: Arc<Account>,
@@ -92,7 +95,8 @@ impl Program {
         !self.free_slots.is_empty() || next < self.share.slots.end
     }
 
-    /// Takes a free slot, whose generation becomes odd.
+    /// Takes a free slot. Returns the slot and its new generation, which is odd while the slot is
+    /// in use.
     pub fn take_slot(&mut self) -> Option<(u32, u32)> {
         let slot = match self.free_slots.pop_front() {
             Some(slot) => slot,
@@ -141,12 +145,12 @@ impl Program {
 #[derive(Default)]
 pub struct Programs {
     entries: Vec<Option<Program>>,
-    /// Contexts of all programs that are not removed.
+    /// Contexts of all programs that have not ended.
     pub contexts: Contexts,
 }
 
 impl Programs {
-    /// Adds a program; numbers start at 1.
+    /// Adds a program. Returns the program's number, which is at least 1.
     pub fn insert(&mut self, program: Program) -> ProgramId {
         let free = self.entries.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
@@ -157,7 +161,7 @@ impl Programs {
         ProgramId(index as u32 + 1)
     }
 
-    /// Frees a slot of program `id`, and notifies `context`.
+    /// Frees a slot of program `id`, and notifies `context` by a RELEASED event.
     pub fn release_slot(&mut self, id: ProgramId, slot: u32, context: u32) {
         let program = self.get_mut(id);
         if program.is_some_and(|program| program.release_slot(slot))
@@ -181,8 +185,8 @@ impl Programs {
     }
 
     /// Removes an ended program, and unmaps its region, if no connection needs the region any more.
-    /// A program that misbehaved keeps its number until the driver has removed it, because the
-    /// driver must not mean another program by it.
+    /// A program that misbehaved keeps its number until the driver has removed the program, so that
+    /// the driver's number never means another program.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {
@@ -193,7 +197,7 @@ impl Programs {
         }
     }
 
-    /// Returns all programs for changes.
+    /// Returns all programs, each for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
         let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
         let entries = self.entries.iter_mut().enumerate();

@@ -1,7 +1,7 @@
 //! Publication of changed flows to programs.
 //!
-//! At the end of each step, the host writes the new state of each changed flow to its slot and
-//! pushes one READY event for it.
+//! At the end of each step, the host writes the new state of each changed flow to the flow's slot,
+//! and pushes one READY event for the slot to the program.
 
 use tidelane_abi::{data_event, service_flags};
 use tidelane_engine::FlowId;
@@ -56,8 +56,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes all queued events visible and rings the doorbells of sleeping contexts. The caller has
-    /// transmitted its frames before, since a woken program may run at once on the core's CPU.
+    /// Makes all queued events visible, and rings the doorbells of sleeping contexts. The caller
+    /// transmits its frames before, because a woken program may run at once on the core's CPU.
     #[inline]
     pub(crate) fn ring_doorbells(&mut self, now: Instant) {
         self.backlogged = false;
@@ -117,6 +117,7 @@ impl<P: PacketIo> Host<P> {
         binding.generation = generation;
     }
 
+    /// Writes the state of `flow` to its slot, and pushes a READY event for the program.
     fn publish_flow(&mut self, flow: FlowId) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
@@ -205,7 +206,7 @@ impl<P: PacketIo> Host<P> {
         self.advance(self.io.now, home, slot);
     }
 
-    /// Notifies `context` of a slot whose flow has ended.
+    /// Publishes the last state of a slot whose flow has ended, and notifies `context`.
     pub(crate) fn announce_ended(&mut self, home: ProgramId, slot: u32, context: u32) {
         let Some(program) = self.io.programs.get_mut(home) else {
             return;

@@ -1,4 +1,4 @@
-//! Input: frames, and segments of the local path.
+//! Receives frames of ports and of other cores, and segments of the local path.
 
 use tidelane_engine::{Arrival, LinkId, SegmentOut};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
@@ -10,11 +10,11 @@ use tidelane_wire::{
 
 use crate::{Host, Siblings, io::LOCAL_PATH_LINK};
 
-/// The first queue of this core.
+/// Link number of the first port (NIC queue) of this core.
 const OWN_LINK: LinkId = LinkId(1);
 /// Number of bursts that fit into a port's ring.
 const RING_BURSTS: usize = 2048 / BURST_MAX;
-/// Limit of batches of other cores per step.
+/// Limit of batches from other cores that one step receives.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
 impl<P: PacketIo> Host<P> {
@@ -38,14 +38,14 @@ impl<P: PacketIo> Host<P> {
         most > 0
     }
 
-    /// Returns true if a ring may still have frames that arrived before a timer was due: an ACK
-    /// among them makes a retransmission needless. A ring that is never empty delays timers at most
-    /// for one pass over the ring.
+    /// Returns true if a port's ring may still have frames that arrived before a timer was due. An
+    /// ACK among these frames makes a retransmission needless. A ring that is never empty delays
+    /// timers at most for one pass over the ring.
     pub(crate) fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
-    /// Processes a burst. The frames stay with the port meanwhile, and return to it afterwards.
+    /// Processes the burst of port `index`, and then returns the frames' memory to the port.
     #[inline(never)]
     fn receive_burst(&mut self, now: Instant, index: usize) {
         let burst = self.bursts.get_mut(index).and_then(Option::take);
@@ -144,7 +144,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Hands a frame of another core's flow over. Returns true if it did.
+    /// Hands a frame over if its flow belongs to another core. Returns true if the frame was handed
+    /// over.
     #[inline(never)]
     pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {
@@ -199,8 +200,8 @@ impl<P: PacketIo> Host<P> {
         if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
-        // Connections between addresses of this host use the local path. Other sources are checked
-        // for segments without a flow: `HostIo::admits`.
+        // Connections between addresses of this host use the local path. `HostIo::admits` checks
+        // other sources, and only for segments without a flow.
         if self.io.routes.is_local_unlikely(src()) {
             return Err(DropReason::MartianSource);
         }
@@ -238,12 +239,13 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
         let error = icmp_error(packet)?;
-        // Only for addresses of the interface: no ICMP error ends a connection within the host.
+        // Process errors only for addresses of the interface, so that no ICMP error ends a
+        // connection within the host.
         if error.key.local.addr != packet.dst || !self.io.routes.is_local(packet.dst) {
             return Err(DropReason::NotOurs);
         }
         self.io.routes.check_source(packet.src)?;
-        // Segments of the local path are never quoted.
+        // An ICMP error never quotes a genuine segment of the local path.
         if self.io.routes.is_local(error.key.peer.addr) {
             return Err(DropReason::MartianSource);
         }
@@ -264,7 +266,7 @@ impl<P: PacketIo> Host<P> {
         self.io.local_path.recycle(batch);
     }
 
-    /// Delivers them where some have urgent pointers.
+    /// Delivers the segments of the local path if some of them have urgent pointers.
     #[cold]
     #[inline(never)]
     fn receive_urgent_local(&mut self, now: Instant) {
@@ -276,7 +278,7 @@ impl<P: PacketIo> Host<P> {
         self.io.local_path.recycle(batch);
     }
 
-    /// Receives a segment of the local path, with the 4-tuple as its receiver names it.
+    /// Receives a segment of the local path. `key` is the 4-tuple from the receiver's side.
     #[inline(always)]
     fn receive_sent(
         &mut self,

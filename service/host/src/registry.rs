@@ -1,4 +1,4 @@
-//! The driver's side of a host: it adds and removes programs, listeners, addresses and neighbours.
+//! The calls by which a host's driver adds and removes programs, listeners, addresses and routes.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,10 +21,10 @@ use crate::{
 
 /// Interval of the search for idle receive buffers; a buffer idle for a whole interval is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Limit of flows in one sweep.
+/// Limit of the flows that one sweep examines for an idle receive buffer.
 const SWEEP_MAX: usize = 16_384;
 
-/// Number of flows whose bindings keep their memory when all flows have ended.
+/// Largest capacity, in flows, that the table of bindings keeps when all flows have ended.
 const OVERSIZED: usize = 4096;
 
 /// The reason for which a listener was refused.
@@ -32,16 +32,16 @@ const OVERSIZED: usize = 4096;
 pub enum ListenError {
     /// A listener of another kernel socket has the address and port.
     InUse,
-    /// The limit of listeners is reached.
+    /// The engine's limit of listeners is reached.
     Limit,
-    /// No such program.
+    /// The program does not exist, or has ended.
     NoProgram,
 }
 
-/// A kernel socket that listens. See [`Host::listen`].
+/// A listening kernel socket, for which [`Host::listen`] makes a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// Number of the listener among programs: the same on all cores, and unique.
+    /// Number by which programs name the listener; unique, and the same on all cores.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
@@ -49,22 +49,22 @@ pub struct Listen {
     pub local: Endpoint,
     /// True if `::` means IPv6 only.
     pub v6_only: bool,
-    /// Owner of the socket's SO_REUSEPORT group. The listeners of a group share an address and
-    /// port.
+    /// User id of the owner of the socket's SO_REUSEPORT group. The listeners of a group share an
+    /// address and port.
     pub group: Option<u32>,
     /// Limit of connections that wait for accept.
     pub backlog: u32,
-    /// True if it also gets connections within the host (loopback).
+    /// True if the listener also gets connections within the host (loopback).
     pub within_host: bool,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Registers a program with its region, without limits.
+    /// Registers a program of a user without limits. Returns the program's number.
     pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
         self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
     }
 
-    /// Registers a program of `user`, by its name and process id, with its region.
+    /// Registers a program of `user`. `named` is its name and pid, `region` its shared memory.
     pub fn add_program_of(
         &mut self,
         user: &Arc<User>,
@@ -86,7 +86,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Replaces the rules. Connections that they refuse are reset; returns their number.
+    /// Replaces the rules, and resets the connections that they deny. Returns the number of resets.
     pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
         self.io.now = now;
         self.io.rules = rules;
@@ -104,7 +104,7 @@ impl<P: PacketIo> Host<P> {
         denied.len()
     }
 
-    /// Returns true if the rules would not let the connection open.
+    /// Returns true if the rules would not let the connection of `flow` open.
     fn is_denied(&self, flow: FlowId) -> bool {
         let binding = self.io.bindings.get(flow.index()).and_then(Option::as_ref);
         let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
@@ -123,12 +123,12 @@ impl<P: PacketIo> Host<P> {
         self.io.rules.opinion(&opening) != Action::Accept
     }
 
-    /// Returns the decisions of each rule; see [`RuleSet::hits`].
+    /// Returns the number of decisions of each rule; see [`RuleSet::hits`].
     pub fn rule_hits(&self) -> Vec<u64> {
         self.io.rules.hits()
     }
 
-    /// Adds a context of a program; `bell` wakes it. Returns false if the program cannot have it.
+    /// Adds context `number` of a program, woken by `bell`. Returns false if it cannot be added.
     pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
@@ -141,9 +141,9 @@ impl<P: PacketIo> Host<P> {
         context.is_some_and(|context| self.io.programs.contexts.insert(id, number, context))
     }
 
-    /// Removes a program: its listeners end, and its connections are reset. Connections that it has
-    /// closed finish first, and its region lives until the last of them. Its number may be reused
-    /// from then on.
+    /// Removes a program, ends its listeners, and resets its connections. Connections that the
+    /// program has closed still finish in order. The region lives, and the program's number stays
+    /// in use, until the last of these connections ends.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.registered = false;
@@ -152,7 +152,7 @@ impl<P: PacketIo> Host<P> {
         self.io.programs.remove_unused(id);
     }
 
-    /// Ends everything of a program. Its number stays in use until the driver removes it.
+    /// Ends a program's listeners, contexts and connections. Its number stays until its removal.
     pub(crate) fn expel(&mut self, now: Instant, id: ProgramId) {
         self.io.now = now;
         for listener in self.io.listeners.held_by(id) {
@@ -184,7 +184,7 @@ impl<P: PacketIo> Host<P> {
             match slot_use {
                 SlotUse::Free | SlotUse::Former(_) => {}
                 SlotUse::Live(flow) => flows.push(*flow),
-                // Other holders may still want the unread data.
+                // Other processes that hold the connection may still read its data.
                 SlotUse::Ended(binding) if binding.closed_by_program => {}
                 SlotUse::Ended(_) => ended.push(slot),
             }
@@ -282,14 +282,14 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Does the same as [`unlisten`](Self::unlisten), by the kernel socket.
+    /// Does the same as [`unlisten`](Self::unlisten) for the kernel socket with cookie `key`.
     pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.unlisten(now, id, listener);
         }
     }
 
-    /// Returns the kernel sockets of the listeners in use.
+    /// Returns the cookie (SO_COOKIE) of each listener's kernel socket.
     pub fn listener_keys(&self) -> Vec<u64> {
         let listeners = self.io.listeners.iter();
         listeners.map(|(_, entry)| entry.key).collect()
@@ -309,10 +309,10 @@ impl<P: PacketIo> Host<P> {
         known
     }
 
-    /// Decides for local addresses and ports whether their claims may end, for this core. Returns
-    /// true if no connection needs the claim. Connections that a program opened from its reserved
-    /// port need the port, also in TIME-WAIT, so that the kernel does not choose it for another
-    /// `bind`. Without any, the reservation ends. Any other port is needed by all its connections.
+    /// Returns true for each local port whose claim no connection of this core needs, and ends its
+    /// reservation. Connections that a program opened from its reserved port need the port, also in
+    /// TIME-WAIT, so that the kernel does not choose the port for another `bind`. A port without a
+    /// program is needed by all its connections.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let (ports, engine) = (&mut self.io.local_ports, &self.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
@@ -324,17 +324,17 @@ impl<P: PacketIo> Host<P> {
         ends.iter().map(unused).collect()
     }
 
-    /// Answers [`MorePorts`](crate::HostRequest::MorePorts); an empty list means that there are no
-    /// more.
+    /// Adds ports that the driver reserved for [`MorePorts`](crate::HostRequest::MorePorts). An
+    /// empty list means that the driver can reserve no more.
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         self.io.now = now;
         self.io.pool.add(addr, ports);
         self.retry_parked(now);
     }
 
-    /// Removes ports of the pool that the driver may return to the kernel. Returns true for a port
-    /// without connections here. A port that is not returned has to be [added](Self::add_ports)
-    /// again.
+    /// Removes `ends` from the pool of ephemeral ports. Returns true for each port that the driver
+    /// may return to the kernel, because no connection of this core has it. The driver has to
+    /// [add](Self::add_ports) each port again that it does not return.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
         self.io.pool.remove(&ends.iter().copied().collect());
         let ports = &self.io.local_ports;
@@ -367,8 +367,8 @@ impl<P: PacketIo> Host<P> {
         self.io.refresh_paths();
     }
 
-    /// Sets the interface's MTU in bytes, also for open connections. The limit is the MTU that all
-    /// ports support.
+    /// Sets the interface's MTU in bytes, also for open connections. A value above the MTU that all
+    /// ports support is reduced to that MTU.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.io.ports_mtu());
         let interface = &mut self.io.routes.interface;
@@ -389,7 +389,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Applies the kernel's entry for a neighbour.
+    /// Applies the kernel's entry for neighbour `addr`; without `mac` the entry is unresolved.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
         let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {
@@ -413,7 +413,7 @@ impl<P: PacketIo> Host<P> {
         self.ring_doorbells(now);
     }
 
-    /// Frees empty receive buffers that were not used recently, and assigns waiting connections.
+    /// Does the periodic work: frees idle memory, updates the journal, assigns waiting connections.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
         for _ in 0..self.io.holders.len().min(SWEEP_MAX) {
@@ -434,7 +434,7 @@ impl<P: PacketIo> Host<P> {
         self.follow_pressure();
     }
 
-    /// Frees the receive buffer of a flow, if it is empty.
+    /// Frees the receive buffer of a flow if it is empty and the program reads no older buffer.
     #[inline(never)]
     pub(crate) fn free_empty(&mut self, flow: FlowId) {
         let binding = self.io.bindings.get_mut(flow.index());
@@ -456,12 +456,12 @@ impl<P: PacketIo> Host<P> {
         self.io.holders.remove(flow);
     }
 
-    /// Returns true if there were many flows and there are none now.
+    /// Returns true if the table of bindings has room for many flows, but no flow exists.
     fn is_oversized(&self) -> bool {
         self.io.bindings.capacity() > OVERSIZED && self.engine.is_empty()
     }
 
-    /// Gives back memory that many flows had needed.
+    /// Frees the tables of flows if they are large and no flow exists.
     fn shrink(&mut self) {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         if self.is_oversized() && !undone {
@@ -470,7 +470,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Stops the growth of receive windows under memory pressure, and resumes it.
+    /// Stops the growth of receive windows under memory pressure, and allows growth otherwise.
     fn follow_pressure(&mut self) {
         let pressed = self.io.stream_memory.is_pressed();
         let most = if pressed {

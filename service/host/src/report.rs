@@ -1,4 +1,4 @@
-//! Reports of a host: its sockets and counters.
+//! Reports of a host for listings: its sockets, counters and usage.
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
@@ -6,24 +6,24 @@ use tidelane_wire::{DropReason, Endpoint};
 
 use crate::{Host, binding::Binding};
 
-/// A socket, for `tidelane ss`.
+/// A listener or a connection, as `tidelane ss` lists it.
 #[derive(Clone, Debug)]
 pub struct SocketReport {
-    /// State.
+    /// State of the connection, or the mark of a listener.
     pub state: SocketState,
-    /// Number among programs, if it is a listener.
+    /// Number by which programs name the listener; `None` for a connection.
     pub listener: Option<u32>,
     /// Local address and port.
     pub local: Endpoint,
     /// Peer's address and port; unspecified for a listener.
     pub peer: Endpoint,
-    /// Name and pid of the programs that have it.
+    /// Name and pid of the programs that hold the socket.
     pub programs: Vec<(String, u32)>,
     /// Received and unread bytes; for a listener, connections that wait for accept.
     pub recv_q: u32,
-    /// Unacknowledged bytes; for a listener, its backlog.
+    /// Unacknowledged and unsent bytes; for a listener, the backlog.
     pub send_q: u32,
-    /// The engine's view of a connection.
+    /// The engine's view of a connection; `None` for a listener.
     pub info: Option<FlowInfo>,
 }
 
@@ -32,12 +32,12 @@ pub struct SocketReport {
 pub enum SocketState {
     /// A listener.
     Listen,
-    /// A connection in this state (RFC 9293's spelling).
+    /// A connection in this state, in the spelling of RFC 9293 §3.3.2.
     Connection(String),
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Returns all sockets.
+    /// Returns all listeners, then all connections.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {
             state: SocketState::Listen,
@@ -81,7 +81,7 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Returns the program that has a connection, then its other holders.
+    /// Returns the program that has a connection, then the other holders of the connection.
     fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
         let others = self.shared.programs(binding.connection);
         let others = others.filter(|id| *id != binding.home);
@@ -139,7 +139,8 @@ impl<P: PacketIo> Host<P> {
         self.engine.time_wait_len()
     }
 
-    /// Returns the numbers of programs and connections, and the bytes of receive buffers in use.
+    /// Returns the number of programs, the number of connections, and the bytes of receive buffers
+    /// in use.
     pub fn usage(&self) -> (usize, usize, u64) {
         let programs = self.io.programs.iter().count();
         let bytes = self

@@ -1,4 +1,4 @@
-//! Requests of programs from their rings, all of them untrusted.
+//! Reads and executes the requests in programs' rings. No word of a request is trusted.
 
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
@@ -23,20 +23,21 @@ use crate::{
     rules::Action,
 };
 
-/// Limit of requests per context and step; the others wait for the next step.
+/// Limit of data requests, and of control requests, that one step reads from a context.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
-/// Limit of active opens that wait for a port or a neighbour, of all users.
+/// Limit of parked active opens of all users. A parked open waits for a port or a neighbour.
 pub const PARKED_MAX: u64 = 65_536;
-/// Time limit for a neighbour: the time after which the kernel gives up.
+/// Time limit of a parked open. The kernel gives up on a neighbour after the same time.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An active open that waits.
+/// An active open that waits for a local port or for the resolution of a neighbour.
 pub struct Parked {
     program: ProgramId,
     context: u32,
     request: ControlRequest,
+    /// Time of the program's request, from which the time limit counts.
     since: Instant,
-    /// Its user's charge.
+    /// The charge to the program's user.
     _place: Charge,
 }
 
@@ -49,10 +50,13 @@ impl Parked {
 
 /// The outcome of an attempt to start an active open.
 pub(crate) enum Start {
+    /// The open has started, and the program was notified.
     Done,
+    /// The open has failed with this `close_cause`.
     Failed(u32),
-    /// The kernel can carry the connection, for this reason.
+    /// The program has to connect with the kernel, for this reason of `not_accelerated`.
     Kernel(u32),
+    /// The open has to wait for a port or a neighbour.
     Wait,
 }
 
@@ -71,7 +75,8 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    /// Removes a program with a corrupt ring. The contexts behind it are read in the next step.
+    /// Expels a program with a corrupt ring. Contexts that move to an index before the scan are
+    /// read in the next step.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.io.counters.corrupt_rings += 1;
@@ -138,7 +143,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns a context for an answer.
+    /// Returns context `number` of a program for an answer; `None` if there is no such context.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
         let contexts = &mut self.io.programs.contexts;
         contexts
@@ -164,7 +169,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes a context a member of a listener, which is charged to its user.
+    /// Makes a context a member of a listener, and charges the membership to the program's user.
     fn join_listener(&mut self, id: ProgramId, context: u32, request: &ControlRequest) {
         let Some(listener) = self.io.listeners.numbered(request.listener) else {
             return;
@@ -254,7 +259,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Lets an active open wait, within its user's limit.
+    /// Parks an active open, unless the program's user has reached the limit of parked opens.
     fn park(
         &mut self,
         program: ProgramId,
@@ -279,7 +284,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Tries all waiting active opens again after a change of ports, neighbours or routes.
+    /// Tries all parked opens again after a change or a timeout. Opens past the time limit fail.
     pub(crate) fn retry_parked(&mut self, now: Instant) {
         for parked in std::mem::take(&mut self.parked) {
             let Parked {
@@ -304,7 +309,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the time limit of the oldest waiting active open.
+    /// Returns the time at which the oldest parked open fails.
     pub(crate) fn parked_deadline(&self) -> Option<Instant> {
         self.parked
             .front()
@@ -365,8 +370,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Charges the program's user for a connection. Beyond the limit, connections within this host
-    /// go to the kernel, because their program awaits that answer; others fail.
+    /// Charges a connection to the program's user. Beyond the limit, a connection within this host
+    /// goes to the kernel, because its program waits for the answer. Any other open fails.
     fn charge_connection(
         &self,
         program: ProgramId,
@@ -392,7 +397,7 @@ impl<P: PacketIo> Host<P> {
                 mtu: local_path::MTU,
             });
         }
-        // The kernel has an error for martians, other addresses of this host and multicast groups.
+        // The kernel's connect reports martians, other addresses of this host and multicast groups.
         if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }

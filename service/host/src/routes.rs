@@ -1,4 +1,4 @@
-//! The host's copy of the kernel's routes.
+//! The host's copy of the kernel's routes over the served interface, and the look-up of next hops.
 
 use tidelane_engine::LinkId;
 use tidelane_wire::{DropReason, IpAddress, MacAddress};
@@ -9,37 +9,37 @@ use crate::{
     prefixes::Prefixes,
 };
 
-/// A route of the interface that the service runs on.
+/// A route of the served interface, on which the service runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Destination prefix.
     pub prefix: IpAddress,
-    /// Prefix length on the 128-bit form.
+    /// Prefix length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
     pub prefix_len: u8,
     /// Next hop, or `None` for a destination on the link.
     pub gateway: Option<IpAddress>,
-    /// The local address to use.
+    /// The source address of packets that take the route.
     pub source: IpAddress,
 }
 
-/// The interface as the host sees it.
+/// The served interface as the host sees it.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// The link of its queues.
+    /// Link number of the interface's queues.
     pub link: LinkId,
-    /// Its own link address.
+    /// Link address of the interface.
     pub mac: MacAddress,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Its own addresses.
+    /// IP addresses of the interface.
     pub addresses: Vec<IpAddress>,
 }
 
-/// Routes and hops of one interface.
+/// The routes and neighbours of one interface, and its source checks.
 pub struct Routes {
     /// The interface.
     pub interface: Interface,
-    /// The neighbours on its link.
+    /// The neighbours on the interface's link.
     pub hops: Hops,
     routes: Vec<Route>,
     by_prefix: Prefixes<Route>,
@@ -47,12 +47,13 @@ pub struct Routes {
     ingress: IngressPolicy,
     /// True if the driver has set `ingress`.
     has_policy: bool,
-    /// One bit for each residue modulo 64 of the last bytes of own addresses.
+    /// Filter for own addresses: bit `n` is set if some own address has a last byte that is `n`
+    /// modulo 64.
     last_bytes: u64,
 }
 
 impl Routes {
-    /// Returns an empty table. `secret` keys hashes of addresses that peers choose.
+    /// Returns a table without routes. `secret` keys hashes of addresses that peers choose.
     pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
         let last_bytes = last_bytes_of(&interface.addresses);
         Self {
@@ -66,14 +67,14 @@ impl Routes {
         }
     }
 
-    /// Replaces all addresses, and returns the old ones.
+    /// Replaces all addresses of the interface, and returns the old addresses.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Vec<IpAddress> {
         self.last_bytes = last_bytes_of(&addresses);
         std::mem::replace(&mut self.interface.addresses, addresses)
     }
 
-    /// Replaces all routes. Returns true if they have changed. Until the driver sets the source
-    /// checks, the host has no other interface.
+    /// Replaces all routes. Returns true if the routes have changed. Until the driver sets the
+    /// source checks, they are made from these routes, as if the host had no other interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
         let differ = routes != self.routes;
         self.by_prefix = Prefixes::new(routes.iter().map(|r| (r.prefix, r.prefix_len, *r)));
@@ -90,6 +91,7 @@ impl Routes {
         self.has_policy = true;
     }
 
+    /// Returns the source checks of a host whose only interface is the served one.
     fn policy_of_one_interface(&self) -> IngressPolicy {
         let own = self.interface.addresses.iter();
         let local = own.map(|addr| KernelRoute {
@@ -121,7 +123,7 @@ impl Routes {
         self.ingress.leads_out(addr)
     }
 
-    /// Returns the same as [`is_local`](Self::is_local), for an address that rarely is local.
+    /// Returns the same as [`is_local`](Self::is_local), faster for an address that is not local.
     #[inline(always)]
     pub fn is_local_unlikely(&self, addr: IpAddress) -> bool {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
@@ -138,7 +140,7 @@ impl Routes {
         self.by_prefix.lookup(addr)
     }
 
-    /// Returns the next hop to `addr`, and true if it is a router.
+    /// Returns the next hop to `addr`, and true if the next hop is a router.
     fn next_hop(&self, addr: IpAddress) -> Option<(IpAddress, bool)> {
         if addr.is_link_local_v6() {
             return Some((addr, false));
@@ -147,26 +149,27 @@ impl Routes {
         Some((gateway.unwrap_or(addr), gateway.is_some()))
     }
 
-    /// Returns true if `addr` is reached through a router. The kernel's routes name routers, so
-    /// there are few; any packet can name a neighbour.
+    /// Returns true if `addr` is reached through a router. Only the kernel's routes name routers,
+    /// so there are few. In contrast, any packet can name a neighbour.
     pub fn is_routed(&self, addr: IpAddress) -> bool {
         matches!(self.next_hop(addr), Some((_, true)))
     }
 
-    /// Returns the next hop to `addr`, and makes it if it is new. `None` without a route, or with
-    /// too many neighbours in use.
+    /// Returns the next hop to `addr`, and adds a new one to the table. `None` without a route, or
+    /// with too many neighbours in use.
     pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.find_or_make(next)
     }
 
-    /// Returns the link address of the next hop to `addr`, if it is known.
+    /// Returns the link address of the next hop to `addr`; `None` until the kernel has resolved it.
     pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.get(self.hops.find(next)?).mac
     }
 }
 
+/// Returns the filter for `addresses`, as in `Routes::last_bytes`.
 fn last_bytes_of(addresses: &[IpAddress]) -> u64 {
     let bit = |addr: &IpAddress| 1 << (addr.0[15] % 64);
     addresses.iter().map(bit).fold(0, |all, bit: u64| all | bit)

@@ -8,12 +8,12 @@ use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// The user and groups of a program.
+/// The user and the groups of a program, which rules refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its user.
+    /// User id.
     pub uid: u32,
-    /// Its groups, including the primary one.
+    /// Group ids, including the primary group's.
     pub groups: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ pub enum Action {
     Accept,
     /// The connection is refused by a reset, or by ECONNREFUSED.
     Refuse,
-    /// The connection gets no answer: its opener waits until it gives up.
+    /// The connection gets no answer: its opener waits until its SYN retries are used up.
     Drop,
 }
 
@@ -51,13 +51,13 @@ pub enum Direction {
 /// A connection that opens.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The side that opens it.
+    /// The side that opens the connection.
     pub direction: Direction,
     /// Local address and port.
     pub local: Endpoint,
     /// Peer's address and port.
     pub peer: Endpoint,
-    /// Credentials of the program here, which listens or connects.
+    /// Credentials of the program on this host, which listens or connects.
     pub owner: &'a Credentials,
 }
 
@@ -65,7 +65,7 @@ pub struct Opening<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     addr: IpAddress,
-    /// Length on the 128-bit form.
+    /// Length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
     len: u8,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The text is no prefix.
+/// The error for a text that is no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPrefix;
 
@@ -134,9 +134,9 @@ pub struct Rule {
     pub peer_ports: Vec<RangeInclusive<u16>>,
     /// Peer addresses.
     pub peers: Vec<Prefix>,
-    /// Users of the program here.
+    /// User ids of the program on this host.
     pub users: Vec<u32>,
-    /// Groups of the program here.
+    /// Group ids of the program on this host.
     pub groups: Vec<u32>,
 }
 
@@ -212,7 +212,7 @@ impl RuleSet {
         self.rules.is_empty() && self.default == Action::Accept
     }
 
-    /// Decides on a connection that opens, and counts the decision.
+    /// Returns the verdict on a connection that opens, and counts it as a decision of its rule.
     #[inline]
     pub fn verdict(&mut self, opening: &Opening<'_>) -> Action {
         if self.accepts_all() {
@@ -235,7 +235,7 @@ impl RuleSet {
         }
     }
 
-    /// Decides on an open connection, without counting.
+    /// Returns the verdict on an open connection, and does not count it.
     pub fn opinion(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)

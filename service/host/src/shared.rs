@@ -1,9 +1,10 @@
 //! Connections that several processes hold, and their moves between these processes.
 //!
-//! See `docs/design/fork.md`. A connection is in the memory of one program, its *home*. Its other
-//! holders are recorded here, and take it by [`Host::take`]. A holder may be a forked child that
-//! has not registered yet. The old slot of a moved connection stays reserved as long as its program
-//! holds the connection. Most connections have one holder and no record here.
+//! See `docs/design/fork.md`. A *holder* is a process with a descriptor of the connection, for
+//! example after a fork. The slot and the buffers of a connection lie in the memory of one program,
+//! the *home*. Another holder moves the connection to its own memory with [`Host::take`]. The old
+//! slot of a moved connection stays reserved as long as its program holds the connection. Most
+//! connections have one holder and no record in this module.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,25 +29,25 @@ pub use moving::{Take, TakeError, Taken};
 pub enum Holder {
     /// A registered program.
     Program(ProgramId),
-    /// A forked child that has not registered yet, by the driver's number.
+    /// A forked child that has not registered yet, by the number that the driver gave it.
     Child(u64),
 }
 
 /// A connection with several holders, or whose only holder is not its home.
 #[derive(Debug)]
 struct SharedConnection {
-    /// The home and the slot there.
+    /// The home, and the connection's slot in the home's region.
     place: (ProgramId, u32),
     holders: Vec<Holder>,
-    /// Slots that holders had before.
+    /// Slots in which holders had the connection before, each with its program.
     former_slots: Vec<(ProgramId, u32)>,
-    /// The last published state.
+    /// The state that was last published in the slot.
     published: Option<Publication>,
     /// A unit for each holder, charged to the user of the first home.
     charge: Charge,
 }
 
-/// Limit of holders of shared connections of all users, including members of listeners.
+/// Limit of holds of all users: the holders of shared connections, and the members of listeners.
 pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl SharedConnection {
@@ -56,7 +57,7 @@ impl SharedConnection {
     }
 }
 
-/// All shared connections, by number.
+/// All shared connections, by the number of the connection.
 #[derive(Debug, Default)]
 pub struct SharedConnections {
     by_number: BTreeMap<u64, SharedConnection>,
@@ -82,8 +83,8 @@ impl SharedConnections {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Makes `child` a holder of all that `from` holds, before a fork. After a refusal it holds
-    /// nothing.
+    /// Makes `child` a holder of all connections that `from` holds, before a fork. After a refusal
+    /// `child` holds nothing.
     pub fn inherit(&mut self, now: Instant, from: Holder, child: u64) -> Result<(), Refused> {
         self.io.now = now;
         let inherited = self.add_child(now, from, Holder::Child(child));
@@ -110,7 +111,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Replaces the child's number by its program, once it has registered.
+    /// Replaces the holder `child` by the program `id`, as which the child has registered.
     pub fn child_registered(&mut self, child: u64, id: ProgramId) {
         for shared in self.shared.by_number.values_mut() {
             for holder in &mut shared.holders {
@@ -130,7 +131,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes a hold of a connection that `holder` has closed without ever having a slot for it.
+    /// Removes the hold of `holder`, which closed a connection without ever having a slot for it.
     pub fn disown(&mut self, now: Instant, holder: Holder, connection: u64) {
         self.io.now = now;
         self.drop_holder(now, connection, holder, false);
@@ -178,7 +179,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Returns the binding of a connection by its place.
+    /// Returns the binding of the connection in a program's slot.
     fn binding_at(&mut self, (id, slot): (ProgramId, u32)) -> Option<&mut Binding> {
         let flow = match self.io.programs.get_mut(id)?.slot_use(slot)? {
             SlotUse::Live(flow) => *flow,
@@ -202,8 +203,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Processes CLOSE among the `flags` of the program that has `flow`. Returns false if it is not
-    /// shared.
+    /// Processes the CLOSE of the home, which newly set `flags`. Returns false and does nothing if
+    /// `flow` is not shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
         let Some(binding) = self.io.binding(flow) else {
             return false;
@@ -233,7 +234,7 @@ impl<P: PacketIo> Host<P> {
         self.drop_holder(now, connection, Holder::Program(id), false);
     }
 
-    /// Processes the close of a connection that another program has.
+    /// Processes the CLOSE of program `id` in a former slot, whose connection another program has.
     pub(crate) fn close_former_slot(
         &mut self,
         now: Instant,
@@ -266,7 +267,7 @@ impl<P: PacketIo> Host<P> {
         self.apply_holders(now, connection, abort);
     }
 
-    /// Frees the slot in which `id` had the connection before.
+    /// Frees the slot in which program `id` had the connection before.
     fn release_former_slot(&mut self, connection: u64, id: ProgramId) {
         let Some(shared) = self.shared.by_number.get_mut(&connection) else {
             return;
@@ -288,8 +289,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Reacts to a change of the holders: closes the connection without any, ends the sharing with
-    /// one, or notifies the remaining ones.
+    /// Reacts to a change of the holders. Closes a connection without holders, ends the sharing if
+    /// only the home holds the connection, and notifies the holders if the home is none of them.
     fn apply_holders(&mut self, now: Instant, connection: u64, abort: bool) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
@@ -309,8 +310,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Records the published state of a shared connection. If it has changed, other holders are
-    /// notified.
+    /// Records the published state of a shared connection, and notifies the other holders of a
+    /// changed state.
     pub(crate) fn note_published(&mut self, connection: u64, publication: Publication) {
         if let Some(shared) = self.shared.by_number.get_mut(&connection)
             && shared.published.replace(publication) != Some(publication)
@@ -319,7 +320,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Notifies the holders that do not have a shared connection, because they may wait for it.
+    /// Notifies the holders with a former slot of the connection, because they may wait for data.
     pub(crate) fn notify_other_holders(&mut self, connection: u64) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
@@ -337,7 +338,7 @@ impl<P: PacketIo> Host<P> {
             }
             self.change_flags((id, slot), service_flags::EVENT_PENDING, 0);
             if let Some(context) = self.io.programs.contexts.for_event(id, context) {
-                // The program reads a full ring in any case.
+                // A full ring does no harm: the flag is set, and the program reads the ring anyway.
                 let _ = context.push_data(data_event::READY, slot);
             }
         }

@@ -29,7 +29,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The only core.
+    /// The place of a core without other cores.
     pub(crate) const ALONE: Self = Self { core: 0, cores: 1 };
 
     /// Returns true if connections between these ports are on this core.
@@ -52,7 +52,9 @@ impl Place {
 /// A batch of copied frames for one core, in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Batch {
+    /// The frames, one after the other.
     bytes: Vec<u8>,
+    /// Length of each frame in bytes.
     lens: Vec<u32>,
     /// True if the frames' checksums may be partial.
     partial_allowed: bool,
@@ -103,7 +105,7 @@ struct Incoming {
 /// A core's channels to the other cores.
 pub struct Siblings {
     place: Place,
-    /// By core; `None` for the own core.
+    /// Channel to each core, by core number; `None` for this core.
     outgoing: Vec<Option<Outgoing>>,
     incoming: Vec<Incoming>,
     /// Number of batches that wait for this core.
@@ -206,7 +208,8 @@ impl Siblings {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns the next batch for this core, and the number of its channel.
+    /// Returns the next batch for this core, and the number of the channel for
+    /// [`recycle`](Self::recycle).
     pub(crate) fn next(&mut self) -> Option<(Batch, usize)> {
         if !self.has_work() {
             return None;

@@ -1,12 +1,15 @@
-//! Loads and stores on a slot, with their memory order. Loaded values are the program's, and not
-//! validated.
+//! Loads and stores on a slot, with their memory order.
+//!
+//! A slot is the shared record of one connection. The program writes one half, the service the
+//! other half. The program may write any value, and no function here validates loaded values.
+//! Positions are stream positions: byte counts modulo 2^32.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use tidelane_abi::BufferWord;
 use tidelane_ring::SlotView;
 
-/// The program's half, each field read once.
+/// The values of a slot's program half, each read once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView {
     /// Generation that the program refers to.
@@ -19,7 +22,7 @@ pub struct ProgramView {
     pub rx_read: u32,
     /// Send buffer.
     pub tx_buffer: BufferWord,
-    /// Receive buffer that the program uses.
+    /// Word of the receive buffer that the program reads.
     pub rx_buffer_seen: BufferWord,
 }
 
@@ -44,17 +47,18 @@ pub fn rx_read(slot: SlotView<'_>) -> u32 {
     slot.program().rx_read.load(Acquire)
 }
 
-/// Announces a receive buffer; later stores of `rx_head` refer to it.
+/// Announces a receive buffer. Later stores of `rx_head` refer to this buffer.
 pub fn set_rx_buffer(slot: SlotView<'_>, word: BufferWord) {
     slot.service().rx_buffer.store(word, Release);
 }
 
-/// Returns the send buffers before `word` to the program.
+/// Tells the program that the service uses send buffer `word`, so that the program may reuse
+/// earlier send buffers.
 pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
     slot.service().tx_buffer_seen.store(word, Release);
 }
 
-/// The changes of one step that the program sees.
+/// The state of a connection that [`publish`] shows to the program at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
     /// Position up to which data was received.
@@ -63,7 +67,7 @@ pub struct Publication {
     pub tx_acked: u32,
     /// Bits of [`tidelane_abi::service_flags`].
     pub flags: u32,
-    /// Close cause.
+    /// Close cause; 0 while the connection lives.
     pub cause: u32,
 }
 
@@ -77,27 +81,28 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Sets the limit of the program's unacknowledged and unsent bytes.
+/// Sets the limit in bytes of the data that the program has written and the peer has not
+/// acknowledged.
 pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Sets the receive window, by which the program decides when to announce its reads.
+/// Sets the receive window in bytes, by which the program decides when to announce its reads.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
 }
 
-/// Publishes the position up to which data was sent, before the flags are published.
+/// Publishes the position up to which data was sent. The caller publishes the flags later.
 pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
 
-/// Publishes an error that did not end the connection, before the flags are published.
+/// Publishes an error that did not end the connection. The caller publishes the flags later.
 pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
-/// Publishes urgent data, before the buffer's word is marked.
+/// Publishes urgent data. The caller marks the receive buffer's word later.
 pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
     let half = slot.service();
     half.urgent_before.store(before, Relaxed);
@@ -134,7 +139,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     generation
 }
 
-/// The state at which a connection continues in a new slot.
+/// The state with which a moved connection continues in a new slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Resumption {
     /// Bits of [`tidelane_abi::program_flags`].

@@ -1,4 +1,4 @@
-//! Segments without a flow: checks of their source, and answers to them.
+//! Checks the source of segments without a flow, and sends answers to them, such as a RST.
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull};
 use tidelane_packet_io::PacketIo;
@@ -11,9 +11,10 @@ use crate::{
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns the link address for an answer without a flow to a frame from `arrival`: that of the
-    /// neighbour on the path to `peer`, or `arrival` while the kernel has not resolved it. The
-    /// kernel is asked about an unresolved router, and the answer is dropped.
+    /// Returns the link address for an answer to a frame that has no flow. The address belongs to
+    /// the neighbour on the path to `peer`. While the kernel has not resolved the neighbour, the
+    /// address is `arrival`, the source of the frame. If the neighbour is an unresolved router,
+    /// asks the kernel and returns `None`, so that the answer is dropped.
     pub(crate) fn mac_for_reply(
         &mut self,
         peer: IpAddress,

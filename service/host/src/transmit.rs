@@ -1,4 +1,4 @@
-//! Output: headers, payload and checksum of the engine's segments in frames of a port.
+//! Sends the engine's segments: writes headers, payload and checksum to frames of a port.
 
 use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
@@ -15,15 +15,15 @@ const TCP_CHECKSUM_AT: u16 = 16;
 /// Offset of the urgent pointer in a TCP header.
 const URGENT_POINTER: std::ops::Range<usize> = 18..20;
 
-/// The parts of a host that send over ports.
+/// The parts of a host that are borrowed to send a segment over a port.
 pub struct Transmitter<'a, P> {
-    /// One per NIC queue.
+    /// The ports, one per NIC queue.
     pub ports: &'a mut [P],
     /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
-    /// Set when a frame was passed to a port.
+    /// Set to true when a frame was passed to a port.
     pub queued: &'a mut bool,
-    /// Set when a port had no room.
+    /// Set to true when a port had no room.
     pub blocked: &'a mut bool,
 }
 
@@ -41,7 +41,7 @@ macro_rules! transmitter {
 
 pub(crate) use transmitter;
 
-/// The source of a payload: a program's memory, and its buffer there.
+/// The source of a payload: a program's memory, and its send buffer there. `None` without payload.
 pub type Source<'a> = Option<(&'a ProgramRegion, StreamBuffer)>;
 
 impl<P: PacketIo> Transmitter<'_, P> {
@@ -74,7 +74,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         self.transmit_single(out, &mut unnumbered, None, None)
     }
 
-    /// Sends `out`, which no link segments, with an urgent pointer.
+    /// Sends `out`, which has to fit into one segment, with an urgent pointer.
     #[inline(never)]
     pub fn transmit_urgent(
         self,
@@ -114,7 +114,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
             return Ok(());
         };
         let (tcp_header, payload) = segment.split_at_mut(header_len);
-        // A frame that was not filled contains bytes of another flow.
+        // Drop a frame that was not filled, because it contains bytes of another flow.
         if let Some((region, buffer)) = source
             && !buffer.read(region, out.payload_pos, payload)
         {
@@ -143,9 +143,9 @@ impl<P: PacketIo> Transmitter<'_, P> {
         Ok(())
     }
 
-    /// Sends `out` as a super-frame, which the link segments. Only the headers are written here;
-    /// the payload is sent from the program's memory. A program that changes it meanwhile changes
-    /// its own data, and the link computes the checksums.
+    /// Sends `out` as a super-frame, which the link cuts into segments. This function writes only
+    /// the headers; the link reads the payload from the program's memory. A program that changes
+    /// the payload meanwhile changes only its own data, as the link computes the checksums.
     #[inline(never)]
     fn transmit_super(
         self,
@@ -188,8 +188,8 @@ impl<P: PacketIo> Transmitter<'_, P> {
     }
 }
 
-/// Returns true if the link cuts `out` into several segments. A segment without a segment size has
-/// no payload.
+/// Returns true if the link cuts `out` into several segments. A segment size of zero means that
+/// `out` has no payload.
 #[inline]
 fn is_cut(out: &SegmentOut) -> bool {
     out.payload_len > u32::from(out.segment_size)

@@ -1,4 +1,4 @@
-//! Urgent data between engine and programs.
+//! Carries urgent data (RFC 9293 §3.8.5) between the engine and the slots of programs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,18 +16,19 @@ use crate::{
     transmit::transmitter,
 };
 
-/// Urgent data as published in a slot, and as read from there.
+/// Urgent data of a connection: as published in its slot, and as last read from there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
     /// Value of [`tidelane_abi::ServiceHalf::urgent`].
     word: u64,
     /// Value of [`tidelane_abi::ServiceHalf::urgent_before`].
     before: u32,
-    /// Last value of [`SlotOptions::tx_urgents`].
+    /// Last value of [`SlotOptions::tx_urgents`], the program's count of urgent sends.
     tx_urgents: u32,
 }
 
 impl Urgent {
+    /// Returns the stream position of the last urgent byte.
     fn pos(self) -> u32 {
         (self.word >> 32) as u32
     }
@@ -38,7 +39,7 @@ const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
 }
 
 impl Binding {
-    /// Returns the receive buffer's word for the slot.
+    /// Returns the receive buffer's word for the slot, marked if there is urgent data.
     pub fn rx_word(&self) -> BufferWord {
         let marked = self.service_flags & service_flags::URGENT != 0;
         let mark = if marked { buffer_word::URGENT } else { 0 };
@@ -53,7 +54,7 @@ impl Binding {
         }
     }
 
-    /// Starts the use of a slot, whose earlier urgent data belongs to another connection.
+    /// Starts the use of a slot. Skips urgent sends that another connection left in the slot.
     pub fn begin_urgent(&mut self, view: SlotView<'_>) {
         self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
         self.show_urgent(view);
@@ -74,7 +75,7 @@ impl<P: PacketIo> HostIo<P> {
         self.show_urgent(flow);
     }
 
-    /// Records that the urgent byte arrived.
+    /// Records that the urgent byte, announced before, arrived with the value `byte`.
     pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -134,8 +135,8 @@ impl<P: PacketIo> HostIo<P> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Reads the options that the program changed: it may have written urgent data, or read beyond
-    /// some.
+    /// Reads the changed options for urgent data: the program may have written urgent data, or may
+    /// have read beyond the urgent byte.
     pub(crate) fn look_at_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
@@ -153,7 +154,7 @@ impl<P: PacketIo> Host<P> {
             return;
         }
         let up = options.tx_urgent.load(Relaxed);
-        // An invalid announcement is counted, and nothing becomes urgent.
+        // The engine counts an invalid announcement, and nothing becomes urgent.
         let _ = self.engine.tx_urgent(now, flow, up, &mut self.io);
     }
 }

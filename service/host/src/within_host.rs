@@ -1,9 +1,9 @@
 //! Connections within the host at addresses other than the served interface's: loopback, and
 //! addresses of other interfaces.
 //!
-//! They use the local path if both programs want it (`docs/design/loopback.md`). No frame from the
-//! wire can have their 4-tuple: frames must be for an address of the served interface, and neither
-//! end here has one.
+//! These connections use the local path if both programs want it (`docs/design/loopback.md`). No
+//! frame from the wire can have their 4-tuple, because the destination of a frame must be an
+//! address of the served interface, and neither end of these connections has such an address.
 
 use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
 use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
@@ -17,9 +17,9 @@ const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 /// The host's own addresses that are not the served interface's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressesWithin {
-    /// True if `127.0.0.0/8` exists: the kernel's loopback is up.
+    /// True if `127.0.0.0/8` is local, because the kernel's loopback interface is up.
     pub localnet: bool,
-    /// Single addresses: `::1`, and those of other interfaces.
+    /// Single addresses: `::1`, and the addresses of other interfaces.
     pub single: Vec<IpAddress>,
 }
 
@@ -45,7 +45,7 @@ impl AddressesWithin {
         in_localnet || local == peer && self.single.contains(&peer)
     }
 
-    /// Returns true if `addr` has a pool of ports, because it is the source of some connection.
+    /// Returns true if `addr` needs a pool of ports, because the kernel chooses `addr` as a source.
     fn has_pool(&self, addr: IpAddress) -> bool {
         self.source_for(addr) == Some(addr)
     }
@@ -67,7 +67,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allows a program, whose loopback is that of the listeners, to connect within this host.
+    /// Allows or forbids a program to connect within this host. Only a program whose loopback is
+    /// the listeners' loopback may be allowed.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.within_host = allowed;
@@ -75,8 +76,9 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns the route for a connection of `program` to `peer`, an address of this host that is
-    /// not the interface's. `None` leaves it to the kernel, also for listeners of a group, in which
-    /// the kernel may have sockets that the service does not know.
+    /// not the interface's. `None` leaves the connection to the kernel. The driver sets
+    /// `within_host` for no listener of an SO_REUSEPORT group, because the kernel may have sockets
+    /// in the group that the service does not know.
     pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<FlowRoute> {
         if !self.io.within.has(peer.addr) {
             return None;
@@ -117,7 +119,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns the local address of a connection to `peer` within this host, from a socket that is
-    /// bound to `wanted`, and to `port` unless that is zero. `None` leaves it to the kernel.
+    /// bound to `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the
+    /// kernel.
     fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
         let within = &self.io.within;
         let source = match wanted.is_unspecified() {

@@ -21,7 +21,7 @@ impl Charge {
         }
     }
 
-    /// Returns the account.
+    /// Returns the account that is charged.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }

@@ -42,7 +42,7 @@ impl Pools {
         allowed
     }
 
-    /// Subtracts `units` from the usage of a pool.
+    /// Subtracts `units` from the usage of the resource's pool.
     pub(super) fn subtract(&self, resource: Resource, units: u64) {
         self.0[resource.index()].used.fetch_sub(units, Relaxed);
     }

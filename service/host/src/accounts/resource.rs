@@ -1,4 +1,4 @@
-//! The resources that are counted.
+//! The resources of the service whose use by each user is counted and limited.
 
 macro_rules! resources {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
@@ -38,12 +38,12 @@ resources! {
     Descriptors = "descriptors",
     /// Connections in any state but TIME-WAIT.
     Connections = "connections",
-    /// Connections of listeners in SYN-RECEIVED; beyond the limit, SYN cookies.
+    /// Connections of listeners in SYN-RECEIVED. Beyond the limit, SYNs are answered with cookies.
     HalfOpen = "half_open",
     /// Active opens that wait for a neighbour or a port.
     ParkedOpens = "parked_opens",
-    /// Pairs of a connection and a process that holds it after fork, and pairs of a listener and a
-    /// context that accepts from it.
+    /// Holds: each process that shares a connection after a fork has one, and each context that
+    /// accepts from a listener has one.
     Holds = "holds",
     /// Bytes of stream buffers.
     StreamBytes = "stream_bytes",
@@ -57,7 +57,7 @@ impl Resource {
     /// The number of resources.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Returns the index in a table of all resources.
+    /// Returns the resource's index in a table of all resources.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -68,7 +68,7 @@ impl Resource {
         all.find(|resource| resource.name() == name)
     }
 
-    /// Returns the number in messages between programs and service; zero means none.
+    /// Returns the resource's number in messages between programs and service; zero means none.
     pub const fn code(self) -> u32 {
         self as u32 + 1
     }

@@ -13,17 +13,17 @@ impl UserId {
     pub const ROOT: Self = Self(0);
 }
 
-/// Part of each pool that is reserved for root: an eighth.
+/// Divisor of a pool's capacity that gives the part reserved for root: an eighth.
 const ROOT_PART: u64 = 8;
 
 /// The share of a pool that a user may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// As much as is free, not counting the part reserved for root.
+    /// The user may hold as much as is free, not counting the part reserved for root.
     User,
-    /// Seven times as much as is free: seven eighths of a pool if root is alone.
+    /// Root may hold seven times as much as is free: seven eighths of a pool without other users.
     Root,
-    /// The whole pool.
+    /// The user may hold the whole pool.
     Unlimited,
 }
 
@@ -38,7 +38,7 @@ impl Weight {
     }
 }
 
-/// A user's total of one resource.
+/// A user's total of one resource over all cores: units in use, their limit, and refusals.
 #[derive(Debug)]
 struct Total {
     used: AtomicU64,
@@ -97,17 +97,17 @@ impl User {
         self.weight
     }
 
-    /// Sets a limit. Units beyond it that the user has already stay.
+    /// Sets the limit of a resource. The user keeps units that already exceed the limit.
     pub fn set_limit(&self, resource: Resource, limit: u64) {
         self.total(resource).limit.store(limit, Relaxed);
     }
 
-    /// Returns the user's limit.
+    /// Returns the user's limit of a resource.
     pub fn limit(&self, resource: Resource) -> u64 {
         self.total(resource).limit.load(Relaxed)
     }
 
-    /// Returns the units that the user has.
+    /// Returns the units of a resource that the user has.
     pub fn used(&self, resource: Resource) -> u64 {
         self.total(resource).used.load(Relaxed)
     }
@@ -130,7 +130,7 @@ impl User {
         self.total(resource).refused.fetch_add(1, Relaxed);
     }
 
-    /// Adds to the user's units. Returns false and adds nothing if that exceeds the limit.
+    /// Adds to the user's units. Returns false and adds nothing if the sum would exceed the limit.
     pub(super) fn add(&self, resource: Resource, units: u64) -> bool {
         let total = self.total(resource);
         let used = total.used.fetch_add(units, Relaxed).saturating_add(units);

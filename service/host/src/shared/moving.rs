@@ -1,4 +1,4 @@
-//! The move of a connection from the memory of one program to that of another one.
+//! The move of a connection from the memory of one program to the memory of another program.
 
 use std::{ops::Range, sync::Arc};
 
@@ -16,49 +16,50 @@ use crate::{
     slots::{self, Publication, Resumption},
 };
 
-/// Flags that move with the connection.
+/// Program flags that move with the connection.
 const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
-/// The flag of a slot whose connection another program has.
+/// The service flag of a slot whose connection another program has.
 const AWAY: u32 = service_flags::MIGRATED;
 
-/// A program's request for a connection that it holds and does not have.
+/// A program's request to move a connection that it holds into its own memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     /// The connection's number.
     pub connection: u64,
-    /// Context of the program for its events.
+    /// Context of the program that gets the connection's events from now on.
     pub context: u32,
-    /// Word of a send buffer for unacknowledged data; 0 for none.
+    /// Buffer word of the program's send buffer, which takes unacknowledged data; 0 for none.
     pub tx_buffer: BufferWord,
 }
 
-/// The new place of the connection.
+/// The place of the connection after the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Slot of the program that took it.
+    /// Slot of the program that took the connection.
     pub slot: u32,
     /// The slot's generation.
     pub generation: u32,
-    /// The kernel socket of the listener that accepted it, while the listener exists.
+    /// Cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection, while the
+    /// listener exists.
     pub listener: Option<u64>,
 }
 
 /// The reason for which a connection was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// The program does not hold it, or already has it.
+    /// The program does not hold the connection, or already is its home.
     NotHeld,
-    /// The program that has it is transferring data.
+    /// The home is transferring data of the connection now.
     Busy,
-    /// The send buffer must hold this many bytes.
+    /// The send buffer is too short for the unacknowledged data, which has this many bytes.
     Buffer(u32),
-    /// There is no slot or no memory.
+    /// The program has no free slot, or no memory for received data.
     Limit,
 }
 
 /// Stream positions of the data that moves with a connection.
 struct Luggage {
-    /// Received and unread data.
+    /// Received and unread data, in order and out of order.
     unread: Vec<Range<u32>>,
     /// Unacknowledged data.
     unacked: Range<u32>,
@@ -74,7 +75,8 @@ struct Room {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Moves a connection to the program `id`, which holds it.
+    /// Moves a connection to the program `id`, which holds it. After an error the connection stays
+    /// at its home.
     pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
         self.io.now = now;
         let shared = self.shared.by_number.get(&take.connection);
@@ -95,7 +97,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Stops transfers at the home. Earlier ones still count.
+    /// Stops transfers at the home, and processes the transfers that the home made before.
     fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
         self.change_flags(place, AWAY, 0);
         let Some(binding) = self.binding_at(place) else {
@@ -121,7 +123,7 @@ impl<P: PacketIo> Host<P> {
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
-                // The engine may have ended the flow, which is published at the end of this step.
+                // The engine may have ended the flow. The end is published at the end of this step.
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
                 let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
@@ -213,7 +215,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
             shared.place = (id, room.slot);
         }
-        // Free the slot of an earlier time in which this program had it.
+        // Free the slot in which this program had the connection at an earlier time.
         self.release_former_slot(take.connection, id);
         self.keep_former_slot(place, take.connection, old_context);
         self.apply_holders(self.io.now, take.connection, false);
@@ -221,13 +223,13 @@ impl<P: PacketIo> Host<P> {
         taken
     }
 
-    /// Returns the kernel socket of the listener that accepted a connection.
+    /// Returns the cookie of the kernel socket whose listener accepted a connection.
     fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
         let listener = self.binding_at(place)?.listener?;
         Some(self.io.listeners.get(listener)?.key)
     }
 
-    /// Frees the receive buffers of the old home.
+    /// Frees the connection's receive buffers in the region of the old home.
     fn leave_buffers(&mut self, place: (ProgramId, u32)) {
         let Some(binding) = self.binding_at(place) else {
             return;
@@ -270,7 +272,7 @@ impl<P: PacketIo> Host<P> {
                 if let Some(binding) = self.io.binding(flow) {
                     let publication = publish_at(binding, room, rx_head, tx_acked);
                     self.io.mark(flow);
-                    // A move does not notify earlier waiters.
+                    // Record the state as published: a move alone notifies no other holder.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
                         shared.published = Some(publication);
                     }
@@ -320,7 +322,8 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// Updates the home of a binding.
+/// Makes `room` in program `id` the home of a binding. `old_read` is the read position in the
+/// old slot.
 fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_read: u32) {
     // After the end of a flow, the position up to which the program read is unchecked.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
@@ -340,7 +343,7 @@ fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_re
     binding.announce = true;
 }
 
-/// Writes the new slot.
+/// Writes the state of the connection to the new slot. Returns the published part.
 fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
     let resumption = Resumption {
         flags: binding.program_flags,
