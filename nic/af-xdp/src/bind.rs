@@ -14,7 +14,7 @@ use crate::{
 
 /// Bytes of socket memory that the kernel charges for one frame in flight, rounded up.
 const SEND_BUFFER_PER_FRAME: usize = 4096;
-/// Least number of frames that one copy-mode `sendto` may send.
+/// Smallest number of frames that the kernel accepts as the budget of one copy-mode `sendto`.
 const TX_BUDGET_MIN: u32 = 32;
 /// Number of attempts to bind to a busy queue, and the pause between two of them.
 const BIND_TRIES_MAX: u32 = 50;
@@ -24,7 +24,9 @@ const BIND_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
+    /// True if the kernel takes transmit metadata, and thus completes checksums.
     pub(crate) metadata: bool,
+    /// True if one `sendto` can send the whole TX ring in copy mode.
     pub(crate) long_batches: bool,
     pub(crate) mode: XdpMode,
 }
@@ -85,8 +87,8 @@ impl Binding<'_> {
                 Ok(bound) => return Ok(bound),
                 Err((call, error)) => {
                     let code = error.raw_os_error().unwrap_or(0);
-                    // Only these errors stand for a missing feature. EINVAL also stands for an
-                    // unknown queue or flag, which shows in the last attempt.
+                    // Only EOPNOTSUPP and EINVAL stand for a missing feature. EINVAL also stands
+                    // for an unknown queue or flag, which shows in the last attempt.
                     let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
                     failure = Some((call, error));
                     if !again {

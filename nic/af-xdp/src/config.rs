@@ -36,7 +36,7 @@ pub struct XdpConfig {
     /// space, transmitted data 64 bytes less. A packet above the frame size takes several frames
     /// (Linux 6.6).
     pub frame_size: u32,
-    /// Tries zero-copy first; a driver without it (veth) gets copy mode.
+    /// Tries zero-copy first. A driver without zero-copy (veth) gets copy mode.
     pub prefer_zero_copy: bool,
     /// Puts the UMEM on huge pages if enough of them are free.
     pub huge_pages: bool,
@@ -56,7 +56,7 @@ pub struct XdpConfig {
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that its other end has not segmented. Needs Linux 6.6.
     pub long_packets: bool,
-    /// Busy polling; None to leave it off.
+    /// Parameters of busy polling. `None` leaves busy polling off.
     pub busy_poll: Option<BusyPoll>,
 }
 
@@ -162,8 +162,9 @@ impl Shape {
         self.tx_frames().next_power_of_two()
     }
 
-    /// Returns the length of the longest packet that can be transmitted. The limit is not above
-    /// that of receiving, because a peer may send packets as long as those that it receives.
+    /// Returns the length of the longest packet that can be transmitted. Without multi-buffer, the
+    /// limit is not above the limit of receiving, because a peer may send packets as long as the
+    /// packets that it receives.
     pub(crate) fn tx_packet_len_max(&self) -> u32 {
         let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
         if self.multi_buffer {

@@ -1,4 +1,5 @@
-//! The port: opening, and [`PacketIo`] over its receive and transmit halves.
+//! `XdpPort`: opens a queue of a NIC and implements [`PacketIo`] over its receive and transmit
+//! halves.
 
 use std::{
     io,
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// Least frame size with zero-copy. Some drivers (igb, igc) use only whole KiB of the space behind
-/// the headroom: one in a frame of 2048 bytes, so that longer packets would be truncated.
+/// the headroom. In a frame of 2048 bytes this is one KiB, and longer packets would be truncated.
 const ZERO_COPY_FRAME_SIZE: u32 = 4096;
 
 /// Path of frames between the NIC and the UMEM.
@@ -62,7 +63,7 @@ pub struct XdpCounters {
     pub tx_super_frames: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
-    /// `recvfrom` calls made so that the kernel receives.
+    /// `recvfrom` calls made so that the kernel fills the RX ring.
     pub rx_kicks: u64,
     /// Flushes that left frames in the TX ring.
     pub tx_stalls: u64,
@@ -272,7 +273,8 @@ impl XdpPort {
     /// Calls `sendto` until the kernel has taken all descriptors, or takes no more.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
-        // Each round but the last uses up at least one budget, so the number of rounds is bounded.
+        // Each round except the last uses up the call's budget of frames, so the number of rounds
+        // is bounded.
         while pending > 0 && self.tx.needs_wakeup() {
             self.counters.tx_kicks += 1;
             let outcome = self.socket.kick_tx();

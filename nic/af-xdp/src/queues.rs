@@ -15,8 +15,8 @@ pub struct QueueCounts {
 
 /// Returns the queues of an interface in this thread's network namespace.
 ///
-/// The channels of ethtool are preferred. For a driver without them the queues are counted in
-/// `sysfs`, which shows the network namespace in which it was mounted.
+/// The function prefers the channels of ethtool. For a driver without channels, the function counts
+/// the queues in `sysfs`, which shows the network namespace in which it was mounted.
 pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
     sys::interface_index(interface)?;
     match sys::interface_channels(interface) {

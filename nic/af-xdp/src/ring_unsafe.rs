@@ -1,5 +1,4 @@
-//! One of the four AF_XDP rings: single producer, single consumer, with the kernel at the other
-//! end.
+//! A ring of an AF_XDP socket: single producer, single consumer, with the kernel at the other end.
 //!
 //! Indices are free-running 32-bit numbers, which are only subtracted (wrapping) and masked. Each
 //! side owns one index. The port keeps its own index in a private copy and stores it once per
@@ -21,7 +20,10 @@ use crate::sys::{Mapping, XskSocket};
 pub(crate) struct Descriptor {
     /// Offset of the data in the UMEM.
     pub(crate) addr: u64,
+    /// Length of the data in bytes.
     pub(crate) len: u32,
+    /// Flags: `XDP_PKT_CONTD` if the packet continues in the next descriptor, `XDP_TX_METADATA` if
+    /// metadata precedes the data.
     pub(crate) options: u32,
 }
 
@@ -116,7 +118,7 @@ impl<T: Entry> Ring<T> {
 
     // -- producing ----------------------------------------------------------------------------
 
-    /// Appends an entry; [`publish`](Self::publish) makes it visible.
+    /// Appends an entry. [`publish`](Self::publish) makes the entry visible to the kernel.
     ///
     /// The kernel's index does not show if the ring has space: the kernel hands over a received
     /// frame before it publishes that it consumed the frame's FILL entry.

@@ -1,7 +1,7 @@
 //! The receive half: FILL ring, RX ring, and the frames that are lent out in bursts.
 //!
-//! The frames of a packet that takes several of them (multi-buffer) are copied into one buffer and
-//! return to the FILL ring at once. A packet in one frame is lent out in the UMEM.
+//! A packet in several frames (multi-buffer) is copied into one buffer, and its frames return to
+//! the FILL ring at once. A packet in one frame is lent out in the UMEM.
 
 use std::sync::Arc;
 
@@ -43,11 +43,12 @@ impl Burst for XdpBurst {
             return self.assembled.get(start..start + packet.len as usize);
         }
         // SAFETY: the kernel does not write to frames of a burst, and there is no mutable access to
-        // received ones.
+        // received frames.
         Some(unsafe { self.umem.bytes(packet.addr, packet.len as usize) })
     }
 }
 
+/// The receive half of a port.
 pub(crate) struct RxQueue {
     umem: Arc<Umem>,
     fill: Ring<u64>,
@@ -110,8 +111,8 @@ impl RxQueue {
         }
     }
 
-    /// Appends up to `max` packets to `burst`. Returns their number. Zero means that the ring is
-    /// empty: the frames of a long packet are collected until the packet is complete.
+    /// Appends up to `max` packets to `burst`. Returns their number. Zero means that the RX ring is
+    /// empty. The function collects the frames of a long packet until the packet is complete.
     pub(crate) fn burst(&mut self, burst: &mut XdpBurst, max: usize) -> usize {
         self.check(burst);
         let max = max.min(self.lent.len()) as u32;
@@ -123,7 +124,7 @@ impl RxQueue {
     }
 
     /// Takes up to `max` frames from the RX ring, into `burst` or into the incomplete packet.
-    /// Returns their number.
+    /// Returns the number of frames.
     fn take(&mut self, burst: &mut XdpBurst, max: u32) -> u32 {
         let count = self.rx.available(max).min(max);
         for _ in 0..count {
@@ -177,7 +178,8 @@ impl RxQueue {
         self.incomplete.clear();
     }
 
-    /// Checks that the burst belongs to this port, whose frames its release would return.
+    /// Panics unless this port made the burst. The release of another port's burst would give the
+    /// kernel frames of the wrong UMEM.
     fn check(&self, burst: &XdpBurst) {
         let ours = Arc::ptr_eq(&self.umem, &burst.umem);
         assert!(ours, "a burst belongs to the port that made it");

@@ -2,10 +2,11 @@
 //!
 //! AF_XDP carries frames up to the link's MTU. In copy mode a frame costs as much as a packet
 //! socket needs for a super-frame of 40 segments, which a veth does not even segment. Bulk data
-//! therefore takes the packet socket. Its packets pass the queueing discipline, unlike those of
-//! AF_XDP; a packet that bypasses the qdisc is dropped where software has to segment it (Linux,
-//! `__dev_direct_xmit`). Receiving is not affected, because the socket is bound to no protocol. The
-//! payload is copied once, from the stream buffer to the kernel.
+//! therefore takes the packet socket. The packets of the packet socket pass the queueing discipline
+//! (qdisc), unlike the frames of AF_XDP. The socket does not bypass the qdisc, because the kernel
+//! would drop a bypassing packet that software has to segment (Linux, `__dev_direct_xmit`).
+//! Receiving is not affected, because the socket is bound to no protocol. The payload is copied
+//! once, from the stream buffer to the kernel.
 
 use std::io;
 
@@ -19,7 +20,7 @@ const SEGMENTATION_HEADER_LEN: usize = 10;
 const FRAME_LEN_MAX: usize = 14 + 65_535;
 /// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
-/// Send buffer for several super-frames in flight, as the kernel charges them.
+/// Length of the send buffer in bytes, which suffices for several super-frames in flight.
 const SEND_BUFFER: usize = 4 << 20;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
@@ -27,6 +28,7 @@ const GSO_TCPV6: u8 = 4;
 /// Offset of the checksum field in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
+/// The packet socket that sends super-frames, with the buffer for their headers.
 pub(crate) struct SuperFrames {
     socket: PacketSocket,
     /// The virtio header, followed by the headers of the frame.

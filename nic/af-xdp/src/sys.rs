@@ -16,7 +16,7 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 
-/// Plain C data without invalid bit patterns, which a socket option may be read into.
+/// A plain C type into which the kernel may write a socket option.
 ///
 /// # Safety
 /// Every bit pattern is a value of the type.
@@ -65,7 +65,8 @@ fn set_option<T: OptionValue>(
     check(result).map(drop)
 }
 
-/// Sets the send buffer to `bytes`, beyond the system's limit if the process may.
+/// Sets the socket's send buffer to `bytes`. The buffer exceeds `net.core.wmem_max` only if the
+/// process has CAP_NET_ADMIN.
 fn set_send_buffer(fd: &OwnedFd, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2);
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
@@ -126,6 +127,8 @@ impl XskSocket {
         set_send_buffer(&self.0, bytes)
     }
 
+    /// Makes the socket's system calls poll the NIC for up to `timeout_us` microseconds and
+    /// `budget` packets, instead of waiting for interrupts of the NIC.
     pub(crate) fn set_busy_poll(&self, timeout_us: u32, budget: u32) -> io::Result<()> {
         let set = |name, value| set_option(&self.0, libc::SOL_SOCKET, name, &value);
         set(SO_PREFER_BUSY_POLL, 1)?;
@@ -248,7 +251,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: plain memory; whoever reads or writes through `start` answers for the order.
+// SAFETY: the mapping is plain memory. Code that reads or writes through `start` must order its
+// accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the type itself offers no access.
 unsafe impl Sync for Mapping {}
@@ -327,8 +331,8 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
 /// Runs an interface `ioctl` that takes an `ifreq`.
 ///
 /// # Safety
-/// `request` is one that reads or writes the `ifreq` and, for `SIOCETHTOOL`, the structure that
-/// `fill` makes `ifru_data` point to.
+/// `request` reads or writes no memory except the `ifreq`. `SIOCETHTOOL` also reads and writes the
+/// structure to which `fill` sets `ifru_data`.
 unsafe fn interface_request(
     name: &str,
     request: libc::c_ulong,

@@ -21,20 +21,22 @@ const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
 /// Length of an Ethernet header; the kernel refuses shorter frames.
 const FRAME_LEN_MIN: usize = 14;
 
+/// The transmit half of a port.
 pub(crate) struct TxQueue {
     umem: Arc<Umem>,
     tx: Ring<Descriptor>,
     completion: Ring<u64>,
     shape: Shape,
-    /// Size of a packet in bytes; the next field has the length of its longest contents.
+    /// Size in bytes of the space for a packet.
     packet_size: u64,
+    /// Length in bytes of the longest packet that fits into this space.
     packet_len_max: u32,
     /// Address of the first frame of the transmit half.
     area_start: u64,
     /// Data addresses of free packets. The list is a stack, so that the frames in use stay in the
-    /// cache. `frame` lends out the last one.
+    /// cache. `frame` lends out the last packet.
     free: Vec<u64>,
-    /// By packet number: frames in the kernel's possession, minus one.
+    /// By packet number: number of the packet's frames that the kernel has, minus one.
     extra_frames: Box<[u8]>,
     metadata: bool,
     committed: u64,
@@ -142,10 +144,12 @@ impl TxQueue {
         ((addr - self.area_start) / self.packet_size) as usize
     }
 
-    /// Declares an unfinished checksum in the frame's metadata, or finishes it here.
+    /// Declares an unfinished checksum in the packet's metadata. Without metadata, finishes the
+    /// checksum in software. Returns the options of the packet's first descriptor.
     fn declare(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
-        // The kernel would refuse such a descriptor and never advance past it.
+        // The kernel would refuse a checksum field outside the frame, and never advance past the
+        // descriptor.
         assert!(
             field_end <= len,
             "the checksum field lies outside the frame"

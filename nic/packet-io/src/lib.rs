@@ -30,7 +30,7 @@ pub trait Burst {
         self.len() == 0
     }
 
-    /// Returns the bytes of frame `at`, counted from zero; None if there is no such frame.
+    /// Returns the bytes of frame `at`, counted from zero; `None` if the burst has no frame `at`.
     fn frame(&self, at: usize) -> Option<&[u8]>;
 
     /// Iterates over the bytes of all frames.
@@ -45,12 +45,12 @@ pub trait Burst {
 pub enum TxChecksum {
     /// The checksum is complete.
     Done,
-    /// The field holds the pseudo-header sum. The port finishes the checksum, or the peer if it is
-    /// on the same machine. Both offsets are in bytes.
+    /// The checksum field holds the sum of the pseudo-header. The port finishes the checksum, or a
+    /// peer on the same machine does. Both offsets are in bytes.
     Partial {
         /// Start of the summed range, from the start of the frame.
         start: u16,
-        /// Offset of the field from `start`.
+        /// Offset of the checksum field from `start`.
         offset: u16,
     },
 }
@@ -75,7 +75,7 @@ pub struct Capabilities {
 pub struct SuperFrame {
     /// Length of all headers from the link header to the TCP header.
     pub headers_len: u16,
-    /// Payload bytes of each segment but the last (MSS).
+    /// Payload bytes of each segment except the last segment (MSS).
     pub segment_size: u16,
     /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the
     /// super-frame.
@@ -114,8 +114,8 @@ pub trait PacketIo {
         0
     }
 
-    /// Returns the next free transmit frame of `tx_frame_len_max` bytes; None while all are in
-    /// flight. Returns the same frame again until [`tx_commit`](Self::tx_commit).
+    /// Returns the next free transmit frame of `tx_frame_len_max` bytes; `None` while all frames
+    /// are in flight. Returns the same frame again until [`tx_commit`](Self::tx_commit).
     fn tx_frame(&mut self) -> Option<&mut [u8]>;
 
     /// Queues the first `len` bytes of the frame that [`tx_frame`](Self::tx_frame) returned last.

@@ -24,7 +24,8 @@ use crate::{BURST_MAX, Burst, Capabilities, PacketIo, TxChecksum, finish_checksu
 pub struct MemConfig {
     /// Largest frame in bytes.
     pub frame_len_max: u32,
-    /// Frames of one direction: free, queued, and in bursts.
+    /// Number of frames of one direction: the free frames, the queued frames and the frames in
+    /// bursts.
     pub frames: u32,
     /// True if unfinished checksums pass unchanged. If false, the port finishes them like a NIC, so
     /// that the receiver detects bytes that were corrupted on the way.
@@ -41,6 +42,7 @@ impl Default for MemConfig {
     }
 }
 
+/// A frame that fills the first `len` bytes of its box.
 struct FullFrame {
     bytes: Box<[u8]>,
     len: u32,
@@ -65,8 +67,8 @@ impl Burst for MemBurst {
     }
 }
 
-/// One direction of a link. The boxes in `free`, in `queued`, in the two ports and in bursts are
-/// always `frames` in sum.
+/// One direction of a link. The boxes in `free`, in `queued`, in the two ports and in bursts always
+/// add up to [`MemConfig::frames`].
 struct Direction {
     queued: Vec<FullFrame>,
     free: Vec<Box<[u8]>>,
@@ -81,7 +83,7 @@ struct Channel {
 type SharedDirection = Arc<Channel>;
 
 impl Channel {
-    /// Moves frames to a burst that already has some, or that cannot take all of them.
+    /// Appends up to `max` queued frames to a burst. Returns the number of moved frames.
     #[cold]
     #[inline(never)]
     fn take_some(&self, queued: &mut Vec<FullFrame>, burst: &mut MemBurst, max: usize) -> usize {
@@ -115,7 +117,8 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
     })
 }
 
-/// A panic cannot leave a direction half-changed: critical sections only move boxes.
+/// Locks a direction, even after a thread panicked with the lock. A panic cannot leave a direction
+/// half-changed, because critical sections only move boxes.
 fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
     let direction = direction.direction.lock();
     direction.unwrap_or_else(PoisonError::into_inner)
@@ -132,13 +135,13 @@ pub struct MemPort {
     config: MemConfig,
     tx: SharedDirection,
     rx: SharedDirection,
-    /// Empty frames taken from `tx`; `tx_frame` lends out the last one.
+    /// Empty frames taken from the pool of `tx`. `tx_frame` lends out the last frame.
     tx_free: Vec<Box<[u8]>>,
     tx_staged: Vec<FullFrame>,
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
-    /// Number of released frames that are returned at the latest, so that the peer does not run
-    /// out.
+    /// Number of released frames at which the port returns them to the pool, so that the peer does
+    /// not run out of frames.
     rx_released_max: usize,
 }
 
@@ -191,7 +194,8 @@ impl MemPort {
         lock(&self.rx).free.append(&mut self.rx_released);
     }
 
-    /// Grows the list. The function is separate so that its caller saves no registers for it.
+    /// Stages a frame and grows the list. The function is separate so that its caller saves no
+    /// registers for the call.
     #[cold]
     #[inline(never)]
     fn grow_and_stage(&mut self, full: FullFrame) {

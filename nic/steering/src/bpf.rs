@@ -1,4 +1,5 @@
-//! The only module that uses `aya`: loads an object, attaches its programs and opens its maps.
+//! eBPF objects: loads an object, attaches its programs and opens its maps. Only this module uses
+//! `aya`.
 
 use std::{
     error::Error,
@@ -30,7 +31,7 @@ pub(crate) const DEMUX_OBJECT: &[u8] =
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
-/// Words of `struct xdp_md`, and the indices of two of them.
+/// Number of 32-bit words of `struct xdp_md`, and the word indices of two of its fields.
 const CONTEXT_WORDS: usize = 6;
 const CONTEXT_DATA_END: usize = 1;
 const CONTEXT_IFINDEX: usize = 3;
@@ -60,7 +61,8 @@ pub enum AttachWish {
     Generic,
 }
 
-/// Checks the capabilities, so that their lack has one message instead of several.
+/// Returns an error if the process lacks the capabilities that loading and attaching need. The
+/// check gives their lack one message instead of several.
 pub(crate) fn check_permission() -> Result<(), SteeringError> {
     let held = capabilities(None).map_err(|error| SteeringError::System {
         action: "reading the capabilities of this process",
@@ -122,8 +124,8 @@ fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError 
     }
 }
 
-/// Converts an error of loading, where EACCES is a rejection by the verifier and not a lack of
-/// rights.
+/// Converts an error of loading. EACCES means that the verifier rejected the program, not that the
+/// process lacks rights.
 fn load_failed(error: &(dyn Error + 'static)) -> SteeringError {
     match errno_of(error) {
         Some(libc::EPERM) => SteeringError::NotPermitted,
@@ -196,7 +198,8 @@ impl Object {
     }
 
     /// Makes the kernel receive a frame as if it had arrived on an interface, without the program
-    /// that is attached there. `program` decides about the frame (Linux 5.18).
+    /// that is attached there. The XDP program `program` runs instead and decides about the frame
+    /// (Linux 5.18).
     pub(crate) fn receive(
         &mut self,
         program: &'static str,
@@ -231,7 +234,7 @@ impl Object {
         let offloaded = |(place, _): &&(XdpPlace, u32)| *place == XdpPlace::Offloaded;
         let other = match &attached {
             Err(AttachFailure::Occupied) => programs.first(),
-            // Frames would pass an offloaded program of somebody else first.
+            // The NIC would run another process's offloaded program before this program.
             Ok(_) => programs.iter().find(offloaded),
             Err(AttachFailure::Other(_)) => None,
         };
@@ -286,8 +289,8 @@ impl Object {
         let link = attached
             .and_then(|id| program.take_link(id))
             .map_err(|error| {
-                // The kernel returns EBUSY for a program in the same mode, EEXIST for one in
-                // another mode.
+                // The kernel returns EBUSY if another program is attached in the same mode, and
+                // EEXIST if another program is attached in another mode.
                 match errno_of(&error) {
                     Some(libc::EBUSY | libc::EEXIST) => AttachFailure::Occupied,
                     Some(libc::ENODEV) => {
@@ -332,7 +335,8 @@ impl Object {
         })
     }
 
-    /// Opens an array that this process writes as memory, and maps `len` words of it.
+    /// Opens an array map and maps its first `len` words into this process, which writes the words
+    /// as memory.
     pub(crate) fn memory(&mut self, name: &str, len: usize) -> Result<SharedWords, SteeringError> {
         let Map::Array(map) = self.take_map(name) else {
             unreachable!("the object has an array of that name");
@@ -341,7 +345,8 @@ impl Object {
         words.map_err(SteeringError::system("mapping an array of the demux"))
     }
 
-    /// Fills the map of devices that frames can be redirected to.
+    /// Fills the map of devices with the interface indices `ends`, to which frames can be
+    /// redirected.
     pub(crate) fn set_devices(&mut self, name: &str, ends: &[u32]) -> Result<(), SteeringError> {
         let map = DevMap::try_from(self.take_map(name));
         let mut map = map.map_err(|error| failed("opening a map", &error))?;
@@ -421,7 +426,7 @@ where
             .map_err(|error| failed("writing a map", &error))
     }
 
-    /// Removes an entry. Returns false if there was none.
+    /// Removes an entry. Returns false if the map had no entry with this key.
     pub(crate) fn remove(&mut self, key: &[u8; K]) -> Result<bool, SteeringError> {
         match self.map.remove(key) {
             Ok(()) => Ok(true),

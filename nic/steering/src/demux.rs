@@ -10,14 +10,16 @@ use crate::{
     mirror,
 };
 
-/// Name of the program for packets in one buffer; the next name is for packets in several buffers.
+/// Names of the demux's XDP programs for packets in one buffer and for packets in several buffers.
 const PROGRAM: &str = "tidelane_demux";
 const PROGRAM_OF_FRAGS: &str = "tidelane_frags";
-/// Name of the program that passes every frame.
+/// Name of the XDP program that passes every frame. This program handles the frames that the
+/// service hands back.
 const PROGRAM_OF_HAND_BACK: &str = "tidelane_return";
-/// Receive queues that one demux can serve; `QUEUES_MAX` of the program.
+/// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
-/// Frame without a link address or protocol, which the kernel drops.
+/// A frame without link addresses and protocol, which the kernel drops. The demux hands this frame
+/// back once, to test whether the kernel takes frames back.
 const PROBE_FRAME: [u8; 60] = [0; 60];
 /// Length of `struct claim_key`: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
@@ -195,15 +197,15 @@ pub trait Steering: Send {
     /// claim.
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError>;
 
-    /// Returns the counters of frames, by destination.
+    /// Returns the numbers of processed frames, by result.
     fn counters(&self) -> Result<DemuxCounters, SteeringError>;
 
-    /// Hands a frame to the kernel that was redirected to the service by mistake. The checksums of
-    /// the frame must be complete.
+    /// Hands a redirected frame back to the kernel, because a kernel socket may need the frame. The
+    /// checksums of the frame must be complete.
     ///
     /// # Errors
     ///
-    /// The frame is lost if the kernel takes no frames back (before Linux 5.18), or none of that
+    /// The frame is lost if the kernel takes no frames back (before Linux 5.18), or no frame of its
     /// length (above about 3,500 bytes).
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let _ = frame;
@@ -215,8 +217,8 @@ pub trait Steering: Send {
         false
     }
 
-    /// Sets the interface's link address; frames to other addresses belong to the kernel. A
-    /// stand-in without frames ignores the address.
+    /// Sets the interface's link address. The demux leaves frames to other link addresses to the
+    /// kernel. A stand-in without frames ignores the address.
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let _ = address;
         Ok(())
@@ -244,7 +246,7 @@ pub struct Demux {
 
 impl Demux {
     /// Loads the demux and attaches it to an interface with `queues` receive queues: in the driver,
-    /// or generically if the driver cannot run it (see [`mode`](Self::mode)).
+    /// or in generic mode if the driver cannot run XDP programs (see [`mode`](Self::mode)).
     pub fn load_and_attach(
         ifindex: u32,
         queues: u32,
@@ -253,7 +255,8 @@ impl Demux {
         Self::load_and_attach_as(ifindex, queues, buffers, AttachWish::Best)
     }
 
-    /// Like [`load_and_attach`](Self::load_and_attach), in the place that the caller requests.
+    /// Loads and attaches the demux like [`load_and_attach`](Self::load_and_attach), but in the
+    /// place `wish`.
     pub fn load_and_attach_as(
         ifindex: u32,
         queues: u32,
@@ -330,7 +333,7 @@ impl Demux {
     }
 
     /// Sends the claimed packets of a receive queue to this AF_XDP socket, which must be bound to
-    /// that queue. Closing the socket removes it from the map.
+    /// the queue. Closing the socket removes the socket from the map.
     pub fn register_xsk(
         &mut self,
         queue: u32,
@@ -359,7 +362,8 @@ impl Steering for Demux {
 
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let mut frame = frame.to_vec();
-        // The kernel ignores the source address of a packet that is not ARP.
+        // The demux knows a returned frame by this source address. The kernel ignores the source
+        // address of a frame unless the frame carries ARP.
         if let Some(source) = frame.get_mut(SOURCE) {
             source.copy_from_slice(&self.hand_back_source);
         }

@@ -37,13 +37,13 @@ pub struct Feature {
     pub active: bool,
 }
 
-/// Returns a text that ends with a zero byte or with its field.
+/// Returns the text in a field. The text ends at a zero byte or at the end of the field.
 fn text_of(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
 }
 
-/// The features of an interface; a rename of the interface does not matter.
+/// The features of an interface. The interface is known by its index, so a rename does not matter.
 #[derive(Debug)]
 pub struct Features {
     socket: OwnedFd,

@@ -1,8 +1,8 @@
 //! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs.
 //!
-//! Packets of the service pass none of these hooks: they leave the kernel in XDP, before all of
-//! them, and enter it behind them. An operator who relies on a hook must know that, so
-//! [`Firewall::look`] names each hook.
+//! Packets of the service pass none of these hooks. Received packets leave the kernel in XDP,
+//! before all hooks. Sent packets enter the kernel behind all hooks. An operator who relies on a
+//! hook must know that, so [`Firewall::look`] names each hook.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
@@ -97,7 +97,7 @@ pub enum Hook {
     Chain {
         /// `ip`, `ip6`, `inet` or `netdev`.
         family: &'static str,
-        /// Name of its table.
+        /// Name of the chain's table.
         table: String,
         /// Name of the chain.
         chain: String,

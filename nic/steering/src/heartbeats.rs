@@ -12,13 +12,13 @@ use std::sync::{
 
 use crate::shared_words_unsafe::SharedWords;
 
-/// Number of queues with a heartbeat; `QUEUES_MAX` of the program.
+/// Number of queues with a heartbeat. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: usize = 64;
 /// Words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
 const WORDS_PER_QUEUE: usize = 8;
-/// The core sleeps until a frame arrives, which starts its time.
+/// Value for a sleeping core. The demux replaces the value by the time of the next frame.
 const ASLEEP: u64 = 1;
-/// The service takes no more frames. As a time, the value is older than any other.
+/// Value for a service that takes no more frames. As a time, the value is older than any heartbeat.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.
@@ -76,8 +76,8 @@ impl Heartbeat {
         self.word().store(ASLEEP, Ordering::Release);
     }
 
-    /// Returns true if the demux has redirected a frame since the core went to sleep, and the core
-    /// has not written a heartbeat since.
+    /// Returns true if the heartbeat is a time: the core is awake, or the demux has redirected a
+    /// frame since the core went to sleep. Returns false for a core that sleeps without a frame.
     pub fn is_awaited(&self) -> bool {
         self.word().load(Ordering::Acquire) > GIVEN_UP
     }

@@ -1,5 +1,5 @@
 //! An impaired link for tests: two interfaces joined by an eBPF program that loses some packets and
-//! redirects others. It is never part of the service.
+//! redirects others. The impaired link is never part of the service.
 //!
 //! The program drops a share of the IPv4 packets and redirects another share to AF_XDP sockets,
 //! whose owner sends them later: see `examples/tidelane-impair`.
@@ -19,7 +19,8 @@ const COUNTERS: usize = 6;
 pub struct Impairment {
     /// Share of packets that are dropped.
     pub loss_ppm: u32,
-    /// Share of packets that are redirected; without a socket they are dropped.
+    /// Share of packets that are redirected to a socket. Without a socket, the program drops these
+    /// packets.
     pub hold_ppm: u32,
 }
 

@@ -8,7 +8,8 @@
 //! * [`PortReservation`] holds a port in the kernel, so that no other program gets it.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
 //! * [`Heartbeats`] let the demux leave packets to the kernel when a core stops.
-//! * [`Lookup`] asks the kernel for the listening socket that it would deliver a SYN to.
+//! * [`Lookup`] queries the kernel for the listening socket that receives a SYN, and for
+//!   connections.
 //!
 //! All functions act on the network namespace of the calling thread.
 #![deny(unsafe_code)]

@@ -55,7 +55,7 @@ pub struct FoundListener {
     pub uid: u32,
 }
 
-/// Queries in the network namespace of the calling thread.
+/// Lookup of TCP sockets in the network namespace of the thread that opened the lookup.
 pub struct Lookup {
     socket: OwnedFd,
     sequence: u32,
@@ -77,13 +77,13 @@ impl Lookup {
         })
     }
 
-    /// Queries for a socket of its own. Fails on a kernel without CONFIG_INET_DIAG, which answers
-    /// that no socket exists.
+    /// Tests the queries with a listening socket of this process. Returns `Unsupported` on a kernel
+    /// without CONFIG_INET_DIAG, because this kernel answers that no socket exists.
     pub fn try_out(&mut self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::STREAM;
         let own = socket_with(AddressFamily::INET, kind, flags, Some(ipproto::TCP))?;
-        // The interface restriction keeps others from connecting.
+        // The restriction to the loopback interface keeps other hosts from connecting.
         sys::bind_to_interface(own.as_fd(), LOOPBACK)?;
         bind(&own, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         listen(&own, 1)?;
@@ -120,7 +120,7 @@ impl Lookup {
         Ok(ports)
     }
 
-    /// Reads one part of an answer with many sockets. Returns true if it was the last part.
+    /// Reads one part of an answer with many sockets. Returns true after the last part.
     fn take_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
         let mut bytes = vec![0; PART_LEN];
         let (len, _) = match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -148,7 +148,8 @@ impl Lookup {
     }
 
     /// Returns the listening socket that receives a SYN for `port` of `addr` (IPv4 as
-    /// `::ffff:a.b.c.d`) on the interface. Of an SO_REUSEPORT group it is any member.
+    /// `::ffff:a.b.c.d`) on the interface. If the socket is in an SO_REUSEPORT group, the result is
+    /// any member of the group.
     pub fn listener(
         &mut self,
         addr: [u8; 16],
@@ -201,7 +202,7 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Returns the type if the message answers the request of that number.
+    /// Returns the message's type if the message answers the request with number `sequence`.
     fn answers(&self, sequence: u32) -> Option<u16> {
         (self.sequence == sequence).then_some(self.kind)
     }
@@ -222,7 +223,8 @@ impl Message<'_> {
     }
 }
 
-/// Splits the first message from the following ones.
+/// Returns the first message and the bytes that follow the message. Returns `None` if the bytes
+/// contain no complete message.
 fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let message = Message {
@@ -230,14 +232,14 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
         sequence: u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
         body: bytes.get(HEADER_LEN..len)?,
     };
-    // Messages are aligned.
+    // Netlink aligns messages to 4 bytes.
     Some((
         message,
         bytes.get(len.next_multiple_of(4)..).unwrap_or_default(),
     ))
 }
 
-/// `struct inet_diag_req_v2` with its header.
+/// A query: `struct inet_diag_req_v2` with its netlink header.
 struct Request {
     family: AddressFamily,
     states: u32,
@@ -264,7 +266,7 @@ impl Request {
         bytes
     }
 
-    /// Returns an address in the form of the family.
+    /// Returns an address in the request's form: an IPv4 address is in the first 4 bytes.
     fn address(&self, addr: [u8; 16]) -> [u8; 16] {
         let mut bytes = addr;
         if self.family == AddressFamily::INET {
@@ -282,10 +284,12 @@ struct Found {
     socket: FoundListener,
 }
 
+/// The kernel's answer to a query: the found socket, `None` if no socket matches, or an error.
 struct Answer(io::Result<Option<Found>>);
 
 impl Answer {
-    /// Parses the answer to the request of that number; None for an answer to another request.
+    /// Parses the answer to the request with number `sequence`. Returns `None` for an answer to
+    /// another request.
     fn parse(bytes: &[u8], sequence: u32) -> Option<Self> {
         let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
         if u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?) != sequence {

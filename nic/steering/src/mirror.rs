@@ -1,16 +1,17 @@
 //! Mirror of the kernel's network configuration, kept up to date over netlink.
 //!
-//! The service has no addresses, routes or ARP of its own: it reads the kernel's, and asks the
-//! kernel to resolve a neighbor or to keep it fresh. [`Mirror::open`] subscribes to events first
-//! and then dumps everything, so that no change is missed. [`Mirror::poll`] applies the events
-//! since. After an overrun of the socket the mirror dumps everything again.
+//! The service has no addresses, routes or ARP of its own. The mirror reads the kernel's tables,
+//! and asks the kernel to resolve a neighbor or to keep a neighbor's entry fresh. [`Mirror::open`]
+//! subscribes to events first and then dumps everything, so that no change is missed.
+//! [`Mirror::poll`] applies the events since the last poll. After an overrun of the socket the
+//! mirror dumps everything again.
 //!
 //! Routes are dumped again after any event that can affect them, because the kernel does not
 //! announce all of their changes: it silently removes the routes of a link that goes down, or of an
 //! address that is removed. A host has few routes and changes them rarely.
 //!
-//! Policy routing is not mirrored: the lookup uses the local table and then the main table, as the
-//! default rules do. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
+//! Policy routing is not mirrored: the lookup uses the local, main and default tables, in the order
+//! of the kernel's default rules. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
 
 use std::{
     fmt, io,
@@ -59,7 +60,7 @@ pub const fn address_from_ip(addr: IpAddr) -> Address {
     }
 }
 
-/// Returns the IPv4 address of a 16-byte form, if it is one.
+/// Returns the IPv4 address of a 16-byte form. Returns `None` for an IPv6 address.
 pub fn address_to_ipv4(addr: &Address) -> Option<Ipv4Addr> {
     Ipv6Addr::from(*addr).to_ipv4_mapped()
 }
@@ -111,7 +112,7 @@ pub enum Change {
         /// Address of the neighbor.
         addr: Address,
     },
-    /// Events were lost and everything was read again, so that anything may have changed.
+    /// Events were lost. The mirror has read all tables again, so that any entry may have changed.
     Resync,
 }
 
@@ -124,7 +125,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Subscribes to events and reads everything, in the network namespace of this thread.
+    /// Subscribes to events and reads all tables, in the network namespace of this thread.
     pub fn open() -> io::Result<Self> {
         let mut mirror = Self {
             events: Channel::subscribed()?,
@@ -193,8 +194,9 @@ impl Mirror {
             .filter(move |record| record.ifindex == ifindex)
     }
 
-    /// Returns the route to `dst`: the longest prefix of the local table, else of the main table.
-    /// The source address is the route's, or else one of the link's addresses.
+    /// Returns the route to `dst`: the longest matching prefix in the first table with a match, in
+    /// the order local, main, default. The source address is the route's, or else one of the link's
+    /// addresses.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
         if let Some(link) = self.link(info.ifindex) {
@@ -232,15 +234,15 @@ impl Mirror {
         self.tables.neighbors.get(&(ifindex, *addr)).copied()
     }
 
-    /// Asks the kernel to resolve a neighbor, or to confirm one that is in use, like `ip neighbor
-    /// add .. use`. The result comes by [`poll`](Self::poll). The caller repeats the call from time
-    /// to time while it uses a neighbor in state [`NeighborState::Stale`], because the kernel does
-    /// not see the traffic of the service.
+    /// Asks the kernel to resolve a neighbor or to confirm its entry, like `ip neighbor add ..
+    /// use`. [`poll`](Self::poll) returns the result. The caller repeats the call from time to time
+    /// while it uses a neighbor in state [`NeighborState::Stale`], because the kernel does not see
+    /// the traffic of the service.
     ///
-    /// A permanent or NOARP entry must not change, but the request would make it an ordinary one.
-    /// The entry is therefore read first. An unknown neighbor gets a request that only creates
-    /// entries, and an entry that is valid or in resolution needs no request. An entry that becomes
-    /// permanent between the two system calls is still changed.
+    /// A permanent or NOARP entry must not change, but the request would make the entry an ordinary
+    /// entry. The entry is therefore read first. An unknown neighbor gets a request that only
+    /// creates entries, and an entry that is valid or in resolution needs no request. An entry that
+    /// becomes permanent between the two system calls is still changed.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);

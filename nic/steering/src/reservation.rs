@@ -15,7 +15,8 @@ use rustix::{
 
 use crate::sys;
 
-/// A bound kernel TCP socket without any other use, which keeps others from getting the port.
+/// A bound kernel TCP socket without any other use, which keeps other sockets from binding the
+/// port.
 #[derive(Debug)]
 pub struct PortReservation {
     socket: OwnedFd,
@@ -30,7 +31,7 @@ pub struct Twin {
     pub addr: [u8; 16],
     /// Local port.
     pub port: u16,
-    /// True for a socket of `::` that leaves IPv4 to others (IPV6_V6ONLY).
+    /// True for a socket of `::` that leaves IPv4 to other sockets (IPV6_V6ONLY).
     pub v6_only: bool,
     /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0.
     pub ifindex: u32,
@@ -39,8 +40,9 @@ pub struct Twin {
 }
 
 impl PortReservation {
-    /// Reserves `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's choice if it
-    /// is 0. Returns the kernel's error: EADDRINUSE, EACCES for a privileged port, EADDRNOTAVAIL.
+    /// Reserves `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's choice if
+    /// `port` is 0. Returns the kernel's error: EADDRINUSE, EACCES for a privileged port,
+    /// EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
         let socket = new_socket(addr)?;
         Self::bind(socket, addr, port)
@@ -79,7 +81,8 @@ impl PortReservation {
         })
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind to the port, as beside a connection.
+    /// Lets other sockets with SO_REUSEADDR bind to the port, as beside a connection, or forbids
+    /// this.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }

@@ -1,9 +1,10 @@
 //! Access: the programs that may use a service.
 //!
 //! By default, programs of root and of members of the group `tidelane` in the service's own network
-//! namespace may use it. The table `[access]` of the configuration admits more. A program that is
-//! not admitted stays with the kernel, and so does a program whose cgroup has BPF programs that
-//! filter or count its connections, which its packets would bypass.
+//! namespace may use the service. The table `[access]` of the configuration admits more programs. A
+//! program that is not admitted stays with the kernel. A program also stays with the kernel if its
+//! cgroup has BPF programs that filter or count connections, because the program's packets would
+//! bypass them.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -41,12 +42,12 @@ pub enum Denial {
     Namespace,
     /// The program's user is not admitted.
     User,
-    /// Its cgroup has BPF programs, or cannot be checked.
+    /// The program's cgroup has BPF programs, or cannot be checked.
     Cgroup,
 }
 
 impl Denial {
-    /// Returns the reason as one of [`refusal`].
+    /// Returns the reason as a constant of [`refusal`].
     pub fn code(self) -> u32 {
         match self {
             Self::Namespace => refusal::NAMESPACE,
@@ -60,8 +61,8 @@ impl Denial {
 #[derive(Debug)]
 pub struct AccessPolicy {
     any_namespace: bool,
-    /// Namespaces other than the service's own have their open file, which keeps the identity from
-    /// being given to another namespace.
+    /// The admitted namespaces. A namespace other than the service's own has an open file, which
+    /// keeps the kernel from giving the identity to another namespace.
     namespaces: Vec<(NetNs, Option<File>)>,
     users: Ids,
     groups: Ids,
@@ -104,7 +105,7 @@ impl AccessPolicy {
         Ok((policy, missing))
     }
 
-    /// Returns a policy that admits every program, for a control plane without a host around it.
+    /// Returns a policy that admits every program, for a control plane in a test.
     fn everybody() -> Self {
         Self {
             any_namespace: true,
@@ -150,10 +151,10 @@ impl AccessPolicy {
 #[derive(Debug)]
 pub struct Access {
     policy: AccessPolicy,
-    /// The service's own namespace; `None` if no program is checked against it.
+    /// The service's own namespace. `None` if the policy admits every program.
     own: Option<(NetNs, NetView)>,
     cgroups: Option<CgroupTree>,
-    /// BPF programs of cgroups that Tidelane's own rules replace.
+    /// BPF programs of the root cgroup that Tidelane's own rules replace.
     replaced: CgroupHooks,
 }
 
@@ -168,7 +169,8 @@ impl Access {
         })
     }
 
-    /// Admits every program, for a control plane without a host around it.
+    /// Makes an access control that admits every program, for tests and until the control thread
+    /// sets the configured access control.
     pub fn everybody() -> Self {
         Self {
             policy: AccessPolicy::everybody(),
@@ -178,8 +180,8 @@ impl Access {
         }
     }
 
-    /// Ignores BPF programs of the root cgroup: the operator said that Tidelane's own rules replace
-    /// them.
+    /// Ignores BPF programs of the root cgroup: the operator has configured that Tidelane's own
+    /// rules replace these programs.
     pub fn replacing_root_programs(mut self) -> io::Result<Self> {
         if let Some(tree) = &self.cgroups {
             self.replaced = tree.hooks_at("/")?;
@@ -192,7 +194,7 @@ impl Access {
         self.cgroups.as_ref().map(CgroupTree::directory)
     }
 
-    /// Returns the service's own namespace, unless no program is checked against it.
+    /// Returns the service's own namespace. Returns `None` if the policy admits every program.
     pub fn own_namespace(&self) -> Option<NetNs> {
         self.own.map(|(namespace, _)| namespace)
     }
@@ -207,15 +209,16 @@ impl Access {
         self.policy = policy;
     }
 
-    /// Checks the program `peer`. Its `sponsor` is itself, or the ancestor that connected to the
-    /// service. An admitted program answers for the users that its children become, as it does for
-    /// the descriptors that they inherit: a server that drops root's rights stays admitted.
+    /// Checks the program `peer`. `sponsor` is the program itself, or the ancestor that connected
+    /// to the service. The policy applies to the sponsor, and the check of the cgroup to `peer`. A
+    /// server's child that drops root's rights therefore stays admitted.
     pub fn judge(&self, sponsor: &Peer, peer: &Peer) -> Result<(), Denial> {
         self.policy.admits(sponsor)?;
         self.judge_cgroup(peer)
     }
 
-    /// Returns the namespace that a program's children must be in: its own at registration.
+    /// Returns the namespace that a program's children must be in: the program's namespace at
+    /// registration.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace
@@ -226,7 +229,7 @@ impl Access {
     }
 
     /// Checks a child that uses a socket which its parent obtained. `view` is the namespace that
-    /// the child must be in, because the child may have moved to another one.
+    /// the child must be in, because the child may have moved to another namespace.
     pub fn judge_child(
         &self,
         sponsor: &Peer,
@@ -250,7 +253,8 @@ impl Access {
         sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
     }
 
-    /// A process of another PID namespace is invisible here, so its cgroup cannot be checked.
+    /// Returns an error if BPF programs act on the program's cgroup. A process of another PID
+    /// namespace passes, because the process and its cgroup are invisible in this PID namespace.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

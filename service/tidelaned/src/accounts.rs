@@ -14,20 +14,21 @@ mod messages;
 pub use limits::{LimitsConfig, LimitsError, UserLimits};
 use messages::Bucket;
 
-/// Connections to the registration socket of all users: twice the number of programs, so that
+/// Maximum number of connections to the registration socket: twice the number of programs, so that
 /// programs can still connect to register.
 const REGISTRATIONS_MAX: u64 = 8192;
-/// Programs of all users: each has gigabytes of the service's address space.
+/// Maximum number of programs of all users. Each program takes gigabytes of the service's address
+/// space.
 const PROGRAMS_MAX: u64 = 4096;
-/// Contexts of all users, each of which costs time in each step of a core.
+/// Maximum number of contexts of all users. Each context costs time in each step of a core.
 const CONTEXTS_MAX: u64 = 8192;
-/// Listeners of all users: the capacity of an engine.
+/// Maximum number of listeners of all users: the capacity of an engine.
 const LISTENERS_MAX: u64 = 65_536;
-/// Ports of all users: half of the capacity of the demux.
+/// Maximum number of ports of all users: half of the capacity of the demux.
 const PORTS_MAX: u64 = 65_536;
-/// Descriptors that are reserved for the service itself.
+/// Number of descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// Users that are kept without any resources.
+/// Number of users from which on a new user makes the accounts forget users without resources.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -61,7 +62,7 @@ impl Accounts {
         }
     }
 
-    /// Sets new limits. Users keep resources beyond them.
+    /// Sets new limits. Users keep the resources that exceed the new limits.
     pub fn set_limits(&mut self, limits: LimitsConfig) {
         self.limits = limits;
         for user in self.users.values() {
@@ -100,7 +101,8 @@ impl Accounts {
         user.map_or(u64::MAX, |user| user.limit(resource))
     }
 
-    /// Returns the time at which the user may send the next message, if that is not now.
+    /// Returns the time at which the user may send the next message, or `None` if the user may send
+    /// now.
     pub fn message_due(&mut self, user: &User, now: Instant) -> Option<Instant> {
         let rate = user.limit(Resource::Messages);
         let bucket = self.buckets.entry(user.id()).or_default();
@@ -111,7 +113,7 @@ impl Accounts {
         due
     }
 
-    /// Charges a message that costs as much as `cost` ordinary ones.
+    /// Charges a message that costs as much as `cost` ordinary messages.
     pub fn pay(&mut self, user: &User, cost: u64) {
         self.buckets.entry(user.id()).or_default().pay(cost);
     }

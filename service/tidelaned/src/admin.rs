@@ -1,4 +1,5 @@
-//! The admin socket: one line of JSON as request, and one as answer.
+//! The admin socket: a client sends one line of JSON as request, and gets one line of JSON as
+//! answer.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -35,11 +36,12 @@ pub enum Asked {
     Down,
     /// The service has to read its configuration again; [`answer`] sends the result.
     Reload,
-    /// Anything else.
+    /// The caller has nothing to do: the request is answered.
     Other,
 }
 
-/// Answers one client. `firewall` describes the host's own rules.
+/// Reads and answers the request of one client. Returns the request that the caller has to carry
+/// out. `firewall` describes the host's own rules.
 pub fn serve<P: Port>(
     stream: &UnixStream,
     shared: &Shared<P>,
@@ -212,8 +214,9 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// Returns the sockets of a program that stayed with the kernel and still exist. Connections of
-/// such a listener are not recorded themselves and have its reason. `noted` collects the sockets.
+/// Returns the sockets of a program that stayed with the kernel and still exist. A connection of a
+/// listener on the kernel has no note of its own, and is listed with the listener's reason. `noted`
+/// contains the inodes that have a note or are listed already.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut KernelTables<R>,

@@ -15,7 +15,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Pauses session `number` until `due`, because its user has used up its messages.
+    /// Pauses session `number` until `due`, because the session's user has used up the messages.
     pub fn pause(&mut self, due: Instant, number: u64) {
         self.paused.insert((due, number));
     }

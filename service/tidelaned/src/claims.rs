@@ -102,7 +102,7 @@ struct Holding {
     scope: Scope,
     /// Number of the session's reservations from which no connection has been opened yet.
     outstanding: u32,
-    /// Time by which the session must open connections from these reservations.
+    /// Time by which the session must open connections from its outstanding reservations.
     connect_until: Instant,
     /// Time of the next check, and the delay before the check after it. `None` while the owner
     /// wants the claim regardless of connections.
@@ -240,8 +240,8 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true unless the demux prefers the kernel's sockets, as for a claim that its owner
-    /// has left.
+    /// Returns true if the claim exists with a scope other than [`Scope::BesideKernel`], in which
+    /// the demux prefers the kernel's sockets.
     fn is_wanted(&self, name: Name) -> bool {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
         scope.is_some_and(|scope| scope != Scope::BesideKernel)
@@ -294,8 +294,8 @@ impl Claims {
     }
 
     /// Ends the owner's use of a claim. The claim stays while its port has connections. Meanwhile
-    /// the demux looks for a socket of the kernel first, and other sockets may bind the port as
-    /// they may beside kernel connections.
+    /// the demux looks for a kernel socket first. Other sockets with SO_REUSEADDR may bind the port
+    /// meanwhile, if the claim's terms allow sharing.
     pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return Ok(());
@@ -484,8 +484,8 @@ impl Claims {
         result
     }
 
-    /// Returns the demux's claims of an endpoint. There is none for an address that the interface
-    /// does not have, such as 127.0.0.1.
+    /// Returns the demux's claims of an endpoint. The list is empty if the interface does not have
+    /// the address, such as 127.0.0.1.
     fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

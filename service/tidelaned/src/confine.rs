@@ -5,13 +5,14 @@
 //! before the first thread starts, the service permanently gives up
 //!
 //! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets;
-//! * gaining one again: `no_new_privs`, locked secure bits;
-//! * the file system, but for what [`landlock`] names;
-//! * every system call that is not in [`calls::CALLS`]: making another one ends the service, with a
-//!   line in the log that names it ([`filter`]);
-//! * inspection by others: the process is not dumpable, and leaves no core file unless configured.
+//! * the ways to gain a capability again, by `no_new_privs` and locked secure bits;
+//! * access to files, except to the files that [`landlock`] names;
+//! * every system call that is not in [`calls::CALLS`]: another system call ends the service, with
+//!   a line in the log that has its number ([`filter`]);
+//! * inspection by other processes: the process is not dumpable, and leaves no core file unless
+//!   configured.
 //!
-//! Threads inherit the confinement, so it is entered once, while there is one thread.
+//! Threads inherit the confinement, so the service enters it once, while there is one thread.
 
 use std::{fmt, io};
 
@@ -30,14 +31,15 @@ pub mod filter;
 pub mod landlock;
 mod sys;
 
-/// The rights that the process has given up, and those that it could not give up.
+/// The result of the confinement: the rights that the process has given up, and the rights that it
+/// could not give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
     /// The remaining capabilities.
     pub capabilities: Vec<&'static str>,
     /// True if no program that this process starts can have other capabilities.
     pub bounded: bool,
-    /// Version of the kernel's Landlock; `None` if the kernel has none.
+    /// Version of the kernel's Landlock; `None` if the kernel has no Landlock.
     pub landlock: Option<u32>,
     /// True if the process may leave a core file.
     pub core_dumps: bool,
@@ -71,8 +73,8 @@ impl fmt::Display for ConfineError {
 
 impl std::error::Error for ConfineError {}
 
-/// Gives up everything that serving does not need. With `core_dumps` a crash leaves a core file,
-/// with the data of all users.
+/// Gives up every right that serving does not need. If `core_dumps` is true, a crash leaves a core
+/// file with the data of all users.
 pub fn enter(
     run_dir: &RunDir,
     readable: &Readable<'_>,
@@ -100,8 +102,8 @@ pub fn enter(
     })
 }
 
-/// Gives up everything that restoring the NIC's settings does not need, in the process that does
-/// this.
+/// Gives up every right that the restorer does not need. The restorer, a process of its own, calls
+/// this function.
 pub fn enter_restorer() -> Result<(), ConfineError> {
     read_auxiliary_vector();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -115,7 +117,7 @@ pub fn enter_restorer() -> Result<(), ConfineError> {
 /// Makes the library read the auxiliary vector now.
 ///
 /// The library of system calls reads the vector at first use. Before Linux 6.4, without
-/// PR_GET_AUXV, it opens `/proc/self/auxv` by `open`, a call that the filter denies.
+/// PR_GET_AUXV, the library opens `/proc/self/auxv` by `open`, a call that the filter denies.
 fn read_auxiliary_vector() {
     let _ = rustix::param::page_size();
 }

@@ -1,5 +1,5 @@
-//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` lists those
-//! that every program may choose, and CAP_NET_ADMIN allows all.
+//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` lists the
+//! algorithms that every program may choose, and CAP_NET_ADMIN allows all algorithms.
 
 use std::{fs, path::Path};
 
@@ -20,7 +20,8 @@ impl Congestion {
         Self(Sysctl::open(ALLOWED))
     }
 
-    /// Returns the algorithms that a process may choose, or the kernel's default if it is unknown.
+    /// Returns the algorithms that a process may choose, or the kernel's default list if the
+    /// setting cannot be read.
     pub fn allowed_to(&self, peer: &Peer) -> AllowedCongestion {
         if is_network_administrator(peer) {
             return AllowedCongestion::ALL;
@@ -33,7 +34,7 @@ impl Congestion {
 /// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In a user
 /// namespace of its own a process has all capabilities, but another user map.
 fn is_network_administrator(peer: &Peer) -> bool {
-    // Most processes fail this test early; their files in /proc are long.
+    // The process id of an ended process may belong to another process.
     if !peer.is_alive() {
         return false;
     }

@@ -1,7 +1,7 @@
 //! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
 //!
-//! All work that may take time happens on this thread. It passes results to the cores, which apply
-//! them between two steps.
+//! All work that may take time happens on this thread. The control thread passes the results to the
+//! cores. A core applies the results between two steps.
 
 use std::{
     collections::HashMap,
@@ -50,6 +50,7 @@ mod operator;
 mod requests;
 mod sessions;
 
+/// Epoll tokens of the descriptors that exist once.
 const REGISTRATION: u64 = 0;
 const ADMIN: u64 = 1;
 const MIRROR: u64 = 2;
@@ -61,7 +62,7 @@ const LOOKED: u64 = 6;
 const SESSIONS: u64 = 16;
 /// Limit of registrations accepted in a row, so that other sessions get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Interval in which the kernel's settings are read.
+/// Interval at which the kernel's settings are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
@@ -95,7 +96,7 @@ pub struct Parts<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// Look-up of the kernel's connections on ports of listeners.
+    /// The look-up of the kernel's connections on listeners' ports.
     pub kernel: KernelConnections,
     /// Threads that check descriptors of programs.
     pub descriptors: DescriptorThreads,
@@ -113,9 +114,10 @@ pub struct Parts<P: Port> {
     pub ifindex: u32,
     /// Offloads that stay off.
     pub offloads: Arc<Mutex<Offloads>>,
-    /// Readable when a host has requests.
+    /// The eventfd that is readable when a core's host has requests.
     pub notify: Arc<OwnedFd>,
-    /// Readable when there is a signal to end, or to read the configuration again.
+    /// The descriptor that is readable when a signal asks the service to end or to read the
+    /// configuration again.
     pub signals: OwnedFd,
     /// The control thread's progress for its watchdog.
     pub progress: Arc<Progress>,
@@ -259,11 +261,11 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Returns the limit of the thread's sleep.
+    /// Returns the longest time that the thread may sleep.
     fn patience(&self) -> Option<Timespec> {
         let session = self.agenda.next_due();
         let due = session.map_or(self.settings_due, |due| due.min(self.settings_due));
-        // Rounded up, because an early wake-up would find nothing to do.
+        // Round the time up, because an early wake-up would find nothing to do.
         let left = due - now() + Duration::from_micros(100);
         let due = Timespec {
             tv_sec: (left.0 / 1_000_000_000) as i64,
@@ -343,7 +345,8 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Reads the kernel's settings if it is time, because their changes are not announced.
+    /// Reads the kernel's settings once per interval. The kernel does not announce changes of its
+    /// settings.
     fn look_at_settings(&mut self) {
         let now = now();
         if now < self.settings_due {

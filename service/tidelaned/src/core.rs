@@ -33,13 +33,15 @@ use crate::{
 
 /// Time for which a starved core stays in the normal class.
 const BOOST: Duration = Duration::from_millis(100);
-/// Interval in which the watchdog checks a core that is awake.
+/// Interval at which the watchdog checks a core that is awake.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
-/// Number of checks without progress that count as starvation.
+/// Number of checks in a row without progress that count as starvation. After more such checks, the
+/// core counts as stuck in a system call.
 const STALLS_STARVED: u32 = 2;
-/// Limit of wake-up events read at once; their content is not used.
+/// Maximum number of wake-up events read at once. The core ignores the content of the events.
 const EVENTS_MAX: usize = 64;
-/// Doorbells are counters that only have to be noticed once: edge-triggered, never read.
+/// Epoll flags of doorbells. Doorbells are edge-triggered because no thread reads their counters: a
+/// level-triggered doorbell would stay readable after its first ring.
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 /// A packet port that a core's thread can own.
@@ -50,10 +52,10 @@ impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
 /// Work for a core, which runs between two of its steps.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
-/// The control thread's access to a core. [`CoreHandle`] leads to a thread; a test may run the
-/// calls on a host that it drives itself.
+/// The control thread's access to a core. [`CoreHandle`] runs the calls on a core's thread. A test
+/// may run the calls on a host that the test drives.
 pub trait CoreLink<P: Port>: Send + Sync {
-    /// Runs `call` on the core, between two steps, without waiting for it.
+    /// Runs `call` on the core, between two steps. Returns without waiting for the call.
     fn send(&self, call: Call<P>);
 
     /// Wakes the core when a program rings `doorbell`.
@@ -65,7 +67,7 @@ pub trait CoreLink<P: Port>: Send + Sync {
     /// Returns true if the core is awake on the calling thread's CPU, as far as this is known.
     fn is_beside(&self) -> bool;
 
-    /// Makes the core stop after its present step.
+    /// Makes the core stop after its current step.
     fn stop(&self);
 
     /// Returns the number of times that the watchdog found the core starved.
@@ -85,11 +87,15 @@ struct CoreState {
     awake: AtomicBool,
     /// Time in nanoseconds at which a sleeping core wakes up by itself.
     wakes_at: AtomicU64,
+    /// Id of the core's thread. Zero until the thread runs.
     tid: AtomicI32,
     /// The CPU on which the core last ran, if it is not pinned.
     ran_on: AtomicUsize,
+    /// Number of steps and calls that the core has made. The watchdog takes the number as progress.
     steps: AtomicU64,
+    /// Number of times that the watchdog moved the core to the normal class.
     boosts: AtomicU32,
+    /// The eventfd that wakes the core.
     bell: Arc<OwnedFd>,
 }
 
@@ -138,15 +144,15 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
 pub struct CoreConfig {
     /// Number of the core.
     pub number: u32,
-    /// The CPU to which the core is pinned.
+    /// The CPU to which the core is pinned. `None` if the core may run on any CPU.
     pub cpu: Option<usize>,
-    /// Time for which it spins without work before it sleeps.
+    /// Time for which the core spins without work before it sleeps.
     pub spin: Duration,
     /// The page that shows to programs whether the core sleeps.
     pub page: Arc<ServicePageMap>,
     /// Descriptors that become readable when there is work: the queues' sockets.
     pub wake_fds: Vec<OwnedFd>,
-    /// An eventfd by which other threads wake it.
+    /// The eventfd by which other threads wake the core.
     pub bell: Arc<OwnedFd>,
     /// Called when the host has requests for the control thread.
     pub notify_control: Box<dyn Fn() + Send>,
@@ -165,7 +171,7 @@ impl CoreConfig {
     }
 }
 
-/// The data with which the watchdog gives up on a core.
+/// The data that a core's watchdog needs to end the service if the core hangs.
 struct Guard {
     /// Name of the core's thread.
     name: String,
@@ -223,9 +229,10 @@ pub fn start<P: Port>(
     Ok((handle, thread))
 }
 
-/// Moves a starved core to the normal class. If it still makes no step, it is stuck in a system
-/// call: a program can make the write to its doorbell block (see [`tidelane_ring::Doorbell`]), and
-/// a signal interrupts that. If this does not help either, the core hangs, and the service ends.
+/// Watches a core's progress until the core stops. Moves a starved core to the normal class. If the
+/// core still makes no step, the core is stuck in a system call, which a signal interrupts: a
+/// program can make the write to its doorbell block (see [`tidelane_ring::Doorbell`]). If the core
+/// makes no step even then, the core hangs, and the watchdog ends the service.
 fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
@@ -234,7 +241,8 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
-            // The demux expects a step for a frame that may have been lost on its way.
+            // The demux awaits a heartbeat for a redirected frame. The frame may have been lost
+            // before the core's socket, so only the bell wakes the core.
             ring(&*shared.bell);
         }
         let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
@@ -264,8 +272,8 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     }
 }
 
-/// Returns true if the core is awake, or was woken: in the idle class beside busy programs it may
-/// take long until the core itself says so.
+/// Returns true if the core is awake or was woken. A woken core in the idle class may wait long
+/// behind busy programs before it sets `awake`.
 fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
@@ -278,6 +286,7 @@ fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
     matches!(poll(&mut fds, Some(&at_once)), Ok(1..))
 }
 
+/// The state of a core's thread.
 struct Core<P: Port> {
     host: Host<P>,
     config: CoreConfig,
@@ -367,8 +376,8 @@ impl<P: Port> Core<P> {
         ran
     }
 
-    /// Returns true if the watchdog has moved this thread to the normal class. Moves it back when
-    /// its time there is over.
+    /// Returns true if the watchdog has moved this thread to the normal class. Moves the thread
+    /// back to the idle class after [`BOOST`].
     fn is_boosted(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {

@@ -49,7 +49,8 @@ impl<P: Port> Cores<P> {
     }
 
     /// Runs the closure that `make` returns for each core on that core, on all at the same time.
-    /// Returns the answers in the cores' order; `None` for a core that has stopped.
+    /// Returns the answers in the cores' order. Returns `None` if a core has stopped or does not
+    /// answer within 10 s.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,
@@ -64,7 +65,8 @@ impl<P: Port> Cores<P> {
         asked.into_iter().map(Answer::wait).collect()
     }
 
-    /// Runs `f` on core `number`. `None` if there is no such core, or it has stopped.
+    /// Runs `f` on core `number`. Returns the core's answer. Returns `None` if the core does not
+    /// exist, has stopped, or does not answer within 10 s.
     pub fn call<R: Send + 'static>(
         &self,
         number: usize,
@@ -78,7 +80,7 @@ impl<P: Port> Cores<P> {
         Place::core_of_connection(connection, self.len())
     }
 
-    /// Wakes each core when a program rings its doorbell of `bells`.
+    /// Makes each core wake up when a program rings the core's doorbell in `bells`.
     pub fn watch(&self, bells: &[Doorbell]) -> std::io::Result<()> {
         let mut pairs = self.0.iter().zip(bells);
         pairs.try_for_each(|(core, bell)| core.watch(bell.fd()))
@@ -96,7 +98,7 @@ impl<P: Port> Cores<P> {
         self.0.iter().any(|core| core.is_beside())
     }
 
-    /// Makes all cores stop after their present step.
+    /// Makes all cores stop after their current step.
     pub fn stop(&self) {
         self.0.iter().for_each(|core| core.stop());
     }
@@ -111,7 +113,7 @@ impl<P: Port> Cores<P> {
 struct Answer<R>(mpsc::Receiver<R>);
 
 impl<R: Send + 'static> Answer<R> {
-    /// Starts `f` on the core, without waiting for its answer.
+    /// Sends `f` to the core, without waiting for the answer.
     fn ask<P: Port>(
         core: &dyn CoreLink<P>,
         f: impl FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
@@ -123,7 +125,8 @@ impl<R: Send + 'static> Answer<R> {
         Self(receiver)
     }
 
-    /// Waits for the answer; `None` if the core has stopped.
+    /// Waits for the answer for up to [`ANSWER_MAX`]. Returns `None` after this time, or if the
+    /// core has stopped.
     fn wait(self) -> Option<R> {
         self.0.recv_timeout(ANSWER_MAX).ok()
     }
@@ -131,11 +134,11 @@ impl<R: Send + 'static> Answer<R> {
 
 /// Wakes a sleeping core for another core.
 pub struct CoreBell {
-    /// The page on which it announces its sleep.
+    /// The page on which the core announces its sleep.
     pub page: Arc<ServicePageMap>,
     /// Number of the core.
     pub core: u32,
-    /// The eventfd by which it is woken.
+    /// The eventfd that wakes the core.
     pub bell: Arc<OwnedFd>,
 }
 
@@ -152,7 +155,7 @@ impl Bell for CoreBell {
     }
 }
 
-/// Makes an eventfd readable. An eventfd with a full counter already is.
+/// Makes an eventfd readable. An eventfd whose counter is full is readable already.
 pub fn ring(bell: impl std::os::fd::AsFd) {
     let bell: BorrowedFd<'_> = bell.as_fd();
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());

@@ -7,7 +7,8 @@
 //! of the user's programs, one message after the other. A program's next message is read after the
 //! previous one was checked, so the number of sessions bounds the waiting messages.
 //!
-//! The sockets of sessions are closed there, too, because unread messages may contain descriptors.
+//! These threads also close the sockets of sessions, because unread messages may contain
+//! descriptors.
 
 use std::{
     collections::HashMap,
@@ -48,7 +49,8 @@ pub struct Sent {
     pub addresses: Vec<IpAddress>,
 }
 
-/// A message whose descriptors were checked. The remaining ones are safe to close.
+/// A message whose descriptors were checked. The descriptors that remain in `found` are safe to
+/// close.
 #[derive(Debug)]
 pub struct Looked {
     /// The session of the message.
@@ -62,13 +64,13 @@ pub struct Looked {
 /// The result of the check of a message's descriptors.
 #[derive(Debug)]
 pub enum Found {
-    /// Not the number of descriptors that the message requires.
+    /// The number of descriptors is not the number that the message's kind requires.
     WrongCount,
-    /// Not the kind of descriptor that the message requires.
+    /// The descriptor is not of the kind that the message requires.
     Unfit,
     /// CONTEXT: the context's doorbell.
     Doorbell(Doorbell),
-    /// LISTEN, RESERVE: a socket that entitles to its port.
+    /// LISTEN, RESERVE: a socket that entitles the program to the socket's port.
     Entitled(Box<Entitled>),
 }
 
@@ -77,21 +79,22 @@ pub enum Found {
 pub struct Entitled {
     /// The socket's description.
     pub socket: KernelSocket,
-    /// The reservation of its port.
+    /// The kernel's reservation of the socket's port.
     pub reservation: PortReservation,
-    /// Its Fast Open options.
+    /// The socket's Fast Open options. RESERVE has the default options.
     pub fast_open: ListenerFastOpen,
-    /// True for a listener that shall get connections within the host, all of which the kernel
-    /// would deliver to it.
+    /// True for a listener that gets connections from within the host. The program requests these
+    /// connections, and the kernel would deliver all of them to this listener.
     pub within_host: bool,
 }
 
+/// A task of a user's thread.
 enum Job {
     Look(Box<Sent>),
     Close(Vec<OwnedFd>),
 }
 
-/// The threads, by user.
+/// The threads that check and close descriptors, by user.
 pub struct DescriptorThreads {
     users: HashMap<u32, User>,
     looked: (Sender<Looked>, Receiver<Looked>),
@@ -99,10 +102,11 @@ pub struct DescriptorThreads {
     bell: Arc<OwnedFd>,
     namespace: NetNs,
     ifindex: u32,
+    /// True if the kernel can be queried for the socket that gets a SYN.
     asks: bool,
-    /// The pace of the threads, if any.
+    /// The function that paces threads, see [`pace::keep`]. `None` if threads do not pause.
     pace: Option<IsBesideCore>,
-    /// Checks without threads, at once.
+    /// The check for tests, which runs in the calling thread.
     immediate: Option<Entitlement>,
 }
 
@@ -111,7 +115,7 @@ struct User {
     jobs: Sender<Job>,
 }
 
-/// Returns the number of descriptors of a message of this kind.
+/// Returns the number of descriptors that a message of this kind must have.
 pub fn called_for(kind: u32) -> usize {
     match kind {
         message::CONTEXT | message::LISTEN | message::RESERVE => 1,
@@ -120,7 +124,8 @@ pub fn called_for(kind: u32) -> usize {
 }
 
 impl DescriptorThreads {
-    /// Makes the threads for sockets of the calling thread's network namespace and this interface.
+    /// Returns a set without threads, for sockets of the calling thread's network namespace and
+    /// this interface. A user's first session starts the user's thread.
     pub fn new(ifindex: u32) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
@@ -135,8 +140,8 @@ impl DescriptorThreads {
         })
     }
 
-    /// Returns checks without threads, for tests: each check runs in the call that requests it, and
-    /// may take as long as a program likes.
+    /// Returns a set that never starts threads, for tests. Each check runs within
+    /// [`look`](Self::look), which therefore may block.
     pub fn immediate(ifindex: u32) -> io::Result<Self> {
         let threads = Self::new(ifindex)?;
         let entitlement = Entitlement::new(threads.namespace, ifindex, threads.asks)?;
@@ -156,7 +161,7 @@ impl DescriptorThreads {
         self.bell.as_fd()
     }
 
-    /// Counts a session of `user`, whose thread starts with the first one.
+    /// Counts a session of `user`. The first session starts the user's thread.
     pub fn join(&mut self, user: u32) -> io::Result<()> {
         if self.immediate.is_some() {
             return Ok(());
@@ -180,7 +185,8 @@ impl DescriptorThreads {
         Ok(())
     }
 
-    /// Ends a session of `user` and closes its socket. The user's thread ends after the last one.
+    /// Ends a session of `user` and closes its socket. The user's thread ends after the user's last
+    /// session.
     pub fn leave(&mut self, user: u32, socket: OwnedFd) {
         let Some(known) = self.users.get_mut(&user) else {
             return;
@@ -192,7 +198,7 @@ impl DescriptorThreads {
         }
     }
 
-    /// Closes descriptors of programs of `user`, whose session ends.
+    /// Closes descriptors that a program of `user` sent.
     pub fn close(&self, user: u32, descriptors: Vec<OwnedFd>) {
         if let Some(known) = self.users.get(&user) {
             let _ = known.jobs.send(Job::Close(descriptors));
@@ -207,7 +213,7 @@ impl DescriptorThreads {
         }
     }
 
-    /// Checks the descriptors of a message of `user`.
+    /// Checks the descriptors of a message of `user`. [`next`](Self::next) returns the result.
     pub fn look(&mut self, user: u32, sent: Sent) {
         if let Some(entitlement) = &mut self.immediate {
             let _ = self.looked.0.send(look(sent, entitlement));
@@ -218,7 +224,7 @@ impl DescriptorThreads {
         }
     }
 
-    /// Returns a message that was checked.
+    /// Returns the next checked message, if there is one.
     pub fn next(&self) -> Option<Looked> {
         self.looked.1.try_recv().ok()
     }
@@ -253,7 +259,7 @@ fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
     }
 }
 
-/// Checks the descriptors of a message. All are closed except a doorbell.
+/// Checks the descriptors of a message, and closes all of them except a doorbell.
 fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     let mut sent = sent;
     let count = sent.descriptors.len();

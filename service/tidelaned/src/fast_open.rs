@@ -1,5 +1,6 @@
 //! The kernel's settings of Fast Open: policy and keys of the network namespace, and options of a
-//! program's listening socket. A cookie is therefore valid in both stacks.
+//! program's listening socket. The service uses the kernel's keys, so a Fast Open cookie is valid
+//! in both stacks.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -27,8 +28,9 @@ impl FastOpen {
         }
     }
 
-    /// Returns the namespace's policy, or Linux' default if it cannot be read, and the keys if
-    /// there are any: the kernel makes them for the first listener that needs them.
+    /// Returns the namespace's policy and keys. The policy is Linux' default if the setting cannot
+    /// be read. The keys are `None` until the kernel makes them for its first listener that needs
+    /// keys.
     pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {
         let bits = self.policy.read(|text| text.parse().ok());
         let keys = self.keys.read(FastOpenKeys::from_text);

@@ -52,7 +52,7 @@ pub struct Guard {
     firewall: Firewall,
     mode: Mode,
     hooks: Vec<Hook>,
-    /// True if the last check failed, which was logged.
+    /// True if the last check failed and the failure was logged.
     failed: bool,
     /// Readable when the next check is due.
     due: OwnedFd,

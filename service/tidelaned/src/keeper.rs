@@ -18,14 +18,14 @@ use tidelane_ring::{Memories, ProgramRegion};
 
 use crate::pace::{self, IsBesideCore};
 
-/// Interval in which the thread looks for unused regions.
+/// Interval at which the thread looks for unused regions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Objects that the thread receives.
 enum Kept {
     /// The region of a registered program.
     Region(Arc<ProgramRegion>),
-    /// Descriptors that its program received and never used.
+    /// Descriptors that the program received and never used.
     Memories(Memories),
     /// No object: a program has ended.
     Nothing,
@@ -39,7 +39,7 @@ enum Kept {
 pub struct Keeper(Option<mpsc::Sender<Kept>>);
 
 impl Keeper {
-    /// Starts the thread. It ends when all its keepers are dropped.
+    /// Starts the thread. The thread ends when all its keepers are dropped.
     pub fn start(is_beside_core: IsBesideCore) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tdl-memory".to_owned());
@@ -50,7 +50,7 @@ impl Keeper {
         Ok(Self(Some(sender)))
     }
 
-    /// Holds `region` while it is used elsewhere, and frees it then.
+    /// Holds `region` while other threads use the region, and then frees the region.
     pub fn keep(&self, region: Arc<ProgramRegion>) {
         self.give(Kept::Region(region));
     }
@@ -61,7 +61,7 @@ impl Keeper {
         self.give(memories.map_or(Kept::Nothing, Kept::Memories));
     }
 
-    /// Runs a call on memory that may block. Without a thread, drops it.
+    /// Runs a call on memory that may block. Without a thread, drops the call.
     pub fn work(&self, work: impl FnOnce() + Send + 'static) {
         self.give(Kept::Work(Box::new(work)));
     }
@@ -94,7 +94,7 @@ fn keep(receiver: &mpsc::Receiver<Kept>) {
             Ok(Kept::Nothing) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // No other thread can clone the only reference, which is here.
+        // No other thread can clone the last reference, which this thread holds.
         regions.retain(|region| {
             pace::rest();
             Arc::strong_count(region) > 1

@@ -1,7 +1,8 @@
-//! Kernel features that the service needs, and those that are optional.
+//! Kernel features that the service needs, and optional kernel features.
 //!
-//! `docs/kernels.md` has the whole list with versions. Needed features are tested at the start, so
-//! that a missing one is reported by name. The demux and AF_XDP test theirs themselves.
+//! `docs/kernels.md` has the whole list with versions. The service tests the needed features at its
+//! start, so that the error names a missing feature. The demux and AF_XDP test the features that
+//! they need themselves.
 
 use std::fmt;
 
@@ -48,7 +49,8 @@ fn has_future_write_seal() -> bool {
     memory.is_ok_and(|memory| fcntl_add_seals(memory, SealFlags::FUTURE_WRITE).is_ok())
 }
 
-/// A missing feature: the newest one, whose version has the others, too.
+/// The newest missing feature. The Linux version that introduced this feature has the other
+/// features, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     release: String,
@@ -70,7 +72,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Tests the features that the service needs.
+/// Tests the features that the service needs. Returns an error if one is missing.
 pub fn check() -> Result<(), Lacking> {
     lacking(&NEEDS, release()).map_or(Ok(()), Err)
 }

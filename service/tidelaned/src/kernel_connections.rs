@@ -5,7 +5,8 @@ use std::{collections::HashSet, io};
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// Queries the kernel, if it supports this.
+/// A look-up of the kernel's connections. Without queries to the kernel, the look-up knows no
+/// connection.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
     /// The served interface.
@@ -27,12 +28,14 @@ impl KernelConnections {
         Ok(Self { lookup, ifindex })
     }
 
-    /// Returns the local ports of kernel connections. `None` if the kernel does not say.
+    /// Returns the local ports of kernel connections. Returns `None` if the kernel cannot be
+    /// queried.
     pub fn connected_ports(&mut self) -> Option<HashSet<u16>> {
         self.lookup.as_mut()?.connected_ports().ok()
     }
 
-    /// Returns true if the kernel has the connection.
+    /// Returns true if the kernel has the connection. Returns false if the kernel cannot be
+    /// queried.
     pub fn has(&mut self, key: &FlowKey) -> bool {
         let ends = [key.local, key.peer].map(|end| (end.addr.0, end.port));
         let lookup = self.lookup.as_mut();

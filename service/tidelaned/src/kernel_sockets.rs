@@ -1,7 +1,7 @@
 //! Sockets of programs that stayed with the kernel, from `/proc/net/tcp` and `tcp6`.
 //!
 //! The kernel walks through the sockets of all network namespaces for each table. Each table is
-//! therefore read once per listing, and only if a program has a socket there.
+//! therefore read once per listing, and only if a program has a socket in the table's namespace.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ const LISTEN: &str = "LISTEN";
 /// A socket in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelSocket {
-    /// Its state, in RFC 9293's spelling.
+    /// State of the socket, in the spelling of RFC 9293.
     pub state: &'static str,
     /// Local address and port.
     pub local: String,
@@ -63,10 +63,11 @@ pub struct KernelTables<R> {
     tables: HashMap<NetNs, Table>,
 }
 
-/// Returns the text of the tables that process `pid` sees, or those of the service for zero.
+/// Returns the text of the tables that process `pid` sees. For zero, returns the tables that the
+/// service sees.
 ///
-/// Zero means a process of another PID namespace: its sockets are found if it is in the service's
-/// network namespace.
+/// Zero stands for a process of another PID namespace. The service's tables contain the sockets of
+/// this process only if the process is in the service's network namespace.
 pub fn tables_of_process(pid: u32) -> String {
     let process = match pid {
         0 => "self".to_owned(),
@@ -105,7 +106,7 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
     }
 
     /// Returns connections that a listener, [found](Self::find) in `namespace`, may have accepted,
-    /// with their inodes. A connection without a process has none.
+    /// with their inodes. The result lacks connections without a process, whose inode is 0.
     pub fn connections_of(
         &self,
         namespace: NetNs,

@@ -1,8 +1,8 @@
-//! Kinds of interfaces: served ones, and refused ones with the reason.
+//! Kinds of interfaces: the kinds that the service serves, and the reasons to refuse other kinds.
 //!
-//! AF_XDP delivers a frame as the interface's driver received it. Interfaces on top of others
-//! deliver packets that the lower ones have changed: joined beyond the size of a frame, and without
-//! their checksums. `docs/kernels.md` has the table.
+//! AF_XDP delivers a frame as the interface's driver received it. An interface on top of another
+//! interface delivers packets that the lower interface has changed. The lower interface joins
+//! packets beyond the size of a frame and leaves out checksums. `docs/kernels.md` has the table.
 
 use tidelane_steering::{
     AttachWish,
@@ -19,7 +19,7 @@ const VLAN: &str = "vlan";
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
 /// The driver with which some kernels ignore transmit metadata, and the first version of Linux,
-/// major and minor, that applies them.
+/// major and minor, that applies the metadata.
 const VIRTIO_NET: &str = "virtio_net";
 const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 
@@ -66,7 +66,8 @@ fn name_of(kind: &LinkKind) -> String {
     }
 }
 
-/// Returns the link whose settings affect an interface's packets: the NIC below a VLAN device.
+/// Returns the link below a VLAN device, whose settings affect the device's packets. Returns `None`
+/// for other kinds, and for a link in another network namespace.
 pub fn carrier<'a>(mirror: &'a Mirror, link: &LinkRecord) -> Option<&'a LinkRecord> {
     let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
     let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
@@ -82,7 +83,7 @@ pub fn check(mirror: &Mirror, link: &LinkRecord) -> Result<(), String> {
     judge(link, carrier)
 }
 
-/// Describes the bond, bridge or the like of which a link is a port.
+/// Returns the error text for a link that is a port of a bond, a bridge or a similar interface.
 pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
     let name = &link.name;
     let Some(master) = master else {
@@ -100,14 +101,15 @@ pub fn port_of(link: &LinkRecord, master: Option<&LinkRecord>) -> String {
 pub struct Driver(String);
 
 impl Driver {
-    /// Returns the driver of this interface; without a name if the kernel does not tell.
+    /// Returns the driver of this interface. The name is empty if the kernel does not report the
+    /// driver.
     pub fn of(link: &LinkRecord) -> Self {
         let name = Features::of(link.ifindex).and_then(|features| features.driver());
         Self(name.unwrap_or_default())
     }
 
-    /// Returns the place of the XDP program, and a sentence if the driver makes it differ from the
-    /// wish.
+    /// Returns the place of the XDP program, and a sentence if the driver makes the place differ
+    /// from the wish.
     pub fn place_of_program(&self, wish: AttachWish) -> (AttachWish, Option<String>) {
         let driver = &*self.0;
         if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
@@ -122,14 +124,14 @@ impl Driver {
     }
 
     /// Returns true if this kernel release computes the checksums that AF_XDP's transmit metadata
-    /// requests. Linux 6.12 sends segments without them on virtio-net.
+    /// requests. Linux 6.12 sends segments without checksums on virtio-net.
     pub fn heeds_metadata(&self, release: &str) -> bool {
         self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
     }
 }
 
-/// Returns the major and minor number of a kernel release such as `6.12.117+deb13-amd64`; zero for
-/// a part that is no number.
+/// Returns the major and minor number of a kernel release such as `6.12.117+deb13-amd64`; a part
+/// that is no number counts as zero.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|character: char| !character.is_ascii_digit())
@@ -137,7 +139,7 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Returns a sentence about VLAN tags that the demux cannot see, if there may be some.
+/// Returns a warning for a veth, whose frames may have VLAN tags that the demux cannot see.
 pub fn shortcoming(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {

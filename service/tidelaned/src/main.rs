@@ -52,7 +52,7 @@ use tidelaned::{
     watchdog::{self, Progress},
 };
 
-/// Number of the NIC's link in the engine; the local path has zero.
+/// Link id of the NIC in the engine. The local path has link id 0.
 const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prefixes an error with the failed action, on one line.
+/// Returns a function that prefixes an error with the failed action `what`, on one line.
 fn because<E: Display>(what: &str) -> impl FnOnce(E) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
@@ -89,7 +89,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Dropped after the demux: some drivers support these offloads only without an XDP program.
+    // This local drops after the demux and then restores the offloads. Some drivers support these
+    // offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
@@ -101,7 +102,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot ask for sockets"))?;
-    // The rest needs no more privileges than serving does, and threads inherit them.
+    // The code after this line needs only the privileges of serving. The threads that start later
+    // inherit the confinement.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
         page: page.clone(),
@@ -144,7 +146,8 @@ fn serve(config: &Config) -> Result<(), String> {
     served
 }
 
-/// Starts the process that outlives this one, and the journal of connections that both share.
+/// Starts the restorer, a process that outlives the service. Also creates the journal of
+/// connections, which both processes share.
 fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> {
     let cores = config.cpus().len() as u32;
     let journal = JournalMemory::create(cores, config.engine().flows_max);
@@ -154,7 +157,7 @@ fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> 
     Ok((journal, restorer))
 }
 
-/// Waits until the fast path has ended.
+/// Stops the fast-path cores and waits until their threads have ended.
 fn end_cores(cores: &Cores<XdpPort>, threads: Vec<JoinHandle<()>>) {
     cores.stop();
     for thread in threads {
@@ -228,7 +231,8 @@ fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confine
     Ok(confinement)
 }
 
-/// Checks the host's rules that connections would bypass, and makes the service's own.
+/// Checks the host's firewall rules, which the service's connections would bypass. Returns the
+/// guard of these rules, and the rules about programs that may use the service.
 fn judge_host(
     config: &Config,
     link: &LinkRecord,
@@ -245,7 +249,7 @@ fn judge_host(
     Ok((guard, access))
 }
 
-/// Checks that each core has a queue, without which it could not send.
+/// Checks that each core has a queue. A core without a queue could not send.
 fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), String> {
     if cores <= queues {
         return Ok(());
@@ -292,7 +296,8 @@ fn open_queues(
     let mut demux = demux.map_err(|error| error.to_string())?;
     if demux.mode() == AttachMode::Generic {
         // A driver with zero-copy delivers frames to a native program only. A generic program runs
-        // before the kernel completes checksums, and on a veth before it segments.
+        // before the kernel completes checksums, and on a veth before the kernel segments long
+        // packets.
         xdp.prefer_zero_copy = false;
         xdp.rx_checksum_may_be_partial = true;
         xdp.long_packets = link.kind == LinkKind::Veth;
@@ -312,8 +317,8 @@ fn open_queues(
     Ok((ports, demux, misplaced))
 }
 
-/// Returns the reason for which a veth is not served in generic mode: its other end leaves
-/// segmentation to the link, which segments for a native XDP program only.
+/// Returns the error text for a veth that cannot be served in generic mode. The other end of a veth
+/// leaves segmentation to the link. The link segments packets only for a native XDP program.
 fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     let name = &link.name;
     match demux.native_refusal() {
@@ -329,7 +334,8 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     }
 }
 
-/// Logs the modes of receiving and sending packets, and the missing features.
+/// Logs the modes of receiving and sending packets, and the missing features. Returns the missing
+/// features.
 fn describe_packets(
     link: &LinkRecord,
     demux: &Demux,
@@ -441,8 +447,8 @@ fn make_host(
     Host::new(engine, secret, interface, ports).map_err(because("cannot map memory"))
 }
 
-/// DiffServ field and TTL of connections whose program sets none: the kernel's own defaults
-/// (RFC 1122 §3.2.1.7), as they are when the service starts.
+/// Returns the DiffServ field and the TTL of connections whose program sets neither. The TTL is the
+/// kernel's default at the start of the service (RFC 1122 §3.2.1.7).
 fn usual_headers(interface: &str) -> IpOptions {
     let hops = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -474,7 +480,7 @@ mod tests {
     fn rfc6528_section_3_each_start_has_a_secret_of_its_own() {
         let secrets: BTreeSet<_> = (0..100).map(|_| new_secret().expect("bytes")).collect();
         assert_eq!(secrets.len(), 100);
-        // Every byte of it.
+        // Every byte of the secret varies between starts.
         for at in 0..16 {
             let values: BTreeSet<u8> = secrets.iter().map(|secret| secret[at]).collect();
             assert!(values.len() > 10, "byte {at}");

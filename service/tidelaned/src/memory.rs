@@ -12,7 +12,8 @@ use std::fmt;
 use serde::Deserialize;
 use tidelane_host::MemoryLimits;
 
-/// Section `[memory]`. The thresholds are those of [`MemoryLimits`].
+/// Section `[memory]`, with the thresholds of [`MemoryLimits`] in bytes. `None` stands for the
+/// default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
@@ -21,7 +22,7 @@ pub struct MemoryConfig {
     high: Option<u64>,
 }
 
-/// Thresholds in the wrong order.
+/// The error for thresholds in the wrong order: `low`, `pressure` and `high` must not fall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryError(MemoryLimits);
 

@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Principal {
     }
 }
 
-/// A set of numbers, or all numbers.
+/// A set of user or group numbers, or all numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     all: bool,
@@ -79,7 +79,7 @@ impl Ids {
     }
 }
 
-/// A name that neither file has.
+/// The error for a name that the host's files do not have. The text names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName(String);
 
@@ -97,7 +97,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Reads the files in their present state.
+    /// Reads the current contents of `/etc/passwd` and `/etc/group`.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(
             &fs::read_to_string("/etc/passwd")?,
@@ -123,12 +123,12 @@ impl Names {
         self.groups.get(name).copied()
     }
 
-    /// Returns the users in a list.
+    /// Returns the numbers of the users in a list. Returns an error for an unknown name.
     pub fn users(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.users, "user")
     }
 
-    /// Returns the groups in a list.
+    /// Returns the numbers of the groups in a list. Returns an error for an unknown name.
     pub fn groups(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.groups, "group")
     }

@@ -25,8 +25,8 @@ impl NetNs {
         Self::of_file(&File::open(path)?)
     }
 
-    /// Returns the namespace of a socket of any family: the one in which the socket was made,
-    /// whichever process has its descriptor.
+    /// Returns the namespace in which a socket of any family was made, whichever process has the
+    /// socket's descriptor.
     pub fn of_socket(socket: impl AsFd) -> io::Result<Self> {
         Self::of_file(sys::namespace_of_socket(socket.as_fd())?)
     }

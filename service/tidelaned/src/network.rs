@@ -11,7 +11,8 @@ use crate::{links, source_settings::SourceSettings};
 
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
-/// Destinations that no host has; the kernel returns the error of a connect to them.
+/// Destinations that no host has. A connect to these destinations stays with the kernel, which
+/// returns the error.
 const NOBODYS: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,
@@ -27,11 +28,11 @@ const NOBODYS: [(IpAddress, u8); 6] = [
 /// Changes of the network, returned by [`Network::poll`].
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Neighbours on the served interface.
+    /// Neighbours on the served interface whose entries changed.
     pub neighbours: Vec<IpAddress>,
-    /// Links, addresses or routes.
+    /// True if links, addresses or routes changed.
     pub others: bool,
-    /// Any change, because events were lost.
+    /// True if events were lost, so that any entry may have changed.
     pub all: bool,
 }
 
@@ -93,7 +94,7 @@ impl Network {
         }
     }
 
-    /// Reads the settings for source checks again. Returns true if one has changed.
+    /// Reads the settings for source checks again. Returns true if a setting has changed.
     pub fn settings_changed(&mut self) -> bool {
         self.settings.read_again()
     }
@@ -175,7 +176,8 @@ impl Network {
         info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
     }
 
-    /// Returns the source checks of hosts, as in the kernel.
+    /// Returns the checks of source addresses that hosts make on received packets, as the kernel
+    /// does.
     pub fn ingress(&self) -> IngressPolicy {
         // The kernel treats an address as its own even while the address' link is down and the
         // local table has no route.
@@ -211,8 +213,8 @@ impl Network {
         }
     }
 
-    /// Returns the host's addresses that are not served. Prefixes of more than one address count
-    /// for loopback only.
+    /// Returns the host's addresses that are not served. A prefix of several addresses counts only
+    /// if it is 127.0.0.0/8.
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();
@@ -237,8 +239,8 @@ impl Network {
         records.any(|record| record.addr == addr.0)
     }
 
-    /// Returns the route table of the service page: the destinations for which programs ask the
-    /// service.
+    /// Returns the route table of the service page. By this table, a program decides for which
+    /// destinations it asks the service.
     pub fn page_routes(
         &self,
         addresses: &[IpAddress],
@@ -277,9 +279,9 @@ impl Network {
     }
 }
 
-/// Returns the served addresses of the interface. Link-local ones (`fe80::/10`) are left to the
-/// kernel, because a connection to one is identified by the interface, too. Loopback addresses
-/// exist on no wire.
+/// Returns the served addresses of the interface. Link-local addresses (`fe80::/10`) stay with the
+/// kernel, because the identity of their connections includes the interface. Loopback addresses
+/// stay with the kernel, because they exist on no wire.
 pub fn served_addresses(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
     let all = mirror
         .addresses(ifindex)

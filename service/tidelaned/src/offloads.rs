@@ -1,9 +1,9 @@
 //! Offloads of the NIC that change packets before the demux sees them.
 //!
-//! The service switches them off, and restores them when it ends. If it is killed, another process
-//! does so: [`Restorer`]. A feature that an operator switches on meanwhile is switched off again,
-//! with a line in the log, and is on afterwards. A feature that was off all the time is not
-//! touched.
+//! The service switches these offloads off, and restores them when it ends. If the service is
+//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on
+//! meanwhile, the service logs this, switches the offload off, and switches it on at the end. The
+//! service does not touch an offload that is off all the time.
 
 use std::{io, thread, time::Duration};
 
@@ -69,7 +69,7 @@ struct Kept {
     interface: usize,
     offload: Offload,
     number: FeatureNumber,
-    /// True if the service switched it off.
+    /// True if the service switched the feature off.
     switched: bool,
 }
 
@@ -114,7 +114,7 @@ impl Offloads {
         let interface = self.interfaces.len();
         for offload in offloads {
             let number = names.iter().position(|name| name == offload.name);
-            // If the kernel does not know the feature, it is off.
+            // A feature that the kernel does not know is off.
             self.kept.extend(number.map(|number| Kept {
                 interface,
                 offload: *offload,
@@ -126,8 +126,8 @@ impl Offloads {
         Ok(())
     }
 
-    /// Switches off features that are on. Returns descriptions; the error names features that stay
-    /// on.
+    /// Switches off the kept features that are on. Returns a sentence for each of them. The error
+    /// names the first feature that stays on.
     pub fn look(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
         // A removed interface has no features.
@@ -145,7 +145,7 @@ impl Offloads {
 }
 
 impl Kept {
-    /// Switches off a feature that is on, and describes it.
+    /// Switches off a feature that is on. Returns a sentence for the log.
     fn switch_off(
         &mut self,
         features: &Features,
@@ -160,7 +160,7 @@ impl Kept {
         if !found.changeable {
             return Err(stuck("its driver does not switch it off"));
         }
-        // The other process is told first, because this one may be killed in between.
+        // Tell the restorer first, because this process may be killed in between.
         if !self.switched {
             let noted = restorer.note(features.ifindex(), self.number);
             noted.map_err(|error| {
@@ -183,8 +183,8 @@ impl Kept {
 }
 
 impl Drop for Offloads {
-    /// Restores the features. The XDP program is detached by now: some drivers refuse features with
-    /// one.
+    /// Restores the features. The XDP program is detached by now: some drivers refuse a feature
+    /// while an XDP program is attached.
     fn drop(&mut self) {
         for kept in self.kept.iter().filter(|kept| kept.switched) {
             if let Err(error) = put_back(&self.interfaces[kept.interface], kept.number) {

@@ -1,10 +1,10 @@
 //! The connections that a killed service leaves behind, and the reset of their peers.
 //!
 //! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
-//! therefore gets an ACK with a sequence number that it has already received, as in a keepalive
-//! probe. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no connection:
-//! the kernel sends the RST with the exact sequence number that the peer expects. A new service
-//! that has the port meanwhile does the same.
+//! therefore gets an ACK with a sequence number that the peer has already received, as in a
+//! keepalive probe. The peer answers with an ACK (RFC 9293 §3.10.7.4), for which this host has no
+//! connection: the kernel sends the RST with the exact sequence number that the peer expects. A new
+//! service that has claimed the port meanwhile sends the same RST.
 //!
 //! ```text
 //!   this process ── ACK, SEQ = SND.UNA - 1 ──> peer
@@ -36,9 +36,10 @@ use tidelane_wire::{
 
 use crate::{core, sys};
 
-/// Segments between two pauses.
+/// Number of segments between two pauses.
 const BURST: usize = 64;
-/// Pause, because the kernel answers as many ACKs with RSTs, and other traffic needs the link, too.
+/// Pause between two bursts. The kernel answers the peers' ACKs with as many RSTs, and other
+/// traffic needs the link, too.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of the longest segment, including a link header that is not sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
@@ -49,17 +50,20 @@ const WINDOW: u16 = u16::MAX;
 #[derive(Debug)]
 pub struct Orphans {
     journal: JournalMemory,
-    /// `None` if the kernel, and thus the service, has no IPv4 or IPv6.
+    /// Raw socket of IPv4. `None` if the kernel has no IPv4.
     v4: Option<OwnedFd>,
+    /// Raw socket of IPv6. `None` if the kernel has no IPv6.
     v6: Option<OwnedFd>,
 }
 
 impl Orphans {
-    /// Opens sockets for connections of `journal` over `interface`. The caller has CAP_NET_RAW.
+    /// Opens sockets for connections of `journal` over `interface`. The caller must have
+    /// CAP_NET_RAW.
     pub fn of(journal: JournalMemory, interface: &str) -> io::Result<Self> {
         let open = |family| {
             let flags = SocketFlags::CLOEXEC;
-            // Packets include their IP headers, and nothing is received.
+            // An IPPROTO_RAW socket sends packets that include their IP headers, and receives
+            // nothing.
             let opened = socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW));
             let socket = match opened {
                 Err(Errno::AFNOSUPPORT) => return Ok(None),
@@ -85,8 +89,8 @@ impl Orphans {
         sockets.map(|socket| socket.as_fd())
     }
 
-    /// Sends each peer the segment that ends its connection. Returns the number of connections.
-    /// Call it after the end of the service.
+    /// Sends each peer the segment that ends its connection. Returns the number of connections. The
+    /// caller must wait for the end of the service first.
     pub fn disturb_peers(&self) -> usize {
         let mut count = 0;
         for entry in self.journal.entries() {
@@ -99,7 +103,8 @@ impl Orphans {
         count
     }
 
-    /// Sends the segment to one peer. If sending fails, further rounds follow.
+    /// Sends the segment to one peer. Ignores a failed send, because the restorer repeats the
+    /// round.
     fn disturb_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {

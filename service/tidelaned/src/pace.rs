@@ -65,7 +65,8 @@ pub fn begin() {
 }
 
 /// Ends the piece of work if the piece was long enough, and starts the next piece. Sleeps between
-/// the two if a core is awake on this CPU. Returns at once on a thread that never called [`begin`].
+/// the two pieces if a core is awake on this CPU. Returns at once on a thread that never called
+/// [`begin`].
 pub fn rest() {
     let Some(began) = BEGAN.get() else {
         return;

@@ -1,7 +1,8 @@
 //! A panic anywhere ends the service at once.
 //!
-//! If a thread unwound, the service would continue without it: its connections would hang while the
-//! demux still sends their packets. When the process ends, the kernel has all packets.
+//! If a thread unwound, the service would continue without the thread: the thread's connections
+//! would hang while the demux still redirects their packets. After the end of the process, the
+//! kernel gets all packets.
 
 use std::panic;
 

@@ -16,18 +16,20 @@ use tidelane_host::Credentials;
 
 use crate::{netns::NetNs, sys};
 
-/// The common length of `/proc/PID/status`, and the longest one, with 65,536 groups.
+/// The usual length of `/proc/PID/status` in bytes, and a limit above the length with 65,536
+/// groups.
 const STATUS_LEN: usize = 4096;
 const STATUS_MAX: u64 = 1 << 20;
 
 /// The kernel's data about the process that connected a registration socket, at the time of the
-/// connect. A later `setuid`, `setns` or `exec` does not change it.
+/// connect. A later `setuid`, `setns` or `exec` does not change the data.
 #[derive(Debug)]
 pub struct Peer {
     /// Process id in the service's PID namespace; `None` if the process is not visible there.
     pub pid: Option<Pid>,
     /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
-    /// that is invisible here, whose end then shows when its socket closes.
+    /// outside of the service's PID namespace. The end of this process shows when its socket
+    /// closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
@@ -104,22 +106,23 @@ impl Peer {
         matches!(poll(&mut fds, Some(&at_once)), Ok(0))
     }
 
-    /// Returns the process id, or zero for a process that is invisible here.
+    /// Returns the process id, or zero for a process outside of the service's PID namespace.
     pub fn pid_number(&self) -> u32 {
         self.pid.map_or(0, |pid| pid.as_raw_nonzero().get() as u32)
     }
 
-    /// Returns the name of the process' program (`comm`), `?` if it cannot be read.
+    /// Returns the name of the process' program (`comm`), or `?` if the name cannot be read.
     pub fn name(&self) -> String {
         let path = format!("/proc/{}/comm", self.pid_number());
         fs::read_to_string(path).map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
     }
 }
 
-/// Returns the supplementary groups of a process; none if they cannot be read.
+/// Returns the supplementary groups of a process. The list is empty if the groups cannot be read.
 fn groups_of(pid: u32) -> Vec<u32> {
     let mut status = String::with_capacity(STATUS_LEN);
-    // In one call: read_to_string asks for the length first, which the file does not have.
+    // Read the file in one call. `fs::read_to_string` would first ask for the file's length, which
+    // is zero in procfs.
     let file = File::open(format!("/proc/{pid}/status"));
     let _ = file.and_then(|file| file.take(STATUS_MAX).read_to_string(&mut status));
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));

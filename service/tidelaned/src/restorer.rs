@@ -1,11 +1,11 @@
-//! The process that restores settings and resets peers if the service is killed.
+//! The restorer: a process that restores settings and resets peers if the service is killed.
 //!
 //! A killed service restores no setting of the NIC and resets no connection, so another process
 //! waits for its end. The process is forked before the service opens anything, gives up all rights
-//! except that to change the settings, and sleeps. The service announces each change to it in
-//! advance, and writes its connections to memory that both share ([`Orphans`]). After the service's
-//! end the process restores changed settings, notifies the peers of the remaining connections, and
-//! ends. A service that ends by itself leaves no connections.
+//! except that to change the settings, and sleeps. The service announces each change to the process
+//! in advance, and writes its connections to memory that both processes share ([`Orphans`]). After
+//! the service's end the process restores changed settings, notifies the peers of the remaining
+//! connections, and ends. A service that ends by itself leaves no connections.
 
 use std::{
     io,
@@ -27,20 +27,21 @@ use crate::{confine, offloads, orphans::Orphans, sys};
 
 /// A message: the index of an interface and the number of a feature.
 const MESSAGE_LEN: usize = 8;
-/// Limit of recorded changes; a service makes a few.
+/// Maximum number of recorded changes. A service makes a few changes.
 const CHANGES_MAX: usize = 64;
 /// Time limit from the end of a process' descriptors to the end of the process.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Pauses before the peers are notified again, because either of the segments may be lost.
+/// Pauses before the peers are notified again, because the ACK to the peer or the RST may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
-/// The service's handle of the process, which ends when this is dropped.
+/// The service's handle of the restorer process. The process regards a dropped handle as the end of
+/// the service.
 #[derive(Debug)]
 pub struct Restorer(OwnedFd);
 
 impl Restorer {
-    /// Starts the process. The caller has one thread, and no open descriptor that must not outlive
-    /// the service.
+    /// Starts the process. The caller must have only one thread, and no open descriptor that must
+    /// not outlive the service.
     pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
         let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;
@@ -90,7 +91,7 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
     Ok(())
 }
 
-/// Takes messages until the service ends, or says that it ends by itself.
+/// Takes messages until the service ends, or closes its end of the socket.
 fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, String> {
     let mut changes = Vec::new();
     loop {
@@ -125,7 +126,7 @@ fn put_back(changes: &[(Features, FeatureNumber)]) {
     }
 }
 
-/// Waits for the end of the service's process, and with it of its XDP program.
+/// Waits for the end of the service's process, which also ends the service's XDP program.
 fn wait_for_end(service: &OwnedFd) {
     let limit = Timespec {
         tv_sec: END_MAX.as_secs() as i64,

@@ -53,7 +53,7 @@ pub struct Several<T>(Vec<T>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(std::ops::RangeInclusive<u16>);
 
-/// A prefix as text.
+/// A prefix of peer addresses, which the configuration spells as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerPrefix(Prefix);
 

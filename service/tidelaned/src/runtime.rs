@@ -32,14 +32,14 @@ const PENDING_MAX: i32 = 128;
 /// Users that may open a socket of the run directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The socket's group, if not the service's own.
+    /// The socket's group. `None` for the service's own group.
     pub group: Option<Gid>,
     /// The socket's mode.
     pub mode: Mode,
 }
 
 impl Access {
-    /// Returns access for the service's own user and a group, or the user alone.
+    /// Returns access for the service's own user and the members of `group`.
     pub fn group(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -47,7 +47,7 @@ impl Access {
         }
     }
 
-    /// Returns access for every user; the service checks each of them itself.
+    /// Returns access for every user. The service itself checks each program that connects.
     pub fn everybody(group: Option<Gid>) -> Self {
         Self {
             group,
@@ -95,7 +95,7 @@ fn lock_patiently(file: &File) -> Result<(), fs::TryLockError> {
 }
 
 impl RunDir {
-    /// Makes the directory of service `name`, or takes over the one of a killed service.
+    /// Makes the directory of service `name`, or takes over the directory of a killed service.
     pub fn open(name: &ServiceName) -> io::Result<Self> {
         Self::open_in(Path::new(RUN), name)
     }
@@ -162,9 +162,9 @@ impl RunDir {
         })
     }
 
-    /// Binds a Unix socket to `name` in the directory. Only users in `access` can open the socket
-    /// at any moment: it first belongs to the owner, and is opened to others once its group is
-    /// right.
+    /// Binds a Unix socket to `name` in the directory. At no moment can users outside of `access`
+    /// open the socket: the socket first belongs to the owner alone, and gets the mode of `access`
+    /// after its group.
     fn bind(&self, socket: impl AsFd, name: &str, access: Access) -> io::Result<()> {
         // The entry gets the mode of the socket, less the file mode creation mask.
         fchmod(&socket, Access::owner().mode)?;

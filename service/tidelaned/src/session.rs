@@ -1,4 +1,4 @@
-//! One program's registration socket: its requests, checked and passed to the cores.
+//! Session: serves one program's registration socket, and passes checked requests to the cores.
 
 use std::{
     io,
@@ -38,24 +38,24 @@ mod sent;
 
 use place::{Costs, Place};
 
-/// Limit of one program's connections.
+/// Maximum number of connection slots of one program.
 const SLOTS_MAX: u32 = 1 << 16;
-/// Address space of each buffer area of a program; memory comes with use.
+/// Bytes of address space of each buffer area of a program. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
-/// Limit of kernel memory for unread answers; a session beyond it ends.
+/// Bytes of unread answers that the kernel buffers. A session with more unread answers ends.
 const ANSWERS_LEN_MAX: usize = 8192;
-/// Limit of messages of a session in a row, so that other sessions get their turn.
+/// Limit of messages read from a session in a row, so that other sessions get their turn.
 const MESSAGES_PER_TURN: usize = 32;
 
 /// A registered program.
 pub struct Registered {
-    /// Numbers of the program on each core.
+    /// The program's id on each core.
     ids: Vec<ProgramId>,
     /// A doorbell to each core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::Held>,
     costs: Costs,
-    /// Its files, until the program has mapped and sealed them: they are not used before.
+    /// The region's memory files. `None` once the program has mapped and sealed the files.
     unsealed: Option<Memories>,
 }
 
@@ -72,7 +72,7 @@ impl Registered {
 
 /// A connection to the registration socket.
 pub struct Session {
-    /// Number, unique while the service lives.
+    /// The session's number, unique while the service lives.
     pub number: u64,
     /// The socket.
     pub socket: OwnedFd,
@@ -82,7 +82,7 @@ pub struct Session {
     pub registered: Option<Registered>,
     /// True for the session of a forked child, which holds connections of its parent.
     is_child: bool,
-    /// The ancestor that connected to the service, for a child.
+    /// For a child: the ancestor that connected to the service.
     sponsor: Option<Peer>,
     /// The program's admission.
     pub standing: Standing,
@@ -102,9 +102,9 @@ pub enum Next {
     More,
     /// The session goes on when there is another message.
     Continue,
-    /// The session is not read until then: its user has used up its messages.
+    /// The session is read again at this time, because its user has used up the messages.
     Pause(Instant),
-    /// Its next message is read after the descriptors of the last one were checked.
+    /// The session is read again after the descriptors of the last message were checked.
     Wait,
     /// The session is over.
     End,
@@ -121,7 +121,7 @@ impl Next {
 }
 
 impl Session {
-    /// Makes the session of an accepted socket. A refusal by its user's limits is answered.
+    /// Makes the session of an accepted socket. Answers the program if a limit refuses.
     pub fn new<P: Port>(shared: &mut Shared<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
         pace::rest();
@@ -193,7 +193,7 @@ impl Session {
         Ok((child, theirs))
     }
 
-    /// Returns the holder that a core knows.
+    /// Returns the session's identity as a holder of connections on core `core`.
     fn holder(&self, core: usize) -> Option<Holder> {
         match &self.registered {
             Some(registered) => registered.ids.get(core).copied().map(Holder::Program),
@@ -206,13 +206,13 @@ impl Session {
         self.place.user()
     }
 
-    /// Returns the number of the user who is charged, whichever process uses the session.
+    /// Returns the uid of the user who is charged, whichever process uses the session.
     pub(crate) fn user_number(&self) -> u32 {
         let UserId(number) = self.user().id();
         number
     }
 
-    /// Returns true if the session need not register: it has, or holds connections of its parent.
+    /// Returns true if the session may stay open: it is registered, a child's, or not admitted.
     pub fn may_stay(&self) -> bool {
         self.registered.is_some() || self.is_child || self.standing.denied.is_some()
     }
@@ -294,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Answers a message. `why` is 0, or one of [`refusal`].
+    /// Answers a message. `why` is 0 for success, or a constant of [`refusal`].
     fn answer(&self, kind: u32, why: u32) -> io::Result<()> {
         let answer = Message {
             refusal: why,
@@ -303,7 +303,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Returns name and process id, for listings.
+    /// Returns the program's name and process id, for listings.
     fn named(&self) -> (String, u32) {
         (self.name.clone(), self.peer.pid_number())
     }
@@ -431,7 +431,7 @@ impl Session {
             return Ok(());
         };
         let (slot, generation) = (request.slot, request.generation);
-        // A slot belongs to one core.
+        // Only the core that owns the slot returns numbers.
         let numbers = shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.numbers(now, id, slot, generation)
@@ -447,7 +447,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// The program is gone: all that it held is freed.
+    /// Ends the session after its program is gone, and frees all resources of the program.
     pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
         self.note_life(shared);
@@ -485,7 +485,7 @@ impl Session {
 }
 
 /// Answers the first message of a program whose user may have no more sessions. Returns the
-/// descriptors of that message.
+/// message's descriptors.
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
     // Unread messages would make the end of the socket an error that hides the answer.
     let descriptors = recv_signed(socket).descriptors;

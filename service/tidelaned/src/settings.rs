@@ -15,7 +15,7 @@ use crate::{
     rules::rule_set,
 };
 
-/// Settings that may change while the service runs.
+/// The settings of a service. A reload applies all of them except `firewall` and `memory`.
 #[derive(Debug)]
 pub struct Settings {
     /// Programs that may use the service.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub loopback: bool,
 }
 
-/// Log lines for the time when the settings are in force.
+/// Log lines about the settings. The caller writes them once the settings are in force.
 #[derive(Debug)]
 pub struct Notices(Vec<String>);
 

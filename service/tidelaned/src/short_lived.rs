@@ -2,22 +2,24 @@
 //!
 //! A child that takes over a connection costs the control thread more than the kernel's stack needs
 //! for a whole short connection: see `docs/design/fork.md`. A program with long-lived children
-//! gains by accelerated connections, and one whose children end at once does not. [`ShortLived`]
-//! distinguishes them by the lifetimes of children.
+//! gains by accelerated connections. A program whose children end at once does not gain.
+//! [`ShortLived`] distinguishes the two kinds by the lifetimes of children.
 
 use tidelane_time::{Duration, Instant};
 
 /// Lifetime below which a child counts as short-lived, from its first connection on.
 const SHORT: Duration = Duration::from_secs(1);
-/// Time in which one short-lived child is forgiven: a listener with fewer of them stays.
+/// Time in which the bucket forgets one short-lived child. A listener with fewer short-lived
+/// children stays with the service.
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
-/// Number of short-lived children, less the forgiven ones, that makes a listener the kernel's.
+/// Number of short-lived children, less the forgotten children, at which the kernel gets the
+/// listener's connections.
 const CHILDREN_MAX: u64 = 16;
 
 /// The short-lived children with connections of a listener, as a leaky bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortLived {
-    /// Time until all of them are forgiven.
+    /// Time until the bucket has forgotten all children.
     level: Duration,
     /// The time at which `level` was computed.
     at: Instant,
@@ -25,7 +27,7 @@ pub struct ShortLived {
 
 impl ShortLived {
     /// Records the end of a child with this lifetime after its first connection. Returns true if
-    /// the kernel has to get the program's connections.
+    /// the kernel has to get the listener's connections.
     pub fn child_ended(&mut self, now: Instant, lived: Duration) -> bool {
         let passed = now - self.at;
         self.at = now;

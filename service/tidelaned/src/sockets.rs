@@ -34,13 +34,15 @@ pub struct KernelSocket {
     pub local: Endpoint,
     /// True for an AF_INET6 socket without IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// True if other sockets may be bound beside its connections (SO_REUSEADDR).
+    /// True if other sockets may bind the port beside the socket's connections (SO_REUSEADDR).
     pub reuse_address: bool,
-    /// True if other sockets of its user may share its port (SO_REUSEPORT).
+    /// True if other sockets of the owner may share the port (SO_REUSEPORT).
     reuse_port: bool,
+    /// TCP state, with the kernel's number.
     state: u8,
-    /// Index of the interface to which it is bound, or 0.
+    /// Index of the interface to which the socket is bound, or 0.
     ifindex: u32,
+    /// Uid of the socket's owner.
     owner: u32,
 }
 
@@ -50,14 +52,14 @@ impl KernelSocket {
         self.state == LISTEN
     }
 
-    /// Returns its local addresses and port, one for each IP version.
+    /// Returns the socket's local endpoints, one for each IP version.
     pub fn ends(&self) -> impl Iterator<Item = Endpoint> {
         let dual = self.local.addr == IpAddress::UNSPECIFIED_V6 && !self.v6_only;
         let v4 = Endpoint::new(IpAddress::UNSPECIFIED_V4, self.local.port);
         std::iter::once(self.local).chain(dual.then_some(v4))
     }
 
-    /// Returns the kind of reservation that can share its port.
+    /// Returns the parameters of a reservation that can share the socket's port.
     pub fn twin(&self) -> Twin {
         Twin {
             addr: self.local.addr.0,
@@ -74,7 +76,8 @@ impl KernelSocket {
     }
 }
 
-/// Examines `fd`. `None` unless it is a TCP socket with a local port and without a link scope.
+/// Returns the kernel's description of the socket `fd`. Returns `None` unless `fd` is a TCP socket
+/// with a local port. Returns `None` for an IPv6 link-local address.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let tcp = sockopt::socket_type(fd)? == SocketType::STREAM
@@ -112,8 +115,9 @@ pub struct Entitlement {
 }
 
 impl Entitlement {
-    /// Makes the check for sockets of the calling thread's network namespace and an interface. With
-    /// `asks`, the kernel is queried for the socket that gets a SYN ([`can_ask`](Self::can_ask)).
+    /// Makes the check for sockets of the calling thread's network namespace `namespace` and an
+    /// interface. If `asks` is true, the check queries the kernel for the socket that gets a SYN
+    /// ([`can_ask`](Self::can_ask)).
     pub fn new(namespace: NetNs, ifindex: u32, asks: bool) -> io::Result<Self> {
         Ok(Self {
             namespace,
@@ -122,8 +126,9 @@ impl Entitlement {
         })
     }
 
-    /// Returns true if the kernel can be queried for the socket that gets a SYN. Otherwise, which
-    /// is logged, every listening socket of the right namespace and interface is entitled.
+    /// Returns true if the kernel can be queried for the socket that gets a SYN. Logs the error
+    /// otherwise. Without queries, every listening socket of the right namespace and interface is
+    /// entitled.
     pub fn can_ask() -> bool {
         let tried = Lookup::open().and_then(|mut lookup| lookup.try_out());
         if let Err(error) = &tried {
@@ -141,8 +146,8 @@ impl Entitlement {
         (here && served).then_some(socket)
     }
 
-    /// Returns true if the kernel delivers SYNs from within the host to this listening socket, and
-    /// to no other socket of a group.
+    /// Returns true if the kernel delivers SYNs from within the host to this listening socket.
+    /// Returns false for a socket of an SO_REUSEPORT group, because another member may get the SYN.
     pub fn is_delivered_within_host(&mut self, socket: &KernelSocket) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;
@@ -162,7 +167,8 @@ impl Entitlement {
     }
 
     /// Returns true if the kernel delivers SYNs for all of `addresses` to this listening socket, or
-    /// to its group (SO_REUSEPORT), whose sockets have one owner.
+    /// to its group (SO_REUSEPORT), whose sockets have one owner. Returns true for every listening
+    /// socket if the kernel cannot be queried.
     pub fn is_delivered_to(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
         if !socket.listens() {
             return false;
@@ -182,8 +188,9 @@ impl Entitlement {
     }
 }
 
-/// Returns true if the socket has its port and was not connected since. An ended connection keeps
-/// the name of its port; only `bind` shows whether it still has the port.
+/// Returns true if the socket is bound to its port and was not connected since. After a connection
+/// has ended, `getsockname` still returns the port. Only `bind`, which fails with EINVAL on a bound
+/// socket, shows whether the socket still has the port.
 pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
     let family = sockopt::socket_domain(fd);
     let any = match family {
@@ -292,7 +299,7 @@ mod tests {
         assert!(check(fresh.as_fd()), "it is still bound to {port}");
         listen(&fresh, 1).expect("it listens");
         assert!(!check(fresh.as_fd()));
-        // An accepted connection that was reset: the name of the listener's port stays.
+        // A reset connection still has the name of the listener's port.
         let client = TcpStream::connect(port).expect("a connection");
         let accepted = rustix::net::accept(&fresh).expect("it is there");
         assert!(!check(accepted.as_fd()));

@@ -15,7 +15,8 @@ impl SomaxConn {
         Self(Sysctl::open("/proc/sys/net/core/somaxconn"))
     }
 
-    /// Returns the effective backlog of a `listen`, as in the kernel.
+    /// Returns the effective backlog of a `listen`: `backlog`, but at most the setting, as in the
+    /// kernel.
     pub fn clamp(&self, backlog: u32) -> u32 {
         let limit = self.0.read(|text| text.parse().ok());
         backlog.min(limit.unwrap_or(DEFAULT))

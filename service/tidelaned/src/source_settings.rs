@@ -1,8 +1,8 @@
 //! The kernel's settings (sysctls) for source checks of IPv4 packets.
 //!
-//! Most changes of them are not announced, so the control thread reads them at intervals. The files
-//! stay open: they refer to the interface and the network namespace in which they were opened, and
-//! reading them needs no rights.
+//! The kernel does not announce most changes of these settings, so the control thread reads the
+//! settings at intervals. The files stay open: they refer to the interface and the network
+//! namespace in which they were opened, and reading them needs no rights.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -10,7 +10,7 @@ use tidelane_host::{ReversePathFilter, SourceChecks};
 
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 
-/// A setting: its value for all interfaces, and for the served one.
+/// A setting with two values: for all interfaces, and for the served interface.
 struct Setting {
     files: [Option<File>; 2],
     /// The values at the last read.
@@ -28,7 +28,7 @@ impl Setting {
         setting
     }
 
-    /// Reads the values. A value that cannot be read keeps its last one.
+    /// Reads the values. A value that cannot be read stays unchanged.
     fn read_again(&mut self) {
         for (file, value) in self.files.iter().zip(&mut self.values) {
             let read = file.as_ref().and_then(read_number);
@@ -68,7 +68,7 @@ impl SourceSettings {
         }
     }
 
-    /// Reads the settings again. Returns true if one has changed.
+    /// Reads the settings again. Returns true if a setting has changed.
     pub fn read_again(&mut self) -> bool {
         let before = self.checks();
         self.rp_filter.read_again();
@@ -77,7 +77,7 @@ impl SourceSettings {
         self.checks() != before
     }
 
-    /// Returns the source checks.
+    /// Returns the source checks that the settings request.
     pub fn checks(&self) -> SourceChecks {
         let reverse_path = match self.rp_filter.value() {
             0 => ReversePathFilter::Off,

@@ -5,8 +5,9 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Niceness in the normal class, in which the thread works as interrupts do for the kernel's stack:
-/// it must not wait behind the programs that it serves. It sleeps when it is idle.
+/// Niceness of a fast-path thread in the normal class. In this class the thread works as interrupts
+/// do for the kernel's stack, so it must not wait behind the programs that it serves. The thread
+/// sleeps when it is idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.
@@ -18,13 +19,13 @@ pub enum Class {
     Normal,
 }
 
-/// Size from which on allocations are separate mappings, which return to the system when they are
-/// freed. Without this setting glibc raises the size over time.
+/// Size in bytes from which malloc makes separate mappings. A separate mapping returns to the
+/// system when it is freed. Without this setting glibc raises the size over time.
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
 /// Makes freed memory return to the system, so that memory for many connections is not kept.
 pub fn give_memory_back() {
-    // SAFETY: no pointers. A refusal costs memory.
+    // SAFETY: no pointers. If glibc refuses the setting, freed memory stays with the process.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
@@ -37,7 +38,8 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live, initialised sched_param; the call keeps no reference.
     let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
-    // SAFETY: no pointers. Means nothing in the idle class; a refusal leaves an equal share.
+    // SAFETY: no pointers. The niceness has no effect in the idle class. A refusal leaves the
+    // thread an equal share of the CPU.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, NICE) };
     if result == 0 {
         Ok(())
@@ -46,7 +48,7 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     }
 }
 
-/// Reads an option of a TCP socket into `into`. Returns its length.
+/// Reads an option of a TCP socket into `into`. Returns the length of the option in bytes.
 pub fn tcp_option(fd: BorrowedFd<'_>, name: libc::c_int, into: &mut [u8]) -> io::Result<usize> {
     socket_option(fd, libc::IPPROTO_TCP, name, into)
 }
@@ -86,7 +88,7 @@ pub enum Forked {
     Child,
 }
 
-/// Forks this process, which has one thread.
+/// Forks this process. The process must have only one thread.
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: the process has no other thread, whose locks the copy would inherit locked.
     match unsafe { libc::fork() } {
@@ -96,8 +98,8 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Closes every descriptor except standard input, output and error, and these. Owners of other
-/// descriptors in this process must not use or close them any more.
+/// Closes every descriptor except standard input, output and error, and the descriptors in `kept`.
+/// Owners of other descriptors in this process must not use or close them any more.
 pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).collect();
     kept.sort_unstable();
@@ -115,9 +117,10 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the session and the process group, whose signals are for the service, and sets a name.
+/// Leaves the session and the process group, so that signals to the service's group do not reach
+/// this process. Sets the thread's name.
 pub fn leave_session(name: &str) {
-    // Neither can fail in a process that was just forked.
+    // Neither call can fail in a process that was just forked.
     let _ = rustix::process::setsid();
     let name = std::ffi::CString::new(name).unwrap_or_default();
     let _ = rustix::thread::set_name(&name);
@@ -141,8 +144,8 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The signal of [`interrupt`]. It is ignored by default, so that it may arrive before its handler
-/// is set.
+/// The signal of [`interrupt`]. The kernel ignores this signal by default, so that the signal may
+/// arrive before its handler is set.
 const INTERRUPT: libc::c_int = libc::SIGURG;
 
 extern "C" fn on_interrupt(_: libc::c_int) {}
@@ -163,10 +166,10 @@ pub fn allow_interrupts() -> io::Result<()> {
     }
 }
 
-/// Interrupts a blocking system call of thread `tid` of this process, if it is in one.
+/// Interrupts a blocking system call of thread `tid` of this process, if the thread is in a call.
 pub fn interrupt(tid: i32) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: no pointers. The thread may be gone: then the call fails, which is as well.
+    // SAFETY: no pointers. The thread may be gone: then the call fails, which does no harm.
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
@@ -192,8 +195,8 @@ pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
     }
 }
 
-/// Blocks SIGHUP, SIGINT and SIGTERM in this thread and those that it starts. Returns a descriptor
-/// that becomes readable when one arrives.
+/// Blocks SIGHUP, SIGINT and SIGTERM in this thread and in the threads that it starts. Returns a
+/// descriptor that becomes readable when one of these signals arrives.
 pub fn block_signals() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is live and writable; sigemptyset initialises it before it is used.
@@ -215,7 +218,7 @@ pub fn block_signals() -> io::Result<OwnedFd> {
 }
 
 /// Returns the network namespace of any socket as a descriptor (`ioctl` SIOCGSKNS, Linux 4.9). The
-/// caller needs CAP_NET_ADMIN in the user namespace that owns it.
+/// caller needs CAP_NET_ADMIN in the user namespace that owns the network namespace.
 pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument and keeps nothing.
     let fd = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGSKNS as _) };
@@ -244,7 +247,7 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Returns true if the kernel has `epoll_pwait2`.
 pub fn has_epoll_pwait2() -> bool {
-    // SAFETY: no descriptor has the number, so that the kernel looks at no memory.
+    // SAFETY: no descriptor has the number -1, so that the kernel reads no memory.
     let result = unsafe {
         let none = std::ptr::null_mut::<libc::c_void>();
         libc::syscall(libc::SYS_epoll_pwait2, -1, none, 1, none, none, 0)
@@ -286,7 +289,7 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 
 /// Returns process, user and group at the other end of a unix socket at the time of its connect
 /// (SO_PEERCRED). The process id is zero if the process is invisible in the caller's PID namespace;
-/// safe wrappers cannot represent this.
+/// the safe wrappers cannot represent a process id of zero.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,

@@ -1,9 +1,10 @@
 //! A kernel setting, whose file in `/proc/sys` stays open: a read at each registration costs one
-//! call, not the five of opening the file again.
+//! system call. Opening the file again would cost five.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// Limit of a setting's text: a list of all congestion controls.
+/// Maximum length of a setting's text in bytes. The longest text is the list of all congestion
+/// controls.
 const TEXT_MAX: usize = 4096;
 
 /// A setting of the network namespace in which it was opened.
@@ -16,8 +17,8 @@ impl Sysctl {
         Self(File::open(path).ok())
     }
 
-    /// Reads the present setting, and parses its text with `read`. `None` if the text cannot be
-    /// read.
+    /// Reads the current setting, and parses its text with `read`. Returns `None` if the text
+    /// cannot be read or parsed.
     pub fn read<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut text = [0; TEXT_MAX];
         let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;

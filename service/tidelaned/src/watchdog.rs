@@ -1,9 +1,10 @@
-//! Watchdogs: a core that is starved gets precedence, and a thread that hangs ends the service.
+//! Watchdogs: give a starved core precedence, and end the service if a thread hangs.
 //!
 //! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
-//! a call does not return. No other thread can do its work, so the service leaves all frames to the
-//! kernel and ends. If the whole process is stopped, and its watchdogs with it, the demux detects
-//! this: see [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
+//! a call does not return. No other thread can do the work of the hanging thread, so the service
+//! leaves all frames to the kernel and ends. If the whole process is stopped, and its watchdogs
+//! with it, the demux detects this: see [`tidelane_steering::Heartbeats`] and
+//! `docs/design/watchdog.md`.
 
 use std::{
     fs, io,
@@ -21,13 +22,16 @@ use crate::{core, sys};
 
 /// Time without a step after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
-/// The same for the control thread, which may wait for the cores and the kernel.
+/// Time without progress after which the control thread counts as hanging. The control thread may
+/// wait for the cores and the kernel.
 const CONTROL_HUNG: Duration = Duration::from_millis(30_000);
 /// Interval of checks of the control thread.
 const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
-/// Shortest interval between writes of a core's time, so that the line stays in the demux' cache.
+/// Shortest interval between two writes of a core's heartbeat. Rare writes keep the heartbeat's
+/// cache line in the cache of the CPU that runs the demux.
 const BEAT_INTERVAL: Duration = Duration::from_millis(1);
-/// Limit of counted intervals of a late watchdog, which does not know how the time was spent.
+/// Maximum number of intervals that a late watchdog counts. A late watchdog does not know how the
+/// thread has spent the time.
 const LATE_MAX: u32 = 2;
 
 /// The heartbeats of one core, on all of its queues.
@@ -62,9 +66,9 @@ impl Pulse {
     }
 }
 
-/// The time for which a thread has hung.
+/// The time for which a thread has made no progress without waiting for a CPU.
 pub struct Suspicion {
-    /// The thread; zero before it has started.
+    /// Id of the thread. Zero before the thread has started.
     thread: i32,
     /// The time without progress that the scheduler does not explain.
     silent: Duration,
@@ -72,7 +76,7 @@ pub struct Suspicion {
 }
 
 impl Suspicion {
-    /// Starts without suspicion.
+    /// Returns a suspicion of zero time against `thread`.
     pub fn of(thread: i32) -> Self {
         Self {
             thread,
@@ -81,7 +85,8 @@ impl Suspicion {
         }
     }
 
-    /// Adds an `interval` without progress. Returns the time for which the thread has hung.
+    /// Adds an `interval` without progress, unless the thread waited for a CPU for most of it.
+    /// Returns the time for which the thread has hung.
     pub fn grow(&mut self, interval: Duration) -> Duration {
         let time = ThreadTime::of(self.thread);
         let starved = time.as_ref().is_ok_and(|time| {
@@ -124,13 +129,14 @@ impl ThreadTime {
     }
 }
 
-/// Returns the time between two checks, limited to the part that the watchdog can judge.
+/// Returns the time between two checks, limited to `LATE_MAX` intervals, which the watchdog can
+/// judge.
 pub fn answerable(since: Instant, now: Instant, interval: StdDuration) -> Duration {
     let most = Duration((interval * LATE_MAX).as_nanos() as u64);
     (now - since).min(most)
 }
 
-/// Returns true if a core without progress for this time hangs.
+/// Returns true if a core that made no progress for `silent` counts as hanging.
 pub fn is_hung(silent: Duration) -> bool {
     silent >= CORE_HUNG
 }
@@ -143,7 +149,8 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
         "tidelaned: {who} has made no progress for {ms} ms; the kernel gets its packets, and the \
          service ends\n"
     );
-    // Not through the library's standard error, whose lock the hanging thread may hold.
+    // Write to the descriptor directly, because the hanging thread may hold the lock of the
+    // library's standard error.
     let _ = rustix::io::write(io::stderr(), line.as_bytes());
     std::process::abort();
 }
@@ -151,8 +158,10 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
 /// The control thread's progress, for its watchdog.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Time from which on it has been working; zero while it waits for work.
+    /// Start of the control thread's current turn, in nanoseconds. Zero while the thread waits for
+    /// work.
     busy_since: AtomicU64,
+    /// Id of the control thread.
     thread: std::sync::atomic::AtomicI32,
 }
 

@@ -1,4 +1,4 @@
-//! The program on the bytes of frames, without an interface.
+//! Tests of the demux, which run the program on the bytes of frames, without an interface.
 
 mod beside_kernel;
 mod fragments;

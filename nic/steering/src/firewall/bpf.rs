@@ -77,8 +77,8 @@ fn program(id: u32, naming: Naming) -> Program {
 }
 
 impl Program {
-    /// Returns the program with this number; without a name if it is gone, or the caller may not
-    /// see it.
+    /// Returns the program with this number. The result has no name if the program is gone, or if
+    /// the caller may not see the program.
     pub(crate) fn numbered(id: u32) -> Self {
         let mut programs = loaded_programs().filter_map(Result::ok);
         let known = programs.find(|program| program.id() == id);
@@ -128,7 +128,7 @@ impl CgroupTree {
         self.root.as_fd()
     }
 
-    /// Returns the programs that act on cgroup `path`, including those of its ancestors.
+    /// Returns the programs that act on cgroup `path`, including the programs of its ancestors.
     pub fn hooks_at(&self, path: &str) -> io::Result<CgroupHooks> {
         let relative = Path::new(path.trim_start_matches('/'));
         // The kernel shows a cgroup outside of the mounted part as "/../..".
@@ -151,11 +151,11 @@ impl CgroupTree {
         Ok(CgroupHooks(programs))
     }
 
-    /// Returns the programs that act on the cgroup of process `pid`, with its path.
+    /// Returns the programs that act on the cgroup of process `pid`, with the path of the cgroup.
     pub fn hooks_of_process(&self, pid: u32) -> io::Result<(String, CgroupHooks)> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        // A process outside of the hierarchy has none of its programs.
+        // No program of the hierarchy acts on a process outside of the hierarchy.
         let Some(path) = path else {
             return Ok((String::new(), CgroupHooks::default()));
         };
@@ -179,7 +179,7 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
 pub struct CgroupHooks(Vec<(&'static str, u32)>);
 
 impl CgroupHooks {
-    /// Returns true if there are none.
+    /// Returns true if no program acts on the cgroup.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

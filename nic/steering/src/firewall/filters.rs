@@ -1,5 +1,5 @@
 //! Filters of tc: on ingress, on egress (clsact), and on the root qdisc. Frames of the service pass
-//! none of them.
+//! none of these filters.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) fn filters(interface: &str, ifindex: u32) -> io::Result<Vec<Hook>> {
         let dump = netlink::dump(None, RTM_GETTFILTER, &request(ifindex, parent))?;
         for message in dump.unwrap_or_default() {
             let hook = filter(&message, interface, side)?;
-            // A filter is dumped once for each of its elements, and once for all of them.
+            // The kernel dumps a filter once for each of its elements, and once as a whole.
             if !hooks.contains(&hook) {
                 hooks.push(hook);
             }

@@ -34,8 +34,8 @@ pub(super) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed netlink message")
 }
 
-/// Returns the messages of a dump request of type `kind` with `body`, without their headers; None
-/// if the kernel lacks the subsystem.
+/// Returns the messages of a dump request of type `kind` with `body`, without their headers.
+/// Returns `None` if the kernel lacks the subsystem.
 pub(super) fn dump(
     protocol: Option<rustix::net::Protocol>,
     kind: u16,

@@ -1,5 +1,5 @@
-//! The two system calls without a safe wrapper: the query for attached BPF programs, and the query
-//! for the contents of legacy tables.
+//! System calls without a safe wrapper: query the attached BPF programs, mount the cgroup2
+//! hierarchy, and read the legacy tables.
 #![allow(unsafe_code)]
 
 use std::{
@@ -37,11 +37,11 @@ const _: () = assert!(size_of::<Query>() == 64);
 
 const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
-/// Programs that are reported; no target has more.
+/// Maximum number of programs that are reported for a target.
 const PROGRAMS_MAX: usize = 64;
 
-/// Returns the numbers of the programs of `attach_type` at `target`; none if the kernel does not
-/// know the attach type.
+/// Returns the numbers of the programs of `attach_type` at `target`; the list is empty if the
+/// kernel does not know the attach type.
 pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; PROGRAMS_MAX];
     let (target, query_flags) = match target {
@@ -65,7 +65,7 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         _ if result == 0 => {}
-        // There are more programs than fit; those that fit are reported.
+        // The target has more programs than fit into the array, which has the first programs.
         Some(libc::ENOSPC) => {}
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => return Ok(Vec::new()),
         _ => return Err(error),
@@ -74,7 +74,8 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
     Ok(ids[..count].to_vec())
 }
 
-/// Mounts the cgroup2 hierarchy without a directory.
+/// Mounts the cgroup2 hierarchy read-only, without a directory. Returns the descriptor of the
+/// mount.
 pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     const FSMOUNT_CLOEXEC: libc::c_uint = 1;
@@ -122,10 +123,11 @@ const SO_GET_INFO: i32 = 64;
 const SO_GET_ENTRIES: i32 = 65;
 /// Length of `struct ipt_get_entries` before the rules.
 const ENTRIES_AT: usize = 40;
-/// Longest rule set that is read; a longer one counts as having rules.
+/// Length in bytes of the longest rule set that is read. A longer rule set is not examined and
+/// counts as having rules.
 const RULES_LEN_MAX: usize = 16 << 20;
 
-/// Returns table `name` and its rules; None if the table has gone meanwhile.
+/// Returns table `name` and its rules; `None` if the table has been removed meanwhile.
 pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(Table, Vec<u8>)>> {
     let mut info = TableInfo::default();
     let len = name.len().min(info.name.len() - 1);

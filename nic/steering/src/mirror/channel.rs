@@ -29,7 +29,7 @@ const DUMPS_MAX: usize = 8;
 
 /// Result of reading events.
 pub(super) enum Received {
-    /// A batch was read; there may be more.
+    /// A batch of events was read. More batches may wait.
     Some,
     /// No event is left.
     Nothing,
@@ -37,6 +37,7 @@ pub(super) enum Received {
     Overrun,
 }
 
+/// A NETLINK_ROUTE socket with its receive buffer.
 pub(super) struct Channel {
     socket: OwnedFd,
     buffer: Vec<u8>,
@@ -70,7 +71,8 @@ impl Channel {
         })
     }
 
-    /// Returns all answers to a dump request, of a state that did not change in between.
+    /// Returns all answers to a dump request. Repeats the request if a change of the kernel's
+    /// tables interrupts the dump, up to `DUMPS_MAX` times.
     pub(super) fn dump(
         &mut self,
         request: RouteNetlinkMessage,
@@ -87,7 +89,8 @@ impl Channel {
         ))
     }
 
-    /// Returns the kernel's description of one object; nothing if there is no such object.
+    /// Returns the kernel's description of one object. Returns an empty list if the kernel does not
+    /// have the object.
     pub(super) fn get(
         &mut self,
         request: RouteNetlinkMessage,
@@ -100,7 +103,7 @@ impl Channel {
         }
     }
 
-    /// Makes the kernel create an object; an existing one stays unchanged.
+    /// Makes the kernel create an object; an existing object stays unchanged.
     pub(super) fn create_new(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
         self.send_acked(request, flags, Errno::EXIST)
@@ -138,8 +141,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads the answers to the last request up to its end. Returns false if a change interrupted
-    /// them.
+    /// Reads all answers to the last request. Returns false if a change of the kernel's tables
+    /// interrupted the dump.
     fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
         let mut consistent = true;
         loop {
@@ -198,7 +201,7 @@ fn has_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Parses a message; messages of unknown types, or malformed ones, are skipped.
+/// Parses a message. Returns `None` for a malformed message and for a message of an unknown type.
 fn parse(bytes: &[u8]) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
     NetlinkMessage::deserialize(bytes).ok()
 }

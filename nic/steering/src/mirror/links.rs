@@ -23,7 +23,8 @@ pub enum LinkKind {
     Virtual(String),
 }
 
-/// Place of an XDP program. The order is that in which a received packet passes the places.
+/// Place of an XDP program. The variants are in the order in which a received packet passes the
+/// places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdpPlace {
     /// In the NIC.
@@ -63,7 +64,7 @@ pub struct LinkRecord {
     pub up: bool,
     /// Index of the bond, bridge, team, VRF or similar master of the link.
     pub master: Option<u32>,
-    /// Index of the link that carries its frames, or of the other end of a veth.
+    /// Index of the link that carries this link's frames, or of the other end of a veth.
     pub lower: Option<u32>,
     /// True if the link that `lower` names is in another network namespace.
     pub lower_is_elsewhere: bool,

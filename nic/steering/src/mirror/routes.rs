@@ -42,7 +42,8 @@ pub struct RouteInfo {
     pub gateway: Option<Address>,
     /// Preferred source address.
     pub prefsrc: Option<Address>,
-    /// The smaller of the route's MTU and the link's MTU.
+    /// MTU of the route, or `u32::MAX` if the route has no MTU.
+    /// [`Mirror::route_lookup`](super::Mirror::route_lookup) limits the value to the link's MTU.
     pub mtu: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Links, addresses and neighbors, updated by each message.
+//! Tables of the kernel's links, addresses and neighbors. Each netlink message updates a table.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,8 @@ pub struct Neighbor {
 }
 
 impl Neighbor {
-    /// Returns the address to send to, unless the neighbor is known not to answer.
+    /// Returns the link-layer address to which frames are sent. Returns `None` if the kernel has no
+    /// valid address of the neighbor.
     pub fn usable_mac(&self) -> Option<MacAddress> {
         use NeighborState::{Failed, Incomplete, None as Unknown};
         match self.state {
@@ -75,6 +76,8 @@ impl Neighbor {
     }
 }
 
+/// The tables of the mirror: links by index, addresses in the kernel's order, and neighbors by link
+/// and address.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) links: BTreeMap<u32, LinkRecord>,
@@ -83,7 +86,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Applies one message. Returns the change, if any.
+    /// Applies one message. Returns the change if a table changed.
     pub(super) fn apply(&mut self, message: RouteNetlinkMessage) -> Option<Change> {
         match message {
             RouteNetlinkMessage::NewLink(link) => self.apply_link(&link),
@@ -220,7 +223,8 @@ fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
         })
 }
 
-/// Returns the state of the neighbor entry in a message, if it has one.
+/// Returns the state of the neighbor entry in a message. Returns `None` for a message of another
+/// type.
 pub(super) fn neighbor_state_in(message: &RouteNetlinkMessage) -> Option<NeighborState> {
     match message {
         RouteNetlinkMessage::NewNeighbour(neighbor) => Some(neighbor_state(neighbor)),

@@ -1,4 +1,4 @@
-//! Reservations on loopback, beside sockets of programs.
+//! Tests of reservations on loopback, beside sockets of programs.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 

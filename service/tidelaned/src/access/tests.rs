@@ -1,4 +1,4 @@
-//! Decisions about artificial peers.
+//! Tests of decisions about artificial peers.
 
 use std::path::Path;
 

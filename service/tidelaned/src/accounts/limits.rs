@@ -30,7 +30,7 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::StagedBytes, u64::MAX, u64::MAX),
 ];
 
-/// The file's limits of one user, or of all, by resource.
+/// The file's limits of one user, or of all users except root, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits(BTreeMap<Resource, u64>);
 
@@ -41,7 +41,7 @@ pub struct LimitsConfig {
     all: UserLimits,
     /// Limits of single users, by name in the file.
     named: BTreeMap<String, UserLimits>,
-    /// The same by number: see [`resolve`](Self::resolve).
+    /// Limits of single users, by uid. The map is empty before [`resolve`](Self::resolve).
     users: BTreeMap<UserId, UserLimits>,
 }
 
@@ -59,8 +59,8 @@ impl fmt::Display for LimitsError {
 impl std::error::Error for LimitsError {}
 
 impl LimitsConfig {
-    /// Resolves the users that the file names: a number is itself, a name is looked up by
-    /// `number_of`.
+    /// Resolves the users that the file names. A number is the uid, and `number_of` returns the uid
+    /// of a name. Returns an error for an unknown name.
     pub fn resolve(mut self, number_of: impl Fn(&str) -> Option<u32>) -> Result<Self, LimitsError> {
         for (name, limits) in &self.named {
             let id = name.parse().ok().or_else(|| number_of(name));
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for LimitsConfig {
     }
 }
 
-/// The name of a resource.
+/// A resource, which the file spells by its name.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Name(Resource);
 

@@ -11,15 +11,16 @@ const SECOND: u64 = 1_000_000_000;
 /// A user's tokens.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// The time at which the bucket was last empty, after all payments. The tokens since then are
-    /// left. `None` before the first payment.
+    /// The time at which the bucket was last empty, after all payments. The bucket holds the tokens
+    /// of the time since then. `None` before the first payment.
     empty_at: Option<Instant>,
     /// Nanoseconds per token.
     interval: u64,
 }
 
 impl Bucket {
-    /// Returns the time of the next token if there is none now, at `rate` tokens per second.
+    /// Returns the time of the next token, at `rate` tokens per second. Returns `None` if the
+    /// bucket holds a token now.
     pub fn due(&mut self, now: Instant, rate: u64) -> Option<Instant> {
         self.interval = SECOND / rate.clamp(1, SECOND);
         let full = Instant(now.0.saturating_sub(SECOND));
@@ -29,7 +30,7 @@ impl Bucket {
         (due > now).then_some(due)
     }
 
-    /// Takes `tokens`, possibly more than there are.
+    /// Takes `tokens` out of the bucket, possibly more tokens than it holds.
     pub fn pay(&mut self, tokens: u64) {
         if let Some(at) = &mut self.empty_at {
             *at += Duration::from_nanos(self.interval.saturating_mul(tokens).min(60 * SECOND));

@@ -1,4 +1,4 @@
-//! Claims with a demux that only records its calls.
+//! Tests of claims, with a demux that only records its calls.
 
 use std::sync::{Arc, Mutex};
 
@@ -109,7 +109,7 @@ fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
         }]
     );
     // The same socket listens again before its connections are over. The kernel may have accepted
-    // some meanwhile.
+    // connections meanwhile.
     scene.want(name.0, any, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
     scene.claims.leave(name, START).unwrap();
@@ -132,7 +132,7 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
         scene.claims.needed(name, now);
         checks += 1;
     }
-    // Every five seconds in the end, and more often before.
+    // The checks come every five seconds in the end, and more often before.
     assert!((15..30).contains(&checks), "{checks} checks in a minute");
     scene.claims.widen(name).unwrap();
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
@@ -262,7 +262,7 @@ fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
         now = scene.claims.next_check().unwrap();
         checks += 1;
     }
-    // Twice a second in the end, and more often before.
+    // The checks come twice a second in the end, and more often before.
     assert!(checks < 140, "{checks} checks in a minute");
 }
 

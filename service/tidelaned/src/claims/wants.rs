@@ -1,4 +1,4 @@
-//! The owners of one claim of the demux, by the packets that they want.
+//! The owners of one claim in the demux, counted by the packets that they want.
 
 use tidelane_steering::Scope;
 
@@ -11,7 +11,7 @@ pub(super) struct Wants {
 }
 
 impl Wants {
-    /// Returns the number of owners that want this scope.
+    /// Returns the number of owners that want this scope, to read or to change.
     pub(super) fn of(&mut self, scope: Scope) -> &mut u32 {
         match scope {
             Scope::Whole => &mut self.whole,
@@ -20,8 +20,9 @@ impl Wants {
         }
     }
 
-    /// Returns the demux's action. The kernel keeps packets of its connections while one owner
-    /// leaves them to it; the service gets SYNs if one owner wants them.
+    /// Returns the scope of the claim in the demux, or `None` without owners. The kernel keeps the
+    /// segments of its connections while one owner wants [`Scope::BesideConnections`]. The service
+    /// gets the SYNs if one owner wants them.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

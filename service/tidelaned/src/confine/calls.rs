@@ -13,7 +13,7 @@ use libc::c_long;
 pub enum Rule {
     /// With any arguments.
     Any,
-    /// If the argument has one of the values.
+    /// If the argument of this number has one of the values.
     OneOf(u32, &'static [u32]),
     /// If exactly these bits of the argument's masked bits are set.
     Bits {
@@ -24,17 +24,18 @@ pub enum Rule {
         /// The bits that are set.
         set: u32,
     },
-    /// If the argument is this process's id.
+    /// If the argument of this number is the id of this process.
     OwnProcess(u32),
-    /// If the argument is this process's id, or zero, which means the same.
+    /// If the argument of this number is the id of this process, or zero, which stands for this
+    /// process.
     OwnProcessOrZero(u32),
-    /// Never: the call fails with ENOSYS, and its caller uses another one.
+    /// Never: the call fails with ENOSYS, and its caller uses another system call.
     Missing,
 }
 
 use Rule::{Any, Bits, Missing, OneOf, OwnProcess, OwnProcessOrZero};
 
-/// Calls that serve one purpose.
+/// System calls that serve one purpose.
 #[derive(Debug)]
 pub struct Group {
     /// The purpose in the service.
@@ -43,26 +44,26 @@ pub struct Group {
     pub calls: &'static [(c_long, Rule)],
 }
 
-/// No writable memory is executable or becomes so.
+/// Allows `mmap` and `mprotect` without PROT_EXEC, so that no memory becomes executable.
 const NOT_EXECUTABLE: Rule = Bits {
     argument: 2,
     mask: libc::PROT_EXEC as u32,
     set: 0,
 };
-/// Files are opened for reading only.
+/// Allows `openat` only to read files that exist.
 const READ_ONLY: Rule = Bits {
     argument: 2,
     mask: (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32,
     set: 0,
 };
-/// A new thread of this process, and nothing else.
+/// Allows `clone` only to start a thread of this process.
 const THREAD: Rule = Bits {
     argument: 0,
     mask: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
     set: (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u32,
 };
-/// Signals whose handlers `abort` and the runtime's stack guard remove, and those of the C library,
-/// which it installs with the first thread. The handler of SIGSYS stays.
+/// Signals whose handlers may change. `abort` and the runtime's stack guard remove handlers, and
+/// the C library installs two handlers with the first thread. The handler of SIGSYS stays.
 const SIGNALS: &[u32] = &[
     libc::SIGABRT as u32,
     libc::SIGSEGV as u32,
@@ -70,8 +71,8 @@ const SIGNALS: &[u32] = &[
     32,
     33,
 ];
-/// Interfaces by name and number; pending bytes of a socket; O_NONBLOCK; a socket's namespace;
-/// offloads of the NIC that somebody switches on while the service runs.
+/// Requests of `ioctl`: interfaces by name and number; pending bytes of a socket; O_NONBLOCK; a
+/// socket's namespace; offloads of the NIC, which the service switches off again.
 const REQUESTS: &[u32] = &[
     libc::SIOCGIFINDEX as u32,
     libc::SIOCGIFNAME as u32,
@@ -82,22 +83,27 @@ const REQUESTS: &[u32] = &[
     SIOCETHTOOL,
 ];
 const SIOCETHTOOL: u32 = 0x8946;
+/// Address families of new sockets.
 const FAMILIES: &[u32] = &[
     libc::AF_INET as u32,
     libc::AF_INET6 as u32,
     libc::AF_NETLINK as u32,
 ];
-/// Elements of open maps: look-up, update, delete, next key. Programs attached to cgroups and
-/// interfaces (BPF_PROG_QUERY). Frames injected into the kernel (BPF_PROG_TEST_RUN).
+/// Commands of `bpf`: look up, update, delete and iterate the elements of open maps. List the
+/// programs attached to cgroups and interfaces (BPF_PROG_QUERY). Inject frames into the kernel
+/// (BPF_PROG_TEST_RUN).
 const BPF_COMMANDS: &[u32] = &[1, 2, 3, 4, 10, 16];
-/// A thread's name; names of anonymous memory, which newer allocators set; the auxiliary vector.
+/// Options of `prctl`: a thread's name; names of anonymous memory, which newer allocators set; the
+/// auxiliary vector.
 const PROCESS_OPTIONS: &[u32] = &[
     libc::PR_SET_NAME as u32,
     libc::PR_SET_VMA as u32,
     0x4155_5856, // PR_GET_AUXV
 ];
-/// A reservation gets another owner, and keeps its group.
+/// Group argument of `fchown` that changes no group. The service changes only the owner of a
+/// reservation.
 const KEEP_GROUP: &[u32] = &[u32::MAX];
+/// Commands of `fcntl`.
 const DESCRIPTOR_COMMANDS: &[u32] = &[
     libc::F_GETFD as u32,
     libc::F_SETFD as u32,
@@ -108,7 +114,7 @@ const DESCRIPTOR_COMMANDS: &[u32] = &[
     libc::F_GET_SEALS as u32,
 ];
 
-/// Every system call that the service's threads make.
+/// Every system call that the service's threads make while the service serves.
 pub const CALLS: &[Group] = &[
     Group {
         purpose: "packets: the rings of AF_XDP are kicked, super-frames sent; netlink",
@@ -208,7 +214,8 @@ pub const CALLS: &[Group] = &[
         purpose: "threads: their start, their classes and CPUs, their end",
         calls: &[
             (libc::SYS_clone, THREAD),
-            // Its flags are in memory, which no filter can read: the C library falls back to clone.
+            // The flags of clone3 are in memory, which no filter can read. The C library falls back
+            // to clone.
             (libc::SYS_clone3, Missing),
             (libc::SYS_set_robust_list, Any),
             (libc::SYS_rseq, Any),
@@ -253,7 +260,8 @@ pub const CALLS: &[Group] = &[
     },
 ];
 
-/// Every system call of the process that restores settings after the service was killed.
+/// Every system call of the restorer, the process that restores settings after the service was
+/// killed.
 pub const RESTORER_CALLS: &[Group] = &[
     Group {
         purpose: "wait for messages, and for the end of the service",

@@ -1,4 +1,4 @@
-//! Capabilities: those that serving needs, and the removal of all others.
+//! Capabilities: the capabilities that serving needs, and the removal of all others.
 
 use rustix::{
     process::{Resource, Rlimit, setrlimit},
@@ -30,15 +30,16 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     ),
 ];
 
-/// Needed only if the kernel demands it for changes of an open map: before Linux 5.19, if
-/// `kernel.unprivileged_bpf_disabled` is set.
+/// The capability for changes of an open map. The kernel demands this capability only before Linux
+/// 5.19, if `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
-/// Needed only if the limit on niceness could not be raised.
+/// The capability to set the niceness of a core, needed only if the limit on niceness could not be
+/// raised.
 const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
 
 /// A core in the normal class has the niceness -10, for which `RLIMIT_NICE` is 20 + 10.
 const NICE_LIMIT: u64 = 30;
-/// Highest number of a capability in a set of 64.
+/// Number of capabilities that a set of 64 bits can have.
 const CAPABILITIES_MAX: u32 = 64;
 
 /// The remaining capabilities.
@@ -119,7 +120,8 @@ fn reduce(held: &CapabilitySets, set: CapabilitySet) -> Result<(), ConfineError>
     set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
 }
 
-/// Empties the bounding set and the ambient set. Returns false if the bounding set had to stay.
+/// Empties the bounding set and the ambient set. Returns false if the bounding set had to stay,
+/// because the process has no CAP_SETPCAP.
 fn bar_the_way_back(held: &CapabilitySets) -> Result<bool, ConfineError> {
     let may_set = held.effective.contains(CapabilitySet::SETPCAP);
     if may_set {

@@ -1,13 +1,12 @@
 //! The seccomp filter: compiles a table, such as [`CALLS`](super::calls::CALLS), into a BPF
 //! program.
 //!
-//! A call that is not in the table, or has other arguments, is not made. The thread gets SIGSYS
-//! instead, whose handler writes the call's number to the log and aborts. The kernel ends a thread
-//! that blocks the signal.
+//! The kernel does not make a call that is not in the table or has other arguments. The thread gets
+//! SIGSYS instead, whose handler writes the call's number to the log and aborts. The kernel ends a
+//! thread that blocks the signal.
 //!
 //! Since Linux 5.11 the kernel keeps calls that pass with any arguments in a bitmap, so that the
 //! calls of the packet path do not run the program.
-//! Linux 5.11), so that the calls of the packet path, which are such, do not run the program.
 
 use std::io;
 
@@ -25,8 +24,8 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// Installs the filter for all threads of this process and those that they start. It allows the
-/// calls of `groups`.
+/// Installs the filter for all threads of this process and the threads that they start. The filter
+/// allows the calls of `groups`.
 pub fn install(groups: &[Group]) -> io::Result<()> {
     sys::report_denied_calls()?;
     sys::set_filter(&program(groups, std::process::id()))
@@ -87,7 +86,7 @@ fn verdict(rule: Rule, own: u32) -> Vec<sock_filter> {
     }
 }
 
-/// Loads the low word of an argument, as x86-64 is little-endian.
+/// Loads the low word of an argument. The low word is first, because x86-64 is little-endian.
 fn load_argument(argument: u32) -> sock_filter {
     load(ARGUMENTS_AT + 8 * argument)
 }

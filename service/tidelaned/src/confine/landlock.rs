@@ -25,7 +25,7 @@ mod right {
     pub(super) const REMOVE_FILE: u64 = 1 << 5;
 }
 
-/// Number of access rights that each version of Landlock handles.
+/// Versions of Landlock that added rights, and the number of rights since then.
 const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
 /// Version that denies signals to, and abstract sockets of, processes outside the domain.
 const SCOPED_SINCE: u32 = 6;
@@ -45,14 +45,14 @@ const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 /// Further readable files, which depend on this service's configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readable<'a> {
-    /// A directory that may not be mounted by path.
+    /// A directory that need not have a path: the root of the cgroups.
     pub directory: Option<BorrowedFd<'a>>,
     /// The directory of the configuration file.
     pub beneath: Option<&'a Path>,
 }
 
-/// Restricts the process to these files. Returns the version of the kernel's Landlock; `None` if
-/// there is none.
+/// Restricts the process to the files that serving needs. Returns the version of the kernel's
+/// Landlock, or `None` if the kernel has no Landlock.
 pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<u32>> {
     let Some(version) = sys::landlock_version() else {
         return Ok(None);
@@ -98,7 +98,7 @@ pub fn restrict_all() -> io::Result<()> {
     sys::LandlockRules::new(rights_of(version), scoped)?.restrict_self()
 }
 
-/// Returns all rights of a version.
+/// Returns the set of all rights that a version of Landlock handles.
 fn rights_of(version: u32) -> u64 {
     let known = RIGHTS.iter().rev().find(|(since, _)| version >= *since);
     known.map_or(0, |(_, count)| (1 << count) - 1)

@@ -88,7 +88,7 @@ impl Line {
     }
 }
 
-/// Logs the call and ends the process. Makes only async-signal-safe calls.
+/// Handles SIGSYS: logs the denied call and ends the process. Makes only async-signal-safe calls.
 extern "C" fn on_denied_call(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the siginfo of SIGSYS, which has this layout, and a ucontext_t; the
     // two live on the handler's stack.
@@ -149,15 +149,15 @@ pub(super) fn may_use_open_maps() -> bool {
         flags: 0,
     };
     let size = size_of::<Lookup>();
-    // SAFETY: the attribute is `size` bytes, all initialised; no descriptor is -1, so nothing that
-    // it points to is touched.
+    // SAFETY: the attribute is `size` bytes, all initialised; no descriptor is -1, so the kernel
+    // touches no memory behind the attribute.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const nothing, size) };
     let refused = check(result).err().and_then(|error| error.raw_os_error());
     refused == Some(libc::EBADF)
 }
 
-/// Returns the version of the kernel's Landlock, if it has it and it is enabled.
+/// Returns the version of the kernel's Landlock. Returns `None` if Landlock is missing or disabled.
 pub(super) fn landlock_version() -> Option<u32> {
     // SAFETY: with this flag the call takes no memory.
     let version = unsafe {
@@ -230,7 +230,7 @@ impl LandlockRules {
         check(result).map(drop)
     }
 
-    /// Applies the ruleset to the calling thread and those that it starts.
+    /// Applies the ruleset to the calling thread and to the threads that it starts later.
     pub(super) fn restrict_self(self) -> io::Result<()> {
         // SAFETY: no memory is passed.
         let result =

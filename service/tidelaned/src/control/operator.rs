@@ -1,4 +1,5 @@
-//! The operator's configuration: at the start, and when it is read again.
+//! The operator's configuration: admits programs by the configuration, and reads it again on
+//! request.
 
 use std::os::unix::net::UnixStream;
 
@@ -15,11 +16,13 @@ use crate::{
     sys::{self, Signal},
 };
 
-/// Sessions of programs that are not admitted, kept for the reasons of their sockets.
+/// Maximum number of sessions of programs that are not admitted. These sessions only report the
+/// reasons for which sockets stay with the kernel.
 const REFUSED_MAX: usize = 128;
 
 impl<P: Port> Control<P> {
-    /// Watches the session of a program. A program that is not admitted may only send reasons.
+    /// Judges the program of a new session, and watches the session. A program that is not admitted
+    /// may only send the reasons for which its sockets stay with the kernel.
     pub(super) fn let_in(&mut self, mut session: Session) {
         pace::rest();
         session.standing = Standing {
@@ -49,7 +52,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Reads the configuration again. An invalid one changes nothing.
+    /// Reads the configuration again. An invalid configuration changes nothing.
     fn reload(&mut self) -> Result<(), String> {
         let (settings, notices) = Settings::load(&self.config)?;
         if settings.policy.socket() != self.socket {

@@ -1,4 +1,4 @@
-//! Requests of the cores.
+//! Requests of the cores' hosts to the control thread.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,8 @@ impl<P: Port> Control<P> {
                         .shared
                         .claims
                         .reserve_ports(addr, PORTS_PER_REQUEST, now());
-                    // Together with a peer's port, each of these ports belongs to one core.
+                    // All cores get these ports. A local port together with a peer's port belongs
+                    // to one core.
                     self.shared.cores.send_each(|_| {
                         let ports = ports.clone();
                         move |host, now| host.add_ports(now, addr, &ports)
@@ -53,7 +54,8 @@ impl<P: Port> Control<P> {
         self.ports_are_idle(&idle);
     }
 
-    /// Hands segments of a core without a flow to the kernel, whose connection they may belong to.
+    /// Hands the stray segments of a core to the kernel. A stray segment has no flow in the
+    /// service, and may belong to a connection of the kernel.
     fn hand_back_strays(&mut self, core: usize) {
         let taken = self.shared.cores.call(core, |host, _| host.take_strays());
         self.shared.hand_back(&taken.unwrap_or_default(), now());

@@ -100,7 +100,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Pauses a session until `due`. Its messages wait in its socket.
+    /// Pauses a session until `due`. The session's messages wait in the socket.
     fn pause_session(&mut self, number: u64, due: Instant) {
         if let Some(session) = self.sessions.get(&number)
             && epoll::delete(&self.waits, &session.socket).is_ok()

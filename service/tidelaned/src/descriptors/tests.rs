@@ -1,4 +1,4 @@
-//! Messages with descriptors, over sockets of the test.
+//! Tests of messages with descriptors, over sockets of the test.
 
 use std::{
     io::Write,

@@ -1,4 +1,5 @@
-//! Doorbells of contexts: one descriptor, which every core rings.
+//! Doorbells of contexts: one eventfd for each context, which every core rings by a descriptor of
+//! its own.
 
 use std::io;
 
@@ -13,7 +14,7 @@ impl Bell for EventBell {
     }
 }
 
-/// A context's doorbell for each of `cores` cores.
+/// Returns a copy of a context's doorbell for each of `cores` cores.
 pub(super) fn of_context(bell: &Doorbell, cores: usize) -> io::Result<Vec<Box<dyn Bell>>> {
     let copy = |_| {
         let bell = Doorbell::from_trusted(bell.fd().try_clone_to_owned()?);

@@ -48,7 +48,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE: moves a connection that another program has to this one.
+    /// Handles TAKE: moves a connection that another program has to this program.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut Shared<P>,

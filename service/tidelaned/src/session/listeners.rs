@@ -1,4 +1,5 @@
-//! Listeners of a program: on all cores, behind one claim.
+//! Listeners of a program. A listener exists on all cores, and its claims share one reservation of
+//! the port.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 
@@ -24,16 +25,17 @@ use crate::{
 pub(super) struct Held {
     /// Number by which programs know the listener.
     number: u32,
-    /// Its number on each core.
+    /// The listener's id on each core.
     ids: Vec<ListenerId>,
-    /// Cookie of its kernel socket.
+    /// Cookie of the listener's kernel socket.
     pub(super) cookie: u64,
-    /// The charge to its user.
+    /// The charge to the program's user.
     _charge: Charge,
 }
 
 impl Registered {
-    /// Charges one more listener. `None` if the program already has it.
+    /// Charges the program's user for one more listener. Returns `None` if the program already
+    /// holds the listener.
     fn charge_listener(
         &self,
         account: &Arc<Account>,
@@ -50,7 +52,7 @@ impl Registered {
         known.any(|known| known.cookie == cookie)
     }
 
-    /// Returns the reason for which the kernel has the connections of a listener, if it has them.
+    /// Returns the reason if the connections of a listener stay with the kernel.
     fn refusal_of<P: Port>(
         &self,
         shared: &Shared<P>,
@@ -64,16 +66,16 @@ impl Registered {
         left.then_some(refusal::FORKS)
     }
 
-    /// Returns the number of a listener that the program has to give up, because it forks for each
-    /// connection.
+    /// Returns the number of a listener that the program has to give up, because the program forks
+    /// for each connection.
     pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.may_be_given_up(held.cookie, now()));
         given_up.map(|held| held.number)
     }
 
-    /// Records a listener of the program, if there is a charge for it. Returns true if the program
-    /// did not have it before.
+    /// Records a listener of the program. `charge` is `None` if the program already holds the
+    /// listener. Returns true if the listener is new.
     fn hold(&mut self, listen: &Listen, ids: Vec<ListenerId>, charge: Option<Charge>) -> bool {
         let fresh = charge.is_some();
         self.listeners.extend(charge.map(|charge| Held {
@@ -157,7 +159,8 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Claims the addresses of a listener. One reservation holds all its ports.
+    /// Claims the endpoints of a listener, one for each IP version. One reservation holds the port
+    /// for both versions.
     fn claim_ends<P: Port>(
         &self,
         shared: &mut Shared<P>,
@@ -177,7 +180,8 @@ impl Session {
         })
     }
 
-    /// Removes a listener that one core has refused from the other cores.
+    /// Answers a LISTEN that a core has refused, and removes the listener from the other cores. A
+    /// listener that the program already held stays.
     fn listen_refused<P: Port>(
         &self,
         shared: &mut Shared<P>,

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Session {
-    /// Passes a message to the thread that checks its descriptors.
+    /// Passes a message to the thread that checks the message's descriptors.
     pub(super) fn look<P: Port>(
         &self,
         shared: &mut Shared<P>,

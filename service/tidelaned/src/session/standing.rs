@@ -1,4 +1,4 @@
-//! Admission of a program, and the process that answers for it.
+//! Admission of a program, and the process whose user and namespace decide the admission.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use tidelane_abi::{Message, message};
 use super::Session;
 use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, shared::Shared};
 
-/// Limit of reasons per program that are kept for `tidelane ss`.
+/// Maximum number of reasons that a session keeps for `tidelane ss`.
 const NOTES_MAX: usize = 4096;
 
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The reason for which the program is not admitted; it may send reasons of its sockets all the
-    /// same.
+    /// The reason for which the program is not admitted; the program may still send the reasons for
+    /// which its sockets stay with the kernel.
     pub denied: Option<Denial>,
-    /// The network namespace in which its children must be.
+    /// The network namespace in which the program's children must be.
     pub view: Option<NetView>,
     /// True if the kernel confirms that the program is in the service's own network namespace, so
     /// that both have the same loopback.

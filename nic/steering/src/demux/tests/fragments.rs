@@ -1,4 +1,4 @@
-//! Fragmented datagrams: all fragments follow the ports in the first one.
+//! Fragmented datagrams: all fragments follow the ports in the first fragment.
 
 use super::*;
 

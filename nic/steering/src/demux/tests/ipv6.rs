@@ -1,4 +1,4 @@
-//! IPv6 frames.
+//! Tests of the demux with IPv6 frames.
 
 use super::*;
 
