@@ -13,7 +13,8 @@
 //!
 //! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00 and, beyond the draft,
 //! Linux: packet conservation in the first round of a recovery, and extra window for ACK
-//! aggregation. Policers are not detected (long-term rate). Loss and ECN have no effect.
+//! aggregation. Policers are not detected (long-term rate). ECN has no effect. Losses change cwnd
+//! for one recovery only, and not the model.
 
 use tidelane_time::{Duration, Instant};
 
@@ -24,9 +25,9 @@ mod ack_aggregation;
 
 /// Unit of gains: thousandths.
 pub(crate) const UNIT: u64 = 1_000;
-/// 2/ln 2: the least gain that doubles the rate in each round trip.
+/// 2/ln 2 = 2.885: the least gain that doubles the rate in each round trip.
 const HIGH_GAIN: u64 = 2_885;
-/// Inverse of HIGH_GAIN.
+/// Inverse of [`HIGH_GAIN`].
 const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
 /// `cwnd_gain` outside of STARTUP, which allows for delayed and lost ACKs.
 const CWND_GAIN: u64 = 2 * UNIT;
@@ -42,17 +43,17 @@ const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 const CWND_MIN_SEGMENTS: u32 = 4;
 /// Growth of BtlBw that continues STARTUP: a quarter per round.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
-/// Rounds without such growth that end STARTUP.
+/// Number of rounds without this growth of BtlBw that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
 /// Part of the rate that is not used, in percent, so that queues drain on average.
 const MARGIN_PERCENT: u64 = 1;
 /// RTT that the first pacing rate assumes.
 const FIRST_RTT: Duration = Duration::from_millis(1);
-/// Time at the rate that one paced burst takes.
+/// Time that one paced burst takes at the pacing rate.
 const BURST: Duration = Duration::from_millis(1);
 /// Least burst in segments.
 const BURST_SEGMENTS: u64 = 2;
-/// Bursts that wait in the sender, in the network and in the receiver.
+/// Number of bursts for which cwnd has room: in the sender, the network and the receiver.
 const BURSTS_HELD: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,12 +78,12 @@ pub struct Bbr {
     /// Number of rounds. A round ends when the data in flight at its start is delivered.
     round: u32,
     round_end: u64,
-    /// Delivered bytes up to which samples are low because of PROBE_RTT.
+    /// Delivered bytes up to which rate samples are low because of PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw when it last grew by a quarter, and the rounds since.
     full_bw: u32,
     full_bw_rounds: u8,
-    /// Phase of [`CYCLE`], and the time of its start.
+    /// Index of the present phase in [`CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
     /// End of PROBE_RTT; `MAX` before the flight is small enough.
@@ -90,17 +91,16 @@ pub struct Bbr {
     probe_rtt_round: bool,
     mode: Mode,
     round_start: bool,
-    /// The flow sends again after it was app-limited and idle.
+    /// True if the flow sends again after it was app-limited and idle.
     idle_restart: bool,
-    /// An RTT sample has set the pacing rate.
+    /// True if an RTT sample has set the pacing rate.
     has_seen_rtt: bool,
-    /// A recovery is in progress; its first ACK is outstanding; packet conservation applies.
     in_recovery: bool,
+    /// True until the first ACK of a recovery. Packet conservation then lasts for one round.
     entering_recovery: bool,
     packet_conservation: bool,
     /// Window to restore after recovery or PROBE_RTT.
     prior_cwnd: u32,
-    /// Measured ACK aggregation.
     ack_aggregation: AckAggregation,
 }
 
@@ -143,12 +143,12 @@ impl Bbr {
         bbr
     }
 
-    /// BtlBw in bytes per second; zero before the first sample.
+    /// Returns BtlBw in bytes per second; zero before the first sample.
     pub const fn bandwidth(&self) -> u32 {
         self.bw.max()
     }
 
-    /// RTprop, or `None` before the first sample.
+    /// Returns RTprop, or `None` before the first sample.
     pub const fn min_rtt(&self) -> Option<Duration> {
         if self.min_rtt_us == u32::MAX {
             return None;
@@ -184,7 +184,7 @@ impl Bbr {
         }
     }
 
-    /// Bytes in flight for a gain, with room for bursts.
+    /// Returns the bytes in flight for `gain`, plus `extra` and room for bursts.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();
@@ -199,7 +199,7 @@ impl Bbr {
         to_u32(held.div_ceil(smss) * smss)
     }
 
-    /// Counts rounds, and adds the sample to the BtlBw filter.
+    /// Counts rounds, and adds the rate of `sample` to the BtlBw filter.
     fn update_bandwidth(&mut self, sample: &RateSample) {
         self.round_start = false;
         let Some(interval) = &sample.interval else {
@@ -233,7 +233,7 @@ impl Bbr {
         let whole = (now - self.phase_at).as_micros() > u64::from(self.min_rtt_us);
         let gain = self.pacing_gain();
         let over = if gain > UNIT {
-            // A small buffer may never hold that much, so a loss ends the phase, too.
+            // A small buffer may never hold this flight, so a loss ends the phase, too.
             whole && (sample.lost > 0 || sample.prior_flight >= self.inflight(gain, 0))
         } else if gain < UNIT {
             whole || sample.prior_flight <= self.inflight(UNIT, 0)
@@ -426,7 +426,7 @@ impl CongestionControl for Bbr {
         &mut self.window
     }
 
-    /// The window follows [`Bbr::on_delivery`] instead.
+    /// Does nothing: [`Bbr::on_delivery`] sets the window.
     fn on_ack(&mut self, _now: Instant, _acked: u32, _srtt: Duration, _cwnd_limited: bool) {}
 
     fn models_delivery(&self) -> bool {
@@ -480,7 +480,7 @@ impl CongestionControl for Bbr {
         self.window.ssthresh()
     }
 
-    /// The model and the pacing rate stay valid, so there is no burst after an idle time.
+    /// Does nothing: the model and the pacing rate stay valid, so an idle time causes no burst.
     fn on_idle_restart(&mut self, _now: Instant, _idle_rtos: u32) {}
 
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438), in integer arithmetic.
 //!
-//! After a congestion event at window `W_max`, cwnd follows a cubic function of time. Its growth is
-//! fast at first, slow around `W_max` after `K` seconds, and then fast again:
+//! After a congestion event at window `W_max`, cwnd follows a cubic function of time. cwnd grows
+//! fast at first, slowly around `W_max` after `K` seconds, and then fast again:
 //!
 //! ```text
 //! W_cubic(t) = C * (t - K)^3 + W_max          C = 0.4 segments per second cubed
@@ -45,14 +45,14 @@ pub struct Cubic {
     w_est_credit: u64,
     /// Remainder of the last growth's division, in units of 1/cwnd bytes.
     growth_remainder: u32,
-    /// The next epoch follows a congestion event, not slow start or a timeout.
+    /// True if the next epoch follows a congestion event, and not slow start or a timeout.
     after_congestion_event: bool,
     /// Start of the congestion avoidance epoch, moved by idle times; [`Instant::MAX`] if there is
     /// none.
     epoch_start: Instant,
     /// Time of the last ACK of this epoch.
     last_ack: Instant,
-    /// Early end of slow start.
+    /// HyStart, which ends slow start early.
     hystart: HyStart,
 }
 
@@ -238,7 +238,7 @@ impl CongestionControl for Cubic {
         self.hystart.is_searching() && self.window.in_slow_start()
     }
 
-    /// §4.6, once per window of data. The base is cwnd instead of FlightSize, as in Linux: see
+    /// Reduces cwnd (§4.6). The base is cwnd instead of FlightSize, as in Linux: see
     /// [`Cubic::on_rto`].
     fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
         self.save_w_max();

@@ -4,7 +4,7 @@ use tidelane_time::Duration;
 
 use crate::{Bbr, Controller, bbr::UNIT};
 
-/// The value 1 in units of gains.
+/// Representation of a gain of 1.0 in [`Details`].
 pub const GAIN_UNIT: u32 = 256;
 
 /// Details of one algorithm.

@@ -1,4 +1,4 @@
-//! HyStart: ends slow start before it overflows a queue (RFC 9438 §4.10 leaves the method open).
+//! HyStart ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method open).
 //!
 //! This is the variant of Linux's CUBIC. Once per round trip, with a window of at least sixteen
 //! segments, slow start ends at the present window if
@@ -26,15 +26,15 @@ const INCREASE: (Duration, Duration) = (Duration::from_millis(4), Duration::from
 const BATCHED_BYTES: u64 = 4 * 65_536;
 /// Longest time that batch processing may hold back segments.
 const BATCH_DELAY_MAX: Duration = Duration::from_millis(1);
-/// A time longer than any RTT.
+/// A time in us that is longer than any RTT.
 const NEVER: u32 = u32::MAX;
 
-/// State of HyStart. Times are in microseconds, those of the clock modulo 2^32.
+/// State of HyStart for one connection. Times are in us. Times of the clock are modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
     round_start: u32,
     last_ack: u32,
-    /// The round ends when a number beyond this is acknowledged.
+    /// SND.NXT at the start of the round. The round ends when a later number is acknowledged.
     round_end: u32,
     /// Minimum RTT of the round.
     round_min: u32,
@@ -42,9 +42,9 @@ pub(crate) struct HyStart {
     delay_min: u32,
     /// Number of samples in the round, up to [`SAMPLES_MIN`].
     samples: u8,
-    /// The fields of the round are valid.
+    /// True if the fields of the round are valid.
     round_valid: bool,
-    /// HyStart has ended slow start.
+    /// True if HyStart has ended slow start.
     found: bool,
 }
 
@@ -95,8 +95,8 @@ impl HyStart {
         self.found
     }
 
-    /// Checks the ACK train. Pacing spreads the segments, so a train of paced segments may last a
-    /// whole RTT.
+    /// Returns true if the ACK train ends slow start. Pacing spreads the segments, so a train of
+    /// paced segments may last a whole RTT.
     fn is_ack_train(&mut self, now_us: u32, sample: &RttSample, cwnd: u32) -> bool {
         if now_us.wrapping_sub(self.last_ack) > to_us(TRAIN_GAP) {
             return false;
@@ -107,7 +107,7 @@ impl HyStart {
         now_us.wrapping_sub(self.round_start) > limit
     }
 
-    /// Checks the delay increase.
+    /// Returns true if the delay increase ends slow start. `rtt` is in us.
     fn is_delay_increase(&mut self, rtt: u32) -> bool {
         self.round_min = self.round_min.min(rtt);
         if self.samples < SAMPLES_MIN {
@@ -120,8 +120,8 @@ impl HyStart {
     }
 }
 
-/// Time for which batches may hold back segments at a rate of two windows per RTT. This delay is
-/// not caused by a queue.
+/// Returns the time in us for which batches may hold back segments at a rate of two windows per
+/// RTT. This delay is not caused by a queue.
 fn batch_delay_us(sample: &RttSample, cwnd: u32) -> u32 {
     let srtt = sample.srtt.as_micros().min(u64::from(NEVER));
     let span = BATCHED_BYTES * srtt / (2 * u64::from(cwnd.max(1)));

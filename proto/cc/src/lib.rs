@@ -1,13 +1,13 @@
 //! Congestion control: the number of bytes that may be in flight.
 //!
-//! A controller is a small state machine over bytes. The caller reports events ([`on_ack`],
+//! A controller is a small state machine that counts bytes. The caller reports events ([`on_ack`],
 //! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...), and the controller computes a
-//! window. Loss detection and the time of transmissions are up to the caller. So is window
-//! inflation during fast recovery (RFC 6582, PRR): the controller's `cwnd` is already the value at
-//! the end of the recovery.
+//! window. The caller detects losses and decides when to send. The caller also computes the window
+//! during fast recovery (RFC 6582, PRR): the controller's `cwnd` is already the value for the end
+//! of the recovery.
 //!
-//! Each algorithm has a file of its own and implements one trait. The enum [`Controller`]
-//! dispatches.
+//! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
+//! [`Controller`] calls the algorithm in use.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
@@ -39,42 +39,46 @@ mod tests;
 
 /// Hooks of a congestion control algorithm. The time comes first; all sizes are in bytes.
 pub trait CongestionControl {
-    /// The window and `ssthresh`, which all algorithms share.
+    /// Returns cwnd and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
 
-    /// The same, mutable.
+    /// Returns the same window for changes.
     fn window_mut(&mut self) -> &mut Window;
 
-    /// An ACK advanced SND.UNA by `acked_bytes` outside of fast recovery.
+    /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. The
+    /// caller also calls the function with zero bytes for a time in which the flow was not
+    /// cwnd-limited.
     ///
     /// `cwnd_limited` is true if cwnd, and not the application or the peer's window, limited the
     /// flight that is acknowledged. Otherwise the window must not grow (RFC 9438 §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
-    /// Fast retransmit, at most once per window of data. Returns the new `ssthresh`.
+    /// Reduces the window at a fast retransmit. The caller calls the function at most once per
+    /// window of data. Returns the new `ssthresh`.
     ///
-    /// `flight_size` is the outstanding data when the loss was detected (RFC 5681 §2), without the
-    /// data that limited transmit sent beyond the window.
+    /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
+    /// may exceed cwnd, because SACKed data still counts while new data leaves.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// The peer sent ECE (RFC 3168 §6.1.2). Called at most once per window of data. Returns the new
-    /// `ssthresh`.
+    /// Reduces the window after ECE (RFC 3168 §6.1.2). The caller calls the function at most once
+    /// per window of data. Returns the new `ssthresh`.
     fn on_ecn_echo(&mut self, now: Instant, flight_size: u32) -> u32 {
         self.on_congestion_signal(now, flight_size)
     }
 
-    /// ECN feedback of an ACK. Calls for ACKs without ECE may be omitted.
+    /// Takes the ECN feedback of an ACK. The caller may omit calls for ACKs without ECE.
     fn on_ecn_feedback(&mut self, feedback: &EcnFeedback) {
         let _ = feedback;
     }
 
-    /// An ACK that advanced SND.UNA gave an RTT sample. Called before [`Self::on_ack`].
+    /// Takes the RTT sample of an ACK that advanced SND.UNA. The caller calls the function before
+    /// [`Self::on_ack`].
     fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
         let _ = (now, sample);
     }
 
     /// Returns true if each ACK should give an RTT sample while cwnd limits the flow. One sample
-    /// per round trip is free; more samples make the caller record each transmission.
+    /// per round trip costs nothing. For more samples, the caller must record each transmission.
     fn wants_rtt_samples(&self) -> bool {
         false
     }
@@ -85,35 +89,36 @@ pub trait CongestionControl {
         false
     }
 
-    /// An ACK reported deliveries or losses. Called after all other hooks of the ACK, if
-    /// [`Self::models_delivery`].
+    /// Takes the rate sample of an ACK that reported deliveries or losses. The caller calls the
+    /// function after all other hooks of the ACK, if [`Self::models_delivery`] returns true.
     fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
         let _ = (now, sample);
     }
 
-    /// A transmission starts while nothing is in flight. `app_limited`: the flow had nothing to
-    /// send before. Called if [`Self::models_delivery`].
+    /// Prepares for a transmission that starts while nothing is in flight. `app_limited` is true if
+    /// the flow had nothing to send before. The caller calls the function if
+    /// [`Self::models_delivery`] returns true.
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         let _ = (now, app_limited);
     }
 
-    /// Pacing rate in bytes per second, or `None` if the algorithm has none.
+    /// Returns the pacing rate in bytes per second, or `None` if the algorithm has none.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
 
-    /// All data that was outstanding at the congestion signal is acknowledged.
+    /// Ends a recovery: all data that was outstanding at the congestion signal is acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
 
-    /// The retransmission timer expired. Returns the new `ssthresh`.
+    /// Reduces the window after a retransmission timeout. Returns the new `ssthresh`.
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// The flow is about to send after an idle time of `idle_rtos` whole RTOs, at least one (RFC
-    /// 5681 §4.1).
+    /// Reduces the window of a flow that is about to send after an idle time. The idle time lasted
+    /// `idle_rtos` whole RTOs, at least one (RFC 5681 §4.1).
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
-/// An RTT sample, and the sequence numbers at that time.
+/// RTT sample of an ACK, with the sequence numbers after the ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct RttSample {
     /// Time from the last transmission of the newest acknowledged segment to the ACK.
@@ -128,8 +133,8 @@ pub struct RttSample {
     pub paced: bool,
 }
 
-/// Delivery rate sample of an ACK (draft-cheng-iccrg-delivery-rate-estimation §3.3). Sizes in
-/// bytes.
+/// Delivery rate sample of an ACK (draft-cheng-iccrg-delivery-rate-estimation §3.3). All sizes are
+/// in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
     /// Bytes delivered since the connection was established.
@@ -150,16 +155,16 @@ pub struct RateSample {
     pub interval: Option<Interval>,
 }
 
-/// Deliveries since the transmission of the newest delivered segment.
+/// Deliveries between the transmission of the newest delivered segment and its ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
     /// Bytes delivered.
     pub bytes: u64,
     /// Length of the interval.
     pub span: Duration,
-    /// [`RateSample::delivered`] at that transmission.
+    /// Value of [`RateSample::delivered`] at the transmission of the segment.
     pub prior_delivered: u64,
-    /// True if the flow was app-limited at that transmission.
+    /// True if the flow was app-limited at the transmission of the segment.
     pub app_limited: bool,
 }
 
@@ -179,12 +184,12 @@ pub struct EcnFeedback {
 /// Congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Algorithm {
-    /// RFC 5681 with appropriate byte counting.
+    /// NewReno of RFC 5681, with appropriate byte counting.
     NewReno,
-    /// RFC 9438: the default of Linux.
+    /// CUBIC of RFC 9438, the default of Linux.
     #[default]
     Cubic,
-    /// RFC 8257: for networks whose switches mark early.
+    /// DCTCP of RFC 8257, for networks whose switches mark early.
     Dctcp,
     /// BBR version 1, which follows a model of the path instead of losses.
     Bbr,
@@ -194,7 +199,7 @@ impl Algorithm {
     /// All algorithms.
     pub const ALL: [Self; 4] = [Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 
-    /// Name of the algorithm in `TCP_CONGESTION`.
+    /// Returns the name of the algorithm in `TCP_CONGESTION`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NewReno => "reno",
@@ -224,7 +229,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Congestion control of one connection.
+/// State of the congestion control of one connection. The variant is the algorithm in use.
 #[derive(Clone, Copy, Debug)]
 pub enum Controller {
     /// See [`NewReno`].
@@ -282,13 +287,13 @@ impl Controller {
         }
     }
 
-    /// Congestion window in bytes.
+    /// Returns the congestion window in bytes.
     #[inline]
     pub fn cwnd(&self) -> u32 {
         self.window().cwnd()
     }
 
-    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
+    /// Returns the slow start threshold in bytes; `u32::MAX` before the first reduction.
     #[inline]
     pub fn ssthresh(&self) -> u32 {
         self.window().ssthresh()
@@ -305,7 +310,7 @@ impl Controller {
         self.window_mut().set_smss(smss);
     }
 
-    /// A SYN or SYN,ACK was retransmitted: the window starts with one segment (RFC 5681 §3.1).
+    /// Sets the window to one segment after a SYN or SYN,ACK was retransmitted (RFC 5681 §3.1).
     pub fn on_handshake_retransmit(&mut self) {
         self.window_mut().start_with_one_segment();
     }

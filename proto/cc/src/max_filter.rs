@@ -1,25 +1,26 @@
 //! Windowed maximum over a span of rounds or of time, with three samples (after Kathleen Nichols).
 
-/// A value and its round.
+/// A value, and the round or the time in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sample {
     round: u32,
     value: u32,
 }
 
-/// The best sample, the best one after it, and the best one after that.
+/// Windowed maximum. `best` holds the largest sample, the largest later sample, and the largest
+/// sample after both.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
 }
 
 impl MaxFilter {
-    /// The largest value; zero before the first sample.
+    /// Returns the largest value; zero before the first sample.
     pub const fn max(&self) -> u32 {
         self.best[0].value
     }
 
-    /// Round of the largest value.
+    /// Returns the round of the largest value.
     pub const fn round(&self) -> u32 {
         self.best[0].round
     }
@@ -41,7 +42,7 @@ impl MaxFilter {
     }
 
     /// Drops samples that are too old, and keeps samples from different parts of the span, so that
-    /// a recent one can replace the best.
+    /// a recent sample can replace the largest.
     fn age(&mut self, new: Sample, span: u32) {
         let [first, second, third] = self.best;
         let age = new.round.wrapping_sub(first.round);

@@ -1,4 +1,5 @@
-//! The state that all algorithms share: cwnd, ssthresh, segment size. Implements slow start.
+//! The state that all algorithms share: cwnd, ssthresh and segment size. This module also
+//! implements slow start.
 
 /// Largest cwnd: the largest scaled receive window (RFC 7323 §2.3), rounded up.
 const CWND_MAX: u32 = 1 << 30;
@@ -6,7 +7,7 @@ const CWND_MAX: u32 = 1 << 30;
 const SMSS_MIN: u32 = 64;
 /// Largest segment size: an IP packet cannot hold more.
 pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
-/// Congestion window and slow start threshold in bytes.
+/// Congestion window, slow start threshold and segment size, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     cwnd: u32,
@@ -14,9 +15,10 @@ pub struct Window {
     smss: u32,
     /// Initial window in segments.
     initial_segments: u32,
-    /// An RTO expired, and no ACK has arrived since.
+    /// True if an RTO expired and no ACK has arrived since.
     in_timeout: bool,
-    /// The slow start after an RTO is not over. ACKs may cover data that arrived long before.
+    /// True until the slow start after an RTO is over. Until then, ACKs may cover data that arrived
+    /// long before.
     after_timeout: bool,
 }
 
@@ -58,8 +60,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Initial window in bytes. It depends on the segment size (RFC 6928 §2: at most ten segments
-    /// of 1460 bytes, but at least two segments).
+    /// Returns the initial window in bytes, which depends on the segment size (RFC 6928 §2: at most
+    /// ten segments of 1460 bytes, but at least two segments).
     pub fn initial_window(&self) -> u32 {
         let at_ethernet_size = self.initial_segments.saturating_mul(1460);
         let limit = at_ethernet_size.max(2 * self.smss);
@@ -81,7 +83,8 @@ impl Window {
         };
     }
 
-    /// Raises both values to at least these, so that an undo does not take away later growth.
+    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`. An undo then does not
+    /// take away growth since the reduction.
     pub fn raise_to(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
@@ -151,8 +154,8 @@ impl Window {
         self.ssthresh = ssthresh.max(2 * self.smss);
     }
 
-    /// Starts over with the loss window of one segment (RFC 5681 §3.1). `ssthresh` does not change
-    /// if the timer expires again for the same segment.
+    /// Sets cwnd to the loss window of one segment (RFC 5681 §3.1). `ssthresh` changes only at the
+    /// first of several timeouts without an ACK in between.
     pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {
         if !self.in_timeout {
             self.ssthresh = ssthresh.max(2 * self.smss);
@@ -163,7 +166,8 @@ impl Window {
     }
 
     /// Restarts after an idle time: halves cwnd for each RTO, down to the restart window of RFC
-    /// 5681 §4.1. `ssthresh` keeps what the path carried before (RFC 2861 §2.1, as in Linux).
+    /// 5681 §4.1. After a reduction, `ssthresh` is raised to at least 3/4 of the old cwnd, so that
+    /// slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
     pub(crate) fn restart(&mut self, idle_rtos: u32) {
         let restart = self.cwnd.min(self.initial_window());
         if self.ssthresh != u32::MAX {

@@ -1,4 +1,4 @@
-//! Cold states by flow id, in chunks. A chunk without flows returns its memory to the system.
+//! Cold states of all flows by flow id, in chunks. A chunk without flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
@@ -6,10 +6,10 @@ use tidelane_slowpath::Connection;
 /// States per chunk. A chunk is larger than the blocks that an allocator keeps for itself.
 const CHUNK: usize = 128;
 
-/// Consecutive states, with the number of those in use.
+/// States of consecutive flow ids, with the number of states in use.
 #[derive(Debug, Default)]
 struct Chunk {
-    /// The states; empty if none is in use.
+    /// States by the low part of the flow id; empty if no state is in use.
     states: Vec<Option<Connection>>,
     count: usize,
 }
@@ -29,7 +29,8 @@ impl Connections {
         self.chunks.get(index / CHUNK)?.states.get(index % CHUNK)
     }
 
-    /// Returns the entry of a flow. The caller must not empty it.
+    /// Returns the entry of a flow. The caller must not set the entry to `None`, because only
+    /// [`remove`](Self::remove) updates the number of states in use.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Option<Connection>> {
         self.chunks

@@ -1,4 +1,4 @@
-//! The engine. Each method finds the flow, calls the fast or the slow path, and applies the result.
+//! The engine finds the flow of each call, runs the fast or slow path, and applies the result.
 //!
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
 //! `advance` handles read and write positions, and `batch` handles timers and the end of a batch.
@@ -24,8 +24,8 @@ use crate::{
     time_wait::{Entry, TimeWaitTable},
 };
 
-/// A TCP engine with all of its flows, listeners and timers. The crate's documentation has an
-/// overview.
+/// A TCP engine with all of its flows, listeners and timers. The driver is the program that runs
+/// the engine, not a NIC driver. The crate's documentation has an overview.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -36,8 +36,7 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
-    /// Flows whose ACKs, data and timers are handled at the end of the batch. Each flow in the list
-    /// has the PENDING flag.
+    /// Flows whose ACKs, data and timers the end of the batch handles. Each has the PENDING flag.
     pending: Vec<FlowId>,
     /// Flows that wait for free transmit frames.
     blocked: Vec<FlowId>,
@@ -45,7 +44,7 @@ pub struct Engine {
     counters: Counters,
     /// Path MTUs by destination.
     path_mtus: PathMtuCache,
-    /// Time of the last call.
+    /// Time of the last arrival or batch.
     clock: Clock,
     /// Challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
@@ -88,7 +87,7 @@ macro_rules! slow {
     }};
 }
 
-// These modules use the macro, so they come after it.
+// The following modules use the macro `slow!`, so they come after its definition.
 pub mod advance;
 mod batch;
 pub mod fast_open;
@@ -99,8 +98,8 @@ mod ts_recent_check;
 mod urgent;
 
 impl Engine {
-    /// Creates an engine without flows. `secret` keys the initial sequence numbers and the flow
-    /// table's hash.
+    /// Creates an engine without flows. `secret` keys all hashes: initial sequence numbers, SYN
+    /// cookies, cookies of Fast Open, limits and tables.
     ///
     /// # Panics
     ///
@@ -140,8 +139,8 @@ impl Engine {
         }
     }
 
-    /// SEGMENT ARRIVES (RFC 9293 §3.10.7). The caller has checked the bounds and the checksum of
-    /// `segment`.
+    /// Handles SEGMENT ARRIVES (RFC 9293 §3.10.7). The caller has checked the bounds and the
+    /// checksum of `segment`.
     #[inline(always)]
     pub fn segment_arrives(
         &mut self,
@@ -192,7 +191,7 @@ impl Engine {
         true
     }
 
-    /// Ends a run of segments at a PSH (see [`Fast::end_run`]). This function is not inlined, so
+    /// Ends a run of segments at a PSH (see [`Fast::end_run`]). The function is not inlined, so
     /// that the fast path's fields stay in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, env: &mut impl Env) {
@@ -381,7 +380,7 @@ impl Engine {
         if let Some(recent) = entry.ts_recent {
             out.options = tidelane_wire::TcpOptions::timestamps(clock.ms.0, recent);
         }
-        // As in Linux, the answer has the connection's DiffServ field and the default TTL.
+        // The answer has the connection's DiffServ field and the default TTL, as in Linux.
         let fields = IpFields {
             traffic_class: entry.traffic_class,
             ..self.config.ip.to(entry.key.peer.addr)
@@ -472,7 +471,7 @@ impl Engine {
         Some(id)
     }
 
-    /// Applies a new link MTU to a flow.
+    /// Applies a new link MTU of `mtu` bytes to a flow.
     pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(mut slow) = slow!(self, id, clock, env) else {
@@ -483,7 +482,7 @@ impl Engine {
         self.finish_slow(clock, id, Outcome::Keep, env);
     }
 
-    /// Handles an ICMP error that quotes a segment of a flow.
+    /// Handles an ICMP error that quotes a segment of a flow. Ignores an error without a flow.
     pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(id) = self.table.find(&error.key) else {

@@ -1,6 +1,9 @@
-//! The TCP engine: it owns all flows, and passes each segment to the fast path or the slow path.
+//! The TCP engine owns all flows, and passes each segment to the fast path or the slow path.
 //!
-//! Sans-IO: time, seed and all I/O are arguments. `docs/design/engine.md` describes the design.
+//! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
+//! program that runs the engine: the service's host, or a test. The driver is not a NIC driver. The
+//! driver implements [`Env`], by which the engine sends segments and reports events.
+//! `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod connections;

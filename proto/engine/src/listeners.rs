@@ -27,12 +27,13 @@ pub struct Listener {
     pub group: Option<u32>,
     /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
-    /// Its port's SYNs go to another stack from now on.
+    /// True if another stack gets the SYNs to this listener from now on.
     pub leaving: bool,
 }
 
 impl Listener {
-    /// Returns true if no connection is on its way to the program.
+    /// Returns true if no connection is on its way to the application: both queues are empty, and
+    /// no SYN cookie is valid.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.syn_queue == 0 && self.accept_queue == 0 && now >= self.cookies_until
     }
@@ -42,8 +43,8 @@ impl Listener {
         self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
     }
 
-    /// Returns true if the accept queue has room. As in Linux, it holds one connection more than
-    /// the backlog.
+    /// Returns true if the accept queue has room. As in Linux, the accept queue holds one
+    /// connection more than the backlog.
     pub fn has_accept_room(&self) -> bool {
         self.accept_queue <= self.backlog
     }

@@ -8,12 +8,13 @@
 use tidelane_slowpath::iss;
 use tidelane_wire::IpAddress;
 
-/// Number of limits per peer. A keyed hash assigns peers to them.
+/// Number of buckets. A keyed hash assigns each peer to a bucket, which limits the RSTs to its
+/// peers.
 const BUCKETS: usize = 1024;
 /// Separates the hash of addresses from the hash of seconds, which stay below this value.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
-/// RSTs to the peers of one bucket in a second.
+/// Number of RSTs sent to the peers of one bucket in one second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Low bits of the second.
@@ -21,16 +22,18 @@ struct Bucket {
     sent: u32,
 }
 
-/// RST limits of the present second.
+/// Limits RSTs in the present second: in total, and for the peers of each bucket.
 #[derive(Debug)]
 pub struct ResetLimiter {
+    /// RSTs that may still be sent in this second.
     left: u32,
+    /// Low bits of the present second.
     second: u32,
     buckets: Box<[Bucket]>,
 }
 
 impl ResetLimiter {
-    /// Limits before the first second.
+    /// Creates a limiter that allows no RST before the first [`refill`](Self::refill).
     pub fn new() -> Self {
         Self {
             left: 0,

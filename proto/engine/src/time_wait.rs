@@ -54,10 +54,13 @@ impl Entry {
 #[derive(Debug)]
 pub struct TimeWaitTable {
     entries: HashTable<Entry>,
+    /// Ends of TIME-WAIT in order of insertion. Elements of replaced entries are stale.
     order: VecDeque<(Instant, FlowKey)>,
     /// Number of entries of each local port.
     by_port: Box<[u32]>,
+    /// Key of the hash of 4-tuples.
     seed: [u64; 2],
+    /// Largest number of entries.
     max: usize,
 }
 
@@ -73,7 +76,7 @@ impl TimeWaitTable {
         }
     }
 
-    /// Number of connections.
+    /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -153,7 +156,8 @@ impl TimeWaitTable {
         }
     }
 
-    /// Returns the end of the oldest entry.
+    /// Returns the end of the oldest entry, or an earlier time if the first element of `order` is
+    /// stale.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)
@@ -191,7 +195,7 @@ mod tests {
         let mut table = TimeWaitTable::new([1, 2], 3);
         table.insert(entry(80, 1, 10));
         table.insert(entry(80, 2, 20));
-        // The same connection again.
+        // Insert the same connection again.
         table.insert(entry(80, 2, 30));
         table.insert(entry(u16::MAX, 1, 40));
         assert!(table.has_port(80) && table.has_port(u16::MAX) && !table.has_port(81));

@@ -1,21 +1,23 @@
-//! The fast path: in-order data, ACKs that advance SND.UNA, and new data of established flows.
+//! The fast path handles in-order data, ACKs that advance SND.UNA, and new data to send.
 //!
-//! The fast path neither allocates nor waits nor looks up anything. It punts every other segment to
-//! the caller, without any change to the flow.
+//! The fast path works for established flows without losses. The code neither allocates nor waits
+//! nor looks up anything. The fast path punts every other segment: the flow stays unchanged, and
+//! the caller passes the segment to the slow path.
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
 use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 
-/// The fast path did not handle the segment. The flow is unchanged.
+/// Error of a call that the fast path did not handle. The flow is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// The fast path handled the segment, and the flow is pending. True if it was pending before.
+/// Result for a segment that the fast path handled: the flow is pending, that is, the end of the
+/// batch has to finish the flow. The value is true if the flow was pending before the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WasPending(pub bool);
 
-/// Flags of a flow that [`Fast::send_single`] does not handle.
+/// Flags that a flow must not have for [`Fast::send_single`].
 pub const NOT_SINGLE: u32 = flags::EDGE_MOVES
     | flags::RTO_ARMED
     | flags::RTT_TIMING
@@ -23,7 +25,7 @@ pub const NOT_SINGLE: u32 = flags::EDGE_MOVES
     | flags::CORK
     | flags::SMALL_SENT;
 
-/// One flow, for the length of one fast-path call.
+/// A flow and its surroundings, borrowed for one fast-path call.
 pub struct Fast<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
@@ -35,12 +37,12 @@ pub struct Fast<'a, E> {
     pub timeouts: &'a Timeouts,
     /// Flags of the first new data segment: CWR (RFC 3168 §6.1.2), or none.
     pub first_flags: TcpFlags,
-    /// The driver.
+    /// The driver: the program that runs the engine, not a NIC driver.
     pub env: &'a mut E,
 }
 
 impl<'a, E: Env> Fast<'a, E> {
-    /// Creates a call without CWR.
+    /// Creates the arguments of a call that sends no CWR.
     #[inline(always)]
     pub fn new(
         id: FlowId,
@@ -60,8 +62,8 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Header prediction after Van Jacobson: handles the next segment in order, or an ACK that
-    /// advances SND.UNA, of an established flow. Punts everything else.
+    /// Handles the next segment in order, or an ACK that advances SND.UNA, of an established flow
+    /// (Van Jacobson's header prediction). Punts all other segments.
     #[inline(always)]
     pub fn receive(&mut self, segment: &impl SegmentView, ecn: Ecn) -> Result<WasPending, Punt> {
         let flow = &mut *self.flow;
@@ -141,10 +143,11 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// Ends a run of segments after one with PSH that is not the first of its flow in this batch,
-    /// as GRO does. An ACK for two segments is sent now, and an ACK for one full segment at the end
-    /// of the batch. If a batch had a single ACK and that were lost, a sender with a small window
-    /// would have to wait for its probe timeout. Returns true if an ACK was sent.
+    /// Ends a run of consecutive segments, as GRO does. The caller ends a run at a segment with PSH
+    /// that is not the first segment of its flow in this batch. An ACK for two segments is sent
+    /// now. An ACK for one full segment is sent at the end of the batch. If each batch had a single
+    /// ACK and the network lost this ACK, a sender with a small window would have to wait for its
+    /// probe timeout. Returns true if an ACK was sent.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -160,8 +163,8 @@ impl<'a, E: Env> Fast<'a, E> {
         false
     }
 
-    /// As [`Fast::acknowledge_now`], for a right edge that does not move. `before` are the present
-    /// flags.
+    /// Sends a pure ACK as [`Fast::acknowledge_now`] does, if the right edge of the window does not
+    /// move. `before` is the flow's present flags.
     #[inline(always)]
     pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -174,7 +177,7 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(())
     }
 
-    /// Updates the flags, which were `before`, after a pure ACK was sent.
+    /// Updates the flow after a pure ACK was sent. `before` is the flow's flags before the ACK.
     #[inline(always)]
     fn note_ack_sent(&mut self, before: u32) {
         let mut now = before & !(flags::ACK_FLAGS | flags::PENDING);
@@ -185,8 +188,8 @@ impl<'a, E: Env> Fast<'a, E> {
         self.flow.flags = now;
     }
 
-    /// Takes the `len` bytes of a segment that begins at RCV.NXT. Returns the flags to set.
-    /// `before` are the present flags.
+    /// Places the `len` payload bytes of a segment that begins at RCV.NXT, and advances RCV.NXT.
+    /// Returns the flags to set. `before` is the flow's present flags.
     #[inline(always)]
     fn take_text(
         &mut self,
@@ -204,8 +207,8 @@ impl<'a, E: Env> Fast<'a, E> {
         Ok(flow.ack_flags(before, len, self.timeouts))
     }
 
-    /// Advances SND.UNA by `acked` bytes to `ack`, takes an RTT sample, and restarts the timer (RFC
-    /// 6298 (5.2), (5.3)).
+    /// Advances SND.UNA by `acked` bytes to `ack`, takes an RTT sample, and stops or restarts the
+    /// retransmission timer (RFC 6298 (5.2), (5.3)).
     #[inline(always)]
     fn acknowledge(&mut self, ack: SeqNumber, acked: u32) {
         let flow = &mut *self.flow;
@@ -223,11 +226,11 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Sends all unsent data if it is one segment within all windows and nothing is in flight, as
-    /// most requests and responses are. The flow is then no longer pending. Punts otherwise;
-    /// [`Fast::send`] handles the other cases. The caller has checked that SRTT is known and that
-    /// the flow has none of [`NOT_SINGLE`]. `before` are the flow's flags, and `now_us` is
-    /// [`Clock::us`].
+    /// Sends all unsent data if this data is one segment within all windows. Most requests and
+    /// responses are one segment. Then the flow is no longer pending. Punts in all other cases,
+    /// which [`Fast::send`] handles. The caller has checked that nothing is in flight, that SRTT is
+    /// known, and that the flow has no flag of [`NOT_SINGLE`]. `before` is the flow's present
+    /// flags, and `now_us` is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -235,7 +238,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let len = flow.tx_end.distance_from(flow.snd_nxt);
         debug_assert!(before == flow.flags && before & NOT_SINGLE == 0);
         debug_assert!(flow.snd_nxt == flow.snd_una);
-        // A flight of more than half of cwnd may grow it: see `cwnd_limited_flag`.
+        // A flight of more than half of cwnd may grow cwnd: see `cwnd_limited_flag`.
         if len.wrapping_sub(1) >= mss
             || len > flow.snd_wnd
             || len > flow.cwnd / 2
@@ -274,7 +277,7 @@ impl<'a, E: Env> Fast<'a, E> {
         sent
     }
 
-    /// Sends the segments for [`Fast::send`], without the timer.
+    /// Sends the segments for [`Fast::send`], and leaves the timer to the caller.
     fn send_segments(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);
@@ -316,8 +319,8 @@ impl<'a, E: Env> Fast<'a, E> {
                 return Ok(sent);
             }
             // A burst that the link splits ends with PSH, as in Linux, so that a receiver with GRO
-            // delivers and acknowledges it without waiting for more. Other segments get PSH after
-            // each half of cwnd.
+            // delivers and acknowledges the burst without waiting for more segments. Other segments
+            // get PSH after each half of cwnd.
             run += len;
             let push = last || len > mss || run + mss > flow.cwnd / 2;
             if push {
@@ -335,8 +338,8 @@ impl<'a, E: Env> Fast<'a, E> {
         }
     }
 
-    /// Returns the length of the next burst, of `usable` bytes: full segments, up to the limit of
-    /// the link and to half of cwnd (as in Linux). A receiver acknowledges a burst by one ACK, and
+    /// Returns the length of the next burst: as many full segments of the `usable` bytes as the
+    /// link and half of cwnd allow (as in Linux). A receiver acknowledges a burst by one ACK, and
     /// with two bursts in flight one of the ACKs may be lost.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
@@ -374,7 +377,7 @@ impl<'a, E: Env> Fast<'a, E> {
         let mut now = before & !flags::ACK_FLAGS;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
-            // The two ends alternate, so data segments carry the ACKs: leave quick-ack mode.
+            // The two ends alternate, so data segments carry the ACKs. Leave quick-ack mode.
             now &= !(15 << flags::QUICK_SHIFT);
         }
         flow.snd_nxt = flow.snd_nxt.add(len);
@@ -392,14 +395,14 @@ impl<'a, E: Env> Fast<'a, E> {
     }
 }
 
-/// [`FlowState::restart_rto`], not inlined, so that flows with a single segment in flight do not
-/// pay for it.
+/// Calls [`FlowState::restart_rto`]. The function is not inlined, so that ACKs of all data in
+/// flight do not pay for the call.
 #[inline(never)]
 fn restart_timer(flow: &mut FlowState, clock: &Clock, timeouts: &Timeouts) {
     flow.restart_rto(flow.flight_size(), clock, timeouts);
 }
 
-/// Number of sequence numbers from `from` to `end`; zero if `end` is before `from`.
+/// Returns the number of sequence numbers from `from` to `end`; zero if `end` is before `from`.
 #[inline]
 fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     if end.after(from) {
@@ -421,8 +424,9 @@ const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
 }
 
 /// Returns true if a small segment must wait for a cork or for Nagle (RFC 9293 §3.7.4). As in
-/// Linux, Minshall's variant applies: only a small segment in flight counts, not a full one.
-/// Otherwise the end of each long write would wait for a delayed ACK.
+/// Linux, Minshall's variant applies: only a small segment in flight holds back another small
+/// segment. A full segment does not. Otherwise the end of each long write would wait for a delayed
+/// ACK.
 #[inline]
 fn is_held_by_nagle(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {

@@ -1,4 +1,5 @@
-//! The driver's clock in the units of flows.
+//! Times in the units of flows, converted from the driver's clock. The driver is the program that
+//! runs the engine.
 //!
 //! Hot state has no room for 64-bit instants. Deadlines are milliseconds modulo 2^32, which is also
 //! the timestamp clock of RFC 7323. Transmission times are microseconds modulo 2^32.
@@ -26,7 +27,7 @@ impl Millis {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Milliseconds from `now` to `self`; zero if `self` has passed.
+    /// Returns the milliseconds from `now` to `self`; zero if `self` has passed.
     pub const fn until(self, now: Self) -> u32 {
         let left = self.0.wrapping_sub(now.0);
         if (left as i32) < 0 { 0 } else { left }
@@ -58,8 +59,8 @@ impl Clock {
         }
     }
 
-    /// Advances the clock to `now`, which is not earlier, if that lies in the same millisecond.
-    /// Returns false, without any effect, if it does not; the caller then makes a new reading.
+    /// Advances the clock to `now`, which is not earlier, if `now` lies in the same millisecond.
+    /// Otherwise, returns false and changes nothing, and the caller makes a new reading.
     #[inline(always)]
     pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
         let within = now.0 < self.next_ms_at.0;
@@ -69,18 +70,19 @@ impl Clock {
         within
     }
 
-    /// Microseconds modulo 2^32, for RTT samples. Computed on demand, because few segments need it.
+    /// Returns the time in microseconds modulo 2^32, for RTT samples. The function computes this
+    /// value on demand, because few segments need it.
     #[inline]
     pub const fn us(&self) -> u32 {
         (self.now.0 / 1_000) as u32
     }
 
-    /// Milliseconds since `past`.
+    /// Returns the milliseconds since `past`.
     pub const fn since_ms(&self, past: Millis) -> u32 {
         self.ms.0.wrapping_sub(past.0)
     }
 
-    /// Start of the present millisecond, in the unit of [`us`](Self::us).
+    /// Returns the start of the present millisecond in microseconds modulo 2^32.
     pub const fn ms_start_us(&self) -> u32 {
         (self.now.0 / MS * 1_000) as u32
     }

@@ -10,7 +10,7 @@ use crate::{
     socket_options::{FinWait2, IpOptions, WindowOptions},
 };
 
-/// Configuration of one engine. Each limit is per engine or per flow, as its field says.
+/// Configuration of one engine. Some limits hold for the whole engine, and others for each flow.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Largest receive window of a flow in bytes. Determines the window scale (RFC 7323 §2).
@@ -19,7 +19,8 @@ pub struct EngineConfig {
     pub rx_window_initial: u32,
     /// Largest number of bytes per flow that are written and not acknowledged.
     pub tx_limit: u32,
-    /// Largest number of flows. The table reserves their address space at the start.
+    /// Largest number of flows of the engine. The flow table reserves its address space at the
+    /// start.
     pub flows_max: u32,
     /// Congestion control of new flows.
     pub congestion: Algorithm,
@@ -45,31 +46,33 @@ pub struct EngineConfig {
     pub half_open_max: u32,
     /// If true, a SYN is answered by a SYN cookie when the SYN queue is full (RFC 4987 §3.6).
     pub syn_cookies: bool,
-    /// Retransmissions of SYN before an active open fails. Linux: 6.
+    /// Retransmissions of SYN with backoff before an active open fails. Linux: 6.
     pub syn_retries: u8,
-    /// Number of SYN retransmissions without backoff, which precede those of `syn_retries`. A
-    /// deviation from RFC 6298 (5.5), which doubles the timeout each time, as in Linux
-    /// (`tcp_syn_linear_timeouts`): the loss of one or two SYNs is far more likely than congestion
-    /// to which a SYN contributes, and an application waits.
+    /// Number of SYN retransmissions without backoff, which precede those of `syn_retries`. RFC
+    /// 6298 (5.5) doubles the timeout each time. The deviation is that of Linux
+    /// (`tcp_syn_linear_timeouts`). Without it, an application would wait long after the loss of
+    /// one or two SYNs, which is far more likely than congestion to which a SYN contributes.
     pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
     /// Retransmissions of data before the connection is given up. Linux: 15.
     pub retries: u8,
-    /// As `retries`, for an orphan. Linux: 8.
+    /// Retransmissions of data before an orphan is given up. An orphan is a connection whose socket
+    /// the application has closed. Linux: 8.
     pub orphan_retries: u8,
-    /// Time of an orphan in FIN-WAIT-2. Linux: 60 s.
+    /// Longest time of an orphan in FIN-WAIT-2. Linux: 60 s.
     pub fin_wait_2: Duration,
     /// Largest number of connections in TIME-WAIT. A new one replaces the oldest.
     pub time_wait_max: u32,
-    /// Largest payload of a segment in bytes, where the link allows more.
+    /// Largest MSS in bytes, for links that allow more.
     pub segment_max: u16,
     /// Challenge ACKs per second of all flows (RFC 5961 §7). The limit per flow normally suffices.
     /// Linux: no limit.
     pub challenge_acks_per_second: u32,
     /// RSTs per second in answer to segments without a connection.
     pub resets_per_second: u32,
-    /// RSTs per second of these to one peer. A keyed hash makes some peers share a limit.
+    /// RSTs per second to one peer in answer to segments without a connection. A keyed hash makes
+    /// some peers share a limit.
     pub peer_resets_per_second: u32,
     /// DiffServ field and TTL for sockets that set none (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
@@ -91,24 +94,26 @@ pub struct EngineConfig {
 /// Time at which a connection begins to search for its path MTU (Linux: `tcp_mtu_probing`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MtuProbing {
-    /// Never: the default of Linux. Connections stall on a path with an MTU black hole.
+    /// Connections never search, as by default in Linux. They stall on a path with an MTU black
+    /// hole.
     Off,
-    /// After several consecutive timeouts. Other connections pay nothing.
+    /// A search begins after several consecutive timeouts. Other connections pay nothing.
     #[default]
     BlackHole,
-    /// When the connection is established, starting with small segments.
+    /// A search begins when the connection is established, with small segments.
     Always,
 }
 
-/// Use of ECN (Linux: `tcp_ecn`). Congestion control that needs ECN always requests it.
+/// Use of ECN (Linux: `tcp_ecn`). A congestion control that needs ECN requests ECN under every
+/// policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EcnPolicy {
-    /// Never.
+    /// Connections do not use ECN.
     Off,
-    /// If the peer requests it: the default of Linux.
+    /// Passive opens use ECN if the peer requests ECN. This is the default of Linux.
     #[default]
     Accept,
-    /// Requested by active opens as well.
+    /// Active opens request ECN, too.
     Request,
 }
 
@@ -155,11 +160,12 @@ impl Default for EngineConfig {
 /// Reason to reject a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// A window or limit is zero or above 2^30, or the initial window is above the maximum.
+    /// A window or `tx_limit` is zero or above 2^30, `rx_window_initial` is above `rx_window_max`,
+    /// `initial_window` is zero, or `segment_max` is below 64.
     Window,
     /// `flows_max` is zero or above 2^24.
     Flows,
-    /// A duration is zero, or `rto_min` is above `rto_max`.
+    /// A duration that must not be zero is zero, or `rto_min` is above `rto_max`.
     Duration,
 }
 
@@ -181,7 +187,7 @@ impl EngineConfig {
     /// Largest window or send limit (RFC 7323 §2.3).
     pub const WINDOW_MAX: u32 = 1 << 30;
 
-    /// Checks the limits of all fields.
+    /// Checks the fields that have limits. Returns the first error.
     pub fn check(&self) -> Result<(), ConfigError> {
         let windows = [self.rx_window_max, self.rx_window_initial, self.tx_limit];
         if windows.iter().any(|w| *w == 0 || *w > Self::WINDOW_MAX)

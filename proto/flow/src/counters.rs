@@ -28,7 +28,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Segments received.
+    /// Segments that the driver passed to the engine.
     in_segs,
     /// Segments sent, without retransmissions.
     out_segs,
@@ -40,11 +40,11 @@ counters! {
     retrans_segs,
     /// RST segments sent.
     out_rsts,
-    /// Active opens.
+    /// Active opens started.
     active_opens,
-    /// Passive opens.
+    /// Passive opens: connections that a listener handed to the application.
     passive_opens,
-    /// Failed opens.
+    /// Active and passive opens that failed during the handshake.
     attempt_fails,
     /// Connections reset by the peer or aborted once established.
     estab_resets,
@@ -58,11 +58,11 @@ counters! {
     syncookies_recv,
     /// ACKs without a connection and without a valid SYN cookie, while cookies were outstanding.
     syncookies_failed,
-    /// SYNs whose data the server acknowledged (RFC 7413).
+    /// Our SYNs whose data the server acknowledged (RFC 7413).
     fast_open_active,
-    /// SYNs whose data had to be retransmitted.
+    /// Our SYNs whose data had to be retransmitted.
     fast_open_active_fails,
-    /// Connections accepted with the data of their SYN.
+    /// Connections that the application got before the handshake was complete (RFC 7413).
     fast_open_passive,
     /// Fast Open cookies that were not valid.
     fast_open_passive_fails,
@@ -74,7 +74,7 @@ counters! {
     pure_acks,
     /// Segments received out of order.
     ofo_queue,
-    /// Duplicate segments.
+    /// Segments received that contained only old data.
     dup_segs,
     /// DSACK blocks sent.
     dsack_sent,

@@ -1,4 +1,6 @@
-//! The interface between the engine and its driver: segments in and out, events, errors.
+//! The interface between the engine and its driver: segments in and out, events and errors. The
+//! driver is the program that runs the engine: the service's host, or a test. The driver is not a
+//! NIC driver.
 
 use core::fmt;
 
@@ -13,18 +15,18 @@ use crate::{
     traffic::Traffic,
 };
 
-/// Source of a received segment.
+/// Source of a received segment: 4-tuple, link and ECN field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
     /// 4-tuple, as this host sees it.
     pub key: FlowKey,
-    /// Link on which the segment arrived. The flow sends on that link.
+    /// Link on which the segment arrived. Answers without a flow leave on this link.
     pub link: LinkId,
     /// ECN field of the IP header.
     pub ecn: Ecn,
 }
 
-/// FlowRoute to a peer.
+/// Route to the peer of a flow: the link to send on, and its MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowRoute {
     /// Link to send on.
@@ -36,7 +38,7 @@ pub struct FlowRoute {
 /// A segment to send. The driver adds link and IP headers, payload and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOut {
-    /// Flow of the segment; `None` for an answer to a segment without a connection.
+    /// Flow of the segment. `None` for an answer to a segment without a connection.
     pub flow: Option<FlowId>,
     /// 4-tuple.
     pub key: FlowKey,
@@ -44,17 +46,18 @@ pub struct SegmentOut {
     pub link: LinkId,
     /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// SEG.ACK; zero if ACK is not set.
+    /// SEG.ACK. Zero if the ACK bit is not set.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field, already scaled.
+    /// Window field of the header: the window shifted right by Rcv.Wind.Shift.
     pub wnd: u16,
-    /// Options.
+    /// TCP options.
     pub options: TcpOptions,
     /// Stream position of the first payload byte in the flow's send buffer.
     pub payload_pos: u32,
-    /// Payload length in bytes. The payload lies between `tx_acked` and `tx_head`.
+    /// Payload length in bytes. The payload lies between the stream positions `tx_acked` and
+    /// `tx_head`.
     pub payload_len: u32,
     /// Payload bytes per segment. If `payload_len` is larger, as [`Env::burst_len`] allowed, the
     /// link splits the payload (GSO). PSH and FIN go with the last segment.
@@ -82,7 +85,8 @@ impl SegmentOut {
     }
 }
 
-/// The driver has no free frame. It calls `resume_transmit` once it has one.
+/// Error of a transmission: the driver has no free frame for the segment. The driver calls the
+/// engine's `resume_transmit` once a frame is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxFull;
 
@@ -108,29 +112,31 @@ pub enum Admission {
     Nothing,
 }
 
-/// Functions that the engine needs from its driver. The engine calls them within its own methods.
+/// Functions that the driver gives the engine. The engine calls these functions within its own
+/// methods.
 pub trait Env {
-    /// Sends one segment.
+    /// Sends one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is free.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
-    /// Returns true if the driver has a separate path for single segments of `flow`, with or
-    /// without payload.
+    /// Returns true if [`transmit_directly`](Self::transmit_directly) may send single segments of
+    /// `flow`. `text` is true for segments with payload.
     #[inline(always)]
     fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
         let _ = (flow, text);
         false
     }
 
-    /// As [`transmit`](Self::transmit), for the most frequent segments of a flow for which
-    /// [`takes_directly`](Self::takes_directly) returned true: one data segment, or a pure ACK. The
-    /// call is inlined, so that the fields of `out` stay in registers.
+    /// Sends one data segment or a pure ACK of a flow for which
+    /// [`takes_directly`](Self::takes_directly) returned true. The call is inlined, so that the
+    /// fields of `out` stay in registers. The default implementation calls
+    /// [`transmit`](Self::transmit).
     #[inline(always)]
     fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.transmit(out)
     }
 
-    /// As [`transmit`](Self::transmit), for one segment with URG, whose urgent pointer is `pointer`
-    /// (RFC 9293 §3.8.5). The default implementation sends the segment without URG.
+    /// Sends one segment with URG, whose urgent pointer is `pointer` (RFC 9293 §3.8.5). The default
+    /// implementation sends the segment without URG.
     fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
         let _ = pointer;
         let mut out = *out;
@@ -138,32 +144,32 @@ pub trait Env {
         self.transmit(&out)
     }
 
-    /// As [`transmit`](Self::transmit), for the RST of a flow that ends, which is never
-    /// retransmitted. A driver without a free frame may keep the RST until it has one. The flow no
-    /// longer exists then.
+    /// Sends the RST of a flow that ends. The engine never retransmits this RST. A driver without a
+    /// free frame may keep the RST until a frame is free, although the flow no longer exists.
     fn transmit_reset(&mut self, out: &SegmentOut) {
         let _ = self.transmit(out);
     }
 
-    /// As [`transmit`](Self::transmit), for an answer to a segment without a connection, with the
-    /// given IP fields. The default implementation ignores them.
+    /// Sends an answer to a segment without a connection, with the IP fields `fields`. The default
+    /// implementation ignores `fields`.
     fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
         let _ = fields;
         self.transmit(out)
     }
 
-    /// Copies `payload` to stream position `pos` of the flow's receive buffer, in order or not.
+    /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
+    /// beyond a hole.
     ///
     /// `pos + payload.len()` is at most one receive window beyond `rx_read`. Returns false if there
-    /// is no memory; the engine then drops the payload as if it had not arrived.
+    /// is no memory for the payload. The engine then treats the payload as if it had not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
-    /// Reports an event for the application. The driver may collect events and read the flow's
-    /// positions later.
+    /// Reports an event of `flow` for the application. The driver may collect events, and read the
+    /// flow's stream positions later.
     fn event(&mut self, flow: FlowId, event: Event);
 
     /// Reports [`Event::Readable`], [`Event::Writable`] or both after one segment. A driver that
-    /// treats both alike may handle them as one event.
+    /// treats both events alike may handle them as one.
     #[inline]
     fn progress(&mut self, flow: FlowId, readable: bool, writable: bool) {
         if readable {
@@ -174,35 +180,37 @@ pub trait Env {
         }
     }
 
-    /// Largest payload of one [`transmit`](Self::transmit) of `flow`, if the link splits it into
-    /// segments (GSO). Zero if it does not.
+    /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
+    /// link splits the payload into segments (GSO). Returns zero if the link does not.
     fn burst_len(&self, flow: FlowId) -> u32 {
         let _ = flow;
         0
     }
 
-    /// Reports a new flow before its first segment is sent: a flow from a SYN cookie, or one with
-    /// [IP fields](Self::headers) of its own.
+    /// Reports a new flow before its first segment is sent. The engine reports every passive open,
+    /// every active open with Fast Open, and every flow with [IP fields](Self::headers) of its own.
     fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
         let _ = (flow, key, link);
     }
 
-    /// Asks whether `listener` may accept the connection `key`. The engine asks before it does
-    /// anything else with a SYN or with the ACK of a SYN cookie.
+    /// Decides whether `listener` may accept the connection `key`. The engine asks for each SYN,
+    /// and for each ACK with a valid SYN cookie, before the engine checks the listener's queues.
     fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
         let _ = (listener, key);
         Judgement::Accept
     }
 
-    /// Asks for the resources of a new connection of `listener`, which enters the SYN queue if
-    /// `half_open`. If the answer is [`Admission::Flow`], [`admitted`](Self::admitted) follows. The
-    /// default implementation allows every connection.
+    /// Decides whether there are resources for a new connection of `listener`. The connection
+    /// enters the SYN queue if `half_open` is true. If the answer is [`Admission::Flow`] and the
+    /// engine creates the flow, [`admitted`](Self::admitted) follows. The default implementation
+    /// allows every connection.
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         let _ = (listener, half_open);
         Admission::Flow
     }
 
-    /// Reports the flow of the last admission. [`made`](Self::made) has reported it before.
+    /// Reports the flow of the last admission. [`made`](Self::made) has reported the same flow
+    /// before.
     fn admitted(&mut self, flow: FlowId) {
         let _ = flow;
     }
@@ -212,30 +220,30 @@ pub trait Env {
         let _ = (flow, fields);
     }
 
-    /// Offset that the driver adds to TSval for this 4-tuple (RFC 7323 §7.1). The engine subtracts
-    /// it from TSecr. The offset depends on the two addresses only, so that the timestamps of a
-    /// later connection are larger than those in TIME-WAIT (RFC 6191 §2).
+    /// Returns the offset that the driver adds to TSval for this 4-tuple (RFC 7323 §7.1). The
+    /// engine subtracts the offset from TSecr. The offset depends on the two addresses only, so
+    /// that the timestamps of a later connection are larger than those in TIME-WAIT (RFC 6191 §2).
     fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
         let _ = (key, link);
         0
     }
 
-    /// Sets whether routers may fragment packets of `flow`. They may not by default. The engine
-    /// allows it on a path whose MTU is below the least segment size (RFC 1191 §3). IPv6 has no
-    /// such fragmentation.
+    /// Sets whether routers may fragment packets of `flow`. By default, routers may not. The engine
+    /// allows fragmentation on a path whose MTU is below the least segment size (RFC 1191 §3). IPv6
+    /// has no such fragmentation.
     fn fragments(&mut self, flow: FlowId, allowed: bool) {
         let _ = (flow, allowed);
     }
 
-    /// Reports R1 retransmission timeouts (RFC 9293 §3.8.3, MUST-20): negative advice about the
-    /// path to the peer of `flow`.
+    /// Reports that the retransmission timer of `flow` has expired R1 times (RFC 9293 §3.8.3,
+    /// MUST-20). This is negative advice about the path to the peer.
     fn negative_advice(&mut self, flow: FlowId) {
         let _ = flow;
     }
 
-    /// Returns true if the peer of `key` may send a segment without a flow. If it returns false,
-    /// the driver counts the segment and the engine drops it. The engine does not ask again for
-    /// peers of flows.
+    /// Returns true if the peer of `key` may send segments that belong to no flow. If the function
+    /// returns false, the engine drops the segment, and the driver counts the segment. The engine
+    /// does not ask for segments of flows.
     fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
         let _ = (key, link);
         true
@@ -261,12 +269,12 @@ pub fn subtract_timestamp_offset<'s>(
     segment
 }
 
-/// An event of a flow.
+/// An event of a flow, which the driver passes to the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// `rx_head` has advanced.
+    /// Stream position `rx_head` has advanced: there is new data to read.
     Readable,
-    /// `tx_acked` has advanced.
+    /// Stream position `tx_acked` has advanced: there is room to write.
     Writable,
     /// An active open is complete.
     Connected,
@@ -275,9 +283,9 @@ pub enum Event {
     /// The peer's FIN has arrived in order: end of file at `rx_head`.
     PeerClosed,
     /// The last byte of urgent data is, or will be, at this stream position (RFC 9293 MUST-32). The
-    /// position is at or after `rx_head`, and after that of an earlier event.
+    /// position is at or after `rx_head`, and after the position of any earlier event.
     Urgent(u32),
-    /// The last byte of urgent data. The stream contains it, too.
+    /// The value of the last byte of urgent data. The stream contains this byte, too.
     UrgentByte(u8),
     /// Our FIN is acknowledged.
     FinAcked,
@@ -286,9 +294,9 @@ pub enum Event {
     /// The connection is over. Received data can still be read: the flow stays in CLOSED until
     /// `close` or `abort`.
     Closed(CloseCause),
-    /// The last event of a flow: after `close` or `abort`, or at the end of a half-open flow. The
-    /// id is not reused before the next `batch_end` has returned. TIME-WAIT does not delay this
-    /// event.
+    /// The flow no longer exists. This last event follows `close` or `abort`, or the end of a
+    /// half-open flow. The id is not reused before the next `batch_end` has returned. TIME-WAIT
+    /// does not delay this event.
     Released,
 }
 
@@ -300,20 +308,20 @@ pub enum CloseCause {
     Finished = 1,
     /// The peer sent RST.
     Reset = 2,
-    /// The peer refused the connection by a RST in SYN-SENT.
+    /// The peer refused the connection by a RST or an ICMP error during the handshake.
     Refused = 3,
     /// The peer did not answer in time.
     TimedOut = 4,
-    /// ICMP: host unreachable.
+    /// An ICMP error reported that the host is unreachable.
     HostUnreachable = 5,
-    /// ICMP: network unreachable.
+    /// An ICMP error reported that the network is unreachable.
     NetUnreachable = 6,
-    /// Aborted by this end.
+    /// Our end aborted the connection.
     Aborted = 8,
 }
 
 impl CloseCause {
-    /// Returns the value of `close_cause`.
+    /// Returns the value of `close_cause` in the shared memory.
     pub const fn to_u32(self) -> u32 {
         self as u32
     }
@@ -380,7 +388,7 @@ refusal! {
     }
 }
 
-/// State of a flow for `TCP_INFO` and `ss -ti`.
+/// A copy of the state of a flow, for `TCP_INFO` and `ss -ti`.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowInfo {
     /// 4-tuple.
@@ -414,15 +422,15 @@ pub struct FlowInfo {
     pub mss: u32,
     /// Largest recent payload of the peer's segments, in bytes.
     pub rcv_mss: u32,
-    /// The peer's window in bytes.
+    /// SND.WND: the peer's window in bytes.
     pub snd_wnd: u32,
     /// Largest window that the peer has offered, in bytes.
     pub snd_wnd_max: u32,
     /// Our window in bytes, as last advertised.
     pub rcv_wnd: u32,
-    /// Window shift of the peer.
+    /// Snd.Wind.Shift: window shift of the peer.
     pub snd_wscale: u8,
-    /// Our window shift.
+    /// Rcv.Wind.Shift: our window shift.
     pub rcv_wscale: u8,
     /// True if timestamps are in use.
     pub timestamps: bool,
@@ -430,9 +438,10 @@ pub struct FlowInfo {
     pub sack: bool,
     /// True if ECN is in use.
     pub ecn: bool,
-    /// True if the SYN carried data and the peer acknowledged all of it (RFC 7413).
+    /// True if the SYN of the active side carried data and the other side acknowledged this data
+    /// (RFC 7413).
     pub syn_data: bool,
-    /// True if the application has the flow before the handshake is complete (RFC 7413).
+    /// True if the application has the flow although the handshake is not complete (RFC 7413).
     pub fast_open_pending: bool,
     /// Bytes sent and not acknowledged.
     pub flight_size: u32,
@@ -458,7 +467,7 @@ pub struct FlowInfo {
     pub bytes_received: u64,
     /// Segments retransmitted since the connection was opened.
     pub retrans: u32,
-    /// Payload bytes retransmitted since the start.
+    /// Payload bytes retransmitted since the connection was opened.
     pub retrans_bytes: u64,
     /// Counts and times of segments.
     pub traffic: Traffic,
@@ -469,20 +478,20 @@ pub struct FlowInfo {
     /// Delivery rate in bytes per second. Zero before the first sample, and for a congestion
     /// control that measures no rate.
     pub delivery_rate: u64,
-    /// The application limited `delivery_rate`.
+    /// True if the application limited `delivery_rate`.
     pub app_limited: bool,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
     pub backoff: u8,
-    /// Unanswered probes of a closed window.
+    /// Unanswered probes while the peer's window is closed.
     pub probes: u8,
     /// Number of received DSACK blocks (RFC 2883).
     pub dsacks: u32,
     /// Path MTU as an MSS, in bytes.
     pub path_mss: u32,
-    /// Link of the flow.
+    /// Link that the flow sends on.
     pub link: LinkId,
-    /// Listener of a passive open.
+    /// Listener of a passive open; `None` for an active open.
     pub listener: Option<ListenerId>,
 }

@@ -1,4 +1,5 @@
-//! Fields that all segments of a synchronized flow have in common: window, ACK, timestamps.
+//! Builds the segments of synchronized flows, with the fields that all segments have in common:
+//! window, ACK and timestamps. Each transmission updates the state that these fields report.
 
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
@@ -12,8 +13,8 @@ use crate::{
 
 impl FlowState {
     /// Returns the right edge of the window to advertise: the read position plus the quota. The
-    /// edge never moves left (RFC 9293 §3.8.6, SHLD-14). It moves only if the window opens by a
-    /// segment or by half the quota (§3.8.6.2.2, MUST-39).
+    /// edge never moves left (RFC 9293 §3.8.6, SHLD-14). The edge moves only if the window opens by
+    /// a segment or by half the quota (§3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
         let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
@@ -33,8 +34,8 @@ impl FlowState {
         opens
     }
 
-    /// Returns true if a window update is due, for an edge that moves by `opens` bytes: the window
-    /// was closed or nearly closed, or it opens by half the quota.
+    /// Returns true if a window update is due. `opens` is the number of bytes by which the edge can
+    /// move. An update is due if the window is closed or nearly closed, or opens by half the quota.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
@@ -43,14 +44,14 @@ impl FlowState {
 
     /// Schedules an ACK after `len` bytes arrived in order. The ACK is sent at once after every
     /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and for each full segment in
-    /// quick-ack mode, in which the peer's window is small after a start or a loss. With
-    /// `eager_acks`, quick-ack mode applies to small segments, too.
+    /// quick-ack mode. Quick-ack mode follows a start or a loss, when the peer's cwnd is small.
+    /// With `eager_acks`, quick-ack mode applies to small segments, too.
     pub fn schedule_ack(&mut self, len: u32, timeouts: &Timeouts) {
         self.flags |= self.ack_flags(self.flags, len, timeouts);
     }
 
-    /// As [`FlowState::schedule_ack`], for a caller that sets other flags as well: returns the
-    /// flags to set. `before` are the present flags.
+    /// Returns the flags that [`FlowState::schedule_ack`] sets, for a caller that sets other flags
+    /// as well. `before` is the present flags.
     #[inline(always)]
     pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
@@ -66,7 +67,7 @@ impl FlowState {
         flags::ACK_OWED | if now { flags::ACK_NOW } else { 0 }
     }
 
-    /// Returns true if an ACK is owed for at least one full segment.
+    /// Returns true if the flow owes an ACK for at least one full segment.
     pub fn owes_ack_for_full_segment(&self) -> bool {
         let unacked = self.rcv_nxt.distance_from(self.last_ack_sent);
         self.flags & flags::ACK_OWED != 0 && unacked >= u32::from(self.rcv_mss)
@@ -105,7 +106,7 @@ impl FlowState {
         self.transmit_next::<false>(id, clock, control, payload_len, env)
     }
 
-    /// As [`FlowState::transmit`], by [`Env::transmit_directly`].
+    /// Sends a segment as [`FlowState::transmit`] does, but by [`Env::transmit_directly`].
     #[inline(always)]
     pub fn transmit_directly(
         &mut self,
@@ -148,7 +149,7 @@ impl FlowState {
         Ok(())
     }
 
-    /// As [`FlowState::transmit`], for a segment that moves the right edge.
+    /// Sends a segment that moves the right edge of the window.
     #[inline(never)]
     fn transmit_window(
         &mut self,
@@ -164,7 +165,7 @@ impl FlowState {
         Ok(())
     }
 
-    /// Builds a segment that advertises a window up to `edge`.
+    /// Builds a segment that advertises a receive window up to `edge`.
     #[inline(always)]
     fn segment_to(
         &self,
@@ -227,7 +228,7 @@ impl FlowState {
     }
 }
 
-/// Fields of a segment that its caller chooses.
+/// Fields of a segment that the caller chooses: SEG.SEQ, control bits and payload length.
 struct SegmentFields {
     seq: SeqNumber,
     control: TcpFlags,

@@ -30,7 +30,7 @@ impl FastOpenPolicy {
 }
 
 impl Default for FastOpenPolicy {
-    /// Linux's default: active opens may use Fast Open if the application asks for it.
+    /// Returns Linux's default: active opens may use Fast Open if the application asks for it.
     fn default() -> Self {
         Self::from_bits(1)
     }

@@ -18,7 +18,7 @@
 //! |  49 | `scales`        | Snd.Wind.Shift (high), Rcv.Wind.Shift (low)   | slow (open)         |
 //! |  50 | `rcv_mss`       | largest recent segment of the peer            | receive, slow       |
 //! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
-//! |  54 | `last_arrival`  | low bits of the last arrival in s (keepalive) | receive, slow       |
+//! |  54 | `last_arrival`  | last arrival in units of 1024 ms (keepalive)  | receive, slow       |
 //! |  56 | `rtt_seq`       | the timed segment's end                       | send                |
 //! |  60 | `rtt_stamp`     | time of its transmission, us                  | send                |
 //! |  64 | `key`           | 4-tuple; compared by the lookup               | slow (open)         |
@@ -32,10 +32,11 @@
 //! | 124 | `wheel_at`      | time at which the wheel entry fires           | engine              |
 //! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
 //!
-//! The reception of in-order data touches only the first line, apart from the comparison of `key`
-//! and the counts.
-//! SND.WL1 is in the slow path's state, because every segment that the fast path accepts has
-//! SEG.SEQ = RCV.NXT.
+//! The reception of in-order data touches only the first cache line, apart from the comparison of
+//! `key` and the counts. SND.WL1 is in the slow path's state, because every segment that the fast
+//! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the part that writes the
+//! field: `receive` and `send` of the fast path, the slow path, the engine, or `tx_advance` and
+//! `rx_advance`.
 
 use tidelane_wire::{FlowKey, SeqNumber};
 
@@ -59,13 +60,13 @@ pub mod flags {
     pub const FAST_RECEIVE: u32 = 1 << 5;
     /// The fast path may send: no loss recovery, so that transmissions need no record.
     pub const FAST_SEND: u32 = 1 << 6;
-    /// Received data is not acknowledged yet.
+    /// The flow owes an ACK for received data.
     pub const ACK_OWED: u32 = 1 << 7;
-    /// An ACK is sent at the end of the batch, without delay.
+    /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
     /// The flow is in the engine's list of pending flows.
     pub const PENDING: u32 = 1 << 9;
-    /// The end of the batch should try to send data.
+    /// The end of the batch tries to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
     /// `rto_deadline` is valid.
     pub const RTO_ARMED: u32 = 1 << 11;
@@ -83,11 +84,12 @@ pub mod flags {
     pub const FIN_RECEIVED: u32 = 1 << 17;
     /// The next segment moves the right edge of the window.
     pub const EDGE_MOVES: u32 = 1 << 18;
-    /// The congestion window stopped the last transmission, so that it may grow.
+    /// cwnd stopped the last transmission, or more than half of cwnd is in flight. cwnd may then
+    /// grow.
     pub const CWND_LIMITED: u32 = 1 << 19;
     /// A small segment was sent since all data was last acknowledged (Minshall's variant of Nagle).
     pub const SMALL_SENT: u32 = 1 << 20;
-    /// Segments carry ECE (RFC 3168 §6.1.3), or DCTCP.CE is set (RFC 8257 §3.2).
+    /// Segments carry ECE (RFC 3168 §6.1.3). With DCTCP, the flag is DCTCP.CE (RFC 8257 §3.2).
     pub const ECE: u32 = 1 << ECE_SHIFT;
     /// Bit number of [`ECE`].
     pub const ECE_SHIFT: u32 = 21;
@@ -103,7 +105,7 @@ pub mod flags {
     pub const SLOW_DEADLINE: u32 = 1 << 24;
     /// ECN is in use: new data is sent as ECT (RFC 3168).
     pub const ECN: u32 = 1 << 25;
-    /// The flow is in the index, so that segments with its 4-tuple find it.
+    /// The flow is in the index of the flow table, so that segments with its 4-tuple find the flow.
     pub const INDEXED: u32 = 1 << 26;
     /// The entry of the flow table is in use.
     pub const USED: u32 = 1 << 27;
@@ -115,7 +117,7 @@ pub mod flags {
     pub const QUICK_SHIFT: u32 = 28;
 }
 
-/// Phase of the sender (Linux: `tcp_ca_state`).
+/// Congestion phase of the sender (Linux: `tcp_ca_state`). `Recovery` and `Loss` repair losses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum CaState {
@@ -124,21 +126,21 @@ pub enum CaState {
     Open,
     /// Duplicate ACKs or SACK blocks arrived, but no loss is certain.
     Disorder,
-    /// The window is being reduced after ECE.
+    /// cwnd is being reduced after ECE.
     Cwr,
-    /// Fast recovery.
+    /// Fast recovery: lost data is retransmitted, and cwnd is reduced.
     Recovery,
-    /// After a retransmission timeout.
+    /// Recovery after a retransmission timeout.
     Loss,
 }
 
-/// Hot state of one flow; the module's table describes the fields.
+/// Hot state of one flow: the fields that the fast path needs. The module's table describes them.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub struct FlowState {
     /// RCV.NXT.
     pub rcv_nxt: SeqNumber,
-    /// Right edge of the advertised window. It never moves left.
+    /// Right edge of the advertised window: RCV.NXT + RCV.WND. The edge never moves left.
     pub rcv_adv: SeqNumber,
     /// Last.ACK.sent.
     pub last_ack_sent: SeqNumber,
@@ -211,7 +213,7 @@ const _: () = {
 };
 
 impl FlowState {
-    /// 4-tuple of the flow.
+    /// Returns the 4-tuple of the flow.
     pub const fn key(&self) -> FlowKey {
         self.key
     }
@@ -221,7 +223,7 @@ impl FlowState {
         self.state
     }
 
-    /// Stream position after the last in-order byte received.
+    /// Returns the stream position after the last byte that was received in order.
     #[inline]
     pub const fn rx_head(&self) -> u32 {
         let fin = (self.flags & flags::FIN_RECEIVED != 0) as u32;
@@ -233,13 +235,13 @@ impl FlowState {
         self.rx_read
     }
 
-    /// Stream position after the last byte that the application has written.
+    /// Returns the stream position after the last byte that the application has written.
     #[inline]
     pub const fn tx_head(&self) -> u32 {
         self.tx_pos(self.tx_end)
     }
 
-    /// Stream position after the last byte that the peer acknowledged.
+    /// Returns the stream position after the last byte that the peer acknowledged.
     #[inline]
     pub const fn tx_acked(&self) -> u32 {
         if self.snd_una.after(self.tx_end) {
@@ -251,7 +253,7 @@ impl FlowState {
         }
     }
 
-    /// Stream position after the last byte that was sent.
+    /// Returns the stream position after the last byte that was sent.
     pub const fn tx_sent(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived => 0,
@@ -259,19 +261,19 @@ impl FlowState {
         }
     }
 
-    /// Receive window in bytes that the application may count on. It may grow with every event, so
-    /// a driver reads it again after each.
+    /// Returns the receive window in bytes that the application may count on. The window may grow
+    /// with every event, so a driver calls the function again after each event.
     pub const fn rx_window(&self) -> u32 {
         self.rcv_wnd_limit
     }
 
-    /// Stream position of `seq` in the receive direction.
+    /// Returns the stream position of `seq` in the receive direction: the distance from IRS + 1.
     #[inline]
     pub const fn rx_pos(&self, seq: SeqNumber) -> u32 {
         seq.0.wrapping_sub(self.irs.0).wrapping_sub(1)
     }
 
-    /// Stream position of `seq` in the send direction.
+    /// Returns the stream position of `seq` in the send direction: the distance from ISS + 1.
     #[inline]
     pub const fn tx_pos(&self, seq: SeqNumber) -> u32 {
         seq.0.wrapping_sub(self.iss.0).wrapping_sub(1)
@@ -290,7 +292,7 @@ impl FlowState {
     }
 
     /// Returns true if segments with the flow's 4-tuple find this flow. A flow in CLOSED or
-    /// TIME-WAIT may have lost its 4-tuple to another one.
+    /// TIME-WAIT may have lost its 4-tuple to another flow.
     #[inline]
     pub const fn is_indexed(&self) -> bool {
         self.has(flags::LOOKUP_FLAGS)
@@ -317,7 +319,7 @@ impl FlowState {
         }
     }
 
-    /// FlightSize (RFC 5681): bytes sent and not acknowledged, with SYN and FIN.
+    /// Returns FlightSize (RFC 5681): the bytes sent and not acknowledged, with SYN and FIN.
     #[inline]
     pub const fn flight_size(&self) -> u32 {
         self.snd_nxt.distance_from(self.snd_una)
@@ -336,19 +338,19 @@ impl FlowState {
         len > self.snd_wnd.saturating_sub(self.flight_size()) && pipe < self.cwnd
     }
 
-    /// Snd.Wind.Shift.
+    /// Returns Snd.Wind.Shift.
     #[inline]
     pub const fn snd_wscale(&self) -> u8 {
         self.scales >> 4
     }
 
-    /// Rcv.Wind.Shift.
+    /// Returns Rcv.Wind.Shift.
     #[inline]
     pub const fn rcv_wscale(&self) -> u8 {
         self.scales & 15
     }
 
-    /// Number of ACKs left in quick-ack mode.
+    /// Returns the number of ACKs that are still sent at once in quick-ack mode.
     #[inline]
     pub const fn quick_acks(&self) -> u32 {
         self.flags >> flags::QUICK_SHIFT

@@ -1,7 +1,9 @@
-//! Types that the fast path and the slow path share: hot state, flow table, driver interface.
+//! Types that the fast path and the slow path share: hot state, flow table, and interface to the
+//! driver. The driver is the program that runs the engine, not a NIC driver.
 //!
-//! The two paths do not depend on each other. They share [`FlowState`], 192 bytes per connection,
-//! and [`FlowTable`], which finds it. State that only the slow path needs is in that crate.
+//! The two paths do not depend on each other. Both use [`FlowState`], which has 192 bytes per
+//! connection, and [`FlowTable`], which finds the state of a flow. The slow path's crate holds the
+//! state that only the slow path needs.
 //!
 //! ```text
 //!          engine

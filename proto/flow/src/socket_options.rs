@@ -28,12 +28,14 @@ pub struct WindowOptions {
     pub buffer: u32,
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
-    /// SO_RCVLOWAT: the window is at least twice this, or the application would never be woken.
+    /// SO_RCVLOWAT. The window is at least twice `low`, because data beyond a smaller window would
+    /// never arrive to wake the application.
     pub low: u32,
 }
 
 impl WindowOptions {
-    /// Returns the window, given the autotuned size `tuned` and the upper bound `most`.
+    /// Returns the size of the window in bytes. `tuned` is the autotuned size, and `most` is the
+    /// upper bound.
     pub fn quota(&self, tuned: u32, most: u32) -> u32 {
         let wanted = match self.buffer {
             0 => tuned.max(self.low.saturating_mul(2)),
@@ -55,7 +57,7 @@ impl WindowOptions {
     }
 }
 
-/// TCP_LINGER2: time of an orphan in FIN-WAIT-2.
+/// TCP_LINGER2: time of an orphan in FIN-WAIT-2. An orphan is a connection whose socket is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FinWait2 {
     /// The time of the engine's configuration.

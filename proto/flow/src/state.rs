@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-/// RFC 9293 §3.3.2.
+/// State of a connection (RFC 9293 §3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum State {

@@ -8,22 +8,27 @@ use crate::{
     ids::FlowId,
 };
 
-/// Size of the cache of recently used flows.
+/// Number of entries in the cache of recently used flows.
 const CACHE_LEN: usize = 4096;
 
-/// All flows of one engine.
+/// All flows of one engine, found by id or by 4-tuple.
 ///
 /// Ids of freed flows are not reused before [`FlowTable::recycle`], so that a driver that collects
 /// events never confuses two flows.
 #[derive(Debug)]
 pub struct FlowTable {
+    /// Ids by the hash of the 4-tuple. Flows without [`flags::INDEXED`] are not in the index.
     index: HashTable<FlowId>,
+    /// Hot states by id, in use or not.
     states: Vec<FlowState>,
     /// The last flow looked up for each value of [`FlowKey::quick_hash`]. The caller compares the
     /// key.
     recent: Box<[FlowId; CACHE_LEN]>,
+    /// Ids that the next flows use.
     free: Vec<FlowId>,
+    /// Ids of flows that were removed since the last [`FlowTable::recycle`].
     quarantine: Vec<FlowId>,
+    /// Key of the hash of 4-tuples.
     seed: [u64; 2],
     flows_max: u32,
 }
@@ -53,7 +58,8 @@ impl FlowTable {
         (state.key == *key).then_some((guess, state))
     }
 
-    /// Looks up a flow and puts it into the cache. Returns false if there is none.
+    /// Looks up a flow by its 4-tuple and puts the flow into the cache. Returns false if no flow
+    /// has this 4-tuple.
     #[inline(never)]
     pub fn make_recent(&mut self, key: &FlowKey) -> bool {
         let Some(id) = self.find(key) else {
@@ -102,7 +108,7 @@ impl FlowTable {
         Some(id)
     }
 
-    /// Removes a flow from the index. Its state stays.
+    /// Removes a flow from the index, so that segments no longer find the flow. Its state stays.
     pub fn unindex(&mut self, id: FlowId) {
         let seed = self.seed;
         let Some(state) = self.get_mut(id) else {
@@ -166,7 +172,7 @@ impl FlowTable {
         self.states.get_mut(id.index())
     }
 
-    /// Number of flows.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.states.len() - self.free.len() - self.quarantine.len()
     }
@@ -176,7 +182,7 @@ impl FlowTable {
         self.len() == 0
     }
 
-    /// Upper bound of all ids that were ever in use.
+    /// Returns a number that is larger than every id that was ever in use.
     pub fn bound(&self) -> u32 {
         self.states.len() as u32
     }

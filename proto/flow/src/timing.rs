@@ -8,20 +8,20 @@ use crate::{
     flow_state::{FlowState, flags},
 };
 
-/// Longest timeout that can be compared in milliseconds modulo 2^32.
+/// Longest timeout in ms, so that comparisons modulo 2^32 hold.
 const TIMEOUT_MS_MAX: u64 = 1 << 30;
 /// Longest RTT that a sample may have, in us: about a minute.
 const RTT_US_MAX: u32 = 1 << 26;
-/// Upper bound of the ACK delay (RFC 9293 §3.8.6.3, MUST-40).
+/// Upper bound of our ACK delay in ms (RFC 9293 §3.8.6.3, MUST-40).
 const DELAYED_ACK_MS_MAX: u32 = 500;
-/// WCDelAckT of RFC 8985 §7.2: longest ACK delay of most receivers.
+/// TLP.max_ack_delay of RFC 8985 §7.2: longest ACK delay of most receivers, in ms.
 const PROBE_DELAYED_ACK_MS: u32 = 200;
-/// Least RTO of an established connection without an RTT sample (RFC 6298 (5.7)).
+/// Least RTO in ms of an established connection without an RTT sample (RFC 6298 (5.7)).
 const RTO_OPENED_MS: u32 = 3000;
 /// Number of backoffs after which the timeout does not grow any more.
 const BACKOFF_MAX: u8 = 12;
 
-/// The timeouts of [`EngineConfig`] in the units of flows.
+/// The timeouts of [`EngineConfig`], converted to milliseconds and microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Lower bound of the RTO.
@@ -30,16 +30,17 @@ pub struct Timeouts {
     pub rto_max_ms: u32,
     /// RTO before the first RTT sample.
     pub rto_initial_ms: u32,
-    /// Lower bound of the PTO.
+    /// Lower bound of the PTO, the timeout of a tail loss probe.
     pub pto_min_ms: u32,
-    /// Bound of RTTVAR, as stored, below which the variance term of the RTO is its lower bound, and
-    /// the probe for a single segment is not sooner than that RTO. Zero if there is no such bound.
+    /// Value of [`FlowState::rttvar`] below which two things hold: the variance term of the RTO is
+    /// `rto_min_ms`, and the PTO of a single segment is not below the RTO. Zero if there is no such
+    /// value.
     pub rttvar_steady_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
     /// Time of an orphan in FIN-WAIT-2.
     pub fin_wait_2_ms: u32,
-    /// Quick-ack mode applies to small segments, too.
+    /// True if quick-ack mode applies to small segments, too.
     pub eager_acks: bool,
 }
 
@@ -99,7 +100,8 @@ impl FlowState {
         self.srtt = self.srtt - srtt + rtt;
     }
 
-    /// RTO in ms (RFC 6298 (2.3)). As in Linux, the lower bound applies to the variance term.
+    /// Returns the RTO in ms without backoff (RFC 6298 (2.3)). As in Linux, the lower bound applies
+    /// to the variance term.
     #[inline(always)]
     pub fn rto_ms(&self, timeouts: &Timeouts) -> u32 {
         if self.srtt == 0 {
@@ -109,9 +111,9 @@ impl FlowState {
         ((self.srtt >> 3) / 1000 + variance).min(timeouts.rto_max_ms)
     }
 
-    /// RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the handshake
-    /// gave no sample and the RTO is at least 3 s (5.7). The fast path does not send on such a
-    /// flow.
+    /// Returns the RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the
+    /// handshake gave no sample and the RTO is at least 3 s (5.7). The fast path does not send on a
+    /// flow without a sample.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -121,7 +123,8 @@ impl FlowState {
             .min(timeouts.rto_max_ms)
     }
 
-    /// Returns true if a tail loss probe is useful: the SACK that it elicits shows losses.
+    /// Returns true if a tail loss probe is useful: SACK is in use, so that the answer to the probe
+    /// shows losses, and SRTT is known.
     #[inline]
     pub const fn may_probe(&self) -> bool {
         self.flags & flags::SACK != 0 && self.srtt != 0
@@ -141,9 +144,10 @@ impl FlowState {
         self.arm_rto(clock, timeouts, rto, self.may_probe(), several);
     }
 
-    /// As [`restart_rto`](Self::restart_rto), for a single segment in flight after an RTT sample,
-    /// and with RTTVAR below [`Timeouts::rttvar_steady_us`]. `before` are the present flags.
-    /// Returns the flags to set; the caller clears the others of [`flags::TIMER`].
+    /// Restarts the timer as [`restart_rto`](Self::restart_rto) does, for a single segment in
+    /// flight. The caller has checked that SRTT is known and RTTVAR is below
+    /// [`Timeouts::rttvar_steady_us`]. `before` is the present flags. Returns the flags to set. The
+    /// caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
@@ -153,9 +157,10 @@ impl FlowState {
         flags::RTO_ARMED | probe
     }
 
-    /// Starts the retransmission timer with `rto` ms. If `probe`, starts the probe timer instead
-    /// (RFC 8985 §7.2): 2 SRTT, for a single segment plus the peer's ACK delay, but at most `rto`.
-    /// `several` is [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight).
+    /// Starts the retransmission timer with `rto` ms. If `probe` is true, starts the probe timer
+    /// instead (RFC 8985 §7.2). The PTO is 2 SRTT, plus the peer's ACK delay for a single segment,
+    /// but at most `rto`. `several` is
+    /// [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight).
     #[inline(always)]
     pub fn arm_rto(
         &mut self,
@@ -174,7 +179,8 @@ impl FlowState {
             wait = pto.min(rto);
         }
         self.flags = self.flags & !flags::TIMER | armed;
-        // A deadline passes at the start of its millisecond, so one more is added.
+        // A deadline passes at the start of its millisecond. The added millisecond keeps the timer
+        // from expiring early.
         self.rto_deadline = clock.ms.plus(wait + 1);
     }
 }

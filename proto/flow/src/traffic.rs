@@ -1,7 +1,8 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! They fill the third cache line of [`FlowState`](crate::FlowState). The fast path updates them by
-//! one instruction each. All other figures of `TCP_INFO` follow from these and from other state.
+//! The counts and times fill the third cache line of [`FlowState`](crate::FlowState). The fast path
+//! updates each by one instruction. All other figures of `TCP_INFO` follow from them and from other
+//! state.
 
 use crate::clock::{Clock, Millis};
 
@@ -23,7 +24,8 @@ pub struct Traffic {
     pub data_received_at: Millis,
     /// Time at which an ACK last arrived.
     pub ack_received_at: Millis,
-    /// Start of the present busy time, in us modulo 2^32; zero if the flow is idle.
+    /// Start of the present busy time, in us modulo 2^32; zero if the flow is idle. A flow is busy
+    /// while data is in flight or waits for the peer's window.
     busy_since: u32,
     /// Sum of past busy times, in us.
     busy_us: u64,
@@ -31,7 +33,8 @@ pub struct Traffic {
     acked: u64,
     /// Sum of past times in which the peer's window limited the flow, in us.
     window_limited_us: u64,
-    /// Start of the present time in which the peer's window limits the flow; zero if it does not.
+    /// Start of the present time in which the peer's window limits the flow, in us modulo 2^32;
+    /// zero if the window does not limit the flow.
     window_limited_since: u32,
     /// Segments received out of order (Linux: `tcpi_rcv_ooopack`).
     pub ooo_segs_in: u32,
@@ -128,20 +131,22 @@ impl Traffic {
         self.acked += u64::from(acked);
     }
 
-    /// Returns the bytes acknowledged since the start, whose low 32 bits are `low`.
+    /// Returns the bytes acknowledged since the connection was established. `low` is the low 32
+    /// bits of the result.
     pub fn acked(&self, low: u32) -> u64 {
-        // The count has SYN and FIN too, so that it differs from the result by a few bytes.
+        // The count includes SYN and FIN, so the count differs from the result by a few bytes.
         let error = low.wrapping_sub(self.acked as u32) as i32;
         self.acked.saturating_add_signed(error.into())
     }
 
-    /// Notes that data was sent while none was in flight.
+    /// Starts the busy time of a flow that has sent data while no data was in flight.
     #[inline(always)]
     pub fn begin_flight(&mut self, now_us: u32) {
         self.busy_since = now_us;
     }
 
-    /// Starts the busy time, unless it has begun (RFC 4898: data is in flight or waits).
+    /// Starts the busy time, unless the flow is busy already (RFC 4898: data is in flight or
+    /// waits).
     #[inline]
     pub fn begin_busy(&mut self, now_us: u32) {
         if self.busy_since == 0 {
@@ -195,7 +200,7 @@ impl Traffic {
     }
 }
 
-/// Returns the us from `start` to `now_us`; zero if `start` is.
+/// Returns the time from `start` to `now_us` in us; zero if `start` is zero.
 fn since_us(start: u32, now_us: u32) -> u64 {
     match start {
         0 => 0,

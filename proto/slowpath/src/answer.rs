@@ -1,17 +1,18 @@
 //! Rate-limited answers to unacceptable segments. Without the limit, two ends that disagree would
-//! answer each other endlessly, and an attacker could elicit any number of ACKs (RFC 5961 §10).
+//! answer each other endlessly, and an attacker could elicit any number of ACKs (RFC 5961 §7).
 
 use tidelane_flow::{Env, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
 use crate::{Slow, arrive::Step};
 
-/// Least time between two such answers of a flow, in ms (Linux: `tcp_invalid_ratelimit`). A limit
-/// per flow reveals nothing about other flows. A global limit was a side channel (CVE-2016-5696).
+/// Least time between two rate-limited answers of a flow, in ms (Linux: `tcp_invalid_ratelimit`). A
+/// limit per flow reveals nothing about other flows. A global limit was a side channel
+/// (CVE-2016-5696).
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
-/// Returns true if the answer to `segment` is rate-limited. The answer to a data segment is not,
-/// because the data may be legitimate and the ACK resynchronizes the peer.
+/// Returns true if the answer to `segment` is rate-limited. The answer to a data segment has no
+/// limit, because the data may be legitimate and the ACK resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }

@@ -56,7 +56,7 @@ impl<E: Env> Slow<'_, E> {
         Err(Outcome::Keep)
     }
 
-    /// First: sequence number, and PAWS before it (RFC 7323 §5.3).
+    /// First check: the sequence number. PAWS comes before this check (RFC 7323 §5.3).
     fn check_sequence(&mut self, segment: &Segment<'_>) -> Step {
         let rst = segment.flags.contains(TcpFlags::RST);
         let stale = segment
@@ -74,8 +74,8 @@ impl<E: Env> Slow<'_, E> {
         if rst {
             return self.drop(DropReason::OutOfWindow);
         }
-        // An ACK of a duplicate segment counts if the segment starts within one window before
-        // RCV.NXT. An attacker could guess older sequence numbers.
+        // The ACK of a duplicate segment counts if the segment starts within one window before
+        // RCV.NXT. Older sequence numbers would be too easy to guess for an attacker.
         let oldest = self.hot.rcv_nxt.back(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
@@ -133,8 +133,8 @@ impl<E: Env> Slow<'_, E> {
         }
         let acks_ours = segment.flags.contains(TcpFlags::ACK) && self.acks_syn(segment);
         if acks_ours {
-            // RFC 9293 §3.5 figure 8, line 6: the SYN is a duplicate, but its ACK is new. The
-            // answer is that to a duplicate segment (as in Linux).
+            // RFC 9293 §3.5 figure 8, line 6: the SYN is a duplicate, but its ACK is new. As in
+            // Linux, the SYN is answered as a duplicate.
             let _ = self.check_ack(segment);
             self.note_duplicate(segment.seq, segment.seq.add(1));
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
@@ -147,9 +147,9 @@ impl<E: Env> Slow<'_, E> {
         Err(Outcome::Keep)
     }
 
-    /// Second: RST. An exact RST aborts the connection, another one gets a challenge ACK (RFC 5961
-    /// §3). The payload of a RST is ignored (RFC 9293 SHLD-2), and the application is told
-    /// (MUST-12). A passive open goes back to LISTEN (MUST-11).
+    /// Second check: RST. An exact RST aborts the connection. Any other RST in the window gets a
+    /// challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2), and the
+    /// application is told (MUST-12). A passive open goes back to LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
@@ -178,13 +178,13 @@ impl<E: Env> Slow<'_, E> {
         Err(self.end(CloseCause::Reset))
     }
 
-    /// Third: security. IP options do not reach this layer, so every segment has the same
+    /// Third check: security. IP options do not reach this layer, so every segment has the same
     /// compartment (RFC 9293 §3.10.7.4, appendix A.1: the option is not in use).
     fn check_security(&mut self, _segment: &Segment<'_>) -> Step {
         Ok(())
     }
 
-    /// Fourth: a SYN in a synchronized state gets a challenge ACK (RFC 5961 §4).
+    /// Fourth check: a SYN in a synchronized state gets a challenge ACK (RFC 5961 §4).
     fn check_syn(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::SYN) {
             return Ok(());
@@ -193,7 +193,7 @@ impl<E: Env> Slow<'_, E> {
         self.drop(DropReason::UnexpectedSyn)
     }
 
-    /// Fifth: ACK.
+    /// Fifth check: the ACK field. Applies the acknowledgment, the SACK blocks and the window.
     fn check_ack(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::ACK) {
             return self.drop(DropReason::NoAck);
@@ -202,7 +202,7 @@ impl<E: Env> Slow<'_, E> {
             self.complete_handshake(segment)?;
         }
         let ack = segment.ack;
-        // RFC 5961 §5.2: an ACK must neither acknowledge unsent data nor be older than MAX.SND.WND.
+        // RFC 5961 §5.2: an ACK acknowledges no unsent data, and is at most MAX.SND.WND old.
         self.note_window(self.hot.snd_wnd);
         if ack.after(self.hot.snd_nxt) {
             self.challenge_ack();
@@ -271,7 +271,7 @@ impl<E: Env> Slow<'_, E> {
         self.report_rate_sample();
     }
 
-    /// Notes that the peer is alive: it has sent an acceptable segment.
+    /// Notes that the peer is alive, because an acceptable segment has arrived.
     fn note_peer_alive(&mut self) {
         self.cold.last_arrival = self.clock.ms;
         self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
@@ -282,7 +282,7 @@ impl<E: Env> Slow<'_, E> {
     ///
     /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
     /// that the fast path took had SEG.SEQ = RCV.NXT. Segments without payload may be reordered, so
-    /// only a larger or a zero window counts among those with equal numbers (as in Linux).
+    /// among segments with equal numbers, only a larger or a zero window counts (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -381,7 +381,7 @@ impl<E: Env> Slow<'_, E> {
         after && segment.ack.at_or_before(self.hot.snd_nxt)
     }
 
-    /// Initializes the state of an ESTABLISHED flow, for active and passive opens.
+    /// Initializes the state of a flow that enters ESTABLISHED, for active and passive opens.
     fn established(&mut self, segment: &Segment<'_>) {
         self.note_peer_alive();
         self.cold.retrans_since = None;
@@ -428,8 +428,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Ends a connection that both sides have closed. The flow is freed at once if the application
-    /// has closed the socket.
+    /// Ends a connection that both sides have closed. Returns `outcome`, except that the flow stays
+    /// until the application has closed the socket.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Outcome {
         if self.cold.is_orphan {
             return outcome;

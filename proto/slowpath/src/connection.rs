@@ -1,4 +1,4 @@
-//! Cold state of a connection, which only the slow path reads and writes.
+//! Cold state of a connection: the state that the fast path neither reads nor writes.
 
 use tidelane_cc::{Algorithm, Controller};
 use tidelane_flow::{
@@ -14,10 +14,10 @@ use crate::{
     ts_recent_age::TsRecentAge, undo::Undo, urgent::Urgent,
 };
 
-/// Recent values of FlightSize, in bytes.
+/// Recent values of FlightSize in bytes, for window growth and reductions.
 #[derive(Debug)]
 pub struct Flight {
-    /// FlightSize before the segment at hand moved SND.UNA.
+    /// FlightSize before the present segment moved SND.UNA.
     pub before: u32,
     /// Largest FlightSize of the present round.
     pub max: u32,
@@ -26,7 +26,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// Values for a connection that has sent nothing.
+    /// Returns the values of a connection that has sent nothing.
     pub const fn none(iss: SeqNumber) -> Self {
         Self {
             before: 0,
@@ -46,7 +46,7 @@ pub struct Connection {
     /// Unacknowledged transmissions, while losses are suspected or the congestion control needs a
     /// record of each transmission.
     pub scoreboard: Option<Box<Scoreboard>>,
-    /// True from the first sign of a loss until some round trips after the last one.
+    /// True from the first sign of a loss until some round trips after the last sign.
     pub loss_suspected: bool,
     /// Transmission times of the data in flight, kept while there is no scoreboard.
     pub send_times: SendTimes,
@@ -54,7 +54,7 @@ pub struct Connection {
     pub loss_suspected_at: Millis,
     /// Out-of-order ranges that were received beyond RCV.NXT (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
-    /// Order in which the SACK option reports those ranges (RFC 2018 §4).
+    /// Order in which the SACK option reports the out-of-order ranges (RFC 2018 §4).
     pub sack_report: SackReport,
     /// Consecutive duplicate ACKs, on a connection without SACK.
     pub dup_acks: u32,
@@ -62,7 +62,7 @@ pub struct Connection {
     pub recovery_point: SeqNumber,
     /// SND.NXT when the congestion window was last reduced.
     pub reduced_until: SeqNumber,
-    /// The next retransmission ignores the congestion window: it is the first one of a recovery.
+    /// True if the next retransmission ignores cwnd, because it is the first of a recovery.
     pub retransmit_first: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
@@ -70,7 +70,7 @@ pub struct Connection {
     pub prr: Option<Prr>,
     /// State of pacing.
     pub pacing: Pacing,
-    /// Data that the segment at hand is the first to acknowledge or SACK.
+    /// Data that the present segment newly acknowledges or SACKs.
     pub delivered: DeliveredData,
     /// Urgent data in both directions.
     pub urgent: Urgent,
@@ -80,50 +80,51 @@ pub struct Connection {
     pub ecn: EcnSender,
     /// Measured reordering of the path.
     pub reordering: Reordering,
-    /// End of the range that a tail loss probe retransmitted, until the probe proves to be needed
-    /// or not.
+    /// End of the range that a tail loss probe retransmitted, until an ACK shows if the probe
+    /// repaired a loss.
     pub probe_end: Option<SeqNumber>,
-    /// Time at which the RACK reordering timer expires (RFC 8985 §6.3).
+    /// Time at which the RACK reordering timer expires (RFC 8985 §6.2 step 5).
     pub reorder_deadline: Option<Millis>,
-    /// A tail loss probe was sent, and no ACK has advanced SND.UNA since.
+    /// True if a tail loss probe was sent and no ACK has advanced SND.UNA since.
     pub probe_sent: bool,
     /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
     pub backoff: u8,
-    /// The FIN was sent in a segment without payload.
+    /// True if the FIN was sent in a segment without payload.
     pub fin_without_data: bool,
-    /// SND.UNA after the last ACK that the slow path handled. A larger SND.UNA means that the fast
-    /// path took ACKs since.
+    /// SND.UNA after the last ACK that the slow path handled. If SND.UNA differs, the fast path has
+    /// taken ACKs since.
     pub snd_una_seen: SeqNumber,
     /// Recent values of FlightSize.
     pub flight: Flight,
-    /// SND.WL1; RCV.NXT counts instead if it is later. SND.WL2 is SND.UNA, because the window of an
-    /// older ACK is never used.
+    /// SND.WL1. RCV.NXT counts instead if RCV.NXT is later. SND.UNA stands for SND.WL2, because the
+    /// window of an older ACK is never used.
     pub snd_wl1: SeqNumber,
     /// Largest window that the peer has offered, in bytes (RFC 5961: MAX.SND.WND).
     pub snd_wnd_max: u32,
-    /// Listener of a passive open.
+    /// Listener of a passive open; `None` for an active open.
     pub listener: Option<ListenerId>,
-    /// The listener's accept queue has no room for this connection at present.
+    /// True if the listener's accept queue has no room for this connection at present.
     pub accept_queue_full: bool,
-    /// The peer's ACK has arrived, but the listener waits for data before it accepts the connection
-    /// (TCP_DEFER_ACCEPT).
+    /// True if the peer's ACK has arrived but the listener waits for data before it accepts the
+    /// connection (TCP_DEFER_ACCEPT).
     pub deferred: bool,
     /// Socket options.
     pub options: SocketOptions,
-    /// MSS that our SYN announced.
+    /// MSS that our SYN announces: the MSS of the link, or a lower limit.
     pub rmss: u16,
     /// MSS that the path MTU allows.
     pub path_mss: u16,
     /// Search for a larger path MTU (RFC 4821).
     pub mtu: MtuSearch,
-    /// The peer's window limits the segment size more than path and peer's MSS do. The segment size
-    /// grows with that window.
+    /// True if the peer's largest window limits the segment size more than the path and the peer's
+    /// MSS do. The segment size grows with the peer's window.
     pub mss_bounded: bool,
     /// MSS that the peer's SYN announced.
     pub smss: u16,
-    /// Our SYN offers window scaling. A passive open does if the peer's SYN did.
+    /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers it only if the
+    /// peer's SYN did.
     pub offer_wscale: bool,
     /// State of Fast Open (RFC 7413).
     pub fast_open: FastOpen,
@@ -134,29 +135,31 @@ pub struct Connection {
     pub fin_at: Option<SeqNumber>,
     /// Time of the next keepalive probe, or end of FIN-WAIT-2 for an orphan.
     pub slow_deadline: Option<Millis>,
-    /// Time at which a lowered path MTU expires (RFC 1191 §6.3).
+    /// Time at which a lowered path MTU expires (RFC 1191 §6.3), or at which an MTU search tries
+    /// larger sizes again.
     pub path_deadline: Option<Millis>,
     /// Keepalive probes, window probes and retransmission timeouts since the last segment of the
     /// peer.
     pub unanswered_probes: u8,
     /// Time at which the retransmission timer first expired for SND.UNA. USER TIMEOUT counts from
-    /// there.
+    /// this time.
     pub retrans_since: Option<Millis>,
-    /// Time at which the closed window was first probed. USER TIMEOUT counts from there.
+    /// Time at which the closed window was first probed. USER TIMEOUT counts from this time.
     pub persist_since: Option<Millis>,
-    /// Time of the last answer to an unacceptable segment (RFC 5961 §10).
+    /// Time of the last rate-limited answer to an unacceptable segment (RFC 5961 §7).
     pub answered_at: Millis,
-    /// The application has closed the socket, or has exited.
+    /// True if the application has closed the socket or has exited.
     pub is_orphan: bool,
-    /// The flow waits for a free transmit frame.
+    /// True if the flow waits for a free transmit frame.
     pub tx_blocked: bool,
-    /// Time at which a segment last arrived here, or at which the flow was created.
+    /// Time at which the slow path last took an acceptable segment, or at which the flow was
+    /// created.
     pub last_arrival: Millis,
-    /// Time of the last segment in full width, to tell if TS.Recent has expired.
+    /// Time of the last segment, at full width, to tell if TS.Recent has expired.
     pub ts_recent_age: TsRecentAge,
     /// Stream position at which the next measurement for receive-buffer autotuning begins.
     pub autotune_from: u32,
-    /// Range that arrived twice, for the next ACK to report (DSACK, RFC 2883).
+    /// Range that arrived twice. The next pure ACK reports the range (DSACK, RFC 2883).
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,
@@ -171,11 +174,11 @@ pub struct Connection {
 /// Retransmissions of a connection since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retransmitted {
-    /// Segments.
+    /// Retransmitted segments, with SYNs and FINs.
     pub segments: u32,
-    /// Segments with payload.
+    /// Retransmitted segments with payload.
     pub data_segments: u32,
-    /// Payload bytes of these segments.
+    /// Retransmitted payload bytes.
     pub bytes: u64,
 }
 
@@ -194,9 +197,9 @@ impl Connection {
         self.options.congestion.unwrap_or(config.congestion)
     }
 
-    /// Returns how long an orphan stays in FIN-WAIT-2, in ms: the configured time or TCP_LINGER2,
-    /// but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux). Returns `None`
-    /// if the connection has to be reset instead.
+    /// Returns the time in ms that an orphan stays in FIN-WAIT-2. This is the configured time or
+    /// TCP_LINGER2, but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux).
+    /// Returns `None` if the connection has to be reset instead.
     pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
         let asked = match self.options.fin_wait_2 {
             FinWait2::Usual => timeouts.fin_wait_2_ms,

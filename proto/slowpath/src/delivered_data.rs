@@ -9,16 +9,16 @@ pub struct DeliveredData {
     pub bytes: u32,
     /// RTT of the last newly delivered segment that was sent only once, in us.
     pub rtt_us: Option<u32>,
-    /// Latest transmission time among the newly delivered segments.
+    /// Latest transmission time among the newly delivered segments, in us modulo 2^32.
     pub sent_us: Option<u32>,
     /// Lowest start of a segment that was sent only once and arrived after data beyond it: the path
     /// reorders (RFC 8985 §6.2 step 3).
     pub reordered_from: Option<SeqNumber>,
     /// Lowest end of a newly delivered segment that was sent only once.
     pub original_end: Option<SeqNumber>,
-    /// Some of the newly delivered data was retransmitted.
+    /// True if some of the newly delivered data was retransmitted.
     pub retransmitted: bool,
-    /// The ACK gave an RTT sample.
+    /// True if the ACK gave an RTT sample.
     pub sampled: bool,
 }
 

@@ -17,8 +17,8 @@ use crate::Slow;
 /// Largest number of recorded transmissions.
 const TRANSMISSIONS_MAX: usize = 4096;
 
-/// Delivery state when a segment was sent: the per-packet state P of the draft. Segments sent in
-/// the same microsecond share one record. Times are in microseconds modulo 2^32.
+/// State of the connection when a segment was sent: the per-packet state P of the draft. Segments
+/// sent in the same microsecond share one record. Times are in microseconds modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 struct Transmission {
     /// P.sent_time.
@@ -49,7 +49,7 @@ pub struct Sampler {
     transmissions: VecDeque<Transmission>,
     /// Bytes marked lost since the last sample.
     lost: u32,
-    /// The sample whose rate `tcp_info` shows.
+    /// Sample whose rate `tcp_info` shows.
     shown: Option<Interval>,
 }
 
@@ -113,8 +113,8 @@ impl Sampler {
         }
     }
 
-    /// Returns the delivery rate in bytes per second, and whether the application limited it.
-    /// Returns a rate of zero before the first sample.
+    /// Returns the delivery rate in bytes per second, and true if the application limited this
+    /// rate. Returns a rate of zero before the first sample.
     pub fn rate(&self) -> (u64, bool) {
         let Some(shown) = self.shown else {
             return (0, true);
@@ -144,7 +144,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.controller.models_delivery()
     }
 
-    /// Records a transmission. Call before the segment is sent.
+    /// Records a transmission. The caller calls the function before it sends the segment.
     pub(crate) fn record_transmission(&mut self) {
         if !self.models_delivery() {
             return;
@@ -159,8 +159,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Marks the flow as app-limited if no data waits for a (re)transmission, and the congestion
-    /// window has room (§3.4).
+    /// Marks the flow as app-limited if no data waits to be sent or retransmitted and cwnd has room
+    /// (§3.4).
     pub(crate) fn note_app_limit(&mut self) {
         if !self.models_delivery() {
             return;

@@ -50,8 +50,9 @@ impl<E: Env> Slow<'_, E> {
         self.config.ecn == EcnPolicy::Request || self.cold.algorithm(self.config).needs_ecn()
     }
 
-    /// ECN bits of our SYN (RFC 3168 §6.1.1). A retransmitted SYN does not request ECN, because a
-    /// middlebox that drops such SYNs must not prevent the connection (§6.1.1.1).
+    /// Returns the ECN bits of our SYN or SYN,ACK (RFC 3168 §6.1.1). A retransmitted SYN does not
+    /// request ECN, because a middlebox that drops such SYNs must not prevent the connection
+    /// (§6.1.1.1).
     pub(crate) fn syn_ecn(&self) -> TcpFlags {
         let asks = self.asks_for_ecn();
         match self.hot.state {
@@ -61,7 +62,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// ECN field of the packet that carries our SYN. DCTCP sends all packets as ECT (as in Linux).
+    /// Returns the ECN field of the packet that carries our SYN. DCTCP sends all packets as ECT (as
+    /// in Linux).
     pub(crate) fn syn_field(&self) -> Ecn {
         let asked = self.syn_ecn() != TcpFlags::NONE;
         if asked && self.cold.algorithm(self.config).needs_ecn() {

@@ -1,5 +1,5 @@
-//! Fast Open (RFC 7413) in one flow: the option and the data of its SYN, and the answer to them.
-//! The engine keeps the cookies.
+//! Fast Open (RFC 7413) in one flow: the option and the data of the SYN, and the answer of the
+//! peer. The engine keeps the cookies.
 
 use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, Traffic, flags};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
@@ -17,23 +17,24 @@ pub struct FastOpen {
     pub option: Option<FastOpenOption>,
     /// Bytes of data that the first SYN may carry.
     pub room: u32,
-    /// The first SYN carries a Fast Open option or data.
+    /// True if the first SYN carries a Fast Open option or may carry data.
     pub active: bool,
-    /// The first SYN is delayed until the application writes the data for it.
+    /// True if the first SYN is delayed until the application writes the data for this SYN.
     pub held: bool,
-    /// The application got the flow before the handshake was complete.
+    /// True if the application got the flow before the handshake was complete.
     pub pending: bool,
-    /// The flow counts against the listener's limit of pending Fast Open requests until the
-    /// handshake is complete.
+    /// True while the flow counts against the listener's limit of pending Fast Open requests: until
+    /// the handshake is complete.
     pub counts_as_pending: bool,
     /// The SYN was retransmitted.
     pub syn_retransmitted: bool,
-    /// The application waits to write more data than the SYN carried.
+    /// True if the application waits to write more data than the SYN carried.
     pub more_follows: bool,
     /// True if the option of our SYN had the experimental form, false if it had the standard form.
     /// `None` if there was no option.
     pub asked_experimental: Option<bool>,
-    /// The SYN carried data, and the peer acknowledged all of it (TCPI_OPT_SYN_DATA).
+    /// True if our SYN carried data and the peer acknowledged all of this data, or if a passive
+    /// open took data from the peer's SYN (TCPI_OPT_SYN_DATA).
     pub syn_data_acked: bool,
     /// Result of the handshake for the cookie cache, until the engine has taken it.
     pub answer: Option<FastOpenAnswer>,
@@ -50,7 +51,7 @@ pub struct FastOpenAnswer {
     pub asked_experimental: Option<bool>,
     /// The SYN carried data.
     pub data: bool,
-    /// The SYN was retransmitted without option and data.
+    /// True if the SYN was retransmitted, without option and data.
     pub syn_retransmitted: bool,
     /// The server answered the retransmitted SYN without data, because the SYN with data or its
     /// answer was lost.
@@ -87,7 +88,8 @@ impl<E: Env> Slow<'_, E> {
         self.cold.fast_open.pending && self.hot.state == State::SynReceived
     }
 
-    /// Returns true if this is a passive open that the application has not been given.
+    /// Returns true if the flow is a passive open in SYN-RECEIVED that the application does not
+    /// have yet.
     pub(crate) fn is_half_open_passive(&self) -> bool {
         self.hot.state == State::SynReceived
             && self.cold.listener.is_some()
@@ -200,8 +202,8 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, within both windows. Nagle does
-    /// not count it as a small segment, and it gives no RTT sample (Karn). The scoreboard knows it
-    /// as retransmitted (Linux: `tcpi_retrans`).
+    /// not count the data as a small segment. The data gives no RTT sample (Karn). The scoreboard
+    /// records the data as retransmitted (Linux: `tcpi_retrans`).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         if self.hot.snd_nxt.before(end) {
@@ -224,7 +226,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Handles data and FIN in a SYN,ACK (RFC 7413 §4.2.2: a server may send before the handshake
-    /// is complete). The receive window is that of our SYN.
+    /// is complete). The receive window is the window of our SYN.
     pub(crate) fn receive_syn_ack_data(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Outcome {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
         if !self.cold.fast_open.active || !more {

@@ -7,7 +7,7 @@ use tidelane_wire::Segment;
 
 use crate::{Slow, recover::AckEffects};
 
-/// Step of the algorithm.
+/// Step of F-RTO after a timeout (RFC 5682 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frto {
     /// Conventional recovery.
@@ -21,8 +21,8 @@ pub enum Frto {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Starts F-RTO after a timeout. F-RTO cannot tell after the first timeout of a fast recovery,
-    /// in which everything may have been retransmitted (§2.1 step 1).
+    /// Starts F-RTO after a timeout. F-RTO cannot detect a spurious timeout after the first timeout
+    /// of a fast recovery, in which everything may have been retransmitted (§2.1 step 1).
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
         let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };

@@ -26,9 +26,9 @@ impl<E: Env> Slow<'_, E> {
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
     /// An error is hard before the connection is established, and soft afterwards (RFC 9293
-    /// MUST-54, MUST-56). The application may read a soft error, and it becomes the cause if the
-    /// connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to 4,
-    /// which would let an attacker end it by guessing 32 bits (RFC 5927 §5.2).
+    /// MUST-54, MUST-56). The application may read a soft error. The soft error becomes the cause
+    /// if the connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to
+    /// 4, which would let an attacker end the connection by guessing 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {

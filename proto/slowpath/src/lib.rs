@@ -1,4 +1,4 @@
-//! The slow path: connection setup and teardown, out-of-order data, loss recovery and timeouts.
+//! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts.
 //!
 //! [`Slow`] borrows the state of one flow for one slow-path call. The module `arrive` splits
 //! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects
@@ -66,7 +66,7 @@ pub enum Outcome {
     Release,
 }
 
-/// One flow in a slow-path call, with the state that the call reads and writes.
+/// A flow and its surroundings, borrowed for one slow-path call.
 pub struct Slow<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
@@ -84,9 +84,10 @@ pub struct Slow<'a, E> {
     pub counters: &'a mut Counters,
     /// Path MTUs that earlier connections have found, by destination.
     pub path_mtus: &'a mut PathMtuCache,
-    /// Challenge ACKs that the engine may still send in this second (RFC 5961 §10).
+    /// Number of challenge ACKs that the engine may still send in this second (RFC 5961 §7).
     pub challenges: &'a mut u32,
-    /// Driver: transmits segments and delivers events to the application.
+    /// Driver: the program that runs the engine, not a NIC driver. The driver transmits segments
+    /// and delivers events to the application.
     pub env: &'a mut E,
 }
 

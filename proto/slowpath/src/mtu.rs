@@ -1,16 +1,18 @@
-//! Packetization layer path MTU discovery (RFC 4821), which finds the path MTU without ICMP errors.
+//! Packetization layer path MTU discovery (RFC 4821) finds the path MTU without ICMP errors.
 //!
-//! A search keeps two sizes: the largest size known to arrive, which all segments have, and the
-//! largest size worth a probe. A probe is one segment of a size halfway between them. Either its
-//! ACK arrives, or the probe is lost while later segments arrive, which is no congestion signal. By
-//! default a search begins when several consecutive timeouts suggest a path MTU black hole.
+//! A search keeps two sizes. The lower size is the largest size known to arrive, which all segments
+//! have. The upper size is the largest size worth a probe. A probe is one segment of a size halfway
+//! between both. The ACK of the probe raises the lower size. The loss of the probe while later
+//! segments arrive lowers the upper size, and is no congestion signal. By default a search begins
+//! when several consecutive timeouts suggest a path MTU black hole.
 
 use tidelane_flow::{CaState, Env, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Slow, version::sizes};
 
-/// Consecutive timeouts after which the path counts as a black hole (Linux: `tcp_retries1`).
+/// Number of consecutive timeouts after which the path counts as a black hole (Linux:
+/// `tcp_retries1`).
 const TIMEOUTS: u8 = 4;
 /// First size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`; RFC 4821 §7.2).
 const BASE_MSS: u16 = 1024;
@@ -18,12 +20,12 @@ const BASE_MSS: u16 = 1024;
 const PROBE_THRESHOLD: u16 = 8;
 /// Least congestion window for a probe, in segments.
 const WINDOW_MIN: u32 = 11;
-/// Segments that must follow a probe, so that SACK shows its loss.
+/// Number of segments that must follow a probe, so that SACK shows the loss of the probe.
 const FOLLOWERS: u32 = 4;
 /// Time in ms after which a search tries larger sizes again (RFC 1191 §6.3: ten minutes).
 const SEARCH_AGAIN_MS: u32 = 600_000;
 
-/// A probe in flight.
+/// An MTU probe in flight: the range `[start, end)` of sequence numbers.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: SeqNumber,
@@ -32,10 +34,10 @@ struct Probe {
     size: u16,
 }
 
-/// Search of one connection. All sizes are MSS values, options included.
+/// Path MTU search of one connection. All sizes are MSS values, options included.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MtuSearch {
-    /// A search has begun. The largest size known to arrive is the connection's `path_mss`.
+    /// True if a search has begun. The largest size known to arrive is the connection's `path_mss`.
     active: bool,
     /// Largest size worth a probe.
     high: u16,
@@ -97,9 +99,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Checks for a black hole after a timeout (RFC 4821 §7.7). After TIMEOUTS timeouts the search
-    /// begins at the base size, and after further ones at the least size, for links below the base
-    /// size.
+    /// Checks for a black hole after a timeout (RFC 4821 §7.7). After [`TIMEOUTS`] timeouts, the
+    /// search begins at the base size. After further timeouts, the search begins at the least size,
+    /// for links with an MTU below the base size.
     pub(crate) fn check_black_hole(&mut self) {
         let allowed = self.config.mtu_probing != MtuProbing::Off;
         if !allowed || self.cold.timeouts < TIMEOUTS || !self.hot.state.is_synchronized() {
@@ -204,7 +206,8 @@ impl<E: Env> Slow<'_, E> {
         self.cache_search_result();
     }
 
-    /// Stores the result of a finished search for later connections (RFC 4821 §5.2).
+    /// Stores the result of a finished search for later connections (RFC 4821 §5.2). A path that
+    /// supports the largest size needs no entry.
     fn cache_search_result(&mut self) {
         let low = self.cold.path_mss;
         if self.cold.mtu.is_open(low) {
@@ -231,7 +234,8 @@ impl<E: Env> Slow<'_, E> {
         lost <= probe.end.distance_from(probe.start)
     }
 
-    /// Drops the probe after a timeout, which says nothing about it (RFC 4821 §7.6.3).
+    /// Forgets the probe. A timeout or a retransmission says nothing about the size of the probe
+    /// (RFC 4821 §7.6.3).
     pub(crate) fn forget_mtu_probe(&mut self) {
         self.cold.mtu.probe = None;
     }

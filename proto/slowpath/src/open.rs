@@ -23,11 +23,12 @@ use crate::{
     version::sizes,
 };
 
-/// Least MSS that a SYN may announce, as in Linux, to bound the cost of tiny segments.
+/// Least MSS of a peer, to bound the cost of tiny segments. A lower MSS in a SYN counts as this
+/// one, as in Linux.
 const MSS_MIN: u16 = 48;
-/// The segment size is half of a peer's window only if that window is larger than this.
+/// Window in bytes above which half of the peer's largest window bounds the segment size.
 const SMALL_WINDOW: u32 = 536;
-/// Length of the timestamps option with padding.
+/// Length of the timestamps option with padding, in bytes.
 const TIMESTAMPS_LEN: u16 = 12;
 
 /// The largest Rcv.Wind.Shift (RFC 7323 §2.3).
@@ -41,18 +42,18 @@ pub fn has_invalid_wscale(segment: &Segment<'_>) -> bool {
         .is_some_and(|shift| shift > WSCALE_MAX)
 }
 
-/// Contents of the peer's SYN.
+/// Contents of the peer's SYN or SYN,ACK, for the new flow.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerSyn {
-    /// Initial receive sequence number.
+    /// IRS: sequence number of the SYN.
     pub irs: SeqNumber,
     /// Options of the SYN.
     pub options: TcpOptions,
-    /// Window of the SYN, which is never scaled.
+    /// Window field of the SYN, which is never scaled.
     pub wnd: u16,
-    /// The SYN requests ECN, or the SYN,ACK agrees to it (RFC 3168 §6.1.1).
+    /// True if the SYN requests ECN, or if the SYN,ACK agrees to ECN (RFC 3168 §6.1.1).
     pub ecn: bool,
-    /// The packet of the SYN was ECT or CE.
+    /// True if the packet of a SYN without ACK was ECT or CE.
     pub ect: bool,
 }
 
@@ -74,7 +75,7 @@ impl PeerSyn {
     }
 }
 
-/// Returns the receive window of a new flow.
+/// Returns the receive window of a new flow in bytes.
 pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
     let tuned = config.rx_window_initial.max(least);
@@ -153,7 +154,8 @@ fn first_controller(config: &EngineConfig, options: &SocketOptions, mss: u16) ->
     Controller::new(algorithm, u32::from(mss), config.initial_window)
 }
 
-/// Returns the cold state of a flow that is being opened.
+/// Initializes the hot state of a flow that is being opened, and returns its cold state. `mtu` is
+/// the MTU of the link.
 pub fn new_connection(
     config: &EngineConfig,
     clock: &Clock,
@@ -262,9 +264,9 @@ impl Connection {
         hot.cwnd = self.controller.cwnd();
     }
 
-    /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the least of the peer's MSS and the
-    /// path's, less the options of each segment. Half of the largest window is a further bound, so
-    /// that a receiver with a small buffer can always take a segment.
+    /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the lesser of the peer's MSS and the MSS
+    /// of the path, minus the options of each segment. Half of the peer's largest window is a
+    /// further bound, so that a receiver with a small buffer can always take a segment.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

@@ -95,7 +95,8 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Sends `len` bytes of new data as one segment, regardless of Nagle.
+    /// Sends the next `len` bytes of new data as one segment, regardless of Nagle, cwnd and
+    /// SND.WND.
     pub fn send_new_data(&mut self, len: u32) -> Result<(), TxFull> {
         self.record_transmission();
         let seq = self.hot.snd_nxt;
@@ -117,10 +118,10 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Retransmits `[start, start + len)`.
+    /// Retransmits `[start, start + len)` as one segment. The range may include the FIN.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
         self.record_transmission();
-        // A retransmission has another segment size than the MTU probe.
+        // A retransmission splits the data in another way than the MTU probe, so forget the probe.
         self.forget_mtu_probe();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
@@ -196,13 +197,13 @@ impl<E: Env> Slow<'_, E> {
     /// Sends all segments that may be sent now: retransmissions first, then new data by `send_new`,
     /// then FIN.
     ///
-    /// `send_new` is the fast path's sender, passed in because the two paths must not depend on
-    /// each other.
+    /// `send_new` is the fast path's function that sends new data. The caller passes it, because
+    /// the crates of the two paths must not depend on each other.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut Slow<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        // The first SYN is sent here if it waited for data (RFC 7413) or for a free frame.
+        // Send the first SYN if it waited for data (RFC 7413) or for a free frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
@@ -220,8 +221,8 @@ impl<E: Env> Slow<'_, E> {
         self.send_mtu_probe()?;
         self.start_scoreboard_if_wanted();
         self.record_transmission();
-        // Data in flight by FlightSize but not by `pipe` (RFC 6675) leaves room in the congestion
-        // window.
+        // Data that FlightSize counts and `pipe` (RFC 6675) does not has left the network. This
+        // data leaves room in cwnd.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
         let window = cwnd.saturating_add(outside);
@@ -246,8 +247,8 @@ impl<E: Env> Slow<'_, E> {
         // probes.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
-            // A probe timer restarts with each transmission (RFC 8985 §7.2), a retransmission timer
-            // does not. The persist timer, if it still runs, does not cover data in flight.
+            // The probe timer restarts with each transmission (RFC 8985 §7.2). The retransmission
+            // timer does not. The persist timer, if it still runs, does not cover data in flight.
             self.arm_rto();
         }
         sent?;
@@ -267,7 +268,7 @@ impl<E: Env> Slow<'_, E> {
         Ok(())
     }
 
-    /// Notes if the peer's window alone holds data back.
+    /// Notes for `TCP_INFO` if the peer's window alone holds data back.
     fn note_window_limit(&mut self) {
         let limited = self.hot.is_window_limited(self.pipe());
         let now_us = self.clock.us();
@@ -294,7 +295,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Reduces the window towards the initial window after an idle RTO (RFC 5681 §4.1).
+    /// Reduces cwnd towards the initial window after the flow was idle for an RTO (RFC 5681 §4.1).
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
         // `rtt_stamp` is a transmission time of the last flight.

@@ -1,4 +1,4 @@
-//! Pacing: segments leave at a rate instead of in bursts of a window.
+//! Pacing sends the segments of a flow at a rate instead of in bursts of a window.
 //!
 //! A flow is paced if its congestion control has a rate (BBR) or if the application bounded the
 //! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Paced flows send by the slow path,
@@ -10,16 +10,17 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{Connection, Slow, delivery_rate::Sampler};
 
-/// Time at the rate that one burst may take: one tick of the timer. A late timer allows up to the
-/// same amount in addition.
+/// Time that one burst takes at the pacing rate: one tick of the timer. If the timer is late, the
+/// burst may be up to twice as long.
 const BURST: Duration = Duration::from_millis(1);
 /// Least burst in segments, at any rate.
 const BURST_SEGMENTS: u32 = 2;
-/// Segments that a new connection sends unpaced: the initial window (as in Linux).
+/// Number of segments that a new connection sends without pacing: the initial window (as in Linux).
 const UNPACED_SEGMENTS: u32 = 10;
 /// Pacing rate in slow start, in percent of a window per round trip (Linux: `tcp_pacing_ss_ratio`).
 const SLOW_START_PERCENT: u64 = 200;
-/// The same in congestion avoidance (Linux: `tcp_pacing_ca_ratio`).
+/// Pacing rate in congestion avoidance, in percent of a window per round trip (Linux:
+/// `tcp_pacing_ca_ratio`).
 const AVOIDANCE_PERCENT: u64 = 120;
 
 /// Pacing state of a flow.
@@ -27,7 +28,7 @@ const AVOIDANCE_PERCENT: u64 = 120;
 pub struct Pacing {
     /// Time at which the data sent so far has left, at the pacing rate.
     free_at: Instant,
-    /// The unpaced segments of the connection's start have been sent.
+    /// True once the unpaced segments of the connection's start have been sent.
     initial_burst_sent: bool,
     /// Time at which the flow may continue to send, if pacing held it back.
     pub deadline: Option<Millis>,
@@ -36,7 +37,7 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// State of a new flow.
+    /// Returns the state of a new flow.
     pub const fn new() -> Self {
         Self {
             free_at: Instant::ZERO,
@@ -77,7 +78,7 @@ impl Pacing {
     }
 }
 
-/// Longest distance of a deadline, so that comparisons modulo 2^32 hold.
+/// Longest time in ms until a deadline, so that comparisons modulo 2^32 hold.
 const DEADLINE_MAX_MS: u32 = 1 << 30;
 
 impl<E: Env> Slow<'_, E> {
@@ -149,8 +150,8 @@ impl<E: Env> Slow<'_, E> {
 }
 
 impl Connection {
-    /// Returns the rate in bytes per second at which a paced flow sends: that of the congestion
-    /// control or of the window, bounded by the application's limit.
+    /// Returns the rate in bytes per second at which a paced flow sends. The rate is that of the
+    /// congestion control or of the window, and at most the application's limit.
     pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
         let own = self.controller.pacing_rate();
         let rate = own.unwrap_or_else(|| self.window_rate(hot));

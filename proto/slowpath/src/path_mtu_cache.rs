@@ -16,7 +16,7 @@ pub struct PathMtu {
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,
-    /// The size was found by probes, as no router on the path sends ICMP errors.
+    /// True if probes found the size, because no router on the path sends ICMP errors.
     pub probe_sent: bool,
 }
 

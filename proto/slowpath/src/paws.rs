@@ -1,5 +1,5 @@
-//! PAWS: TS.Recent, and rejection of segments from before a wrap of the sequence numbers (RFC 7323
-//! §4.3, §5).
+//! PAWS updates TS.Recent, and rejects segments from before a wrap of the sequence numbers (RFC
+//! 7323 §4.3, §5).
 
 use tidelane_flow::{Env, flags};
 use tidelane_wire::{Segment, TcpFlags};

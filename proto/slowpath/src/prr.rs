@@ -11,9 +11,9 @@ use crate::Slow;
 pub struct Prr {
     /// RecoverFS: FlightSize when the reduction began.
     recover_fs: u32,
-    /// prr_delivered.
+    /// prr_delivered: bytes delivered since the reduction began.
     delivered: u64,
-    /// prr_out.
+    /// prr_out: bytes sent or retransmitted since the reduction began.
     out: u64,
 }
 
@@ -48,12 +48,13 @@ impl Prr {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Returns true if the window is being reduced.
+    /// Returns true if cwnd is being reduced: the sender is in Recovery or CWR.
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)
     }
 
-    /// Updates the window for an ACK that delivered `delivered` bytes during a reduction.
+    /// Updates cwnd for an ACK that delivered `delivered` bytes during a reduction. `advanced` says
+    /// if SND.UNA advanced, and `more_lost` says if more data was marked lost.
     pub(crate) fn reduce(&mut self, delivered: u32, advanced: bool, more_lost: bool) {
         let mss = u32::from(self.hot.mss);
         let (pipe, ssthresh) = (self.pipe(), self.cold.controller.ssthresh());
@@ -78,7 +79,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Ends the reduction with the congestion control's window (§3.1, last line).
+    /// Ends the reduction, and sets cwnd to the window of the congestion control (§3.1, last line).
     pub(crate) fn end_reduction(&mut self) {
         self.cold.prr = None;
         self.cold.frto = crate::frto::Frto::Off;

@@ -16,7 +16,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -26,17 +26,17 @@ impl Ranges {
         self.0.clear();
     }
 
-    /// All ranges, in sequence order.
+    /// Returns an iterator over all ranges, in sequence order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNumber, SeqNumber)> + '_ {
         self.0.iter().copied()
     }
 
-    /// End of the last range.
+    /// Returns the end of the last range.
     pub fn highest(&self) -> Option<SeqNumber> {
         self.0.last().map(|range| range.1)
     }
 
-    /// Number of bytes in all ranges.
+    /// Returns the number of bytes in all ranges.
     pub fn bytes(&self) -> u32 {
         self.0
             .iter()
@@ -44,7 +44,7 @@ impl Ranges {
             .sum()
     }
 
-    /// Number of bytes in ranges above `from`.
+    /// Returns the number of bytes at or after `from` in all ranges.
     pub fn bytes_above(&self, from: SeqNumber) -> u32 {
         self.0
             .iter()
@@ -53,8 +53,8 @@ impl Ranges {
             .sum()
     }
 
-    /// Adds a range. Returns true if any of it is new, and false if nothing is or if there are too
-    /// many ranges.
+    /// Adds `[start, end)`. Returns true if the set has changed. Returns false if the set contains
+    /// the range already, or if there are too many ranges.
     pub fn insert(&mut self, start: SeqNumber, end: SeqNumber) -> bool {
         let at = self.0.partition_point(|(_, e)| e.before(start));
         let past = self.0.partition_point(|(s, _)| s.at_or_before(end));
@@ -77,7 +77,7 @@ impl Ranges {
         true
     }
 
-    /// Removes everything below `to`.
+    /// Removes all ranges and parts of ranges below `to`.
     pub fn remove_below(&mut self, to: SeqNumber) {
         let gone = self.0.partition_point(|(_, end)| end.at_or_before(to));
         self.0.drain(..gone);

@@ -1,4 +1,4 @@
-//! Loss detection and recovery.
+//! Loss detection and loss recovery: enters and leaves the phases Disorder, Recovery and Loss.
 //!
 //! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost if a segment that was
 //! sent later was delivered, and the RTT plus the reordering window (RACK.reo_wnd) has passed.
@@ -13,19 +13,19 @@ use crate::{
     Slow, delivered_data::DeliveredData, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo,
 };
 
-/// DupThresh (RFC 5681 §3.2).
+/// DupThresh: number of duplicate ACKs that start fast retransmit (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
 
-/// Effects of one ACK.
+/// Effects of one ACK, from the ACK check to loss detection and window growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckEffects {
     /// Bytes by which the ACK advanced SND.UNA.
     pub acked: u32,
-    /// The SACK blocks of the ACK covered data that no earlier SACK block had covered.
+    /// True if the SACK blocks of the ACK cover data that no earlier SACK block has covered.
     pub newly_sacked: bool,
-    /// The ACK was a duplicate ACK.
+    /// True if the ACK is a duplicate ACK.
     pub duplicate: bool,
-    /// The congestion window may grow, unless the ACK signals congestion.
+    /// True if cwnd may grow, unless the ACK signals congestion.
     pub may_grow: bool,
 }
 
@@ -87,7 +87,7 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns the times by which the scoreboard tells an original transmission from a
-    /// retransmission. The caller adds the time from a timestamp echo.
+    /// retransmission. The caller adds the time that a timestamp echo gives.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),
@@ -96,7 +96,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Records delivered data, with the reordering and the RTT sample that the data shows.
+    /// Adds `delivery` to the delivered data of the present segment. Records the reordering and the
+    /// RTT sample that `delivery` shows.
     fn note_delivered(&mut self, delivery: &DeliveredData) {
         self.cold.delivered.add(delivery);
         if let Some(start) = delivery.reordered_from {
@@ -140,7 +141,7 @@ impl<E: Env> Slow<'_, E> {
             let counted = self.cold.dup_acks.saturating_mul(self.hot.mss.into());
             self.cold.delivered.bytes = acked.saturating_sub(counted);
         }
-        // Loss is a slow start (RFC 5681 §3.1), so cwnd grows there, too.
+        // The sender is in slow start in Loss (RFC 5681 §3.1), so cwnd grows in Loss, too.
         let may_grow = !self.is_reducing();
         self.check_late_original(segment, ack.back(acked));
         if self.is_recovered(ack) {
@@ -223,7 +224,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
 
-    /// Grows cwnd after `delivered` bytes were delivered and SND.UNA advanced by `acked`.
+    /// Grows cwnd after an ACK that delivered `delivered` bytes and advanced SND.UNA by `acked`.
     pub(crate) fn grow(&mut self, delivered: u32, acked: u32) {
         let limited = self.is_cwnd_limited(acked);
         self.cold
@@ -246,8 +247,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Detects losses after an ACK with new SACK information (`newly_sacked`) or a `duplicate` ACK.
-    /// Returns true if more data was lost.
+    /// Detects losses after an ACK. `newly_sacked` says if the ACK had new SACK information, and
+    /// `duplicate` says if the ACK was a duplicate ACK. Returns true if RACK marked data lost.
     pub fn detect_loss(&mut self, newly_sacked: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
@@ -290,8 +291,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Starts recovery after `lost` bytes were marked lost. The loss of an MTU probe alone does not
-    /// reduce cwnd.
+    /// Starts recovery after `lost` bytes were marked lost, unless the sender is already in
+    /// Recovery or Loss. The loss of an MTU probe alone does not reduce cwnd.
     fn begin_recovery(&mut self, lost: u32) {
         let probe = self.is_lost_probe(lost);
         if self.is_recovering() {
@@ -387,9 +388,10 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Without SACK, or if the peer
-    /// reneged, all outstanding data is marked lost. Otherwise the first segment is marked lost,
-    /// and all data that was sent at least an RTT and a reordering window ago (RFC 8985 §6.3).
+    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Without SACK, without an RTT
+    /// sample, or if the peer reneged, all outstanding data is marked lost. Otherwise the first
+    /// segment is marked lost, and all data in flight that was sent at least an RTT and a
+    /// reordering window ago (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
         let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());

@@ -26,7 +26,7 @@ pub struct Reordering {
 }
 
 impl Reordering {
-    /// State of a path without known reordering.
+    /// Returns the state of a path without known reordering.
     pub fn new() -> Self {
         Self {
             seen: 0,
@@ -58,8 +58,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// RACK's reordering window in us: how much later than in order a segment may arrive (RFC 8985
-    /// §6.2 step 4).
+    /// Returns RACK's reordering window in us: the time by which a segment may arrive late without
+    /// counting as lost (RFC 8985 §6.2 step 4).
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             scoreboard.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss)

@@ -112,8 +112,8 @@ impl Connection {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Begins the counts of a connection that `segment` establishes. Those of a passive open begin
-    /// here, as in Linux.
+    /// Begins the counts of a connection that `segment` establishes. The counts of a passive open
+    /// begin with this segment, as in Linux.
     pub(crate) fn begin_counts(&mut self, segment: &Segment<'_>) {
         if self.cold.listener.is_some() {
             self.hot.traffic = Traffic::after_syn(self.clock.ms);

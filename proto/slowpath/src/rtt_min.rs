@@ -12,12 +12,12 @@ const WINDOW_MS: u32 = 300_000;
 pub struct RttMin(MaxFilter);
 
 impl RttMin {
-    /// The minimum in us; `u32::MAX` before the first sample.
+    /// Returns the minimum in us; `u32::MAX` before the first sample.
     pub fn us(&self) -> u32 {
         !self.0.max()
     }
 
-    /// The minimum in us; `u32::MAX` if it is older than the window.
+    /// Returns the minimum in us; `u32::MAX` if the minimum is older than the window.
     pub fn recent_us(&self, now: Millis) -> u32 {
         if now.0.wrapping_sub(self.0.round()) > WINDOW_MS {
             return u32::MAX;

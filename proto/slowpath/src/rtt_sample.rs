@@ -11,12 +11,12 @@ use crate::Slow;
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Env> Slow<'_, E> {
-    /// SRTT as a duration.
+    /// Returns SRTT as a duration.
     pub fn srtt(&self) -> Duration {
         Duration::from_micros(u64::from(self.hot.srtt >> 3))
     }
 
-    /// Minimum RTT of the path in us, at most SRTT.
+    /// Returns the minimum RTT of the path in us, at most SRTT.
     pub(crate) fn rtt_min_us(&self) -> u32 {
         let least = self.cold.rtt_min.recent_us(self.clock.ms);
         least.min(self.hot.srtt >> 3)

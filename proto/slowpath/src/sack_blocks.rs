@@ -9,12 +9,12 @@ use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
 use crate::{Slow, ranges::Ranges, urgent};
 
-/// Segments that are acknowledged at once after out-of-order data (quick-ack mode).
+/// Number of ACKs that are sent at once after out-of-order or duplicate data (quick-ack mode).
 pub(crate) const QUICK_ACKS: u32 = 15;
 /// Largest number of blocks in a SACK option.
 const BLOCKS_MAX: usize = 4;
 
-/// State of the SACK reports to the peer.
+/// Order of the SACK blocks that this end sends to the peer (RFC 2018 §4).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SackReport {
     /// A sequence number in each of the most recently reported ranges, the latest first.
@@ -45,8 +45,8 @@ impl SackReport {
         latest.is_some_and(|range| range.1 == start)
     }
 
-    /// Ranges in order of reporting: the most recent first, then all from the highest down. A range
-    /// may occur twice.
+    /// Returns the ranges in order of reporting: the most recent first, then all from the highest
+    /// down. A range may occur twice.
     fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
         let known = self.latest.into_iter().flatten();
         let latest = known.filter_map(|seq| ranges.containing(seq));
@@ -88,7 +88,8 @@ impl<E: Env> Slow<'_, E> {
         self.has_sack() && (self.cold.dsack.is_some() || !self.cold.sack_report.sent)
     }
 
-    /// Adds the DSACK block first, then the out-of-order ranges, the most recent first.
+    /// Adds SACK blocks to `options`: the DSACK block first, then the out-of-order ranges, the most
+    /// recent first.
     pub(crate) fn add_sack(&self, options: &mut TcpOptions) {
         let room = if options.timestamps.is_some() { 3 } else { 4 };
         let duplicate = usize::from(self.cold.dsack.is_some());
@@ -177,7 +178,8 @@ impl<E: Env> Slow<'_, E> {
     }
 }
 
-/// A driver that adds SACK blocks and the urgent pointer to the segments that pass through.
+/// A wrapper of the driver. The wrapper adds SACK blocks and the urgent pointer to the segments
+/// that the fast path's sender transmits.
 pub struct WithSackBlocks<'a, E> {
     env: &'a mut E,
     blocks: SackBlocks,

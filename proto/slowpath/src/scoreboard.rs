@@ -1,10 +1,11 @@
-//! The SACK scoreboard: unacknowledged transmissions, one record per range that was sent at one
-//! time and is in one state.
+//! The SACK scoreboard: it records the unacknowledged transmissions of one flow. Each record covers
+//! a range of sequence numbers that was sent at one time and is in one state.
 //!
-//! A flow without losses has no scoreboard, so that transmissions cost nothing. A scoreboard starts
-//! at the first sign of a loss, from the [transmission times](crate::send_times) of the data in
-//! flight, and is dropped some time after the last one. Every transmission in between is recorded.
-//! RACK (RFC 8985) needs these times to find lost segments and lost retransmissions.
+//! A flow without losses usually has no scoreboard, so that its transmissions cost nothing. The
+//! scoreboard starts at the first sign of a loss, from the [transmission times](crate::send_times)
+//! of the data in flight. The flow drops the scoreboard some time after the last sign of a loss.
+//! The scoreboard records every transmission in between. RACK (RFC 8985) needs the transmission
+//! times to find lost segments and lost retransmissions.
 //!
 //! ```text
 //! snd_una                                                                     snd_nxt
@@ -25,33 +26,40 @@ use crate::{
 pub use self::record::Timing;
 use self::record::{RangeState, Record};
 
-/// Largest number of records. Further SACK blocks are ignored.
+/// Number of records above which the scoreboard ignores SACK blocks. A SACK block may split two
+/// records.
 const RECORDS_MAX: usize = 16_384;
 
-/// RACK.segment: the latest transmission among the delivered segments (RFC 8985 §5.2).
+/// RACK.segment: the delivered segment that was sent last (RFC 8985 §5.2).
 #[derive(Clone, Copy, Debug)]
 struct Rack {
+    /// RACK.xmit_ts: transmission time in us modulo 2^32.
     sent_us: u32,
+    /// RACK.end_seq: sequence number after the segment.
     end: SeqNumber,
+    /// RACK.rtt: time from the transmission to the ACK, in us.
     rtt_us: u32,
 }
 
-/// Scoreboard of one flow.
+/// SACK scoreboard of one flow: it finds lost segments and counts the data in flight.
 #[derive(Clone, Debug, Default)]
 pub struct Scoreboard {
+    /// Contiguous records from SND.UNA to SND.NXT, in sequence order.
     records: VecDeque<Record>,
+    /// Bytes of the records in state `InFlight`. `sacked` and `lost` count the other two states.
     in_flight: u32,
     sacked: u32,
     lost: u32,
     rack: Option<Rack>,
-    /// Highest end of a SACKed range.
+    /// RACK.fack: highest sequence number that the peer has SACKed or acknowledged.
     fack: SeqNumber,
-    /// `fack` before the segment at hand.
+    /// Value of `fack` before the ACK that is being processed.
     fack_before: SeqNumber,
 }
 
 impl Scoreboard {
-    /// Starts a scoreboard with the data from `una` in flight, in the ranges `sent`.
+    /// Creates a scoreboard for the data in flight: the first of the ranges `sent` begins at `una`.
+    /// The transmission times of `sent` are not exact, so these records give no RTT samples.
     pub fn begin(una: SeqNumber, sent: &[Sent]) -> Self {
         let mut scoreboard = Self {
             fack: una,
@@ -69,22 +77,22 @@ impl Scoreboard {
         scoreboard
     }
 
-    /// Bytes in flight.
+    /// Returns the bytes in flight: neither SACKed nor lost.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// SACKed bytes.
+    /// Returns the SACKed bytes.
     pub fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Bytes marked lost and not retransmitted.
+    /// Returns the bytes that are marked lost and not yet retransmitted.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Retransmitted bytes in flight.
+    /// Returns the retransmitted bytes in flight.
     pub fn retrans_out(&self) -> u32 {
         let retransmitted = self
             .records
@@ -93,13 +101,14 @@ impl Scoreboard {
         retransmitted.map(Record::len).sum()
     }
 
-    /// Bytes from `start` to the highest SACKed byte.
+    /// Returns the bytes from `start` to RACK.fack.
     pub fn extent_from(&self, start: SeqNumber) -> u32 {
         self.fack.distance_from(start)
     }
 
-    /// Records a transmission of new data in segments of `segment` bytes, of which the last one may
-    /// be shorter. Zero stands for unknown sizes.
+    /// Records the transmission of `[start, end)`, which is new data, at `sent_us`. `segment` is
+    /// the size of the segments, of which the last may be shorter. A `segment` of zero stands for
+    /// unknown sizes.
     pub fn on_send(&mut self, start: SeqNumber, end: SeqNumber, segment: u16, sent_us: u32) {
         if start == end {
             return;
@@ -142,12 +151,13 @@ impl Scoreboard {
         *self.bytes_in(state) += len;
     }
 
-    /// Index of the record that contains `seq`, or of the first one after it.
+    /// Returns the index of the record that contains `seq`, or of the first record after `seq`.
     fn index_of(&self, seq: SeqNumber) -> usize {
         self.records.partition_point(|r| r.end.at_or_before(seq))
     }
 
-    /// Splits the record that contains `seq`, so that a record begins there. Returns its index.
+    /// Splits the record that contains `seq`, so that a record begins at `seq`. Returns the index
+    /// of this record.
     fn split(&mut self, seq: SeqNumber) -> usize {
         let at = self.index_of(seq);
         if let Some(record) = self.records.get_mut(at)
@@ -165,13 +175,15 @@ impl Scoreboard {
         at
     }
 
-    /// Starts the processing of a segment. SACK blocks in the same segment do not make the data
-    /// that it acknowledges look late.
+    /// Starts the processing of an ACK. [`acknowledge`](Self::acknowledge) compares with RACK.fack
+    /// at this time. Otherwise the SACK blocks of an ACK would make the data that this ACK
+    /// acknowledges look reordered.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }
 
-    /// Updates RACK for a range that was delivered (RFC 8985 §6.2 steps 1 to 3).
+    /// Updates RACK.segment for a range that was delivered, and adds the range to `delivery` (RFC
+    /// 8985 §6.2 steps 1 to 3).
     fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut DeliveredData) {
         delivery.bytes += record.len();
         delivery.retransmitted |= record.retransmitted;
@@ -197,7 +209,8 @@ impl Scoreboard {
         }
     }
 
-    /// Removes all records below `una`, the new SND.UNA.
+    /// Removes all records below `una`, the new SND.UNA. Returns the data that was not SACKed
+    /// before.
     pub fn acknowledge(&mut self, una: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
         while let Some(first) = self.records.front().copied() {
@@ -218,7 +231,8 @@ impl Scoreboard {
             }
             let boundary = first.boundary_from(una);
             if !whole && boundary != una {
-                // The rest of the segment has a record of its own, so that boundaries stay.
+                // Give the rest of the segment a record of its own, so that the segment boundaries
+                // stay known.
                 self.split(boundary);
             }
             if whole {
@@ -232,10 +246,10 @@ impl Scoreboard {
         delivery
     }
 
-    /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. The timestamp of
-    /// such a segment does not tell which transmission arrived. Only whole segments count (as in
-    /// Linux): a peer that reports parts of a segment must not make RACK believe that the segment
-    /// arrived.
+    /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. Returns the data
+    /// that was not SACKed before. Only whole segments count (as in Linux). A peer that reports a
+    /// part of a segment must not make RACK believe that the segment arrived. The timestamp of an
+    /// ACK with SACK blocks does not tell which transmission of the SACKed data arrived.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
         let (start, end) = (self.boundary_from(start), self.boundary_until(end));
@@ -274,13 +288,15 @@ impl Scoreboard {
         record.map_or(seq, |record| seq.back(record.within_segment(seq)))
     }
 
+    /// Returns true if one SACKed record covers `[start, end)`.
     fn is_sacked(&self, start: SeqNumber, end: SeqNumber) -> bool {
         self.records.get(self.index_of(start)).is_some_and(|r| {
             r.state == RangeState::Sacked && r.start.at_or_before(start) && end.at_or_before(r.end)
         })
     }
 
-    /// Merges adjacent SACKed records from `first` to `past`, including both neighbours.
+    /// Merges adjacent SACKed records with indices from `first` to `past`, and with the neighbours
+    /// of this range.
     fn merge_sacked(&mut self, first: usize, past: usize) {
         let mut at = first.saturating_sub(1);
         let mut left = past.saturating_sub(first) + 2;
@@ -298,8 +314,8 @@ impl Scoreboard {
     }
 
     /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
-    /// §6.2 step 5). Returns the lost bytes, the retransmitted bytes among them, and the us until
-    /// the next range may be lost.
+    /// §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them, and the
+    /// time in us after which all other data that was sent before RACK.segment is overdue.
     pub fn rack_detect_loss(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
@@ -336,8 +352,8 @@ impl Scoreboard {
         (lost, lost_again, next)
     }
 
-    /// Marks data lost after a timeout (RFC 8985 §6.3): the first segment of at most `mss` bytes,
-    /// and all data in flight that was sent at least `limit_us` ago.
+    /// Marks data lost after a retransmission timeout (RFC 8985 §6.3): the first `mss` bytes, and
+    /// all data in flight that was sent at least `limit_us` ago. Forgets RACK.segment.
     pub fn mark_old_lost(&mut self, mss: u32, now_us: u32, limit_us: u32) {
         self.mark_first_lost(mss);
         for at in 0..self.records.len() {
@@ -351,13 +367,13 @@ impl Scoreboard {
         self.rack = None;
     }
 
-    /// RACK.rtt: RTT of RACK.segment.
+    /// Returns RACK.rtt, the RTT of RACK.segment, in us.
     pub fn rack_rtt_us(&self) -> Option<u32> {
         self.rack.map(|rack| rack.rtt_us)
     }
 
-    /// Marks all data lost that is not SACKed (RFC 6298 §5). If `reneged`, SACKed data is lost,
-    /// too.
+    /// Marks all data lost that is not SACKed (RFC 6298 §5). If `reneged` is true, the function
+    /// marks SACKed data lost, too. Forgets RACK.segment.
     pub fn mark_all_lost(&mut self, reneged: bool) {
         for at in 0..self.records.len() {
             if reneged || self.records[at].state != RangeState::Sacked {
@@ -390,14 +406,15 @@ impl Scoreboard {
         self.set_state(0, RangeState::Lost);
     }
 
-    /// Returns true if the data at SND.UNA is SACKed: the peer has reneged (RFC 2018 §8).
+    /// Returns true if the data at SND.UNA is SACKed. The peer has then reneged, because it would
+    /// otherwise have acknowledged this data (RFC 2018 §8).
     pub fn is_reneged(&self) -> bool {
         self.records
             .front()
             .is_some_and(|r| r.state == RangeState::Sacked)
     }
 
-    /// Returns the start and length of the first lost range, at most `mss` bytes.
+    /// Returns the start and length of the first lost range. The length is at most `mss` bytes.
     pub fn next_lost(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         if self.lost == 0 {
             return None;
@@ -416,7 +433,8 @@ impl Scoreboard {
         Some((start, len.min(mss)))
     }
 
-    /// Records the retransmission of `[start, start + len)`.
+    /// Records the retransmission of `[start, start + len)` at `sent_us`. SACKed parts do not
+    /// change.
     pub fn on_retransmit(&mut self, start: SeqNumber, len: u32, sent_us: u32) {
         let first = self.split(start);
         let past = self.split(start.add(len));
@@ -433,7 +451,8 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the start and length of the first range in flight, at most `mss` bytes.
+    /// Returns the start and length of the first range in flight. The length is at most `mss`
+    /// bytes.
     pub fn first_in_flight(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let first = self
             .records
@@ -442,7 +461,8 @@ impl Scoreboard {
         Some((first.start, first.len().min(mss)))
     }
 
-    /// Returns the start and length of the last range, at most `mss` bytes, unless it is SACKed.
+    /// Returns the start and length of the last bytes before SND.NXT, at most `mss` of them.
+    /// Returns `None` if these bytes are SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self
             .records

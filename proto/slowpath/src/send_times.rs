@@ -5,7 +5,8 @@
 //! in that span (RFC 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time.
 //! All other segments appear younger than they are, by at most an eighth of a round trip.
 //!
-//! The table also knows where segments begin, as far as consecutive transmissions have one size.
+//! The table also records where segments begin, while consecutive transmissions have the same
+//! segment size.
 
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
@@ -18,14 +19,15 @@ const PART_OF_SRTT: u32 = 6;
 /// SND.NXT after a transmission, and the time of the transmission in us modulo 2^32.
 type SendTime = (SeqNumber, u32);
 
-/// A range of data in flight that was sent at one time. It begins where the range before it ends.
+/// A range of data in flight that was sent at one time. The range begins where the range before it
+/// ends, and the first range begins at SND.UNA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
     /// End of the range.
     pub end: SeqNumber,
     /// Time of the transmission in us modulo 2^32.
     pub sent_us: u32,
-    /// Size of the segments in the range, of which the last one may be shorter; zero if unknown.
+    /// Size of the segments in the range, of which the last may be shorter; zero if unknown.
     pub segment: u16,
 }
 

@@ -6,8 +6,8 @@ use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 use crate::{Outcome, Slow, arrive::Step, sack_blocks::QUICK_ACKS};
 
 impl<E: Env> Slow<'_, E> {
-    /// Seventh: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged at once
-    /// (MAY-13).
+    /// Seventh check: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged
+    /// at once (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
@@ -85,9 +85,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Ends the run after a segment that filled a hole, or after one with PSH that lies behind a
-    /// hole or behind another segment of the batch. `next` is RCV.NXT before the segment, and
-    /// `had_ooo` says if there was out-of-order data.
+    /// Ends the run after a segment that filled a hole. Also ends the run after a segment with PSH
+    /// that lies behind a hole or behind another segment of the batch. `next` is RCV.NXT before the
+    /// segment, and `had_ooo` says if there was out-of-order data.
     pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
         let filled = had_ooo && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
@@ -100,9 +100,9 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Acknowledges a run of consecutive segments at its end instead of at the end of the batch.
-    /// Each run gets an ACK of its own, as in Linux, where GRO joins a run up to PSH. If a batch
-    /// had one ACK only and that were lost, a peer in recovery or with a small window would have to
-    /// wait for its RTO.
+    /// Each run gets an ACK of its own, as in Linux, where GRO joins a run up to PSH. If each batch
+    /// had one ACK only and the network lost this ACK, a peer in recovery or with a small window
+    /// would have to wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
             // An ACK without a free frame is sent at the end of the batch.
@@ -110,7 +110,8 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Records `[start, end)` after its payload was placed. The part `duplicate` is a duplicate.
+    /// Records that the payload of `[start, end)` was placed. `duplicate` is the part that had
+    /// arrived before, if any.
     fn record_placed(
         &mut self,
         start: SeqNumber,
@@ -146,7 +147,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.ooo.remove_below(next);
     }
 
-    /// Eighth: FIN.
+    /// Eighth check: FIN. A FIN beyond a hole waits in `fin_at` until the hole is filled.
     pub(crate) fn check_fin(&mut self, segment: &Segment<'_>) -> Step {
         if segment.flags.contains(TcpFlags::FIN) {
             let at = segment.seq.add(segment.payload.len() as u32);

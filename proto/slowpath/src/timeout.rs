@@ -1,4 +1,5 @@
-//! Timers: retransmission, tail loss probe, persist, pacing, keepalive, FIN-WAIT-2, path MTU.
+//! Start and expiry of a flow's timers: retransmission, tail loss probe, persist, RACK reordering,
+//! pacing, keepalive, FIN-WAIT-2 and path MTU.
 
 use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
 
@@ -6,19 +7,20 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Outcome, Slow};
 
-/// Assumed delayed-ACK time of the peer in a tail loss probe's timeout, in ms. RFC 8985 has 200 ms,
-/// which is RTO_MIN itself; nearly all receivers delay by 40 ms.
+/// ACK delay of the peer in ms that the PTO assumes while losses are suspected. RFC 8985 §7.2 has
+/// 200 ms, which is our least RTO. Nearly all receivers delay an ACK by 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
-/// R1: consecutive timeouts after which the IP layer gets negative advice about the path (RFC 9293
-/// SHLD-10: at least three retransmissions).
+/// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path
+/// (RFC 9293 SHLD-10: at least three retransmissions).
 const R1: u8 = 3;
-/// Time in ms that a probe waits beyond two round trips on a path with losses.
+/// Time in ms by which the PTO exceeds two round trips while losses are suspected.
 const PROBE_MS_MIN: u32 = 3;
-/// Longest distance of a deadline, so that comparisons modulo 2^32 hold (24 days).
+/// Longest time in ms until a deadline: 12 days. Comparisons modulo 2^32 hold within 24 days.
 const DEADLINE_MAX_MS: u64 = 1 << 30;
 
 impl<E: Env> Slow<'_, E> {
-    /// RTO in ms, with its backoff (RFC 6298 §2 and (5.5)).
+    /// Returns the RTO in ms, with its backoff (RFC 6298 §2 and (5.5)). The first
+    /// `syn_linear_timeouts` timeouts of a SYN do not back off.
     pub fn rto_ms(&self) -> u32 {
         let linear = match self.hot.state {
             State::SynSent => self.config.syn_linear_timeouts,
@@ -28,20 +30,21 @@ impl<E: Env> Slow<'_, E> {
         self.hot.rto_ms_after(self.timeouts, backoff)
     }
 
-    /// Starts the retransmission timer, or the timer of a tail loss probe if one may be sent.
+    /// Starts the retransmission timer, or instead the timer of a tail loss probe if a probe may be
+    /// sent.
     pub fn arm_rto(&mut self) {
         let rto = self.within_user_timeout(self.cold.retrans_since, self.rto_ms());
         let probe = self.cold.ca_state != CaState::Loss
             && !self.cold.probe_sent
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
-        // A probe for several segments needs no allowance for delayed ACKs.
+        // The peer acknowledges several segments at once, so the PTO then allows for no delayed
+        // ACK.
         let several = self.hot.has_multiple_segments_in_flight();
         let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
-        // On a path with losses, a single segment is probed for, too (RFC 8985 §7.2 (2)), and the
-        // PTO is shorter.
+        // While losses are suspected, the PTO is shorter than that of RFC 8985 §7.2.
         if probe && self.cold.loss_suspected {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
@@ -60,7 +63,8 @@ impl<E: Env> Slow<'_, E> {
         if !waits || paced || self.hot.has(flags::RTO_ARMED) {
             return;
         }
-        // Nagle holds data back without a timer. A cork does so for 200 ms.
+        // Nagle holds data back without a timer. A cork holds data back until the persist timer
+        // expires.
         let closed = self.hot.snd_wnd < self.hot.tx_end.distance_from(self.hot.snd_nxt);
         if !closed && !held {
             return;
@@ -111,6 +115,7 @@ impl<E: Env> Slow<'_, E> {
         Outcome::Keep
     }
 
+    /// Handles the expiry of `rto_deadline`: persist, tail loss probe or retransmission timeout.
     fn on_retransmission_timeout(&mut self) -> Outcome {
         if self.hot.has(flags::PERSIST) {
             return self.on_persist();
@@ -162,10 +167,11 @@ impl<E: Env> Slow<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns true if the connection has to be given up at R2 (RFC 9293 §3.8.3, MUST-20): after
-    /// the largest number of retransmissions, or after USER TIMEOUT if the application set it. A
-    /// peer that answers with a closed window is alive (§3.8.6.1, MUST-37). The same holds for a
-    /// peer that has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17).
+    /// Returns true if the connection has reached R2 and must be given up (RFC 9293 §3.8.3,
+    /// MUST-20). R2 is the largest number of retransmissions, or USER TIMEOUT if the application
+    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37). The same
+    /// holds for a peer that has shrunk its window to less than the oldest segment (§3.8.6,
+    /// SHLD-17).
     fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -193,7 +199,7 @@ impl<E: Env> Slow<'_, E> {
         u64::from(self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0)) >= span
     }
 
-    /// Number of SYN retransmissions with exponential backoff.
+    /// Returns the number of SYN retransmissions with exponential backoff.
     fn syn_retries(&self) -> u8 {
         match self.cold.options.syn_retries {
             0 => self.config.syn_retries,
@@ -201,8 +207,9 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
-    /// Largest number of retransmissions, for a SYN as well (RFC 9293 MUST-22). The default for a
-    /// SYN lasts 131 s, as in Linux. The three minutes of MUST-23 can be set by TCP_SYNCNT.
+    /// Returns the largest number of retransmissions, which applies to a SYN as well (RFC 9293
+    /// MUST-22). The default number for a SYN lasts 131 s, as in Linux. The three minutes of
+    /// MUST-23 can be set by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
         let asked = self.cold.options.syn_retries;
         match self.hot.state {
@@ -218,12 +225,14 @@ impl<E: Env> Slow<'_, E> {
     }
 
     /// Returns true if the peer has acknowledged our SYN,ACK and the listener still waits for data
-    /// (TCP_DEFER_ACCEPT). The SYN,ACK timer continues without retransmissions. At the end the
-    /// SYN,ACK is sent once more, and its ACK completes the handshake (as in Linux).
+    /// (TCP_DEFER_ACCEPT). Meanwhile, the SYN,ACK timer continues without retransmissions. When the
+    /// wait is over, the SYN,ACK is sent once more, and its ACK completes the handshake (as in
+    /// Linux).
     fn is_deferred(&self) -> bool {
         self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
     }
 
+    /// Ends a connection whose peer does not answer. The cause is the last soft error, if any.
     fn give_up(&mut self) -> Outcome {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
         self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
@@ -234,15 +243,16 @@ impl<E: Env> Slow<'_, E> {
         self.end(cause)
     }
 
-    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. Its ACK
-    /// shows what is lost.
+    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. The ACK
+    /// of the probe shows which segments are lost.
     fn on_probe_timeout(&mut self) -> Outcome {
         self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
         self.suspect_loss();
         if self.is_recovering() {
-            // Beyond RFC 8985: if all retransmissions were lost, no later segment can show it.
+            // Probe in recovery, too, beyond RFC 8985: if all retransmissions were lost, no ACK
+            // would show their loss.
             if let Some((start, len)) = self.suspect_loss().first_in_flight(mss) {
                 let _ = self.retransmit(start, len);
             }
@@ -256,7 +266,8 @@ impl<E: Env> Slow<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns the last segment that was sent, or the FIN if that was sent without payload.
+    /// Returns the start and length of the last segment that was sent: at most `mss` bytes, or the
+    /// FIN alone if the FIN was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self.suspect_loss().last(mss);
         if self.cold.fin_without_data {
@@ -265,6 +276,7 @@ impl<E: Env> Slow<'_, E> {
         last
     }
 
+    /// Sends a segment of new data as a tail loss probe. Returns true if the segment was sent.
     fn probe_with_new_data(&mut self, mss: u32) -> bool {
         if self.hot.has(flags::FIN_SENT) {
             return false;
@@ -277,9 +289,9 @@ impl<E: Env> Slow<'_, E> {
     /// Handles the persist timeout: probes a closed window, or sends the part of a segment that a
     /// small window or a cork held back (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
     ///
-    /// The probe is a segment without payload before SND.UNA, as in Linux. The peer answers it in
-    /// any state of its window, and it does not count as in flight. A peer that answers is never
-    /// given up (MUST-37).
+    /// The probe is a segment without payload before SND.UNA, as in Linux. The peer answers the
+    /// probe whether its window is open or closed. The probe does not count as in flight. A peer
+    /// that answers is never given up (MUST-37).
     fn on_persist(&mut self) -> Outcome {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
@@ -324,22 +336,24 @@ impl<E: Env> Slow<'_, E> {
         Some(limit.saturating_sub(self.clock.ms.0.wrapping_sub(since?.0)))
     }
 
+    /// Returns true if USER TIMEOUT has passed since `since`.
     fn is_user_timeout(&self, since: Option<Millis>) -> bool {
         self.user_timeout_left(since) == Some(0)
     }
 
-    /// Returns `wait` in ms, bounded by the rest of USER TIMEOUT.
+    /// Returns `wait`, bounded by the rest of USER TIMEOUT, both in ms.
     fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
         let left = self.user_timeout_left(since).unwrap_or(wait);
         wait.min(left.max(1))
     }
 
-    /// Counts a timeout or probe without an answer.
+    /// Counts a timeout or probe, to which no answer has arrived yet.
     fn note_unanswered(&mut self) {
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
 
-    /// Sends a segment without payload before SND.UNA, which the peer answers (RFC 9293 §3.8.4).
+    /// Sends an empty segment that begins before SND.UNA. The peer must answer this unacceptable
+    /// segment by an ACK (RFC 9293 §3.8.4).
     fn send_probe(&mut self) {
         self.note_unanswered();
         self.probe_urgent();
@@ -368,10 +382,12 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Handles the expiry of `slow_deadline`: the end of FIN-WAIT-2, or the keepalive timer.
     fn on_slow_deadline(&mut self) -> Outcome {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
             // The flow does not move to TIME-WAIT. In TIME-WAIT, a late FIN would never be
-            // acknowledged, because RCV.NXT is before it. Without state it gets a RST, as in Linux.
+            // acknowledged, because RCV.NXT would stay before the FIN. Without state, the engine
+            // answers the FIN by a RST, as in Linux.
             return self.end(CloseCause::Finished);
         }
         if !self.cold.options.keepalive || !self.keepalive_applies() {
@@ -405,8 +421,8 @@ impl<E: Env> Slow<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns true if the peer counts as dead: after the largest number of unanswered probes, or
-    /// after USER TIMEOUT if the application set it (as in Linux).
+    /// Returns true if the peer counts as dead. The peer is dead after the largest number of
+    /// unanswered probes, or after USER TIMEOUT if the application set one (as in Linux).
     fn is_peer_dead(&self, silent_ms: u32) -> bool {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -420,8 +436,8 @@ impl<E: Env> Slow<'_, E> {
         idle.clamp(1, DEADLINE_MAX_MS) as u32
     }
 
-    /// Returns the least time since the last segment, in ms. The fast path records it in units of
-    /// 1.024 s.
+    /// Returns a lower bound of the time since the last segment arrived, in ms. The fast path
+    /// records the arrival in units of 1.024 s only.
     fn silent_ms(&self) -> u32 {
         let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
         if self.hot.last_arrival == (self.cold.last_arrival.0 >> 10) as u16 {
@@ -437,7 +453,7 @@ impl<E: Env> Slow<'_, E> {
         self.hot.state.receives() || self.hot.state.sends()
     }
 
-    /// Starts or stops the keepalive timer by the socket options.
+    /// Starts or stops the keepalive timer, as SO_KEEPALIVE says.
     pub fn arm_keepalive(&mut self) {
         // `slow_deadline` of an orphan is the end of FIN-WAIT-2.
         if self.cold.is_orphan {

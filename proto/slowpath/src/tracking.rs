@@ -1,5 +1,6 @@
-//! Decides when the scoreboard records transmissions: while losses are suspected, and while the
-//! congestion control needs an RTT sample from every ACK.
+//! Decides when a flow has a scoreboard, which records transmissions: while losses are suspected,
+//! while an MTU probe is in flight, and while the congestion control needs delivery rates or an RTT
+//! sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
 use tidelane_flow::{CaState, Env, flags};
@@ -8,8 +9,8 @@ use tidelane_wire::SeqNumber;
 
 use crate::{Slow, scoreboard::Scoreboard};
 
-/// The scoreboard is kept for this many round trips after the last sign of a loss, and for at least
-/// RECORD_MS_MIN.
+/// Number of round trips that the scoreboard is kept after the last sign of a loss, unless
+/// [`SCOREBOARD_MS_MIN`] is longer.
 const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 /// Least time in ms that the scoreboard is kept after the last sign of a loss.
 const SCOREBOARD_MS_MIN: u32 = 1000;
@@ -39,6 +40,7 @@ impl<E: Env> Slow<'_, E> {
         }
     }
 
+    /// Returns the scoreboard, starting one from the send times if necessary.
     pub(crate) fn ensure_scoreboard(&mut self) -> &mut Scoreboard {
         let (hot, send_times, now) = (&*self.hot, &self.cold.send_times, self.clock.us());
         self.cold.scoreboard.get_or_insert_with(|| {

@@ -1,8 +1,8 @@
 //! Age of TS.Recent (RFC 7323 §5.5). After 24 days without a segment, the peer's timestamp clock
 //! may have wrapped by half of its range, and PAWS would reject valid segments.
 //!
-//! The fast path records only the low 16 bits of the second in which a segment arrived, which wrap
-//! after 18 hours. The engine copies them to this record more often than that.
+//! The fast path records only 16 bits of a segment's arrival time, in units of 1.024 s. These bits
+//! wrap after 18 hours. The engine copies the bits to this record every 8 hours.
 
 use tidelane_flow::{Clock, Env, FlowState};
 use tidelane_time::{Duration, Instant};
@@ -19,12 +19,12 @@ const TS_RECENT_AGE: Duration = Duration::from_secs(24 * 86_400);
 pub struct TsRecentAge {
     /// Time of that check.
     at: Instant,
-    /// Low bits of the second in which the segment arrived.
+    /// Arrival time of the segment: 16 bits, in units of 1.024 s.
     second: u16,
 }
 
 impl TsRecentAge {
-    /// State of a new connection.
+    /// Returns the state of a new connection.
     pub fn at(clock: &Clock) -> Self {
         Self {
             at: clock.now,

@@ -7,8 +7,8 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::Slow;
 
-/// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT bounds
-/// it, too.
+/// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT is a
+/// further bound.
 const REORDER_QUARTERS_MAX: u32 = 255;
 /// Recoveries after which the reordering window is reset (RFC 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;

@@ -1,8 +1,8 @@
 //! Urgent data (RFC 9293 §3.8.5), with the semantics of Linux.
 //!
-//! The pointer on the wire is that of the byte after urgent data (MUST-62). The application is told
-//! the position and the value of the last urgent byte only. All urgent data stays in the stream.
-//! The driver takes that byte out unless SO_OOBINLINE is set.
+//! The urgent pointer of a segment points at the byte after urgent data (MUST-62). The application
+//! is told the position and the value of the last urgent byte only. All urgent data stays in the
+//! stream. The driver takes the last urgent byte out of the stream unless SO_OOBINLINE is set.
 //!
 //! A flow with an urgent pointer in either direction stays on the slow path.
 
@@ -14,7 +14,7 @@ use crate::Slow;
 /// Urgent state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
-    /// SND.UP, until it is acknowledged.
+    /// SND.UP, until the peer has acknowledged the urgent data.
     pub snd_up: Option<SeqNumber>,
     /// RCV.UP - 1: the last urgent byte, until all data up to it has arrived.
     rcv_up: Option<UrgentByte>,
@@ -24,7 +24,7 @@ pub struct Urgent {
 #[derive(Clone, Copy, Debug)]
 struct UrgentByte {
     at: SeqNumber,
-    /// The byte has arrived, perhaps out of order.
+    /// True if the byte has arrived, perhaps out of order.
     received: bool,
 }
 
@@ -51,9 +51,9 @@ pub(crate) fn pointer(
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Sixth: URG, also while the window is closed (RFC 9293 MUST-66). The application is told at
-    /// once where urgent data ends (MUST-32), and gets the last urgent byte when it arrives, in
-    /// order or not.
+    /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). The application is
+    /// told at once where urgent data ends (MUST-32), and gets the last urgent byte when it
+    /// arrives, in order or not.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
             self.take_pointer(segment);

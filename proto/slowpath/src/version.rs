@@ -10,9 +10,10 @@ pub(crate) struct Sizes {
     /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
     pub mss_default: u16,
     /// Least path MTU that an ICMP error may report. IPv4: lower values are attacks (Linux:
-    /// `min_pmtu`). IPv6: every link supports it (RFC 8201 §4).
+    /// `min_pmtu`). IPv6: every link supports this MTU (RFC 8201 §4).
     pub path_mtu_min: u16,
-    /// A report below `path_mtu_min` counts as `path_mtu_min`. IPv6 discards it (RFC 8201 §4).
+    /// True if a report below `path_mtu_min` counts as `path_mtu_min`. IPv6 discards the report
+    /// (RFC 8201 §4).
     pub clamps_to_min: bool,
 }
 

@@ -1,6 +1,6 @@
 //! ACK aggregation: data that is acknowledged in one burst beyond BtlBw, because the receiver or
-//! the return path delays ACKs. The window is larger by that amount, or it would be exhausted in
-//! between.
+//! the return path delays ACKs. BBR enlarges cwnd by this amount, because otherwise the flow would
+//! use up cwnd between two bursts of ACKs.
 
 use tidelane_time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ impl AckAggregation {
         (self.acked, self.epoch_start) = (0, now);
     }
 
-    /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. The
-    /// aggregation is at most `limit`.
+    /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. `round` is
+    /// true at the start of a round. The aggregation counts up to `limit` bytes.
     pub(super) fn update(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl AckAggregation {
         self.extra_acked[1] = self.extra_acked[1].max(more);
     }
 
-    /// Bytes by which the window is enlarged.
+    /// Returns the bytes by which BBR enlarges cwnd, at a BtlBw of `rate` bytes per second.
     pub(super) fn extra_acked(&self, rate: u32) -> u64 {
         let extra_acked = self.extra_acked[0].max(self.extra_acked[1]);
         u64::from(extra_acked).min(bytes_in(rate, EXTRA_ACKED_MAX))

@@ -1,7 +1,8 @@
-//! End of a batch, and timers.
+//! End of a batch, and expiry of timers. A batch is a burst of segments and requests that the
+//! driver passes to the engine before it calls [`Engine::batch_end`].
 //!
-//! At the end of a batch, the engine finishes each pending flow: it sends the flow's data and ACK,
-//! and schedules the flow's next deadline.
+//! At the end of a batch, the engine finishes each pending flow. To finish a flow is to send its
+//! data and its ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
 
 use tidelane_fastpath::{Fast, NOT_SINGLE};
 use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
@@ -11,23 +12,24 @@ use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
-/// Shortest idle time, in us, after which the slow path checks the cwnd before a flow sends
-/// (RFC 5681 §4.1). No RTO is shorter.
+/// Idle time, in us, after which the slow path checks the cwnd before a flow sends (RFC 5681 §4.1).
+/// The time is shorter than any RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// The fast path may finish a flow that has all of `FAST_FLAGS` and none of `SLOW_FLAGS`.
+/// Flags that a flow must have for the fast path to finish the flow.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
+/// Flags that a flow must not have for the fast path to finish the flow.
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// Masks that classify a pending flow by its flags. `ACK_MASK`: the flow owes an ACK, and nothing
-/// else. `DATA_MASK`: the flow has one data segment to send. `IDLE_MASK`: the flow has nothing to
-/// send now.
+/// Flags that tell if a pending flow has nothing to send but a pure ACK.
 const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
     | flags::ACK_NOW
     | flags::EDGE_MOVES
     | flags::RTO_ARMED;
+/// Flags that tell if a pending flow may send its data by [`Fast::send_single`].
 const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | NOT_SINGLE;
+/// Flags that tell if a pending flow has nothing to send now.
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
@@ -52,7 +54,7 @@ impl Engine {
         self.table.recycle();
     }
 
-    /// Sends the data of a flow that may be sent now, before the end of the batch.
+    /// Sends the data that the windows of a flow allow now, before the end of the batch.
     pub(super) fn send_now(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let flow = self.table.get(id);
         if flow.is_some_and(|flow| flow.has(flags::SEND_WANTED)) {
@@ -75,7 +77,8 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Sets the engine's clock. The conversion to ms is only done when the millisecond changes.
+    /// Sets the engine's clock. The clock converts the time to ms only when the millisecond
+    /// changes.
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
         if !self.clock.advance_within_ms(now) {
@@ -90,6 +93,7 @@ impl Engine {
     }
 
     #[inline]
+    /// Removes the first `count` flows from the list of pending flows.
     fn drain_pending(&mut self, count: usize) {
         if self.pending.len() == count {
             return self.pending.clear();
@@ -236,8 +240,8 @@ impl Engine {
         }
     }
 
-    /// Records the transmission time of the data from `start` to SND.NXT, which follows other data
-    /// in flight.
+    /// Records the transmission time of the data from `start` to SND.NXT. Other data was already in
+    /// flight before `start`.
     #[inline(never)]
     fn record_send_time(&mut self, id: FlowId, start: SeqNumber) {
         if let (Some(flow), Some(Some(cold))) =
@@ -302,7 +306,8 @@ impl Engine {
         }
     }
 
-    /// Makes the timer wheel fire for this flow no later than at its earliest deadline.
+    /// Makes the timer wheel fire for this flow no later than at the flow's earliest deadline. The
+    /// wheel may fire earlier, because a deadline that moves back keeps the old entry.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;
@@ -341,7 +346,7 @@ impl Engine {
         cold.timer = self.wheel.insert(clock.instant_of(deadline), id);
     }
 
-    /// Handles all expired timers.
+    /// Handles all timers that have expired at `now`, and removes expired TIME-WAIT entries.
     pub fn advance_time(&mut self, now: Instant, env: &mut impl Env) {
         let clock = Clock::at(now);
         self.time_wait.expire(now);
@@ -378,15 +383,15 @@ impl Engine {
         }
     }
 
-    /// Returns true if [`Engine::next_timeout`] has passed.
+    /// Returns true if [`Engine::next_timeout`] has passed at `now`.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         let time_wait = self.time_wait.next_deadline();
         self.wheel.is_due(now) || time_wait.is_some_and(|at| at <= now)
     }
 
-    /// Continues flows that stopped because [`Env::transmit`] returned [`TxFull`], once the driver
-    /// has free frames again.
+    /// Continues the flows that stopped because [`Env::transmit`] returned [`TxFull`]. The driver
+    /// calls this function once it has free frames again.
     pub fn resume_transmit(&mut self) {
         for id in std::mem::take(&mut self.blocked) {
             if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
@@ -397,7 +402,8 @@ impl Engine {
     }
 }
 
-/// Delays an ACK until `deadline`, unless a data segment carries it before.
+/// Starts the delayed-ACK timer: a pure ACK is sent at `deadline`, unless a data segment carries
+/// the ACK before.
 #[inline]
 fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.delack_at = deadline.0 as u16;

@@ -41,7 +41,7 @@ impl FastOpenState {
     }
 }
 
-/// Decision on a SYN that asks for Fast Open.
+/// Decision of a listener on a SYN that asks for Fast Open.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FastOpenVerdict {
     /// The application gets the flow and the data of the SYN at once.
@@ -55,10 +55,11 @@ pub(super) struct FastOpenVerdict {
 pub struct FastOpenRequest {
     /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
     pub without_cookie: bool,
-    /// The application waits to write more than the SYN may carry. That data will carry the ACK of
-    /// the SYN,ACK.
+    /// The application waits to write more than the SYN may carry. The segment with this data will
+    /// carry the ACK of the SYN,ACK.
     pub more_follows: bool,
-    /// A SYN that may carry data waits until some is written, or for [`Engine::release_syn`].
+    /// True if a SYN that may carry data waits until the application has written data, or for
+    /// [`Engine::release_syn`].
     pub held: bool,
 }
 

@@ -210,7 +210,7 @@ impl Engine {
             return true;
         }
         if !listener.has_accept_room() {
-            // As in Linux, the ACK is dropped. The peer's first data segment returns the cookie
+            // The ACK is dropped, as in Linux. The peer's first data segment returns the cookie
             // again.
             self.counters.listen_overflows += 1;
             self.drop_syn(DropReason::AcceptQueueFull);

@@ -8,11 +8,11 @@ use tidelane_wire::{DropReason, Segment};
 use super::Engine;
 use crate::resets::with_noise;
 
-/// Makes the noise of the RST limit independent of the noise of the challenge ACK limit.
+/// Bit that makes the noise of the RST limit independent of the noise of the challenge ACK limit.
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
-    /// Resets the limits at the start of a second.
+    /// Sets both limits anew at the start of each second.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.limits_second {

@@ -1,6 +1,8 @@
-//! Calls of applications and of the driver: LISTEN, OPEN, CLOSE, ABORT, options and STATUS.
+//! Requests of applications, which the driver passes on: LISTEN, OPEN, CLOSE, ABORT, socket options
+//! and STATUS (RFC 9293 §3.9.1).
 //!
-//! The driver is the program that runs the engine: the service's host, or a test.
+//! The driver is the program that runs the engine: the service's host, or a test. The driver is not
+//! a NIC driver.
 
 use std::ops::Range;
 
@@ -21,7 +23,8 @@ const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
 const MTU_MIN: u32 = 68;
 
 impl Engine {
-    /// Passive OPEN. An unspecified local address means all addresses.
+    /// Performs a passive OPEN: creates a listener at `local` and returns its id. An unspecified
+    /// local address means all addresses.
     pub fn listen(
         &mut self,
         local: Endpoint,
@@ -31,9 +34,10 @@ impl Engine {
         self.listen_in_group(local, backlog, options, None)
     }
 
-    /// Passive OPEN of a listener in a SO_REUSEPORT group. The listeners of a group have the same
-    /// local address, port and IPV6_V6ONLY. A keyed hash of the 4-tuple distributes connections
-    /// among the listeners. Without a group, the function is [`listen`](Self::listen).
+    /// Performs a passive OPEN of a listener in a SO_REUSEPORT group. The listeners of a group have
+    /// the same local address, port and value of IPV6_V6ONLY. A keyed hash of the 4-tuple
+    /// distributes connections among the listeners. Without a group, the function does the same as
+    /// [`listen`](Self::listen).
     pub fn listen_in_group(
         &mut self,
         local: Endpoint,
@@ -124,7 +128,8 @@ impl Engine {
         }
     }
 
-    /// Active OPEN: sends a SYN (RFC 9293 MUST-43, MUST-46).
+    /// Performs an active OPEN: creates a flow, sends its SYN, and returns its id (RFC 9293
+    /// MUST-43, MUST-46).
     pub fn open(
         &mut self,
         now: Instant,
@@ -141,7 +146,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Creates a flow in SYN-SENT without sending a SYN.
+    /// Creates a flow in SYN-SENT, and leaves the transmission of the SYN to the caller.
     pub(super) fn begin_open(
         &mut self,
         clock: Clock,
@@ -169,7 +174,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// CLOSE of the sending direction: a FIN follows the data that was written.
+    /// Closes the sending direction (CLOSE, SHUT_WR): a FIN follows the data that the application
+    /// has written.
     pub fn shutdown_write(&mut self, id: FlowId) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -185,9 +191,10 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// CLOSE: the application releases the flow. Sends a FIN, or a RST if received bytes are unread
-    /// (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). The engine emits
-    /// [`Released`](tidelane_flow::Event::Released) during this call or later.
+    /// Closes both directions (CLOSE): the application releases the flow. Sends a FIN, or a RST if
+    /// received bytes are unread (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). A flow in SYN-SENT ends
+    /// without a FIN or a RST. The engine emits [`Released`](tidelane_flow::Event::Released) during
+    /// this call or later.
     pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -222,15 +229,15 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// CLOSE with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends the
-    /// data that the send window and cwnd allow, because Linux sends this data during `write`.
+    /// Closes a flow with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends
+    /// the data that the send window and cwnd allow, because Linux sends this data during `write`.
     pub fn close_with_reset(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         self.send_now(now, id, env);
         self.abort(now, id, env);
     }
 
-    /// ABORT: sends a RST, and emits [`Released`](tidelane_flow::Event::Released) before the call
-    /// returns.
+    /// Aborts a flow (ABORT): sends a RST, and emits [`Released`](tidelane_flow::Event::Released)
+    /// before the call returns. A flow in CLOSED, SYN-SENT or TIME-WAIT sends no RST.
     pub fn abort(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
         let clock = Clock::at(now);
         let Some(mut slow) = slow!(self, id, clock, env) else {
@@ -318,12 +325,12 @@ impl Engine {
         both.flat_map(|(flow, cold)| cold.received(flow))
     }
 
-    /// Returns true if there is no flow.
+    /// Returns true if the engine has no flow. Listeners and TIME-WAIT entries do not count.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Frees the memory of the tables if there is no flow.
+    /// Frees the memory of the flow tables if the engine has no flow.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             self.connections = Connections::default();
@@ -331,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// Returns the ids of all flows.
+    /// Returns an iterator over the ids of all flows.
     pub fn flows(&self) -> impl Iterator<Item = FlowId> {
         self.table.iter().map(|(id, _)| id)
     }
@@ -343,8 +350,8 @@ impl Engine {
         all
     }
 
-    /// Changes the configuration for later connections. The tables keep their sizes, and present
-    /// flows keep their receive windows.
+    /// Changes the configuration. The tables keep their sizes, and present flows keep their receive
+    /// windows.
     ///
     /// # Panics
     ///
@@ -368,8 +375,9 @@ impl Engine {
         &self.config
     }
 
-    /// Returns the listener that takes SYNs for `local`, or any listener of a SO_REUSEPORT group.
-    /// Returns `None` after [`leave_syns`](Self::leave_syns).
+    /// Returns the listener that accepts connections to `local`. Returns any listener of a
+    /// SO_REUSEPORT group. Returns `None` for a listener whose SYNs another stack gets
+    /// ([`leave_syns`](Self::leave_syns)).
     pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
         let id = self.listeners.find(&local)?;
         let listener = self.listeners.get(id)?;

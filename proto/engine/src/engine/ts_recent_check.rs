@@ -6,11 +6,11 @@ use tidelane_time::{Instant, TimerHandle};
 
 use super::Engine;
 
-/// Marks the check's entry in the timer wheel; no flow has this id.
+/// Id of the check's entry in the timer wheel. No flow has this id.
 pub(super) const TS_RECENT_CHECK: FlowId = FlowId(u32::MAX);
 
 impl Engine {
-    /// Starts the timer of the next check, once there is a flow.
+    /// Starts the timer of the next check. The timer runs only while there are flows.
     pub(super) fn schedule_ts_recent_check(&mut self, now: Instant) {
         self.ts_recent_timer = self
             .wheel

@@ -1,4 +1,4 @@
-//! SEND with URGENT.
+//! The SEND request with the URGENT flag.
 
 use tidelane_flow::{Clock, Env, FlowId, Misuse, State, flags};
 use tidelane_slowpath::Slow;
@@ -8,9 +8,9 @@ use super::Engine;
 
 impl Engine {
     /// Marks the bytes before stream position `tx_up` as urgent (SEND with URGENT, RFC 9293
-    /// §3.10.2; `send` with MSG_OOB). Segments carry the urgent pointer until it is acknowledged.
-    /// The driver may call this before the bytes are written, so that no segment carries them
-    /// without the pointer.
+    /// §3.10.2; `send` with MSG_OOB). Segments carry the urgent pointer until the urgent bytes are
+    /// acknowledged. The driver may call the function before the application's bytes are written,
+    /// so that no segment carries urgent bytes without the pointer.
     ///
     /// Returns an error, and changes nothing, if `tx_up` is already acknowledged or beyond the send
     /// limit.

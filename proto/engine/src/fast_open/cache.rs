@@ -12,7 +12,7 @@ use tidelane_wire::{FastOpenCookie, FastOpenOption, IpAddress};
 const SERVERS_MAX: usize = 1024;
 /// Consecutive losses of SYNs with data after which Fast Open pauses (§4.1.3.1).
 const LOSSES_MIN: u32 = 2;
-/// Base of the pause. It doubles with each loss.
+/// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Number of losses after which the pause does not grow any more: 34 hours.
 const LOSSES_MAX: u32 = 11;
@@ -57,6 +57,7 @@ pub struct Cache {
     servers: BTreeMap<IpAddress, Server>,
     /// Servers by the value of `used`: the least recently used first.
     order: BTreeMap<u64, IpAddress>,
+    /// Number of uses of all entries so far.
     uses: u64,
 }
 

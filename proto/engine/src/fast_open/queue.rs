@@ -23,7 +23,7 @@ pub struct Queue {
     resets: VecDeque<Instant>,
     /// Keys of this listener, if they differ from the engine's.
     pub keys: Option<FastOpenKeys>,
-    /// The listener accepts data without a cookie (TCP_FASTOPEN_NO_COOKIE).
+    /// True if the listener accepts data without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub without_cookie: bool,
 }
 
@@ -46,7 +46,8 @@ impl Queue {
         self.taken += 1;
     }
 
-    /// Ends a pending request. `reset`: the client's address answered by a RST.
+    /// Ends a pending request. `reset` is true if the client's address answered by a RST. The
+    /// request then counts for another minute (`RESET_HOLD`).
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {

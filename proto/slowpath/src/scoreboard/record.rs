@@ -1,33 +1,34 @@
-//! A range of the scoreboard.
+//! Records of the scoreboard, and the times that tell transmissions of the same data apart.
 
 use tidelane_wire::SeqNumber;
 
 use crate::delivered_data::earlier;
 
-/// State of a range.
+/// State of the data of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RangeState {
-    /// In flight.
+    /// Sent or retransmitted, and neither SACKed nor lost.
     InFlight,
     /// SACKed by the peer (RFC 2018).
     Sacked,
-    /// Lost, and to be retransmitted.
+    /// Marked lost, and not retransmitted since.
     Lost,
 }
 
-/// A range of sequence space in one state.
+/// A range `[start, end)` of sequence numbers that was sent at one time and is in one state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) start: SeqNumber,
     pub(super) end: SeqNumber,
     /// Time of the last transmission, in microseconds modulo 2^32.
     pub(super) sent_us: u32,
-    /// Size of the segments from `start` on, of which the last one may be shorter; zero if unknown.
+    /// Size of the segments from `start` on, of which the last may be shorter. Zero if the size is
+    /// unknown.
     pub(super) segment: u16,
     pub(super) state: RangeState,
-    /// The range was retransmitted.
+    /// True if the range was retransmitted.
     pub(super) retransmitted: bool,
-    /// `sent_us` is exact.
+    /// True if `sent_us` is exact, so that the range can give an RTT sample.
     pub(super) timed: bool,
 }
 
@@ -36,8 +37,8 @@ impl Record {
         self.end.distance_from(self.start)
     }
 
-    /// Returns the number of bytes before `seq` that belong to the same segment as `seq`, zero if a
-    /// segment begins there or if boundaries are unknown.
+    /// Returns the number of bytes before `seq` that belong to the same segment as `seq`. Returns
+    /// zero if a segment begins at `seq`, or if the segment boundaries are unknown.
     pub(super) fn within_segment(&self, seq: SeqNumber) -> u32 {
         let known = self.segment > 0 && self.state != RangeState::Sacked;
         let offset = seq.distance_from(self.start);
@@ -58,27 +59,29 @@ impl Record {
         }
     }
 
-    /// Returns true if an ACK that arrives now must be that of the original transmission: there was
-    /// no other, or the retransmission was less than a minimum RTT ago (RFC 8985 §6.2 step 2).
+    /// Returns true if an ACK that arrives now acknowledges the original transmission: the range
+    /// was never retransmitted, or the retransmission was less than a minimum RTT ago (RFC 8985
+    /// §6.2 step 2).
     pub(super) fn is_original(&self, timing: &Timing) -> bool {
         !self.retransmitted || timing.now_us.wrapping_sub(self.sent_us) < timing.rtt_min_us
     }
 }
 
-/// Times that tell the transmissions of the same data apart, in microseconds.
+/// Times that tell an original transmission from a retransmission, in us modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Arrival of the ACK.
+    /// Arrival time of the ACK.
     pub now_us: u32,
-    /// Minimum RTT.
+    /// Minimum RTT of the path.
     pub rtt_min_us: u32,
-    /// Upper bound of the echoed transmission's time, from its timestamp.
+    /// Upper bound of the time at which the segment that TSecr echoes was sent. `None` if the ACK
+    /// does not tell.
     pub sent_before_us: Option<u32>,
 }
 
 impl Timing {
-    /// Returns true if the echoed timestamp is that of an earlier transmission than the last one
-    /// (RFC 8985 §6.2 step 2).
+    /// Returns true if the echoed timestamp is older than the last transmission of `record` (RFC
+    /// 8985 §6.2 step 2).
     pub(super) fn echoes_earlier(&self, record: &Record) -> bool {
         let before = self.sent_before_us;
         before.is_some_and(|before| !earlier(record.sent_us, before))
