@@ -89,8 +89,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // This local drops after the demux and then restores the offloads. Some drivers support these
-    // offloads only without an XDP program.
+    // Restores after the demux's end: some drivers have these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
@@ -102,8 +101,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot ask for sockets"))?;
-    // The code after this line needs only the privileges of serving. The threads that start later
-    // inherit the confinement.
+    // Serving needs no more privileges. Threads that start later inherit the confinement.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
         page: page.clone(),
