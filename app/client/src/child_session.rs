@@ -16,11 +16,12 @@ use crate::{
     session::ClientSession,
 };
 
-/// Number of attempts to take a connection while another process moves its bytes, and the pause
-/// between two attempts. The other process may be stopped for a while.
+/// Most attempts to take a connection while another process moves its bytes. The other process may
+/// be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
+/// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);
-/// Smallest size of a send buffer that holds bytes.
+/// Size of the smallest send buffer as a power of two: one page.
 const TX_LOG2_MIN: u8 = 12;
 
 /// A child's session with the service, which its parent prepares before `fork`.
@@ -29,23 +30,26 @@ const TX_LOG2_MIN: u8 = 12;
 /// it inherited.
 #[derive(Debug)]
 pub struct ChildSession {
+    /// The registration socket of the child.
     control: Control,
+    /// See [`ChildSession::given_up`].
     given_up: Option<ListenerHandle>,
 }
 
 impl ChildSession {
-    /// The session of a child, and a listener that the parent has to leave to the kernel.
+    /// Wraps the child's registration socket, and the listener that the parent has to leave to the
+    /// kernel.
     pub(crate) fn new((control, given_up): (Control, Option<ListenerHandle>)) -> Self {
         Self { control, given_up }
     }
 
-    /// The listener of the parent that has to be left to the kernel from now on, because the
-    /// parent's children live for a short time: [`tidelane_abi::not_accelerated::FORKS`].
+    /// Returns the listener that the parent has to leave to the kernel from now on, or `None`. The
+    /// reason is [`tidelane_abi::not_accelerated::FORKS`]: the parent forks for each connection.
     pub fn given_up(&self) -> Option<ListenerHandle> {
         self.given_up
     }
 
-    /// The descriptor of the session, which the program must not close.
+    /// Returns the descriptor of the child's registration socket, which the program must not close.
     pub fn descriptor(&self) -> RawFd {
         self.control.socket().as_fd().as_raw_fd()
     }
@@ -55,12 +59,13 @@ impl ChildSession {
         self.control.inherit().map(ChildSession::new)
     }
 
-    /// Tells the service that this process closed a connection that it inherited.
+    /// Tells the service that this process closed a connection that it had inherited.
     pub fn disown(&self, connection: u64) {
         self.control.disown(connection);
     }
 
-    /// Registers the child as a program, which can then take the connections that it inherited.
+    /// Registers the child as a program. The program can then take the connections that the child
+    /// inherited.
     pub fn register(self, name: &str) -> Result<Program, RegisterError> {
         Program::register_over(self.control, name)
     }

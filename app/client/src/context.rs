@@ -1,4 +1,5 @@
-//! The rings of one thread.
+//! A context: the rings over which one thread of the program exchanges requests and events with the
+//! cores of the service.
 
 use std::{
     os::fd::BorrowedFd,
@@ -20,10 +21,14 @@ use crate::{
 };
 
 /// The rings of a program for one thread, or for several threads under the caller's lock.
+///
+/// Requests stay queued until `flush` publishes them. Events wait in the rings until `poll`.
 #[derive(Debug)]
 pub struct Context {
+    /// Number of the context within the program.
     id: u32,
     session: Arc<ClientSession>,
+    /// The eventfd that the service rings for this context, or `None` in a simulation.
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
@@ -33,7 +38,8 @@ pub struct Context {
     submitted: Vec<u64>,
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
-    /// Slots whose bit `UNTRIMMED` is set.
+    /// Slots whose bit `UNTRIMMED` is set in `submitted`: the slot was submitted since `trim` last
+    /// freed its send buffer.
     untrimmed: Vec<u32>,
 }
 
@@ -59,7 +65,7 @@ pub enum ClientEvent {
         /// One of [`tidelane_abi::close_cause`].
         cause: u32,
     },
-    /// The service does not carry this connection: connect with the kernel.
+    /// The service does not carry this connection. The program has to connect with the kernel.
     ConnectKernel {
         /// Cookie of the connect request.
         cookie: u64,
@@ -80,24 +86,24 @@ pub enum ClientEvent {
         /// Generation of the slot.
         generation: u32,
     },
-    /// The slot has changed: check its stream.
+    /// The slot has changed. The program has to check the slot's stream.
     Ready {
         /// Slot of the connection.
         slot: u32,
     },
     /// The slot of a closed stream is free. Its send buffers have been freed.
     Released {
-        /// Number of the slot.
+        /// Slot of the closed stream.
         slot: u32,
     },
 }
 
-/// An active open.
+/// The parameters of an active open: see [`Context::connect`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connect {
     /// Identifies the connection in events.
     pub cookie: u64,
-    /// Address of the peer. IPv4 as `::ffff:a.b.c.d`.
+    /// Address of the peer. An IPv4 address has the form `::ffff:a.b.c.d`.
     pub peer_addr: [u8; 16],
     /// Port of the peer in host byte order.
     pub peer_port: u16,
@@ -116,7 +122,7 @@ pub struct Connect {
 /// The error of a request that could not be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// The ring is full. The service's doorbell was rung: poll and try again.
+    /// The ring is full, and the service has been told to empty it. Call `poll`, then try again.
     Full,
     /// The service is gone.
     ServiceGone,
@@ -145,25 +151,28 @@ impl Context {
         })
     }
 
-    /// The number of the context within the program.
+    /// Returns the number of the context within the program.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The doorbell, which the service rings after `prepare_to_sleep`. Wait for it edge-triggered,
-    /// or call `drain_doorbell` whenever it is readable. `None` if the service is in this process.
+    /// Returns the doorbell's eventfd, which the service rings after `prepare_to_sleep`. Returns
+    /// `None` if the service is in this process.
+    ///
+    /// Wait for the doorbell edge-triggered, or call `drain_doorbell` whenever it is readable.
     pub fn doorbell_fd(&self) -> Option<BorrowedFd<'_>> {
         self.doorbell.as_ref().map(Doorbell::fd)
     }
 
-    /// Consumes pending rings, so that the doorbell is not readable (one system call).
+    /// Resets the doorbell's eventfd to 0, so that it is not readable. Makes one system call.
     pub fn drain_doorbell(&self) {
         if let Some(doorbell) = &self.doorbell {
             doorbell.drain();
         }
     }
 
-    /// Queues an active open.
+    /// Queues an active open. `ClientEvent::ConnectStarted`, `ConnectFailed` or `ConnectKernel`
+    /// answers it.
     pub fn connect(&mut self, request: &Connect) -> Result<(), QueueError> {
         let cores = self.cores.len() as u32;
         let core = if request.local_port == 0 {
@@ -188,7 +197,8 @@ impl Context {
         )
     }
 
-    /// Asks for the delivery of connections of `listener` to this context.
+    /// Asks the service to deliver connections of `listener` to this context. The connections'
+    /// `Accepted` events carry `cookie`.
     pub fn listener_join(
         &mut self,
         listener: ListenerHandle,
@@ -201,8 +211,8 @@ impl Context {
         })
     }
 
-    /// Stops the delivery of connections of `listener` to this context. Events that were sent
-    /// before still arrive.
+    /// Asks the service to deliver no more connections of `listener` to this context. Events that
+    /// the service has sent before still arrive.
     pub fn listener_leave(&mut self, listener: ListenerHandle) -> Result<(), QueueError> {
         self.request_all(ControlRequest {
             listener: listener.0,
@@ -234,7 +244,7 @@ impl Context {
     }
 
     /// Tells the service that `accept` returned the connection in `slot`, so that the accept queue
-    /// of `listener` has room for another one.
+    /// of `listener` has room for another connection.
     pub fn accept_taken(&mut self, listener: ListenerHandle, slot: u32) {
         let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, listener.0);
         self.queue(slot, word);
@@ -245,16 +255,16 @@ impl Context {
         self.assign_to(slot, self.id);
     }
 
-    /// Like `assign`, to another context of the program.
+    /// Makes the service report events of `slot` to another context of the program.
     ///
-    /// The service carries out the requests of one context in order, but reads several contexts in
-    /// any order.
+    /// The service carries out the requests of one context in order. The requests of different
+    /// contexts have no order.
     pub fn assign_to(&mut self, slot: u32, context: u32) {
         let word = DataWord::with_arg(data_request::ASSIGN, context, slot);
         self.queue(slot, word);
     }
 
-    /// Queues a request about `slot` for the core that has the slot.
+    /// Queues a request about `slot` for the core of the service that owns the slot.
     #[inline]
     fn queue(&mut self, slot: u32, word: DataWord) {
         let core = self.session.core_of_slot(slot);
@@ -263,8 +273,9 @@ impl Context {
         }
     }
 
-    /// Queues an ADVANCE for a changed stream, once per flush. Does nothing if the stream is
-    /// unchanged.
+    /// Queues an ADVANCE request for a changed stream: the service reads the stream's new positions
+    /// and flags from its slot. Queues one request per stream and flush. Does nothing if the stream
+    /// is unchanged.
     #[inline(always)]
     pub fn submit(&mut self, stream: &mut Stream) {
         if !stream.take_due() {
@@ -287,12 +298,12 @@ impl Context {
         }
     }
 
-    /// `submit` of a slot that is submitted for the first time, or for the first time since it was
-    /// trimmed.
+    /// Does the work of `submit` for a slot that was not submitted since it was last trimmed, or
+    /// never.
     #[inline(never)]
     fn submit_first(&mut self, slot: u32) {
         if self.submitted.len() <= slot as usize {
-            // Bounded by the number of slots in the region.
+            // The number of slots in the region bounds this table.
             self.submitted
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
@@ -312,8 +323,8 @@ impl Context {
         self.cores.iter().any(Rings::has_queued)
     }
 
-    /// Publishes the queued requests, and rings the doorbell of each core that sleeps and has to
-    /// check its rings. Requests that do not fit into a full ring stay queued.
+    /// Publishes the queued requests. Rings the doorbell of each sleeping core that has a request.
+    /// Requests that do not fit into a full ring stay queued.
     #[inline(always)]
     pub fn flush(&mut self) {
         self.flush_count += 1;
@@ -324,7 +335,8 @@ impl Context {
         }
     }
 
-    /// Reports all pending events; for each core, control events first. Returns their number.
+    /// Calls `on_event` with all pending events, core by core. Reports a core's control events
+    /// before its data events. Returns the number of events.
     #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
@@ -349,8 +361,8 @@ impl Context {
     /// Flushes and asks the service to ring the doorbell at the next event.
     ///
     /// Returns true if the caller may sleep on `doorbell_fd` and `Program::control_fd`. Returns
-    /// false if events are pending (`poll`), if the request ring is full (the service was rung: try
-    /// again), or if the service is gone.
+    /// false if events are pending, so that the caller has to `poll`. Also returns false if a
+    /// request ring is full, so that the caller has to try again, or if the service is gone.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.flush();
         let waits = self.cores.iter().any(|rings| !rings.queued.is_empty());
@@ -365,7 +377,7 @@ impl Context {
         true
     }
 
-    /// The words in which the cores check whether this context sleeps.
+    /// Returns the words in which the cores check whether this context sleeps, one for each core.
     fn sleep_words(&self) -> impl Iterator<Item = &AtomicU32> {
         let heads = self.cores.iter().filter_map(|rings| {
             let view = self.session.region.context(rings.number)?;
@@ -407,11 +419,11 @@ impl Context {
         }
     }
 
-    /// Calls `trim` for each slot that was submitted since `trim` last returned true for it.
+    /// Calls `trim` for each slot that was submitted since `trim` last returned true for the slot.
     /// Returns the number of slots for which `trim` returned false.
     ///
-    /// `trim` returns `stream.trim()`, or true if it does not know the slot. To be called when the
-    /// program is idle.
+    /// `trim` calls `Stream::trim` on the slot's stream and returns the result, or true if the slot
+    /// has no stream. Call this function when the program is idle.
     pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         self.untrimmed.retain(|&slot| {
             let done = trim(slot);

@@ -1,4 +1,5 @@
-//! The program's end of the registration socket.
+//! The program's end of the registration socket, over which the program sends the requests that do
+//! not go through rings.
 
 use std::{
     fmt, io,
@@ -53,15 +54,16 @@ pub enum RegisterError {
 }
 
 /// The connection to a service that does not admit this program. The service still records the
-/// program's sockets.
+/// program's sockets, so that `tidelane ss` can list them.
 #[derive(Debug)]
 pub struct NotAdmitted {
     control: Control,
+    /// NAMESPACE, USER or CGROUP, which are the same in [`refusal`] and in [`not_accelerated`].
     why: u32,
 }
 
 impl NotAdmitted {
-    /// The reason why sockets stay with the kernel: one of [`tidelane_abi::not_accelerated`].
+    /// Returns the [`tidelane_abi::not_accelerated`] reason why sockets stay with the kernel.
     pub fn reason(&self) -> u32 {
         self.why
     }
@@ -75,7 +77,7 @@ impl NotAdmitted {
         self.control.send(&request);
     }
 
-    /// The descriptor of the registration socket, which the program must not close.
+    /// Returns the descriptor of the registration socket, which the program must not close.
     pub fn descriptor(&self) -> RawFd {
         self.control.socket.as_fd().as_raw_fd()
     }
@@ -98,7 +100,7 @@ pub enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: Descriptor,
-    /// Held from a request to its answer.
+    /// Lock that a thread holds from its request to the answer, because answers carry no number.
     exchange: Mutex<()>,
 }
 
@@ -132,13 +134,14 @@ impl Control {
         self.first_answer(message::REGISTERED)
     }
 
-    /// Asks whether the service has the same ABI version.
+    /// Returns an error unless the service answers and has the same ABI version.
     pub(crate) fn probe(&self) -> Result<(), RegisterError> {
         self.send_first(&new_message(message::PROBE))?;
         self.first_answer(message::PROBE).map(|_| ())
     }
 
-    /// Sends the first message. If the service has hung up, its reason can still be received.
+    /// Sends the first message. Ignores that the service has hung up: the program can still receive
+    /// the reason.
     fn send_first(&self, request: &Message) -> io::Result<()> {
         match send_message(self.socket.as_fd(), request, &[]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -166,7 +169,8 @@ impl Control {
         }
     }
 
-    /// Keeps the socket if the service does not admit the program.
+    /// Turns `error` into `NotAdmitted` with this socket if the service does not admit the program.
+    /// Otherwise closes the socket and returns `error`.
     pub(crate) fn keep_if_not_admitted(self, error: RegisterError) -> RegisterError {
         match error {
             RegisterError::Refused(
@@ -176,7 +180,8 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for its answer. After `ServiceGone`, the session is over.
+    /// Sends a request, waits for the answer, and returns it. After `ServiceGone`, the session is
+    /// over.
     pub(crate) fn ask(
         &self,
         request: &Message,
@@ -206,7 +211,7 @@ impl Control {
                 _ => Refusal::Io(error),
             }
         })?;
-        // Without this answer, the next request would receive it as its own: end the session.
+        // If this answer came late, the next request would take it for its own: end the session.
         let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
         };
@@ -216,8 +221,11 @@ impl Control {
         Ok((answer, descriptors))
     }
 
-    /// Prepares the session of a child that is about to be forked, in which the child holds this
-    /// process's connections.
+    /// Prepares the session of a child that is about to be forked. In this session, the child holds
+    /// the connections of this process, too.
+    ///
+    /// Returns the child's registration socket, and a listener that this process has to leave to
+    /// the kernel, if there is one.
     pub(crate) fn inherit(&self) -> Result<(Control, Option<ListenerHandle>), Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
@@ -241,7 +249,8 @@ impl Control {
         self.send(&request);
     }
 
-    /// Sends a request that has no answer. Does not wait for a service that does not receive it.
+    /// Sends a request that has no answer. Waits for room in the socket for at most
+    /// [`ANSWER_TIME_MAX`]. Ignores errors.
     pub(crate) fn send(&self, request: &Message) {
         let _exchange = self
             .exchange
@@ -269,14 +278,14 @@ impl Control {
         }
     }
 
-    /// The descriptor of the socket.
+    /// Returns the socket.
     pub(crate) fn socket(&self) -> &Descriptor {
         &self.socket
     }
 }
 
 impl Refusal {
-    /// The refusal in an answer.
+    /// Returns the refusal that an answer of the service contains.
     pub(crate) fn of(answer: &Message) -> Self {
         match (answer.refusal, answer.reason) {
             (refusal::LIMIT, 0) => Self::Limit(not_accelerated::LIMIT),

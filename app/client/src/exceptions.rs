@@ -24,7 +24,7 @@ pub struct Addresses {
     is_v4: bool,
 }
 
-/// Parse error of an exception. The text says which syntax was expected.
+/// The error of a text that is no exception. The error's text says which syntax was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadException(&'static str);
 
@@ -110,9 +110,9 @@ impl Addresses {
 /// The sockets that stay in the kernel instead of being accelerated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exceptions {
-    /// All listeners.
+    /// True if all listeners stay in the kernel.
     pub listeners: bool,
-    /// All connections that the program opens.
+    /// True if all connections that the program opens stay in the kernel.
     pub connections: bool,
     /// Listeners at these ports, and connections to these ports.
     pub ports: Vec<Ports>,

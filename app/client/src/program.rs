@@ -1,4 +1,5 @@
-//! The session of a program with the service.
+//! The session of a program with the service: registration, and the requests that are not bound to
+//! a context.
 
 use std::{
     io,
@@ -27,12 +28,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Program {
     session: Arc<ClientSession>,
-    /// The service's default for programs that were started without a choice: accelerate
-    /// connections within the host (loopback).
+    /// True if the service's configuration accelerates connections within the host (loopback). The
+    /// user's choice for this program takes precedence.
     within_host: bool,
 }
 
-/// The service's number for a listener.
+/// The number by which the service and its programs identify a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerHandle(pub u32);
 
@@ -45,7 +46,7 @@ pub struct Listen {
     pub backlog: u32,
     /// Options that new connections start with.
     pub options: OpenOptions,
-    /// Accelerate connections within the host (loopback), too.
+    /// True if connections within the host (loopback) are accelerated, too.
     pub within_host: bool,
 }
 
@@ -86,8 +87,8 @@ impl Program {
         })
     }
 
-    /// Checks whether a service with the same ABI version listens at `socket_path`, without
-    /// registering.
+    /// Returns an error unless a service with the same ABI version listens at `socket_path`. Does
+    /// not register the program.
     pub fn probe(socket_path: &Path) -> Result<(), RegisterError> {
         let control = Control::connect(socket_path)?;
         control
@@ -96,7 +97,8 @@ impl Program {
     }
 
     /// Creates a session with a service in this process (simulator), over memory that both share.
-    /// There are no sockets; `ring_service` is called instead of ringing the service's doorbell.
+    /// The session has no registration socket. The client calls `ring_service` instead of ringing a
+    /// doorbell.
     pub fn in_memory(
         region: Arc<ProgramRegion>,
         page: Arc<ServicePageMap>,
@@ -109,14 +111,14 @@ impl Program {
         }
     }
 
-    /// Returns true if connections within the host (loopback) of a program that was started
-    /// without a choice shall be accelerated, according to the service's configuration.
+    /// Returns true if the service's configuration accelerates connections within the host
+    /// (loopback). The answer counts for a program whose user has chosen neither.
     pub fn wants_within_host(&self) -> bool {
         self.within_host
     }
 
-    /// The registration socket, which hangs up when the service dies. `None` if the service is in
-    /// this process.
+    /// Returns the registration socket, which hangs up when the service dies. Returns `None` if the
+    /// service is in this process.
     pub fn control_fd(&self) -> Option<BorrowedFd<'_>> {
         self.session
             .control
@@ -124,8 +126,8 @@ impl Program {
             .map(|control| control.socket().as_fd())
     }
 
-    /// The session's own descriptors, which the program must not close. Those of contexts are not
-    /// included.
+    /// Returns the session's own descriptors, which the program must not close: the registration
+    /// socket and the doorbells of the service. The contexts' doorbells are not included.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let doorbells = match &self.session.doorbell {
             ServiceDoorbells::Doorbells(doorbells) => &doorbells[..],
@@ -137,9 +139,10 @@ impl Program {
             .chain(doorbells.iter().map(|doorbell| doorbell.fd().as_raw_fd()))
     }
 
-    /// Checks the registration socket with one system call. Returns true if the service is alive.
-    /// Also returns false after the service wrote an impossible value to a ring, and always after
-    /// it has returned false once.
+    /// Returns true if the service is alive. Checks the registration socket with one system call.
+    ///
+    /// Also returns false if the service has written an impossible value to a ring. After the first
+    /// false, the function always returns false.
     pub fn is_service_alive(&self) -> bool {
         let connected = self
             .session
@@ -158,8 +161,8 @@ impl Program {
         self.session.is_gone()
     }
 
-    /// The flag that is set when [`service_known_gone`](Self::service_known_gone) becomes true. The
-    /// flag outlives the session.
+    /// Returns the flag that is set when [`service_known_gone`](Self::service_known_gone) becomes
+    /// true. The caller may keep the flag longer than the session.
     pub fn gone_flag(&self) -> Arc<AtomicBool> {
         self.session.gone_flag.clone()
     }
@@ -175,7 +178,7 @@ impl Program {
     }
 
     /// Looks `addr` (IPv4 as `::ffff:a.b.c.d`) up in the route table. Returns
-    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED` or `ROUTE_ASK`.
+    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK` or `ROUTE_WITHIN_HOST`.
     pub fn route(&self, addr: [u8; 16]) -> u32 {
         if self.session.is_gone() {
             return ROUTE_KERNEL;
@@ -183,8 +186,8 @@ impl Program {
         self.session.page.lookup(addr).unwrap_or(ROUTE_KERNEL)
     }
 
-    /// Returns true if connections to `addr` may be accelerated. With `ROUTE_ASK` the service may
-    /// still answer `ConnectKernel`.
+    /// Returns true if connections to `addr` may be accelerated. Unless the route is
+    /// `ROUTE_ACCELERATED`, the service may still answer `ConnectKernel`.
     pub fn route_accelerated(&self, addr: [u8; 16]) -> bool {
         self.route(addr) != ROUTE_KERNEL
     }
@@ -212,8 +215,8 @@ impl Program {
         Context::new(session.clone(), id, doorbell).ok_or(Refusal::Limit(not_accelerated::LIMIT))
     }
 
-    /// Asks the service to take the port of the listening kernel socket `fd`, too. Contexts then
-    /// call `listener_join` to get its connections, whose `Accepted` events carry the cookie.
+    /// Asks the service to listen at the address and port of the listening kernel socket `fd`, too.
+    /// Contexts then call `Context::listener_join` to get the listener's connections.
     pub fn listen(&self, fd: BorrowedFd<'_>, listen: &Listen) -> Result<ListenerHandle, Refusal> {
         let mut request = new_message(message::LISTEN);
         request.options = listen.options;
@@ -223,8 +226,8 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Closes the service's listener. On return, the service holds the port no longer than the
-    /// kernel would.
+    /// Closes the service's listener. On return, the service holds the port only as long as the
+    /// kernel would hold it after a close.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -233,8 +236,9 @@ impl Program {
         let _ = self.ask(&request, &[]);
     }
 
-    /// Reserves the port of the bound kernel socket `fd` for connections of this program. With
-    /// `within`, the connections have that source address and stay within the host.
+    /// Reserves the port of the bound kernel socket `fd` for connections of this program. Returns
+    /// the port. If `within` is an address, the connections have it as their source address and
+    /// stay within the host.
     pub fn reserve(&self, fd: BorrowedFd<'_>, within: Option<[u8; 16]>) -> Result<u16, Refusal> {
         let mut request = new_message(message::RESERVE);
         request.local_addr = within.unwrap_or_default();
@@ -258,7 +262,7 @@ impl Program {
         Stream::new(self.session.clone(), slot, generation, flags)
     }
 
-    /// The service's values of a connection of this program, for TCP_INFO.
+    /// Asks the service for its values of a connection of this program, for TCP_INFO.
     pub fn numbers(&self, stream: &Stream) -> Result<FlowNumbers, Refusal> {
         let mut request = new_message(message::NUMBERS);
         request.slot = stream.slot();
@@ -266,8 +270,8 @@ impl Program {
         Ok(self.ask(&request, &[])?.numbers)
     }
 
-    /// Prepares the session of a child before `fork`, in which the child holds this program's
-    /// connections.
+    /// Prepares the session of a child before `fork`. In this session, the child holds the
+    /// connections of this program, too.
     pub fn inherit(&self) -> Result<ChildSession, Refusal> {
         let control = self.session.control.as_ref();
         control
@@ -276,30 +280,32 @@ impl Program {
             .map(ChildSession::new)
     }
 
-    /// Tells the service that this program closed a connection that it inherited and never took.
+    /// Tells the service that this program closed a connection that it had inherited over `fork`
+    /// and never used.
     pub fn disown(&self, connection: u64) {
         if let Some(control) = &self.session.control {
             control.disown(connection);
         }
     }
 
-    /// Migrates a connection that this program holds from another process to `context`.
+    /// Migrates a connection from another process to `context` of this program, which holds the
+    /// connection, too. Returns the connection's stream.
     pub fn take(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
         crate::child_session::take(&self.session, control, connection, context)
     }
 
-    /// Number of bytes in the send buffers in use.
+    /// Returns the total size in bytes of the send buffers in use.
     pub fn send_buffer_bytes(&self) -> u64 {
         self.session.buffers().allocator.allocated_bytes()
     }
 
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
-    /// The control socket and the doorbells are closed; their descriptors refer to unused eventfds
-    /// from now on. The region is replaced by private zero memory, so that a late access to a
-    /// stream or context is harmless. Contexts close their own doorbells when dropped.
+    /// The registration socket and the service's doorbells are closed. Their descriptors refer to
+    /// an unused eventfd from now on. Private zero memory replaces the region, so that a late
+    /// access to a stream or context is harmless. A context closes its doorbell when it is dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {

@@ -10,11 +10,11 @@ use tidelane_ring::{
 
 use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
-/// The state of a slot in a context.
+/// The parts of a context's word for a slot.
 pub(crate) mod submitted {
-    /// The slot was submitted since it was last trimmed.
+    /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
     pub const UNTRIMMED: u64 = 1 << 63;
-    /// The number of the flush for which the slot's ADVANCE was last queued.
+    /// Bits of the number of the flush for which the slot's ADVANCE was last queued.
     pub const FLUSH: u64 = UNTRIMMED - 1;
 }
 
@@ -27,12 +27,13 @@ pub(crate) struct Rings {
     pub(crate) data_events: DataEventConsumer,
     pub(crate) control_requests: ControlRequestProducer,
     pub(crate) control_events: ControlEventConsumer,
-    /// Requests that did not fit into the data-request ring, in order.
+    /// Data requests that wait for room in the full ring, oldest first.
     pub(crate) queued: Vec<u64>,
 }
 
 impl Rings {
-    /// Returns `None` if the region has no rings with this number.
+    /// Creates the program's ends of the rings with this number. Returns `None` if the region has
+    /// no such rings.
     pub(crate) fn new(region: &Arc<ProgramRegion>, number: u32) -> Option<Self> {
         Some(Self {
             number,
@@ -58,7 +59,7 @@ impl Rings {
         }
     }
 
-    /// The ring is full or corrupt, which `flush` will find out.
+    /// Queues a request while the ring is full or corrupt. `flush` tells the two cases apart.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -77,14 +78,14 @@ impl Rings {
         if !self.queued.is_empty() {
             self.push_queued(session);
         }
-        // Control requests first, because an ADVANCE may concern a connection that a control
-        // request opens.
+        // Publish control requests first, because an ADVANCE may concern a connection that a
+        // control request opens.
         let control = self.control_requests.publish();
         let data = self.data_requests.publish();
         control || data || !self.queued.is_empty()
     }
 
-    /// Moves requests that waited for room into the ring.
+    /// Moves requests that wait for room into the ring, as far as they fit.
     #[cold]
     #[inline(never)]
     fn push_queued(&mut self, session: &ClientSession) {
@@ -113,7 +114,7 @@ impl Rings {
         if !self.control_events.is_empty() {
             count = self.poll_control(session, on_event)?;
         }
-        // Events that arrive meanwhile are left for the next poll.
+        // The next poll reports events that arrive from here on.
         let known = self.data_events.known()?;
         for ahead in 0..known {
             let word = DataWord::decode(self.data_events.peek(ahead));
@@ -144,7 +145,7 @@ impl Rings {
     }
 }
 
-/// Validates a control event. Returns `None` for an impossible one.
+/// Validates a control event. Returns `None` if the event is impossible.
 fn control_event(session: &ClientSession, event: &ControlEvent) -> Option<ClientEvent> {
     let &ControlEvent {
         slot,
@@ -177,8 +178,8 @@ fn control_event(session: &ClientSession, event: &ControlEvent) -> Option<Client
     }
 }
 
-/// Validates a data event, and frees the buffers of a released slot. Returns `None` for an
-/// impossible one.
+/// Validates a data event, and frees the buffers of a released slot. Returns `None` if the event is
+/// impossible.
 #[inline]
 fn data_event(session: &ClientSession, word: DataWord) -> Option<ClientEvent> {
     let slot = word.slot;

@@ -1,4 +1,4 @@
-//! The state of a session that a program's contexts and streams share.
+//! The session with the service: the state that a program's contexts and streams share.
 
 use std::{
     fmt,
@@ -17,28 +17,34 @@ use crate::control::Control;
 
 /// The doorbells of the service's cores.
 pub(crate) enum ServiceDoorbells {
-    /// One doorbell for each core.
+    /// One eventfd for each core.
     Doorbells(Vec<Doorbell>),
+    /// A function that tells a service in this process (simulator) about requests.
     InMemory(Box<dyn Fn() + Send + Sync>),
 }
 
 /// The state of a session that a program's contexts and streams share.
 #[derive(Debug)]
 pub(crate) struct ClientSession {
+    /// The program's shared memory: slots, rings and buffers.
     pub(crate) region: Arc<ProgramRegion>,
+    /// The page in which the service publishes its route table and the state of its cores.
     pub(crate) page: Arc<ServicePageMap>,
+    /// The registration socket, or `None` if the service is in this process.
     pub(crate) control: Option<Control>,
     pub(crate) doorbell: ServiceDoorbells,
+    /// Number of the next context.
     pub(crate) next_context: AtomicU32,
-    /// A slot's number shifted right by this is the number of its core.
+    /// Number of bits by which a slot's number is shifted right to get the number of its core.
     slots_shift: u32,
+    /// True if the service is gone, or has written an impossible value.
     gone: AtomicBool,
-    /// The same flag for callers that do not hold the session.
+    /// A copy of `gone` for callers that do not hold the session.
     pub(crate) gone_flag: Arc<AtomicBool>,
     buffers: Mutex<Buffers>,
 }
 
-/// The send-buffer area.
+/// The program's send buffers: the allocator, and the buffers of closed streams.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) allocator: BufferAllocator,
@@ -47,7 +53,8 @@ pub(crate) struct Buffers {
     closed: Vec<ClosedBuffers>,
 }
 
-/// The send buffer of a closed stream, and the smaller ones that it replaced (rarely any).
+/// The send buffers of a closed stream: the last buffer, and rarely smaller buffers that it
+/// replaced.
 #[derive(Clone, Debug, Default)]
 struct ClosedBuffers {
     /// Generation of the slot when the stream used it.
@@ -66,7 +73,7 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // Without slots, no core has to be looked up.
+            // `slots_shift` is `None` only if the region has no slots, so that no caller uses it.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -93,15 +100,15 @@ impl ClientSession {
         self.gone_flag.store(true, Ordering::Relaxed);
     }
 
-    /// The number of the core that has `slot`.
+    /// Returns the number of the core of the service that owns `slot`.
     #[inline]
     pub(crate) fn core_of_slot(&self, slot: u32) -> usize {
         (slot >> self.slots_shift) as usize
     }
 
-    /// The core at which `context` starts its round robin. Starting at the process id spreads
-    /// programs with one connection each over the cores. In the simulator, the result must not
-    /// depend on the process.
+    /// Returns the number at which `context` starts to distribute its active opens over the cores
+    /// in turn. The process id spreads programs with one connection each over the cores. In the
+    /// simulator, the result must not depend on the process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
         match self.doorbell {
             ServiceDoorbells::Doorbells(_) => std::process::id(),
@@ -109,12 +116,13 @@ impl ClientSession {
         }
     }
 
-    /// The part of the service page about a core.
+    /// Returns the part of the service page about a core.
     pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
         self.page.core(core as u32)
     }
 
-    /// Returns true if `core` has to be rung after requests were published.
+    /// Returns true if `core` sleeps, so that its doorbell has to be rung after requests were
+    /// published.
     pub(crate) fn core_sleeps_after_publish(&self, core: usize) -> bool {
         self.core(core)
             .is_some_and(|core| sleep::sleeps(&core.needs_wakeup))
@@ -146,7 +154,7 @@ impl Buffers {
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
-        // An earlier use of the slot is over, even if its release event was not seen.
+        // The previous use of the slot is over, even if this process has not seen the event.
         self.free_closed(slot);
         let slot = slot as usize;
         if self.closed.len() <= slot {
@@ -159,9 +167,11 @@ impl Buffers {
         };
     }
 
-    /// Frees the buffers of a closed stream after the service released the slot, whose generation
-    /// is `generation` now. The event may be late: another context may have closed the slot's next
-    /// connection before.
+    /// Frees the buffers of a closed stream after the service released the slot. `generation` is
+    /// the slot's present generation.
+    ///
+    /// The event may be late: another context may already have closed the slot's next connection.
+    /// The buffers of that connection have the present generation and stay.
     pub(crate) fn released(&mut self, slot: u32, generation: u32) {
         let closed = self.closed.get(slot as usize);
         if closed.is_some_and(|closed| closed.generation != generation) {

@@ -6,11 +6,14 @@
 //!             <- at most tx_limit ->                  (in the service's buffer)
 //! ```
 //!
-//! The send buffer is elastic. An idle stream has none. A write allocates a buffer for the
-//! unacknowledged bytes, or replaces the buffer by one of at least twice the size and copies these
-//! bytes to it. The service may read the outgrown buffer until it echoes the word of the new one,
-//! or until the peer has acknowledged all bytes that were in the outgrown one, because later bytes
-//! are only in the new buffer.
+//! The send buffer is elastic. An idle stream has no send buffer. The first write allocates a
+//! buffer. A write that does not fit replaces the buffer by a buffer of at least twice the size,
+//! and copies the unacknowledged bytes to the new buffer.
+//!
+//! The service may still read the replaced, or outgrown, buffer. The service is done with the
+//! outgrown buffer when it echoes the word of the new buffer (its offset and size). The service is
+//! also done when the peer has acknowledged all bytes that were in the outgrown buffer, because
+//! later bytes are only in the new buffer.
 
 mod receive;
 mod transmit;
@@ -31,7 +34,7 @@ use self::{
 };
 use crate::session::ClientSession;
 
-/// The options of a connection other than flags. Zero means the service's default.
+/// The options of a connection that are numbers, not flags. Zero means the service's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// TCP_KEEPIDLE in seconds.
@@ -40,7 +43,7 @@ pub struct StreamOptions {
     pub keepalive_interval_s: u32,
     /// TCP_KEEPCNT.
     pub keepalive_probes: u32,
-    /// The options that also apply before there is a connection.
+    /// The options that the SYN and the handshake already depend on.
     pub opening: OpenOptions,
     /// The limits of unacknowledged and unsent bytes.
     pub sending: SendLimits,
@@ -57,37 +60,43 @@ pub struct SendLimits {
 
 /// One connection, from the event that announced it to `close`.
 ///
-/// All methods access shared memory, and none makes a system call. After a method that changes the
+/// The methods access shared memory, and make no system call. After a method that changes the
 /// stream, call `Context::submit`, which does nothing if there is no change. Dropping a stream
 /// without `close` aborts the connection as soon as the service checks the slot.
 #[derive(Debug)]
 pub struct Stream {
+    /// The connection's slot: a record in shared memory with a program's and a service's half.
     shared: SlotHandle,
     session: Arc<ClientSession>,
+    /// Number of the slot.
     slot: u32,
+    /// Counts the uses of the slot.
     generation: u32,
-    /// [`SlotNames::connection`].
+    /// Number of the connection: [`SlotNames::connection`].
     connection: u64,
     /// Bits of `program_flags`.
     flags: u32,
-    /// True if there is a change for `Context::submit`.
+    /// True if `Context::submit` has to tell the service about a change.
     due: bool,
 
-    /// The last soft error that was returned.
+    /// The last soft error that `soft_error` returned.
     soft_error_seen: u32,
 
+    /// Position up to which the program has read.
     rx_read: u32,
-    /// The last valid value that was loaded.
+    /// Position up to which bytes are readable: the last valid value that the stream loaded.
     rx_head: u32,
     /// The value of `rx_read` when the stream was last submitted.
     rx_announced: u32,
+    /// The service's word for the receive buffer, from which `rx_buffer` was decoded.
     rx_word: BufferWord,
     rx_buffer: Option<StreamBuffer>,
 
+    /// Position up to which the program has written.
     tx_head: u32,
-    /// The last valid value that was loaded.
+    /// Position up to which the peer has acknowledged: the last valid value that was loaded.
     tx_acked: u32,
-    /// Limit of unacknowledged bytes until shared memory is read again.
+    /// Most unacknowledged bytes, until the stream loads the service's values again.
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
@@ -152,8 +161,8 @@ impl Stream {
         }
     }
 
-    /// Creates the stream of a connection that was migrated to this slot, whose values the service
-    /// has filled in.
+    /// Creates the stream of a connection that was migrated to this slot. The service has filled in
+    /// the values of the slot.
     pub(crate) fn resume(
         session: &Arc<ClientSession>,
         slot: u32,
@@ -186,13 +195,15 @@ impl Stream {
         Some(stream)
     }
 
-    /// The number of the connection, unique during the life of the service.
+    /// Returns the number of the connection, which is unique during the life of the service.
     pub fn connection(&self) -> u64 {
         self.connection
     }
 
-    /// Marks the slot as busy before bytes of a SHARED connection are moved, so that the connection
-    /// is not migrated before `clear_busy`. Returns false if the connection was migrated before.
+    /// Marks the slot as busy, so that the connection is not migrated before `clear_busy`. Call it
+    /// before reading or writing bytes of a connection that several processes hold (SHARED).
+    ///
+    /// Returns false if the connection has already been migrated to another process.
     pub fn set_busy(&self) -> bool {
         let view = self.shared.view();
         view.program().busy.store(1, SeqCst);
@@ -208,8 +219,8 @@ impl Stream {
         self.shared.view().program().busy.store(0, SeqCst);
     }
 
-    /// Forgets a slot whose connection was migrated back into another slot. The service has freed
-    /// the slot and uses none of its buffers.
+    /// Drops the stream without closing the connection, which was migrated back to this process
+    /// into another slot. The service has freed this slot, and uses none of its buffers.
     pub fn forget(mut self) {
         let buffers = self.tx_buffer.take().into_iter();
         let outgrown = std::mem::take(&mut self.outgrown.buffers);
@@ -221,28 +232,28 @@ impl Stream {
         self.flags |= program_flags::CLOSE;
     }
 
-    /// The number of the slot.
+    /// Returns the number of the slot.
     #[inline]
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// The generation of the slot.
+    /// Returns the generation of the slot, which counts its uses.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The addresses of the connection.
+    /// Returns the addresses, the number and the MSS of the connection.
     pub fn names(&self) -> SlotNames {
         self.shared.view().names()
     }
 
-    /// The receive window limit of the service (SO_RCVBUF).
+    /// Returns the service's limit of the receive window in bytes (SO_RCVBUF).
     pub fn rx_window(&self) -> u32 {
         self.shared.view().service().rx_window.load(Relaxed)
     }
 
-    /// The present [`tidelane_abi::service_flags`]. CLOSED is set if the service is gone.
+    /// Returns the present [`tidelane_abi::service_flags`]. CLOSED is set if the service is gone.
     #[inline]
     pub fn service_flags(&self) -> u32 {
         let flags = self.shared.view().service().flags.load(Acquire);
@@ -258,14 +269,13 @@ impl Stream {
         self.service_flags() & service_flags::ESTABLISHED != 0
     }
 
-    /// Returns true if the peer's FIN was received or the connection ended. No byte arrives after
-    /// that, but bytes that arrived before may still be readable: use `at_end` to detect the end of
-    /// file.
+    /// Returns true if the peer's FIN was received or the connection ended. No more bytes arrive.
+    /// Bytes that arrived before may still be readable: use `at_end` to detect the end of file.
     pub fn peer_closed(&self) -> bool {
         self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
-    /// Returns true if the connection has an end or urgent data.
+    /// Returns true if the peer has sent a FIN or urgent data, or if the connection has ended.
     pub fn has_end_or_urgent(&self) -> bool {
         const SPECIAL: u32 =
             service_flags::FIN_RECEIVED | service_flags::CLOSED | service_flags::URGENT;
@@ -274,12 +284,12 @@ impl Stream {
 
     /// Returns true at the end of file: everything was read, and nothing will arrive.
     pub fn at_end(&mut self) -> bool {
-        // In this order, bytes that arrived before the flags were set are seen.
+        // The service stores the last bytes before the flags, so load the flags first.
         self.peer_closed() && self.readable() == 0
     }
 
-    /// Returns one of [`tidelane_abi::close_cause`] if the connection is over: ABORTED if the
-    /// service died.
+    /// Returns the [`tidelane_abi::close_cause`] if the connection is over, or else `None`. The
+    /// cause is ABORTED if the service died.
     pub fn closed(&self) -> Option<u32> {
         let half = self.shared.view();
         if half.service().flags.load(Acquire) & service_flags::CLOSED != 0 {
@@ -293,8 +303,8 @@ impl Stream {
         self.service_flags() & (service_flags::CLOSED | service_flags::SOFT_ERROR) != 0
     }
 
-    /// Returns an ICMP error that did not end the connection, once, as a
-    /// [`tidelane_abi::close_cause`].
+    /// Returns an ICMP error that did not end the connection, as a [`tidelane_abi::close_cause`].
+    /// Returns each error once.
     pub fn soft_error(&mut self) -> Option<u32> {
         if self.service_flags() & service_flags::SOFT_ERROR == 0 {
             return None;
@@ -314,7 +324,7 @@ impl Stream {
         self.service_flags() & service_flags::LOCAL_PATH != 0
     }
 
-    /// The [`tidelane_abi::program_flags`] of the stream.
+    /// Returns the [`tidelane_abi::program_flags`] of the stream.
     pub fn flags(&self) -> u32 {
         self.flags
     }
@@ -368,8 +378,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Publishes changed option words of the slot: a count in the flags, which are stored after the
-    /// words, announces the change.
+    /// Announces changed option words of the slot to the service, by a new count in the flags. The
+    /// caller has stored the words before, so that the service sees the words with the count.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -383,18 +393,20 @@ impl Stream {
         }
     }
 
-    /// Sends a FIN after the bytes that were written. No more bytes can be written.
+    /// Asks for a FIN after the bytes that were written. The program can write no more bytes.
     pub fn shutdown_write(&mut self) {
         self.set_flag(program_flags::SHUT_WRITE);
     }
 
-    /// Discards bytes that arrive from now on.
+    /// Asks the service to discard the bytes that arrive from now on.
     pub fn shutdown_read(&mut self) {
         self.set_flag(program_flags::SHUT_READ);
     }
 
-    /// Closes the stream. Submit it once more; `Released` follows when the service is done, too.
-    /// `linger` is SO_LINGER in seconds for the service's timeout, 0 with `abort`.
+    /// Closes the stream, with a RST if `abort` is true. Submit the stream once more after this.
+    /// `ClientEvent::Released` follows when the service is done with the slot.
+    ///
+    /// `linger` is SO_LINGER in seconds, after which the service ends the connection.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {
         if self.is_closed_by_us() {
             return;
@@ -426,7 +438,8 @@ impl Stream {
         self.due
     }
 
-    /// Takes the change for `Context::submit`. The service finds the values in the slot.
+    /// Returns true if there is a change for `Context::submit`, and marks the change as submitted.
+    /// The service reads the changed values from the slot.
     #[inline]
     pub(crate) fn take_due(&mut self) -> bool {
         if self.due {

@@ -1,4 +1,4 @@
-//! One open file description of a TCP socket.
+//! A TCP socket: the library's state for one open file description.
 //!
 //! | module | contents |
 //! |---|---|
@@ -51,7 +51,7 @@ use crate::{
 pub struct Socket {
     /// The number of the socket, and its membership in a batch.
     pub(crate) member: BatchMember,
-    /// O_NONBLOCK of the open description.
+    /// O_NONBLOCK of the open file description.
     pub(crate) nonblocking: AtomicBool,
     /// Number of threads that sleep until the socket has an event.
     pub(crate) waiters: AtomicU32,
@@ -61,7 +61,7 @@ pub struct Socket {
     pub(crate) watched_more: AtomicBool,
     /// Counts the service's events on this socket. Concurrent events may count as one.
     event_count: AtomicU32,
-    /// The value of `event_count` before the program last read everything.
+    /// The value of `event_count` before the read that last returned all received bytes.
     drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
@@ -95,7 +95,8 @@ impl Socket {
         Some(inner)
     }
 
-    /// Like `enter`, but leaves a migrated connection where it is.
+    /// Takes the socket's lock as `enter` does, but leaves a migrated connection in the other
+    /// process.
     #[inline]
     pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let inner = self.inner.enter()?;
@@ -111,7 +112,7 @@ impl Socket {
         self.inner.enter()
     }
 
-    /// Takes the socket's lock, whichever descriptors it has.
+    /// Takes the socket's lock, without checking a descriptor.
     #[inline]
     pub(crate) fn lock(&'static self) -> Guard<'static, Inner> {
         self.inner.lock()
@@ -122,7 +123,7 @@ impl Socket {
         self.inner.try_lock()
     }
 
-    /// Takes a free socket into use, with one descriptor.
+    /// Takes a free socket into use, with one descriptor. Returns the socket locked.
     pub(crate) fn start(&'static self, nonblocking: bool, state: State) -> Guard<'static, Inner> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
         self.watch.store(0, Ordering::Relaxed);
@@ -140,12 +141,12 @@ impl Socket {
         inner
     }
 
-    /// The cookie that identifies this use of the socket in the service's events.
+    /// Returns the cookie that identifies this use of the socket in the service's events.
     pub(crate) fn cookie(&self, generation: u32) -> u64 {
         u64::from(self.member.number()) << 32 | u64::from(generation)
     }
 
-    /// The socket of a cookie, locked, unless the socket was closed or reused since.
+    /// Returns the socket of a cookie, locked, or `None` if the socket was closed or reused since.
     pub(crate) fn of_cookie(cookie: u64) -> Option<(&'static Socket, Guard<'static, Inner>)> {
         let socket = registry::numbered((cookie >> 32) as u32)?;
         let inner = socket.lock();
@@ -153,7 +154,7 @@ impl Socket {
         same.then_some((socket, inner))
     }
 
-    /// The first registration with an epoll instance.
+    /// Returns the first registration with an epoll instance.
     #[inline]
     pub(crate) fn first_watch(&self) -> Option<WatchRef> {
         WatchRef::unpack(self.watch.load(Ordering::Acquire))
@@ -165,7 +166,7 @@ impl Socket {
         self.watched_more.load(Ordering::Acquire)
     }
 
-    /// Counts an event, so that the socket is checked.
+    /// Counts an event, so that the next wait checks the socket.
     #[inline]
     pub(crate) fn note_event(&self) {
         let event_count = self.event_count.load(Ordering::Relaxed);
@@ -173,20 +174,21 @@ impl Socket {
             .store(event_count.wrapping_add(1), Ordering::Release);
     }
 
-    /// The event count before a read. Pass it to `note_drained` if everything was read.
+    /// Returns the event count. The caller calls this function before a read, and passes the result
+    /// to `note_drained` if the read returned all received bytes.
     #[inline]
     pub(crate) fn event_count(&self) -> u32 {
         // A read that follows sees the data of all events up to this count.
         self.event_count.load(Ordering::Acquire)
     }
 
-    /// Records that everything was read that had arrived when the event count was `event_count`.
+    /// Records that the program has read all bytes of the events up to `event_count`.
     #[inline]
     pub(crate) fn note_drained(&self, event_count: u32) {
         self.drained_at.store(event_count, Ordering::Relaxed);
     }
 
-    /// Returns true if the program has read everything that was reported.
+    /// Returns true if the program has read all bytes of the events so far.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.drained_at.load(Ordering::Relaxed) == self.event_count.load(Ordering::Relaxed)
@@ -198,8 +200,9 @@ impl Socket {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Frees the lock in a child after fork, and returns the parent's value. Its streams refer to
-    /// memory that is not mapped here: forget them, do not drop them.
+    /// Frees the lock in a child after fork, and returns the parent's value. The caller has to
+    /// forget the value's streams instead of dropping them, because they refer to memory that is
+    /// not mapped in the child.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);
         self.inner.unlock_after_fork();

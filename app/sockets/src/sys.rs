@@ -92,8 +92,8 @@ unsafe fn raw(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// The identity of the calling thread: a number that no other living thread of the process has, and
-/// that is never 0.
+/// Returns the identity of the calling thread: a number that no other living thread of the process
+/// has. The number is never 0.
 #[inline]
 pub(crate) fn thread_identity() -> usize {
     let identity: usize;
@@ -121,7 +121,7 @@ fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// The id of this process, from the kernel.
+/// Returns the id of this process. Asks the kernel, because a cached id is wrong after `vfork`.
 pub(crate) fn process_id() -> u32 {
     call1(libc::SYS_getpid, 0).unwrap_or(0) as u32
 }
@@ -131,14 +131,14 @@ pub(crate) fn yield_now() {
     let _ = call1(libc::SYS_sched_yield, 0);
 }
 
-/// The CPU that this thread runs on.
+/// Returns the number of the CPU that this thread runs on, or `None` if the call fails.
 pub(crate) fn current_cpu() -> Option<u32> {
-    // SAFETY: takes no arguments; glibc reads it from the thread's rseq area.
+    // SAFETY: takes no arguments; glibc reads the CPU number from the thread's rseq area.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).ok()
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -149,23 +149,23 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Tells the CPU that this is a spin loop.
+/// Tells the CPU that the thread is in a spin loop.
 #[inline]
 pub(crate) fn spin_hint() {
     core::hint::spin_loop();
 }
 
-/// `close`.
+/// Closes `fd` with the system call `close`.
 pub(crate) fn close(fd: RawFd) -> Result<usize, Errno> {
     call1(libc::SYS_close, fd as usize)
 }
 
-/// `dup3`.
+/// Makes `to` a duplicate of `fd` with `dup3`. Returns `to`.
 pub(crate) fn dup3(fd: RawFd, to: RawFd, flags: i32) -> Result<usize, Errno> {
     call3(libc::SYS_dup3, fd as usize, to as usize, flags as usize)
 }
 
-/// `fcntl`.
+/// Carries out `fcntl`. Returns the result of the command.
 pub(crate) fn fcntl(fd: RawFd, command: i32, arg: usize) -> Result<usize, Errno> {
     call3(libc::SYS_fcntl, fd as usize, command as usize, arg)
 }
@@ -178,18 +178,18 @@ pub(crate) fn tcp_socket(inet6: bool) -> Result<RawFd, Errno> {
     Ok(fd as RawFd)
 }
 
-/// `listen`.
+/// Makes `fd` a listener with `listen`.
 pub(crate) fn listen(fd: RawFd, backlog: i32) -> Result<usize, Errno> {
     call3(libc::SYS_listen, fd as usize, backlog as usize, 0)
 }
 
-/// Adds one to an eventfd.
+/// Rings a doorbell: adds 1 to the eventfd `fd`, which becomes readable.
 pub(crate) fn ring_eventfd(fd: RawFd) {
     let one = 1u64;
     let _ = call3(libc::SYS_write, fd as usize, &raw const one as usize, 8);
 }
 
-/// `write`.
+/// Writes `bytes` with `write`. Returns the number of bytes written.
 pub(crate) fn write_bytes(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     call3(
         libc::SYS_write,
@@ -199,7 +199,7 @@ pub(crate) fn write_bytes(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     )
 }
 
-/// `read`.
+/// Reads into `into` with `read`. Returns the number of bytes read, 0 at the end of file.
 pub(crate) fn read_bytes(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     call3(
         libc::SYS_read,
@@ -209,14 +209,14 @@ pub(crate) fn read_bytes(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     )
 }
 
-/// `accept4` without an address, on a non-blocking listener.
+/// Accepts a connection of a non-blocking listener with `accept4`. Returns the new descriptor.
 pub(crate) fn accept4(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
     let args = [fd as usize, 0, 0, flags as usize, 0, 0];
     // SAFETY: null address and length are allowed.
     unsafe { call(libc::SYS_accept4, args) }.map(|fd| fd as RawFd)
 }
 
-/// `setsockopt`.
+/// Sets a socket option with `setsockopt`.
 pub(crate) fn set_socket_option(
     fd: RawFd,
     level: i32,
@@ -236,7 +236,7 @@ pub(crate) fn set_socket_option(
     unsafe { call(libc::SYS_setsockopt, args) }
 }
 
-/// `getsockopt` into the first bytes of `into`. Returns the length of the value.
+/// Reads a socket option into the first bytes of `into` (`getsockopt`). Returns the value's length.
 pub(crate) fn socket_option(
     fd: RawFd,
     level: i32,
@@ -257,19 +257,19 @@ pub(crate) fn socket_option(
     Ok(into.len().min(len as usize))
 }
 
-/// `getsockopt` of an integer option.
+/// Returns the value of an integer socket option (`getsockopt`).
 pub(crate) fn socket_int(fd: RawFd, level: i32, name: i32) -> Result<i32, Errno> {
     let mut value = [0; 4];
     socket_option(fd, level, name, &mut value)?;
     Ok(i32::from_ne_bytes(value))
 }
 
-/// The local address of a kernel socket.
+/// Returns the local address of a kernel socket (`getsockname`).
 pub(crate) fn local_name(fd: RawFd) -> Result<Address, Errno> {
     name(libc::SYS_getsockname, fd)
 }
 
-/// The peer's address of a kernel socket.
+/// Returns the peer's address of a kernel socket (`getpeername`).
 pub(crate) fn peer_name(fd: RawFd) -> Result<Address, Errno> {
     name(libc::SYS_getpeername, fd)
 }
@@ -287,7 +287,7 @@ fn name(number: i64, fd: RawFd) -> Result<Address, Errno> {
     Address::read(given).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
-/// The inode number of a descriptor's file, by which `ss` identifies a socket.
+/// Returns the inode number of a descriptor's file. `ss` identifies a socket by this number.
 pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     // SAFETY: all-zero bytes are a valid `stat`.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -295,7 +295,7 @@ pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     Some(status.st_ino)
 }
 
-/// The name of the calling thread. For the first thread, this is `/proc/self/comm`.
+/// Returns the name of the calling thread, ended by a NUL. The first thread has the program's name.
 pub(crate) fn program_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let _ = call3(
@@ -307,12 +307,12 @@ pub(crate) fn program_name() -> [u8; 16] {
     name
 }
 
-/// `epoll_create1`.
+/// Creates an epoll instance with close-on-exec (`epoll_create1`). Returns its descriptor.
 pub(crate) fn epoll_create() -> Result<RawFd, Errno> {
     call1(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC as usize).map(|fd| fd as RawFd)
 }
 
-/// `epoll_ctl`.
+/// Adds `fd` to the epoll instance `epfd`, or modifies or removes its registration (`epoll_ctl`).
 pub(crate) fn epoll_ctl(
     epfd: RawFd,
     operation: i32,
@@ -334,7 +334,7 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// `epoll_pwait2`. `timeout_ns` is in nanoseconds; `None` waits forever.
+/// Waits for events of the epoll instance `epfd`. Returns their number. `None` waits forever.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -403,7 +403,7 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// `ppoll`. `timeout_ns` is in nanoseconds; `None` waits forever.
+/// Waits for events of `fds` with `ppoll`. Returns the number of ready ones. `None` waits forever.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -464,7 +464,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
     );
 }
 
-/// The soft limit RLIMIT_NOFILE.
+/// Returns the soft limit RLIMIT_NOFILE, the number above the highest possible descriptor.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -487,7 +487,7 @@ pub(crate) fn descriptor_limit() -> u64 {
 
 /// Borrows a descriptor for the duration of a call of the ring API.
 pub(crate) fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
-    // SAFETY: `fd` is not -1; it is the descriptor that the program just named in a call, and the
-    // kernel checks it again when it is used. Nothing keeps it beyond the call.
+    // SAFETY: `fd` is not -1: the program just passed it in a call. The kernel checks the
+    // descriptor again at its use. Nothing keeps the descriptor beyond the call.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }

@@ -1,10 +1,10 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
-//! A lookup of a descriptor that is not tracked costs a few instructions. The tables do not know
-//! their contents: sockets and epoll instances each have a [`Descriptors`] and a [`Numbers`] table.
-//! Objects are never freed, only reused (see [`Pool`]). A reference therefore stays valid while
-//! another thread closes the descriptor. A thread that has taken the object's lock checks again
-//! whether the descriptor still refers to the object.
+//! A lookup of a descriptor that is not tracked costs a few instructions. The tables are generic:
+//! sockets and epoll instances each have a [`Descriptors`] and a [`Numbers`] table. Objects are
+//! never freed, only reused (see [`Pool`]). A reference therefore stays valid while another thread
+//! closes the descriptor. After a thread has taken the object's lock, it checks again whether the
+//! descriptor still refers to the object.
 
 mod internal;
 mod ranges;
@@ -17,8 +17,8 @@ pub(crate) use ranges::{Piece, pieces};
 
 use crate::sys::{Lock, StaticCell};
 
-/// Descriptors above this number are never tracked. The kernel's default limit (fs.nr_open) is the
-/// same.
+/// Number of descriptors that can be tracked, from 0 on. The kernel's default limit (fs.nr_open) is
+/// the same.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// Maps descriptors to objects.
@@ -31,7 +31,7 @@ impl<T: Sync> Descriptors<T> {
         Self([const { StaticCell::new() }; DESCRIPTORS_MAX])
     }
 
-    /// The object that a descriptor refers to, if it is tracked.
+    /// Returns the object that a descriptor refers to, or `None` if the descriptor is not tracked.
     #[inline]
     pub(crate) fn get(&self, fd: RawFd) -> Option<&'static T> {
         self.0.get(fd as usize)?.load()
@@ -69,7 +69,7 @@ impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
         Self([const { StaticCell::new() }; MAX])
     }
 
-    /// The object with this number.
+    /// Returns the object with this number, or `None` if the number is free.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&'static T> {
         self.0.get(number as usize)?.load()
@@ -94,7 +94,7 @@ impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
     }
 }
 
-/// Objects for reuse, and the number of objects that were created.
+/// A pool of objects for reuse. Also counts the objects that were ever created.
 #[derive(Debug)]
 pub(crate) struct Pool<T: 'static>(Lock<Pooled<T>>);
 
@@ -102,6 +102,7 @@ pub(crate) struct Pool<T: 'static>(Lock<Pooled<T>>);
 #[derive(Debug)]
 struct Pooled<T: 'static> {
     free: Vec<&'static T>,
+    /// Number of objects that were ever created, free or in use.
     count: u32,
 }
 
@@ -113,7 +114,8 @@ impl<T: Sync> Pool<T> {
         }))
     }
 
-    /// Takes an object from the pool, or creates one with the next free number of `numbers`.
+    /// Takes an object from the pool, or creates an object with the next free number of `numbers`.
+    /// Returns `None` if all numbers are in use.
     pub(crate) fn take<const MAX: usize>(
         &self,
         numbers: &Numbers<T, MAX>,
@@ -137,7 +139,7 @@ impl<T: Sync> Pool<T> {
         self.0.lock().free.push(object);
     }
 
-    /// The number of objects that were created.
+    /// Returns the number of objects that were ever created.
     pub(crate) fn count(&self) -> u32 {
         self.0.lock().count
     }

@@ -1,4 +1,5 @@
-//! The sending side, whose bytes are in an elastic buffer of the program.
+//! The send side of a stream. The bytes are in an elastic buffer of the program: see the module
+//! `stream`.
 
 use std::{
     io::IoSlice,
@@ -13,37 +14,39 @@ use tidelane_ring::StreamBuffer;
 
 use super::{SendLimits, Stream};
 
-/// Smallest send buffer: one page.
+/// Size of the smallest send buffer as a power of two: one page.
 const TX_LOG2_FIRST: u8 = 12;
-/// Limit of unacknowledged bytes whatever the service's limit is: the size of the largest buffer.
+/// Most unacknowledged bytes of a stream, even if the service's limit is higher: the size of the
+/// largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
-/// Number of bytes that are accepted while the unsent bytes are below TCP_NOTSENT_LOWAT, however
-/// small the option is.
+/// Number of bytes that a write may take while the unsent bytes are below TCP_NOTSENT_LOWAT, even
+/// if the option is smaller than this.
 const UNSENT_SLACK: u32 = 16 << 10;
 
 /// Send buffers that were replaced and that the service may still read.
 #[derive(Debug, Default)]
 pub(super) struct Outgrown {
     pub(super) buffers: Vec<StreamBuffer>,
-    /// Stream position when the last buffer was replaced. When all bytes before it are
-    /// acknowledged, the service reads none of the buffers.
+    /// Write position when the last buffer was replaced. When the peer has acknowledged all bytes
+    /// before this position, the service reads none of the buffers.
     until: u32,
-    /// True if the service's echo of the present word also frees the buffers. False if the service
-    /// echoed the same word during an earlier use of that buffer.
+    /// True if the buffers are also free when the service echoes the word of the present buffer.
+    /// False if the service already echoed the same word for an earlier use of that buffer.
     echo: bool,
 }
 
 impl Stream {
-    /// The number of bytes that `write` would take now, if memory is available.
+    /// Returns the number of bytes that `write` would take now, if memory is available.
     #[inline]
     pub fn writable(&mut self) -> usize {
         self.refresh_tx();
         self.room() as usize
     }
 
-    /// Takes bytes to send and returns their number. Returns 0 at the limit, without memory, or if
-    /// the stream is closed or shut down for writing.
+    /// Copies bytes to the send buffer and returns their number. Returns 0 if the limit of
+    /// unacknowledged bytes is reached, if there is no memory for a buffer, or if the stream is
+    /// closed or shut down for writing.
     #[inline]
     pub fn write(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
@@ -51,9 +54,9 @@ impl Stream {
         count
     }
 
-    /// Lets `fill` write up to `wanted` bytes into two parts of the send buffer, in this order.
-    /// `fill` returns the number of bytes. Returns `None` without calling `fill` if `write` would
-    /// take nothing.
+    /// Lets `fill` write up to `wanted` bytes into the send buffer. The room has two parts, because
+    /// the buffer is circular; `fill` fills the first part first, and returns the number of bytes.
+    /// Returns `None` without calling `fill` if `write` would take no byte.
     pub fn write_in_place<E>(
         &mut self,
         wanted: usize,
@@ -69,7 +72,7 @@ impl Stream {
         Some(filled)
     }
 
-    /// `write` from several buffers.
+    /// Writes as [`write`](Self::write) does, from several buffers (writev).
     pub fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> usize {
         let total: usize = from.iter().map(|buffer| buffer.len()).sum();
         self.prepare_tx(total);
@@ -87,7 +90,8 @@ impl Stream {
         written
     }
 
-    /// Copies as many bytes as fit to `tx_head` and after.
+    /// Copies as many bytes as fit to the send buffer, from position `tx_head` on. Returns their
+    /// number. Does not publish the bytes.
     #[inline]
     pub(super) fn copy_in(&mut self, from: &[u8]) -> usize {
         let count = self.prepare_tx(from.len());
@@ -188,7 +192,7 @@ impl Stream {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
-        // An impossible value (beyond the bytes written, or less than before) is ignored.
+        // Ignore an impossible value: beyond the bytes written, or less than before.
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
@@ -216,13 +220,14 @@ impl Stream {
         }
     }
 
-    /// The number of bytes written and not acknowledged by the peer (SIOCOUTQ).
+    /// Returns the number of bytes written and not acknowledged by the peer (SIOCOUTQ).
     pub fn unacked(&mut self) -> u32 {
         self.refresh_tx();
         self.tx_head.wrapping_sub(self.tx_acked)
     }
 
-    /// The limit of `unacked` (SO_SNDBUF): the service's, or a lower one of the program.
+    /// Returns the limit of unacknowledged bytes (SO_SNDBUF): the lower of the service's limit and
+    /// the program's.
     pub fn tx_limit(&self) -> u32 {
         let limit = self.shared.view().service().tx_limit.load(Relaxed);
         match self.sending.unacked_max {
@@ -231,15 +236,15 @@ impl Stream {
         }
     }
 
-    /// Sets the limits of writes.
+    /// Sets the program's limits of unacknowledged and unsent bytes.
     pub fn limit_sending(&mut self, sending: SendLimits) {
         self.sending = sending;
         // The next write computes the limit.
         self.tx_limit = 0;
     }
 
-    /// The number of bytes written and not sent, if the service was asked to report them; otherwise
-    /// all unacknowledged bytes.
+    /// Returns the number of bytes written and not sent. Without TCP_NOTSENT_LOWAT, the service
+    /// does not report this number, and the function returns the number of unacknowledged bytes.
     pub fn unsent(&mut self) -> u32 {
         self.refresh_tx();
         self.unsent_now()
@@ -251,7 +256,7 @@ impl Stream {
             return unacked;
         }
         let sent = self.shared.view().service().tx_sent.load(Acquire);
-        // An impossible value counts as nothing sent.
+        // If the service's value is impossible, treat all unacknowledged bytes as unsent.
         self.tx_head.wrapping_sub(sent).min(unacked)
     }
 
@@ -262,7 +267,7 @@ impl Stream {
         limit == 0 || u64::from(self.unsent()) * 2 < u64::from(limit)
     }
 
-    /// The limit of unacknowledged bytes for the next write.
+    /// Returns the limit of unacknowledged bytes for the next write.
     fn unacked_max(&self) -> u32 {
         let limit = self.tx_limit().min(UNACKED_MAX);
         if self.sending.unsent_max == 0 {
@@ -273,7 +278,7 @@ impl Stream {
         if unsent >= self.sending.unsent_max {
             return limit.min(unacked);
         }
-        // Linux checks the limit again for each packet that it fills, so it accepts some more.
+        // Linux checks the limit once for each packet that it fills, so a write may exceed it.
         let room = (self.sending.unsent_max - unsent).max(UNSENT_SLACK);
         limit.min(unacked.saturating_add(room))
     }

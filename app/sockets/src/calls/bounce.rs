@@ -1,4 +1,5 @@
-//! Bounce buffers for payload between a connection and a file or pipe.
+//! Bounce buffers: memory through which the library copies payload between a connection and a file
+//! or pipe.
 
 use crate::sys::Lock;
 
@@ -7,6 +8,7 @@ const BOUNCE_LEN: usize = 64 << 10;
 /// Most bounce buffers that are kept for reuse.
 const BOUNCE_KEPT_MAX: usize = 16;
 
+/// The pool of buffers for reuse.
 static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
 
 /// A bounce buffer, which is returned to the pool when dropped.

@@ -56,8 +56,8 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     }
 }
 
-/// Starts tracking a socket that was created before (inherited over `exec`, or received in a
-/// message), if it is an unconnected TCP socket.
+/// Starts tracking the socket `fd`, if it is an unconnected TCP socket. Another program created the
+/// socket: this program inherited it over `exec`, or received it in a message.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let _section = Section::enter();
     let level = libc::SOL_SOCKET;
@@ -96,7 +96,7 @@ pub fn bound(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// `connect`.
+/// Carries out `connect`.
 pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let _section = Section::enter();
     let timeout = {
@@ -109,7 +109,7 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
         let was_pending = std::mem::take(&mut inner.connect_pending);
         match &inner.state {
             State::Fresh => {}
-            // The result of the previous attempt, if it was not returned yet.
+            // No call has returned the result of the previous attempt: return the result now.
             State::Stream(_) if was_pending => return Some(Ok(0)),
             State::Failed if was_pending => {
                 return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
@@ -153,8 +153,8 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     fail(libc::EINPROGRESS)
 }
 
-/// Begins an active open. `with_data` is true for MSG_FASTOPEN. With TCP Fast Open, the room in the
-/// SYN is known on return.
+/// Begins an active open. `with_data` is true for MSG_FASTOPEN. With TCP Fast Open, waits until the
+/// service has told how many bytes the SYN can carry.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -172,8 +172,8 @@ pub(crate) fn begin(
         return to_kernel(socket, fd, reason);
     }
     let waits = fast_open != 0 || matches!(started, Started::Asked);
-    // The service refuses if no accelerated program listens at an address of this host, or at a
-    // limit.
+    // The service refuses if the peer is an address of this host at which no accelerated program
+    // listens, or if a limit is reached.
     if waits && let Some(reason) = wait_answer(socket, fd) {
         return to_kernel(socket, fd, reason);
     }
@@ -185,12 +185,12 @@ pub(crate) fn begin(
     Some(Ok(0))
 }
 
-/// The stack that opens a connection, after the connect request was sent.
+/// The result of [`start`]: the stack that opens the connection.
 enum Started {
     Accelerated,
-    /// The service has yet to decide whether it carries the connection.
+    /// The service has the connect request, and decides whether it carries the connection.
     Asked,
-    /// The socket stays with the kernel for this reason.
+    /// The kernel has to connect. The value is a [`not_accelerated`] reason.
     Kernel(u32),
 }
 
@@ -239,7 +239,7 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The state is set before the answer can arrive, which takes the socket's lock.
+    // The answer is handled under the socket's lock, so after the state below is set.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);
@@ -276,7 +276,7 @@ fn local_reservation(
         return Ok((!local.is_unspecified()).then_some(local));
     }
     if local.is_v4() != peer.is_v4() {
-        // A socket bound to `::` that connects to an IPv4 peer.
+        // The socket is bound to `::`, and connects to an IPv4 peer.
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
     let within = within_host.then(|| within_host::source(&local, &peer));
@@ -292,7 +292,7 @@ fn local_reservation(
     }
 }
 
-/// The channel of the epoll instance with which the socket is registered, or the expected channel.
+/// Returns the channel of the socket's first epoll registration, or else the expected channel.
 fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
     let watched = inner.watches(socket).next();
     match watched {
@@ -304,9 +304,9 @@ fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channe
 /// Waits for the slot of a connection that is being opened, before its socket is added to the epoll
 /// instance of `channel`.
 ///
-/// Before CONNECT_STARTED, events go to the channel that sent the request, where no thread may be
-/// waiting. With its slot, the connection can be assigned to `channel`. The wait is rare, because
-/// the request mostly goes through the right channel.
+/// Before CONNECT_STARTED, the service sends events to the channel of the request, where perhaps no
+/// thread waits. Once its slot is known, the connection can be assigned to `channel`. The wait is
+/// rare, because the request mostly goes through `channel`.
 pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
     channels::expect(channel);
     let on_other_channel = socket.enter(fd).is_some_and(|inner| {
@@ -320,8 +320,8 @@ pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static C
     }
 }
 
-/// Removes the placeholder from the kernel's epoll instances, which would report it; or adds the
-/// socket again if it stays with the kernel.
+/// Adds the kernel socket to the kernel's epoll instances (`in_kernel`), or removes it. The kernel
+/// would report EPOLLHUP for the unconnected kernel socket of an accelerated connection.
 fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
@@ -357,7 +357,7 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     }
 }
 
-/// Leaves the connect to the kernel. With TIDELANE_STRICT it fails.
+/// Leaves the socket to the kernel. With TIDELANE_STRICT, fails the connect instead.
 fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     if let Err(error) = report::fall_back(fd, "connect", reason) {
         if let Some(mut inner) = socket.enter(fd) {
@@ -425,7 +425,7 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
     }
 }
 
-/// `shutdown`.
+/// Carries out `shutdown`.
 pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
     inner.refresh();
@@ -459,7 +459,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     inner.shut_write |= how != libc::SHUT_RD;
     inner.shut_read |= how != libc::SHUT_WR;
     drop(inner);
-    // Waiters have an event to see.
+    // The socket's readiness has changed.
     wake::changed(socket, channel);
     Some(Ok(0))
 }

@@ -14,13 +14,13 @@ use crate::{
     table::{self, Piece},
 };
 
-/// The tracked socket that a descriptor refers to.
+/// Returns the tracked socket that a descriptor refers to.
 #[inline]
 pub fn socket(fd: RawFd) -> Option<&'static Socket> {
     registry::of(fd)
 }
 
-/// The tracked epoll instance that a descriptor refers to.
+/// Returns the tracked epoll instance that a descriptor refers to.
 #[inline]
 pub fn epoll(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd)
@@ -32,7 +32,8 @@ pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// `close` of a descriptor that the library knows (see [`is_foreign`]).
+/// Carries out the library's part of `close` of a descriptor that the library knows (see
+/// [`is_foreign`]). The kernel then closes the descriptor.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -195,7 +196,7 @@ pub fn duplicated(from: RawFd, to: RawFd) {
     }
 }
 
-/// `dup2` and `dup3`. `to` is closed first, unless the call is going to fail.
+/// Carries out `dup2` or `dup3`. Closes `to` first, unless the call is going to fail.
 pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -217,8 +218,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// `fcntl` F_SETFL. The library stores O_NONBLOCK. The flags also go to the kernel while the socket
-/// still uses its kernel socket.
+/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. The flags also go to the kernel
+/// while the socket still uses its kernel socket.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;
@@ -227,7 +228,7 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
         // The kernel keeps flags per open file description, and the placeholder descriptors of all
-        // accelerated connections share one.
+        // accelerated connections share one open file description.
         State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
@@ -237,7 +238,7 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
     Some(result)
 }
 
-/// `fcntl` F_GETFL.
+/// Carries out `fcntl` F_GETFL: returns the kernel's flags with the library's O_NONBLOCK.
 pub fn status_flags(socket: &'static Socket, fd: RawFd) -> Handled {
     let inner = socket.enter(fd)?;
     if matches!(inner.state, State::Kernel | State::Free) {
@@ -254,7 +255,7 @@ pub fn status_flags(socket: &'static Socket, fd: RawFd) -> Handled {
     }))
 }
 
-/// `ioctl` FIONBIO.
+/// Carries out `ioctl` FIONBIO.
 pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) -> Handled {
     let flags = match status_flags(socket, fd)? {
         Ok(flags) => flags,
@@ -269,8 +270,8 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// `close_range` without CLOSE_RANGE_CLOEXEC, in a process that has tracked descriptors. The
-/// library's own descriptors stay open.
+/// Carries out `close_range` without CLOSE_RANGE_CLOEXEC, in a process that has tracked
+/// descriptors. The library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;

@@ -1,7 +1,8 @@
 //! epoll over accelerated sockets and kernel descriptors together.
 //!
-//! The program's epoll instance is a real one. It contains the kernel's descriptors and the
-//! doorbell of the channel. Accelerated sockets are only in the channel's ready list.
+//! The program's epoll descriptor is a kernel epoll instance. The instance contains the kernel's
+//! descriptors and the doorbell eventfd, by which the service wakes a sleeping thread. Ready
+//! accelerated sockets are in a ready list of the library: [`Instance`].
 
 use std::os::fd::RawFd;
 
@@ -23,16 +24,16 @@ use crate::{
 
 mod nest;
 
-/// While accelerated sockets are always ready, the kernel's epoll instance is polled once in this
-/// number of calls.
+/// While accelerated sockets are always ready, a wait polls the kernel's epoll instance once in
+/// this number of calls.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
-/// The rings of other channels are polled once in this number of calls, because no thread may wait
-/// for them.
+/// A thread polls the rings of all other channels once in this number of its instance's sleeps,
+/// because perhaps no thread waits for events on those rings.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
 /// Shortest time between two trims of the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
-/// Above this number of connections with send buffers, the buffers are trimmed more often, because
-/// buffers that were used once stay in the program's memory.
+/// Above this number of connections with send buffers, the buffers are trimmed more often. A send
+/// buffer occupies the program's memory until it is trimmed.
 const TRIM_OFTEN_ABOVE: usize = 256;
 
 /// Tracks the epoll instance `epfd` that the kernel has created.
@@ -65,7 +66,7 @@ enum Reporter {
     Tidelane,
 }
 
-/// `epoll_ctl` on a tracked socket.
+/// Carries out `epoll_ctl` on a tracked socket.
 pub fn control(
     socket: &'static Socket,
     epfd: RawFd,
@@ -99,9 +100,9 @@ pub fn control(
     })
 }
 
-/// The epoll instance of a descriptor. Starts tracking an instance that was created before the
-/// library was loaded. Returns `None` for another kind of file, for which the kernel returns the
-/// error.
+/// Returns the epoll instance of a descriptor. Starts tracking an instance that was created before
+/// the library was loaded. Returns `None` if `epfd` is another kind of file. The kernel's
+/// `epoll_ctl` then returns the error.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
@@ -109,15 +110,15 @@ fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
 /// Returns true if the descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // Only an epoll instance returns ENOENT for a descriptor that it does not contain. (Tracked
-    // instances may contain this one.)
+    // `epoll_ctl` fails with ENOENT only if `fd` is an epoll instance that does not contain the
+    // template socket. The library adds the template only to instances that it tracks.
     let Ok(probe) = session::template() else {
         return false;
     };
     sys::epoll_ctl(fd, libc::EPOLL_CTL_MOD, probe, Some(event)) == Err(Errno(libc::ENOENT))
 }
 
-/// `epoll_ctl` that registers a tracked epoll instance with another one.
+/// Carries out `epoll_ctl` on `inner`, a tracked epoll instance that the program adds to `epfd`.
 pub fn control_nested(
     inner: &'static Instance,
     epfd: RawFd,
@@ -193,7 +194,7 @@ impl EpollCtl {
             && let Some(session) = session::current()
         {
             let failed = self.instance.channel().activate(session).is_err();
-            // A connection whose service has just died reports that without a context.
+            // If the service has just died, the connection reports its end without a context.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
@@ -260,7 +261,7 @@ impl EpollCtl {
     }
 }
 
-/// `epoll_wait` and its variants on a tracked epoll instance.
+/// Carries out `epoll_wait` and its variants on a tracked epoll instance.
 pub fn wait(
     instance: &'static Instance,
     events: &mut [epoll_event],
@@ -315,7 +316,7 @@ fn wait_in_kernel(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let channel = instance.channel();
-    // Connections of a service that is gone are ready without a context.
+    // The connections of a service that is gone have ended: they are ready without a context.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
@@ -348,8 +349,8 @@ fn wait_in_kernel(
     }
 }
 
-/// Collects ready accelerated sockets, and periodically the kernel's events. Returns the number of
-/// events.
+/// Writes the events of ready accelerated sockets to `events`. Every few calls, writes the kernel's
+/// events, too. Returns the number of events.
 #[inline]
 fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     let channel = instance.channel();
@@ -364,7 +365,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     if state.calls_without_kernel >= CALLS_PER_KERNEL_POLL {
         state.calls_without_kernel = 0;
         instance.finish(state);
-        // Half of the array, so that neither stack starves.
+        // The kernel's events get half of the array, so that neither stack starves.
         let places = events.len().div_ceil(2);
         let looked = kernel_events(instance, &mut events[..places], 0, Some(0), None);
         from_kernel = looked.unwrap_or(0);
@@ -483,7 +484,7 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // The order of locks is reversed here, so the socket's lock must not be waited for.
+            // This thread holds the ring's lock, which ranks after a socket's: do not wait.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

@@ -10,7 +10,7 @@ use crate::{
     table,
 };
 
-/// True after the connections were closed.
+/// True after `at_exit` has closed the connections.
 static DONE: AtomicBool = AtomicBool::new(false);
 
 /// Closes every connection, because the process is about to end (`exit`, `_exit`, return from

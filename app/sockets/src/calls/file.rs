@@ -12,8 +12,8 @@ use crate::{
 /// Limit of bytes in one read of a file. The read holds the socket's lock, so other threads wait.
 const READ_MAX: usize = 256 << 10;
 
-/// `sendfile` to an accelerated connection. Reads at `offset`, or at the file position if `offset`
-/// is `None`, and advances the position used.
+/// Carries out `sendfile` to an accelerated connection. Reads at `offset`, or at the file position
+/// if `offset` is `None`, and advances the position used.
 pub fn send_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -95,7 +95,7 @@ fn copy_bounced(
     }
 }
 
-/// `splice` from a pipe to an accelerated connection.
+/// Carries out `splice` from a pipe to an accelerated connection.
 pub fn splice_in(
     socket: &'static Socket,
     fd: RawFd,
@@ -139,7 +139,7 @@ pub fn splice_in(
     Some(Ok(sent))
 }
 
-/// `splice` from an accelerated connection to a pipe.
+/// Carries out `splice` from an accelerated connection to a pipe.
 pub fn splice_out(
     socket: &'static Socket,
     fd: RawFd,

@@ -1,4 +1,5 @@
-//! Listeners in both stacks, and accepting from both.
+//! The calls `listen` and `accept`. A listener is in both stacks: a program accepts connections of
+//! the service and of the kernel from one descriptor.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -30,7 +31,7 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub struct Accepted {
     /// Descriptor of the connection.
     pub fd: RawFd,
-    /// Address of the peer, or `None` if the kernel knows it.
+    /// Address of the peer, or `None` if the connection is the kernel's, which knows the address.
     pub peer: Option<Address>,
 }
 
@@ -40,7 +41,8 @@ pub fn may_bind_again() -> bool {
     session::await_ended_programs()
 }
 
-/// `listen` in the kernel, and in the service if it accelerates the address.
+/// Carries out `listen`: listens in the kernel, and in the service if the service accelerates the
+/// address.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let _section = Section::enter();
     let mut inner = socket.enter(fd)?;
@@ -71,7 +73,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             fd,
             Listening::new(Some(handle), backlog, opening),
         ))),
-        // The next service shall have the listener.
+        // There is no service now. The next service gets the listener.
         Err(not_accelerated::SERVICE_GONE) => {
             if let Err(error) = report::fall_back(fd, "listen", not_accelerated::SERVICE_GONE) {
                 return Some(Err(error));
@@ -93,8 +95,8 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
-/// Sets the state of a socket that listens in the kernel, and in the service now or as soon as
-/// there is one.
+/// Sets the state of a socket that listens in the kernel, and in the service now or as soon as a
+/// service runs. Returns 0, the result of `listen`.
 fn listen_in_both(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -110,7 +112,7 @@ fn listen_in_both(
     0
 }
 
-/// `listen` on a listener: changes the backlog in both stacks.
+/// Carries out `listen` on a listener: changes the backlog in both stacks.
 fn listen_again(
     socket: &Socket,
     inner: &mut Inner,
@@ -125,8 +127,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Joins the channels of the epoll instances with which the socket was registered before it
-/// listened.
+/// Joins the listener to the channels of the epoll instances with which the socket was registered
+/// before `listen`.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
@@ -140,7 +142,7 @@ fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// `accept4`: takes connections of the service first, then the kernel's.
+/// Carries out `accept4`: takes a connection of the service, or else of the kernel.
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _section = Section::enter();
     let timeout = {
@@ -185,7 +187,8 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
     }))
 }
 
-/// Processes the pending events of the channels that joined, which may include a connection.
+/// Processes the pending events of the channels that joined the listener. An event may put a
+/// connection into the accept queue. Returns `None` if `fd` was closed meanwhile.
 fn pump_joined(socket: &'static Socket, fd: RawFd) -> Option<()> {
     let channels = socket.enter(fd)?.channels();
     for channel in channels.iter() {
@@ -194,7 +197,7 @@ fn pump_joined(socket: &'static Socket, fd: RawFd) -> Option<()> {
     Some(())
 }
 
-/// Accepts one connection. Returns EAGAIN if there is none.
+/// Accepts a connection, and returns its descriptor. Returns EAGAIN if no connection is pending.
 fn accept_one(
     inner: &mut Inner,
     fd: RawFd,
@@ -235,8 +238,8 @@ fn accept_one(
     Ok(new_fd as usize)
 }
 
-/// Turns an accepted connection into a socket, and tells the service that its accept queue has
-/// room.
+/// Turns an accepted connection into a socket, and tells the service that the listener's accept
+/// queue has room. Returns the socket locked.
 fn create_accepted(
     socket: &'static Socket,
     mut connection: Connection,

@@ -1,4 +1,4 @@
-//! `getsockname` and `getpeername`.
+//! The calls `getsockname` and `getpeername`.
 
 use std::os::fd::RawFd;
 
@@ -9,12 +9,12 @@ use crate::{
     sys::{Address, Handled, fail},
 };
 
-/// `getsockname`. Returns `None` if the kernel knows the local address of the socket.
+/// Carries out `getsockname`. Returns `None` if the kernel knows the local address of the socket.
 pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     name(socket, fd, |names| (names.local_addr, names.local_port))
 }
 
-/// `getpeername`.
+/// Carries out `getpeername`.
 pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     {
         let mut inner = socket.enter(fd)?;

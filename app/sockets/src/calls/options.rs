@@ -1,4 +1,4 @@
-//! `setsockopt` and `getsockopt`.
+//! The calls `setsockopt` and `getsockopt`.
 
 use std::os::fd::RawFd;
 
@@ -12,17 +12,17 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Options of a listener that the service reads from the kernel socket.
+/// TCP options of a listener that the service reads from the kernel socket.
 const OF_LISTENER: [i32; 3] = [
     libc::TCP_FASTOPEN,
     libc::TCP_FASTOPEN_NO_COOKIE,
     libc::TCP_FASTOPEN_KEY,
 ];
 
-/// `tcpi_pmtu` in `struct tcp_info`.
+/// Position of `tcpi_pmtu` in `struct tcp_info`.
 const PMTU: std::ops::Range<usize> = 60..64;
 
-/// `setsockopt`.
+/// Carries out `setsockopt`.
 pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.state {
@@ -53,7 +53,7 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     }
 }
 
-/// `getsockopt`: writes the value to `into` and returns its length.
+/// Carries out `getsockopt`: writes the value to `into` and returns its length in bytes.
 pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> Handled {
     let mut inner = socket.enter(fd)?;
     if inner.state.is_in_kernel() {

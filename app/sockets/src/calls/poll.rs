@@ -16,7 +16,7 @@ use crate::{
 };
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
-/// Events that are reported whether the program asked for them or not.
+/// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 /// Returns true if one of the descriptors is tracked.
@@ -26,12 +26,13 @@ pub fn has_tracked(fds: &[pollfd]) -> bool {
     })
 }
 
-/// Returns true if the epoll instance, or one nested in it, may have events of accelerated sockets.
+/// Returns true if the epoll instance, or an instance within it, may have events of accelerated
+/// sockets.
 fn is_active(instance: &'static Instance) -> bool {
     instance.channel().is_active() || instance.has_nested()
 }
 
-/// `poll`, `ppoll`.
+/// Carries out `poll` or `ppoll`.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
     let deadline = match timeout_ns {
@@ -82,7 +83,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     }
 }
 
-/// Returns true if the kernel has no events for the descriptor.
+/// Returns true if only the library has events for the descriptor.
 fn is_ours_alone(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| !inner.state.is_in_kernel())
@@ -124,7 +125,7 @@ fn show_interest(fds: &[pollfd]) {
     }
 }
 
-/// The events that the entry asks for and that are pending, according to the library.
+/// Returns the library's pending events of the entry, as far as the entry asks for them.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
@@ -151,7 +152,8 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// The kernel's events of the entry, without those that only a doorbell of the library caused.
+/// Returns the kernel's events of the entry. Leaves out POLLIN of an epoll instance if only a
+/// doorbell of the library caused it.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)
@@ -166,7 +168,7 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     }
 }
 
-/// Lets events of all descriptors end the sleep.
+/// Makes events of the tracked descriptors end the sleep.
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {

@@ -1,7 +1,7 @@
-//! The process: handlers of `fork`, in the parent and in the child.
+//! The handlers that run before `fork`, and after it in the parent and in the child.
 //!
-//! A child inherits listeners, and attaches them to the service when it uses them. Parent and child
-//! both hold connections: see `docs/design/fork.md`.
+//! A child inherits listeners, and attaches a listener to the service at its first use. Parent and
+//! child both hold the connections: see `docs/design/fork.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,8 @@ use crate::{
 /// True after the fork handlers were installed.
 static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
 
-/// Sessions for the children of forks in progress, by the identity of the forking thread.
+/// The sessions for the children of forks in progress, each with the identity of the forking
+/// thread.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
 /// Returns true if the tables describe this process. A child between `vfork` and `exec` shares the
@@ -37,8 +38,8 @@ pub(crate) fn start_tracking() {
     }
 }
 
-/// Prepares a `fork` for which the handlers do not run. Returns true if `after_fork` has to be
-/// called.
+/// Prepares a `fork` for which libc does not run the handlers. Returns true if the caller has to
+/// call `after_fork`.
 pub fn before_fork() -> bool {
     let watches = WATCHING_FORK.load(Ordering::Relaxed) && session::owns_tables();
     if watches {
@@ -76,7 +77,7 @@ extern "C" fn in_parent() {
     section_unsafe::leave();
 }
 
-/// Takes the session that was prepared for the child of this thread.
+/// Takes the session that this thread has prepared for the child that it forks.
 fn take_child_session() -> Option<ChildSession> {
     let me = sys::thread_identity();
     let mut forking = FORKING.lock();

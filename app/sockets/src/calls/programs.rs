@@ -11,7 +11,7 @@ use tidelane_inspect::obstacle;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Most programs that are remembered. Further programs are reported each time.
+/// Most programs that the library remembers. It reports further programs each time.
 const REPORTED_MAX: usize = 1024;
 
 /// Hashes of the programs that this process or its forked children have reported. 0 is a free
@@ -29,8 +29,8 @@ pub fn prepare() {
 }
 
 /// Reports `program`, which this process is about to execute or spawn, if the library cannot serve
-/// it. `search` is the value of PATH if the program is looked for there. May be called between
-/// `vfork` and `exec`.
+/// it. `search` is the value of PATH if the program is looked for there. A child between `vfork`
+/// and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(obstacle) = obstacle(program, search) else {
         return;

@@ -1,4 +1,4 @@
-//! Reading and writing payload.
+//! The calls that read and write payload: `recv`, `send` and their variants.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -14,11 +14,11 @@ use crate::{
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
-/// Flags of `send` that the fast path can ignore.
+/// Flags of `send` that do not change a write for which the send buffer has room.
 const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// Fast path of `recv` and `read`: returns bytes that have arrived. Returns 0 if the caller has to
-/// call [`recv`].
+/// Reads bytes that have arrived, without waiting: the fast path of `recv` and `read`. Returns the
+/// number of bytes, or 0 if the caller has to call [`recv`].
 #[inline]
 pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let Some(mut inner) = socket.enter(fd) else {
@@ -33,7 +33,8 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let event_count = socket.event_count();
     let count = connection.stream.read(into);
     if count > 0 {
-        // The end of the stream, and data after the urgent mark, have to be read by another call.
+        // At the end of the stream or at an urgent mark, the socket stays readable: do not note
+        // that the program has read everything.
         if count < into.len() && !connection.stream.has_end_or_urgent() {
             socket.note_drained(event_count);
         }
@@ -42,7 +43,7 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     count
 }
 
-/// `recv`, and `read` with no flags.
+/// Carries out `recv`, or `read` with no flags.
 #[inline(never)]
 pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -60,7 +61,7 @@ pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> 
     })
 }
 
-/// `recv` with MSG_TRUNC, which consumes the bytes of a stream without copying them.
+/// Carries out `recv` with MSG_TRUNC, which consumes received bytes without copying them.
 pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
     if flags & libc::MSG_OOB != 0 {
@@ -79,7 +80,7 @@ pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Ha
     })
 }
 
-/// `readv` and `recvmsg`.
+/// Carries out `readv` or `recvmsg`.
 pub fn recv_vectored(
     socket: &'static Socket,
     fd: RawFd,
@@ -125,7 +126,7 @@ pub fn recv_vectored(
     })
 }
 
-/// Copies `bytes` to the start of `into`.
+/// Copies `bytes` to the first buffers of `into`.
 fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     for part in into {
         let (now, later) = bytes.split_at(part.len().min(bytes.len()));
@@ -134,8 +135,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Calls `take(inner, bytes so far)` until there are enough bytes: SO_RCVLOWAT, or all with
-/// MSG_WAITALL.
+/// Calls `take(inner, number of bytes so far)` until the program has enough bytes. Enough are
+/// SO_RCVLOWAT bytes, or all `wanted` bytes with MSG_WAITALL.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,
@@ -188,7 +189,7 @@ fn receive(
     if done > 0 { Some(Ok(done)) } else { result }
 }
 
-/// Calls `attempt` once, or until it succeeds if the call waits.
+/// Calls `attempt` once, or, if `waits` is true, until it returns something else than EAGAIN.
 fn attempt_or_wait(
     socket: &'static Socket,
     fd: RawFd,
@@ -212,8 +213,8 @@ pub fn is_plain_send(flags: i32) -> bool {
     flags & !PLAIN_SEND == 0
 }
 
-/// Fast path of `send` and `write`: writes as many bytes as fit. If the result is less than the
-/// length of `from`, the caller has to call [`send_rest`].
+/// Writes as many bytes as fit, without waiting: the fast path of `send` and `write`. Returns their
+/// number. If the number is less than the length of `from`, the caller has to call [`send_rest`].
 #[inline]
 pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
     match socket.enter(fd) {
@@ -222,7 +223,7 @@ pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
     }
 }
 
-/// `send`, after [`send_now`] has written `sent` bytes.
+/// Completes a `send` after [`send_now`] has written `sent` bytes.
 pub fn send_rest(
     socket: &'static Socket,
     fd: RawFd,
@@ -241,7 +242,7 @@ pub fn send_rest(
     send_slow(socket, fd, from, mode)
 }
 
-/// `send`, and `write` with no flags.
+/// Carries out `send`, or `write` with no flags.
 pub fn send(socket: &'static Socket, fd: RawFd, from: &[u8], flags: i32) -> Handled {
     send_rest(socket, fd, from, flags, 0)
 }
@@ -262,10 +263,11 @@ fn send_slow(socket: &'static Socket, fd: RawFd, from: &[u8], mode: SendMode) ->
 /// The parameters of a send call.
 #[derive(Clone, Copy)]
 struct SendMode {
+    /// MSG_* flags of the call.
     flags: i32,
-    /// Bytes that were sent before.
+    /// Number of bytes that [`send_now`] has written.
     already: usize,
-    /// True if the call waits for room.
+    /// True if the call waits for room in the send buffer.
     waits: bool,
 }
 
@@ -280,7 +282,7 @@ impl SendMode {
     }
 }
 
-/// `writev` and `sendmsg`.
+/// Carries out `writev` or `sendmsg`.
 pub fn send_vectored(
     socket: &'static Socket,
     fd: RawFd,
@@ -322,8 +324,8 @@ pub fn send_vectored(
     )
 }
 
-/// Calls `write(inner, bytes so far)` until everything is written, or until the buffer is full if
-/// the call does not wait.
+/// Calls `write(inner, number of bytes so far)` until all `wanted` bytes are written. If the call
+/// does not wait, stops when the send buffer is full.
 fn transmit(
     socket: &'static Socket,
     fd: RawFd,
@@ -377,7 +379,7 @@ fn transmit(
     result
 }
 
-/// `send` that waits for room whatever the socket's flags are.
+/// Carries out `send`, and waits for room even if the socket is non-blocking.
 pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> Handled {
     let mode = SendMode {
         waits: true,
@@ -386,7 +388,7 @@ pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> H
     send_slow(socket, fd, from, mode)
 }
 
-/// SIOCOUTQ: the number of bytes written and not acknowledged.
+/// Carries out `ioctl` SIOCOUTQ: returns the number of bytes written and not acknowledged.
 pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

@@ -7,8 +7,8 @@ use crate::{
     sys::{Handled, TO_KERNEL},
 };
 
-/// `recv` with MSG_OOB: passes the urgent byte to `put` and returns the number of bytes, at most
-/// `wanted`. Never waits.
+/// Carries out `recv` with MSG_OOB: passes the urgent byte to `put`, unless `wanted` is 0. Returns
+/// the number of bytes passed. Never waits.
 pub fn recv(
     socket: &'static Socket,
     fd: RawFd,
@@ -32,7 +32,7 @@ pub fn recv(
     Some(sharing::attempt(&mut inner, &mut attempt))
 }
 
-/// SIOCATMARK: returns 1 if the urgent byte is next.
+/// Carries out `ioctl` SIOCATMARK: returns 1 if the urgent byte is the next byte, or else 0.
 pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
@@ -42,7 +42,7 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     }
 }
 
-/// FIONREAD: the number of bytes that one call can read now.
+/// Carries out `ioctl` FIONREAD: returns the number of bytes that one call can read now.
 pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

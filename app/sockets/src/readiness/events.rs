@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Instance {
-    /// Processes the pending events of the service. Returns true if there were any.
+    /// Processes the pending events of the service. Returns true if events were pending.
     pub(crate) fn pump(&self) -> bool {
         let mut state = self.state();
         let found = self.drain(&mut state);
@@ -22,7 +22,8 @@ impl Instance {
         found
     }
 
-    /// Processes the pending events of the second channel, if there is one.
+    /// Processes the pending events of the second channel, the default channel, if this instance
+    /// polls it.
     #[inline]
     pub(crate) fn pump_second(&self) {
         if let Some(channel) = self.channel().second() {
@@ -30,8 +31,8 @@ impl Instance {
         }
     }
 
-    /// Flushes, takes the events off the ring, and distributes them to sockets and ready lists.
-    /// Returns true if there were any.
+    /// Publishes queued requests, takes the events off the ring, and distributes them to sockets
+    /// and ready lists. Returns true if events were pending.
     #[inline]
     pub(crate) fn drain(&self, state: &mut Interest) -> bool {
         let session = self.channel().take_events(|event| match event {
@@ -40,8 +41,8 @@ impl Instance {
                     wake::note(state, self.channel(), socket);
                 }
             }
-            // Control events take locks that precede the ring's in the lock order, so they have to
-            // wait.
+            // The handling of a control event takes a socket's lock, which precedes the ring's lock
+            // in the lock order. Handle the event after the ring's lock is free.
             other => state.control_events.push(other),
         });
         let Some(session) = session else {
@@ -65,7 +66,7 @@ impl Instance {
         state.control_events = control_events;
     }
 
-    /// Unlocks the registrations and wakes the threads that wait for the events found.
+    /// Unlocks the interest list, and wakes the threads that wait for the events found.
     #[inline]
     pub(crate) fn finish(&self, state: Guard<'_, Interest>) {
         wake::finish(state, self.channel());

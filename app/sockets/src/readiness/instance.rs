@@ -13,6 +13,7 @@ use crate::{
     table::{Descriptors, Numbers},
 };
 
+/// Instances by the descriptors that refer to them.
 static OF_DESCRIPTOR: Descriptors<Instance> = Descriptors::new();
 /// Instances by the number of their channel.
 static OF_CHANNEL: Numbers<Instance, { channels::CHANNELS_MAX }> = Numbers::new();
@@ -24,9 +25,9 @@ static MAKING: Lock<()> = Lock::new(());
 pub struct Instance {
     channel: &'static Channel,
     interest: Lock<Interest>,
-    /// Epoll instances that are registered with this one.
+    /// The registrations of other epoll instances with this one.
     pub(super) nested: Lock<Vec<Nested>>,
-    /// True if `nested` has, or had, an entry.
+    /// True if an epoll instance is registered with this one, or was.
     pub(super) has_nested: AtomicBool,
     /// True if a tracked socket was registered with EPOLLONESHOT in the kernel's epoll instance.
     kernel_one_shots: AtomicBool,
@@ -36,18 +37,21 @@ pub struct Instance {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nested {
     pub(super) inner: &'static Instance,
+    /// Descriptor of `inner` under which it is registered.
     pub(super) fd: RawFd,
+    /// EPOLL* bits that the program asked for.
     pub(super) events: u32,
+    /// The program's data, which `epoll_wait` returns.
     pub(super) data: u64,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// Edge-triggered: report the registration even without a new event.
+    /// True if an edge-triggered registration is to be reported even without a new event.
     pub(super) fresh: bool,
     /// The inner instance's event count when the registration was last reported.
     pub(super) seen_events: u32,
 }
 
-/// The tracked epoll instance that a descriptor refers to.
+/// Returns the tracked epoll instance that a descriptor refers to.
 #[inline]
 pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
     OF_DESCRIPTOR.get(epfd)
@@ -63,13 +67,13 @@ pub(crate) fn take(epfd: RawFd) -> Option<&'static Instance> {
     OF_DESCRIPTOR.take(epfd)
 }
 
-/// The instance of the channel with this number.
+/// Returns the instance of the channel with this number.
 #[inline]
 pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
     OF_CHANNEL.get(number)
 }
 
-/// All instances.
+/// Returns all instances, also those that are free for reuse.
 fn all() -> impl Iterator<Item = &'static Instance> {
     channels::all().filter_map(|channel| numbered(channel.number()))
 }
@@ -87,7 +91,7 @@ pub(crate) fn reset_after_fork() {
 }
 
 impl Instance {
-    /// The instance of a channel. Creates it at the first call.
+    /// Returns the instance of a channel. Creates the instance at the first call.
     #[inline]
     pub(crate) fn of(channel: &'static Channel) -> &'static Instance {
         match numbered(channel.number()) {
@@ -96,7 +100,7 @@ impl Instance {
         }
     }
 
-    /// The channel of this instance.
+    /// Returns the channel of this instance.
     #[inline]
     pub(crate) fn channel(&self) -> &'static Channel {
         self.channel
@@ -127,7 +131,8 @@ impl Instance {
         }
     }
 
-    /// Drops a descriptor of the epoll instance. The last one ends all registrations.
+    /// Drops a descriptor's reference to the epoll instance. The last reference ends all
+    /// registrations and frees the channel.
     pub(crate) fn release(&'static self, fd: RawFd) {
         let mut state = self.state();
         state.descriptors = state.descriptors.saturating_sub(1);
@@ -180,7 +185,7 @@ fn make(channel: &'static Channel) -> &'static Instance {
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
 /// still refer to the socket. Otherwise a wait would report a number that may mean another file by
-/// now. (The kernel keeps such registrations.)
+/// now. The kernel does keep these registrations.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {

@@ -10,35 +10,37 @@ use crate::socket::{Socket, sharing};
 /// The interest list of an epoll instance, and its ready list.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
+    /// The registrations. The index of a registration stays the same until its removal.
     watches: Vec<Watch>,
+    /// Indices of free entries of `watches`.
     free: Vec<u32>,
+    /// The ready list: indices of registrations that the next wait checks.
     ready: Vec<u32>,
-    /// An empty list whose allocation is reused.
+    /// An empty list, whose allocation the next wait reuses.
     spare: Vec<u32>,
-    /// Control events that were taken off the ring and not processed yet. Empty between calls; its
-    /// allocation is reused.
+    /// Control events that were taken off the ring and not processed yet. The list is empty between
+    /// calls. A field keeps its allocation.
     pub(crate) control_events: Vec<ClientEvent>,
-    /// Sockets with events that are registered with other epoll instances.
+    /// Sockets that have new events and are registered with other epoll instances, too.
     pub(crate) other_registrations: Vec<&'static Socket>,
-    /// True if a socket that a thread sleeps for has an event.
+    /// True if a thread sleeps until a socket is ready, and the socket has a new event.
     pub(crate) wake: bool,
     /// Number of descriptors that refer to this epoll instance.
     pub(crate) descriptors: u32,
-    /// Number of calls since the kernel's epoll instance was last polled.
+    /// Number of `epoll_wait` calls since the kernel's epoll instance was last polled.
     pub(crate) calls_without_kernel: u32,
-    /// Counts the entries ever put into the ready list.
+    /// Counts the events of all registrations, also of those that were in the ready list already.
     pub(crate) event_count: u32,
     /// Number of times that a thread was about to sleep here.
     pub(crate) sleeps: u32,
-    /// Time of the next trim of send buffers.
+    /// Time of the next trim of send buffers, in CLOCK_MONOTONIC.
     pub(crate) trim_at_ns: u64,
-    /// The last session whose end was reported to all registered sockets, or 0.
+    /// The last session whose end put all registered sockets into the ready list, or 0.
     pub(crate) reported_death: u32,
 }
 
 impl Interest {
-    /// Registers `socket` under `fd`. The next wait checks it. Returns the index of the
-    /// registration.
+    /// Registers `socket` under `fd`. Returns the index of the registration.
     pub(crate) fn add(
         &mut self,
         socket: &'static Socket,
@@ -73,7 +75,7 @@ impl Interest {
         }
     }
 
-    /// The registration of `socket` at `index`.
+    /// Returns the registration at `index` if it still belongs to `socket`.
     pub(crate) fn find(&mut self, index: u32, socket: &'static Socket) -> Option<&mut Watch> {
         let watch = self.watches.get_mut(index as usize)?;
         watch
@@ -104,7 +106,7 @@ impl Interest {
         }
     }
 
-    /// All registered sockets with the indices of their registrations.
+    /// Returns all registered sockets with the indices of their registrations.
     pub(crate) fn registered(&self) -> impl Iterator<Item = (u32, &'static Socket)> {
         let with_index = self.watches.iter().enumerate();
         with_index.filter_map(|(index, watch)| Some((index as u32, watch.socket?)))
@@ -126,7 +128,8 @@ impl Interest {
         }
     }
 
-    /// Like `push_ready`, but the registration is reported even if nothing changed.
+    /// Puts a registration into the ready list, so that the next wait reports it even without a new
+    /// edge.
     pub(crate) fn push_fresh(&mut self, index: u32) {
         if let Some(watch) = self.watches.get_mut(index as usize) {
             watch.fresh = true;
@@ -147,7 +150,7 @@ impl Interest {
         let mut due = false;
         list.retain(|&index| {
             let watch = &mut self.watches[index as usize];
-            // One reportable registration is enough.
+            // Stop checking after the first registration that a wait would report.
             due || {
                 due = watch.is_reported();
                 watch.queued = due;
@@ -158,9 +161,9 @@ impl Interest {
         due
     }
 
-    /// Checks each registration of the ready list once, until `max` were reported. Level-triggered
-    /// registrations that are ready go to the end of the list (round robin). Returns true if some
-    /// registrations were not checked.
+    /// Checks the registrations of the ready list in order, and calls `report` for each that is
+    /// ready, at most `max` times. A ready level-triggered registration goes to the end of the list
+    /// (round robin). Returns true if some registrations were not checked.
     #[inline(never)]
     pub(crate) fn take_ready(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);

@@ -1,4 +1,4 @@
-//! Events of the kernel's epoll instance, without the library's own.
+//! The events of the kernel's epoll instance, without the events of the library's own descriptors.
 
 use libc::epoll_event;
 
@@ -71,8 +71,8 @@ pub(crate) fn without_internal(
     kept
 }
 
-/// Disables the EPOLLONESHOT registrations that the kernel reported, and thereby disabled. Where
-/// several registrations have the same data, the event belongs to a listener that has a pending
+/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. If
+/// several registrations have the same data, the reported listener is found by its pending
 /// connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.state();

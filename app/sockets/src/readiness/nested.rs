@@ -1,10 +1,10 @@
-//! Epoll instances that are registered with another one.
+//! Epoll instances that are registered with another epoll instance.
 //!
-//! The kernel's outer instance contains the kernel's inner one. Through it, the kernel reports the
-//! events of its own descriptors, and the rings of the inner channel's doorbell. The doorbell rings
-//! only after a sleep was announced, and a ring does not say which descriptor is ready. Therefore a
-//! wait in the outer instance announces its sleep to the inner channels, and checks the inner ready
-//! lists itself.
+//! The kernel's outer instance contains the kernel's inner instance. The kernel therefore reports
+//! an event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
+//! the inner channel. The service rings the doorbell only after a sleep was announced, and the
+//! doorbell does not tell which socket is ready. Therefore a wait in the outer instance announces
+//! its sleep to the inner channels, and checks the inner ready lists itself.
 
 use std::os::fd::RawFd;
 
@@ -26,12 +26,15 @@ const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 /// The result of checking an inner instance.
 #[derive(Clone, Copy)]
 struct Checked {
+    /// True if a wait on the inner instance would report a tracked socket.
     ready: bool,
+    /// Sum of the event counts of the inner instance and of the instances within it.
     event_count: u32,
 }
 
 impl Nested {
-    /// Returns true if the registration has to be reported because of tracked descriptors.
+    /// Returns true if the outer instance has to report this registration, because a tracked socket
+    /// is ready.
     fn is_due(&self, checked: Checked) -> bool {
         let is_new =
             self.events & EDGE == 0 || self.fresh || self.seen_events != checked.event_count;
@@ -40,7 +43,8 @@ impl Nested {
 }
 
 impl Instance {
-    /// Applies an `epoll_ctl` on the instance `inner` that the kernel has carried out.
+    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel has carried
+    /// it out.
     pub(crate) fn change_nested(
         &self,
         operation: i32,
@@ -75,7 +79,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns true if other instances are, or were, registered with this one.
+    /// Returns true if an epoll instance is registered with this one, or was.
     #[inline]
     pub(crate) fn has_nested(&self) -> bool {
         self.has_nested.load(std::sync::atomic::Ordering::Acquire)
@@ -85,7 +89,7 @@ impl Instance {
         self.nested.lock().clone()
     }
 
-    /// The channels of all inner instances, at any depth.
+    /// Returns the channels of all inner instances, at any depth.
     pub(crate) fn channels_within(&self) -> SmallVec<&'static Channel> {
         let mut channels = SmallVec::new();
         self.add_channels_within(&mut channels, DEPTH_MAX);
@@ -108,7 +112,8 @@ impl Instance {
         self.check(DEPTH_MAX).ready
     }
 
-    /// Checks this instance and its inner ones. Does not ask the kernel about its own descriptors.
+    /// Checks the tracked sockets of this instance and of its inner instances. Does not check
+    /// kernel descriptors.
     fn check(&self, depth: u32) -> Checked {
         self.pump_second();
         self.pump();
@@ -128,8 +133,9 @@ impl Instance {
         checked
     }
 
-    /// Appends the events of inner instances to `events`. The first `count` events are the
-    /// kernel's; those that only a doorbell caused are removed. Returns the new number of events.
+    /// Appends the events of inner instances to `events`, whose first `count` events are the
+    /// kernel's. Removes a kernel event if only a doorbell caused it. Returns the new number of
+    /// events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         for nested in self.nested() {
             if nested.disabled {
@@ -188,8 +194,8 @@ impl Instance {
         }
     }
 
-    /// Returns true if the kernel's instance has an event other than rings of doorbells. Consumes
-    /// the rings, because no tracked descriptor is ready.
+    /// Returns true if the kernel's instance has an event that no doorbell caused. Resets the
+    /// doorbells for this check. The caller has found no tracked socket ready, so no event is lost.
     pub(crate) fn is_ready_in_kernel(&self) -> bool {
         let mut channels = self.channels_within();
         channels.push(self.channel());

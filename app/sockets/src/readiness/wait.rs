@@ -1,7 +1,8 @@
 //! Threads that wait for sockets and for kernel descriptors.
 //!
-//! No wake-up is lost: a sleeper first announces itself (`Channel::arm`), then checks once more,
-//! then sleeps. A thread that takes an event off a ring wakes the sleepers that wait for it.
+//! No wake-up is lost: a thread first announces its sleep (`Channel::arm`), then checks its
+//! condition once more, then sleeps. A thread that takes an event off a ring wakes the threads that
+//! wait for the event's socket.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -14,27 +15,27 @@ use crate::{
 
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 
-/// The end of a wait, in CLOCK_MONOTONIC.
+/// The end of a wait in nanoseconds of CLOCK_MONOTONIC, or `None` for a wait without end.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// Waits forever.
+    /// The deadline of a wait without end.
     pub const NEVER: Self = Self(None);
 
-    /// Does not wait.
+    /// The deadline of a call that does not wait.
     pub const NOW: Self = Self(Some(0));
 
     pub(crate) fn is_now(self) -> bool {
         self.0 == Some(0)
     }
 
-    /// The deadline after `timeout_ns` nanoseconds. `None` waits forever.
+    /// Returns the deadline that is `timeout_ns` nanoseconds from now, or `NEVER` for `None`.
     pub fn after(timeout_ns: Option<u64>) -> Self {
         Self(timeout_ns.map(|ns| sys::monotonic_ns().saturating_add(ns)))
     }
 
-    /// Nanoseconds until the deadline, or `None` without one.
+    /// Returns the nanoseconds until the deadline, or `None` without a deadline.
     pub(crate) fn left_ns(self) -> Option<u64> {
         self.0.map(|at| at.saturating_sub(sys::monotonic_ns()))
     }
@@ -49,8 +50,11 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt` as long as it returns EAGAIN, and sleeps in between until the socket has an
-/// event. Returns EAGAIN when the deadline passes, and EINTR after a signal.
+/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, sleeps until the socket
+/// has an event, or until `kernel_fd` is readable.
+///
+/// Returns EAGAIN when the deadline passes, and EINTR after a signal. Without a deadline, a signal
+/// does not end the wait if all handlers have SA_RESTART.
 pub(crate) fn blocking(
     socket: &'static Socket,
     fd: RawFd,
@@ -109,16 +113,20 @@ pub(crate) fn lingering(
     }
 }
 
-/// A thread's wait. Each `step` goes one stage further: poll the rings, spin, announce the sleep,
-/// sleep.
+/// The wait of one thread. Each `step` goes one stage further: it polls the rings, spins, announces
+/// the sleep, or sleeps. The thread checks its condition after each step.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
     channels: SmallVec<&'static Channel>,
     sockets: SmallVec<&'static Socket>,
+    /// Kernel descriptors that end the sleep.
     kernel: Vec<libc::pollfd>,
+    /// Signal mask during the sleep.
     mask: Option<SignalMask>,
+    /// True if the sleep is announced to `channels`, so that the next step sleeps.
     armed: bool,
+    /// True if the thread has spun since its last sleep.
     spun: bool,
 }
 
@@ -200,8 +208,7 @@ impl Sleeper {
                 return Ok(());
             }
         }
-        // The channels are armed even if events are pending: the caller checks again before the
-        // next step sleeps.
+        // The next step sleeps only if all channels were without events when they were armed.
         self.armed = true;
         let mut quiet = true;
         for channel in self.channels.iter() {
@@ -288,8 +295,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// Waits for a channel's doorbell or for the end of the service, with one system call. Records the
-/// end of the service.
+/// Waits for a channel's doorbell or for the end of the service, with one system call. `fd` is the
+/// channel's kernel epoll instance. Records the end of the service.
 fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> Result<(), Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let count = sys::epoll_wait(fd, &mut events, timeout_ns, mask)?;
@@ -299,7 +306,8 @@ fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> 
     Ok(())
 }
 
-/// Sleeps on kernel descriptors and doorbells. Consumes the rings of the doorbells.
+/// Sleeps on kernel descriptors, and on the channels' kernel epoll instances from `first_channel`
+/// on. Takes the events off these instances, so that a doorbell ends only one sleep.
 fn sleep_on_many(
     fds: &mut [libc::pollfd],
     first_channel: usize,

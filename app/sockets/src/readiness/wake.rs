@@ -1,4 +1,5 @@
-//! Wake-ups of waiters. Each change of a socket's readiness comes here.
+//! Wake-ups of waiters: the threads that sleep until a socket is ready. Each change of a socket's
+//! readiness calls a function of this module.
 //!
 //! Threads wait in two ways: in an epoll instance with which the socket is registered, and for the
 //! socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels where its events
@@ -10,9 +11,9 @@
 //! | a change by this process ([`changed`]) | into their ready lists | the channel wakes |
 //! | `epoll_ctl` ([`armed`]) | into this ready list | none |
 //!
-//! A doorbell wakes one thread at a time. A woken thread that leaves work wakes the next one
-//! ([`Channel::wake_sleepers`]). A thread that consumes a doorbell's edge without sleeping passes
-//! it on.
+//! A doorbell wakes one thread at a time. A woken thread that leaves work undone wakes the next
+//! thread ([`Channel::wake_sleepers`]). The kernel reports a doorbell's edge once. A thread that
+//! gets the edge without having slept wakes a sleeping thread instead of itself.
 
 use std::sync::atomic::Ordering;
 

@@ -8,11 +8,11 @@ use crate::{
     sys::Errno,
 };
 
-/// Events that are reported whether the program asked for them or not.
+/// Events that epoll reports even if the program did not ask for them.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Bits of the events that a registration asks for. The other bits say how they are reported.
+/// Bits of the events that a registration asks for. The other bits say how epoll reports them.
 const EVENT_BITS: u32 = 0x0000_ffff;
 
 /// Events and flags that EPOLLEXCLUSIVE can be combined with.
@@ -37,37 +37,43 @@ pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A registration of a socket.
+/// A registration of a socket with an epoll instance: an entry of the interest list.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// `None` if this entry is free.
+    /// The registered socket, or `None` if this entry is free.
     pub(super) socket: Option<&'static Socket>,
+    /// Descriptor under which the socket is registered.
     pub(super) fd: RawFd,
+    /// EPOLL* bits that the program asked for.
     pub(super) events: u32,
+    /// The program's data, which `epoll_wait` returns.
     pub(super) data: u64,
     /// True if the registration is in the ready list.
     pub(super) queued: bool,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// Edge-triggered: report the registration even without a new edge.
+    /// True if an edge-triggered registration is to be reported even without a new edge.
     pub(super) fresh: bool,
-    /// True if the registration is also, or only, in the kernel's epoll instance.
+    /// True if the registration is also in the kernel's epoll instance.
     pub(crate) in_kernel: bool,
-    /// Edge-triggered: bytes received, and ready events, at the last check.
+    /// Number of bytes received at the last check of an edge-triggered registration.
     pub(super) seen_received: u64,
+    /// Ready events at the last check of an edge-triggered registration.
     pub(super) seen_bits: u32,
 }
 
 /// A ready registration, as `epoll_wait` reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
+    /// Ready events as EPOLL* bits.
     pub(crate) bits: u32,
+    /// The program's data of the registration.
     pub(crate) data: u64,
     pub(crate) fd: RawFd,
     pub(crate) socket: &'static Socket,
-    /// The kernel's registration has to be disabled, too.
+    /// True if a one-shot registration has to be disabled in the kernel's epoll instance, too.
     pub(crate) disarm_kernel: bool,
-    /// The socket is a listener, which the kernel may report as well.
+    /// True if the kernel may report the same socket, a listener, as well.
     pub(crate) in_kernel: bool,
 }
 
@@ -97,17 +103,18 @@ impl Watch {
         self.data
     }
 
-    /// Returns true if the program has read everything that was reported, so that a level-triggered
-    /// registration need not be checked. This is the common case after a report.
+    /// Returns true if the program has read all bytes that were reported, so that a level-triggered
+    /// registration need not be checked. After a report, this is the common case.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        // With several registrations, two threads may have counted two events as one.
+        // `event_count` is not exact if several threads count events: two events may count as one.
+        // Only a socket with several registrations has several such threads.
         self.events & (OTHERS | EDGE) == 0 && socket.is_drained() && !socket.has_more_watches()
     }
 
-    /// The events to report now, or 0.
+    /// Returns the events to report now, or 0. Consumes an edge.
     #[inline]
     pub(super) fn due(&mut self, inner: &mut Inner) -> u32 {
         let all = inner.readiness(self.events);
@@ -138,7 +145,7 @@ impl Watch {
     }
 
     /// Returns true if an edge-triggered registration has had an edge since the last check. The end
-    /// of the connection is an edge whatever events the program asked for.
+    /// of the connection is an edge even if the program did not ask for its events.
     fn edge(&mut self, all: u32, bits: u32, inner: &mut Inner) -> bool {
         const OUT: u32 = libc::EPOLLOUT as u32;
         const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -157,6 +164,7 @@ impl Watch {
     }
 }
 
-/// The errors of `epoll_ctl` for a registration that exists already, or does not exist.
+/// The error of `epoll_ctl` for a registration that exists already.
 pub(crate) const EXISTS: Errno = Errno(libc::EEXIST);
+/// The error of `epoll_ctl` for a registration that does not exist.
 pub(crate) const MISSING: Errno = Errno(libc::ENOENT);

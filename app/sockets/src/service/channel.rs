@@ -1,6 +1,6 @@
-//! A channel to the service: a context with its rings and its doorbell.
+//! A channel to the service: a context with its rings and its doorbell (an eventfd).
 //!
-//! Each epoll instance has a channel of its own; all other sockets use the default channel.
+//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default one.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket
@@ -24,11 +24,11 @@ use crate::{
     table,
 };
 
-/// Most changes of a batch that stay unpublished while the service's core shares the CPU of this
-/// thread, and so cannot run anyway.
+/// Most changes of a batch that stay unpublished while the service's core shares this thread's CPU.
+/// The core cannot run before this thread sleeps.
 const UNFLUSHED_MAX: u32 = 64;
-/// Most changes of a batch that stay unpublished while the service runs on another CPU, where it
-/// could start working on them.
+/// Most changes of a batch that stay unpublished while the service's core runs on another CPU. The
+/// core could already work on the changes there.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
@@ -37,13 +37,13 @@ const NO_SOCKET: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Channel {
     number: u32,
-    /// The program's epoll instance, or -1 for the default channel.
+    /// Descriptor of the program's epoll instance, or -1 for the default channel or a free one.
     epfd: AtomicI32,
     ring: Lock<Ring>,
     /// The context's doorbell, or -1 without a context.
     doorbell: AtomicI32,
-    /// Number of threads that sleep on this channel or are about to. It changes under the lock of
-    /// `ring`.
+    /// Counts the threads that sleep on this channel or are about to. `arm` and `disarm` change the
+    /// count under the lock of `ring`, `begin_kernel_sleep` without the lock.
     sleepers: Sleepers,
     /// Number of the batch of ready sockets that the program works on (never 0), and the last
     /// socket of the batch.
@@ -51,13 +51,13 @@ pub struct Channel {
     batch_last: AtomicU32,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
-    /// True if the default channel and this one joined the same listener, so that the service
-    /// delivers its connections to either.
+    /// True if the default channel and this channel joined the same listener. The service delivers
+    /// each connection of the listener to one of the two.
     pub(super) polls_second: AtomicBool,
-    /// The session whose doorbells are registered in this channel's epoll instance, or 0.
+    /// The session whose doorbell and control socket are in this channel's epoll instance, or 0.
     registered: AtomicU32,
-    /// The session in which the default channel's doorbell was registered in this epoll instance,
-    /// or 0.
+    /// The session of the default channel's doorbell that is in this channel's epoll instance, or 0
+    /// if none is.
     pub(super) second_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: Lock<Vec<SleepFd>>,
@@ -77,16 +77,16 @@ struct Ring {
     context: Option<Context>,
     /// The session that the context belongs to.
     session: u32,
-    /// Approximate number of changes since the last flush.
+    /// Number of changes since `submit` last flushed. Other flushes do not reset the count.
     unflushed: u32,
-    /// Doorbell of the previous session. Threads that still sleep on it are woken through it, so
-    /// that it has to stay open.
+    /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
+    /// are woken through the duplicate.
     retired: Option<RawFd>,
 }
 
 impl Ring {
-    /// Keeps a duplicate of the previous session's doorbell (-1: none) after its context is
-    /// dropped.
+    /// Duplicates the previous session's doorbell (-1: none) and closes the duplicate before that.
+    /// The caller then drops the old context, which closes the doorbell itself.
     fn retire(&mut self, doorbell: RawFd) {
         if let Some(before) = self.retired.take() {
             session::close_internal(before);
@@ -99,9 +99,9 @@ impl Ring {
 
     /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
     ///
-    /// A service that is gone sends no more events, but the kernel's events still arrive, so that
-    /// the thread may sleep then, too. This channel's session may be older than the process's,
-    /// because another channel may have found the next service first.
+    /// If the service is gone, the thread may sleep, too: the kernel's events still arrive. This
+    /// channel's session may be older than the process's, because another channel may have found
+    /// the next service first.
     fn prepare_to_sleep(&mut self) -> bool {
         let is_gone = self.session <= session::last_gone();
         let Some(context) = &mut self.context else {
@@ -111,7 +111,7 @@ impl Ring {
     }
 }
 
-/// The part of a socket that the batches of channels use.
+/// A socket's membership in a batch: the ready sockets that one `epoll_wait` returned.
 #[derive(Debug)]
 pub(crate) struct BatchMember {
     number: u32,
@@ -128,7 +128,7 @@ impl BatchMember {
         }
     }
 
-    /// The number of the socket.
+    /// Returns the number of the socket.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -178,7 +178,7 @@ impl Channel {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Creates the context of `session`, unless the channel has it already.
+    /// Creates the context of `session` and adds its doorbell to the epoll instance, unless done.
     pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
@@ -209,7 +209,7 @@ impl Channel {
         }
         self.register_doorbells(self.epfd(), session)?;
         self.registered.store(generation, Ordering::Release);
-        // Threads that sleep in the epoll instance already do not know the new context.
+        // Threads that already sleep in the epoll instance have not armed the new doorbell.
         self.wake_sleepers();
         Ok(())
     }
@@ -260,8 +260,8 @@ impl Channel {
     /// than the change, and because a service on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
-        // A signal handler interrupted the thread while it held this lock. The next submit
-        // publishes the change.
+        // `enter` fails in a signal handler that interrupted this thread while it held the lock.
+        // The next submit publishes the change.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
@@ -310,7 +310,7 @@ impl Channel {
         ring.context.as_mut().map(work)
     }
 
-    /// Ends the batch. The caller calls `drain` or `arm` next, which flush.
+    /// Ends the batch. The caller calls `take_events` or `arm` next, which publish its changes.
     #[inline]
     pub(crate) fn end_batch(&self) {
         self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
@@ -327,8 +327,8 @@ impl Channel {
         self.batch_last.store(socket.number, Ordering::Relaxed);
     }
 
-    /// Consumes pending rings of the doorbell, so that the kernel's epoll instances do not report
-    /// them.
+    /// Resets the doorbell's eventfd to 0, so that the kernel's epoll instances do not report the
+    /// doorbell.
     pub(crate) fn drain_doorbell(&self) {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
@@ -345,9 +345,9 @@ impl Channel {
             });
     }
 
-    /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a context,
-    /// and thus without a doorbell. A socket of the library is registered there one-shot for this
-    /// purpose.
+    /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a doorbell.
+    /// Arms a one-shot registration of the library's template socket, which the kernel reports
+    /// immediately.
     #[cold]
     fn wake_in_kernel(&self) {
         let Ok(fd) = session::template() else {
@@ -362,8 +362,8 @@ impl Channel {
         }
     }
 
-    /// Flushes, then calls `each` with every event of the service while the ring's lock is held.
-    /// Returns the session of the events, or `None` without events.
+    /// Publishes queued requests, then calls `each` with every pending event of the service. Holds
+    /// the ring's lock meanwhile. Returns the session of the events, or `None` without events.
     #[inline]
     pub(crate) fn take_events(&self, mut each: impl FnMut(ClientEvent)) -> Option<u32> {
         let mut ring = self.ring.lock();
@@ -379,7 +379,7 @@ impl Channel {
         Some(session)
     }
 
-    /// The session that the context belongs to.
+    /// Returns the session that the context belongs to.
     pub(super) fn session(&self) -> u32 {
         self.ring.lock().session
     }
@@ -402,7 +402,8 @@ impl Channel {
         !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
     }
 
-    /// Announces a sleeping thread and flushes. Returns false if events are pending.
+    /// Announces a sleeping thread and flushes. Returns false if the thread must not sleep, mostly
+    /// because events are pending.
     pub(crate) fn arm(&self) -> bool {
         let mut ring = self.ring.lock();
         self.sleepers.announce();
@@ -432,7 +433,7 @@ impl Channel {
     /// Frees the send buffers of idle connections by calling `trim` for each slot. Returns the
     /// number of connections that keep a send buffer.
     ///
-    /// The caller of `trim` holds the ring's lock, so `trim` must not wait for a socket's lock.
+    /// This function holds the ring's lock, so `trim` must not wait for a socket's lock.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;
@@ -455,7 +456,7 @@ impl Channel {
         Ok(SleepFd { fd, session })
     }
 
-    /// Returns an epoll instance that `borrow_sleep_fd` lent.
+    /// Takes back an epoll instance that `borrow_sleep_fd` lent.
     pub(crate) fn return_sleep_fd(&self, sleep: SleepFd) {
         if sleep.session == self.session() {
             self.sleep_fds.lock().push(sleep);
@@ -464,8 +465,8 @@ impl Channel {
         }
     }
 
-    /// Resets the channel in a child after fork. The context belongs to the parent and was
-    /// abandoned before.
+    /// Resets the channel in a child after fork. The caller has abandoned the parent's session, so
+    /// that dropping the context does not affect the parent.
     pub(crate) fn reset_after_fork(&self) {
         self.ring.unlock_after_fork();
         let ring = std::mem::take(&mut *self.ring.lock());

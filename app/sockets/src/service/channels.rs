@@ -12,22 +12,22 @@ pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 /// All channels by their number.
 static CHANNEL: Numbers<Channel, CHANNELS_MAX> = Numbers::new();
 static FREE: Pool<Channel> = Pool::new();
-/// The channel for sockets that are in no epoll instance.
+/// The default channel: the channel for sockets that are in no epoll instance.
 static DEFAULT: StaticCell<Channel> = StaticCell::new();
 /// The channel of the epoll instance that was last waited on or added to.
 static EXPECTED: StaticCell<Channel> = StaticCell::new();
 
-/// The channel with this number.
+/// Returns the channel with this number.
 pub(crate) fn numbered(number: u32) -> Option<&'static Channel> {
     CHANNEL.get(number)
 }
 
-/// All channels.
+/// Returns all channels that were ever created.
 pub(crate) fn all() -> impl Iterator<Item = &'static Channel> {
     (0..FREE.count()).filter_map(numbered)
 }
 
-/// Takes a channel from the pool, or creates one.
+/// Takes a channel from the pool, or creates a channel. Returns `None` at [`CHANNELS_MAX`].
 pub(crate) fn take_free() -> Option<&'static Channel> {
     FREE.take(&CHANNEL, Channel::new)
 }
@@ -37,13 +37,13 @@ pub(crate) fn free(channel: &'static Channel) {
     FREE.free(channel);
 }
 
-/// The channel in which a new connection will probably be watched: the last one used, or the
-/// default channel.
+/// Returns the channel whose epoll instance will probably get a new connection. This is the channel
+/// of the last `expect`, or else the default channel.
 pub(crate) fn expected() -> Option<&'static Channel> {
     EXPECTED.load().or_else(default)
 }
 
-/// The channel for sockets that are in no epoll instance. Creates it at the first call.
+/// Returns the default channel. Creates the channel at the first call.
 pub(crate) fn default() -> Option<&'static Channel> {
     if let Some(channel) = DEFAULT.load() {
         return Some(channel);
@@ -53,14 +53,14 @@ pub(crate) fn default() -> Option<&'static Channel> {
     Some(channel)
 }
 
-/// The default channel, if it was created before.
+/// Returns the default channel, or `None` if it was not created yet.
 #[inline]
 pub(super) fn existing_default() -> Option<&'static Channel> {
     DEFAULT.load()
 }
 
-/// Makes `channel` the one that receives the first events of new connections, which the program
-/// will probably watch there.
+/// Makes `channel` receive the first events of new connections, because the program will probably
+/// add them to the channel's epoll instance.
 #[inline]
 pub(crate) fn expect(channel: &'static Channel) {
     if !EXPECTED.is(channel) {

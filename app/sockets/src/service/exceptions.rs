@@ -1,10 +1,11 @@
 //! Sockets that are left to the kernel although the service would take them.
 //!
-//! * The user of `tidelane run` asked for that.
+//! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix
-//!   socket. A connection of the service cannot be passed on. Some programs are known to do that.
-//!   Other programs are found out when one of their processes does it: from then on, all their
-//!   listeners are left to the kernel, and after a message the connections that they open, too.
+//!   socket. A connection of the service cannot be passed on. The library has a list of programs
+//!   that pass connections on. The library detects another program when one of its processes passes
+//!   a connection on. From then on, the kernel gets all listeners of the program. After a message,
+//!   the kernel also gets the connections that the program opens.
 //! * The program forks for each connection, and its children live for a short time. The service
 //!   detects these listeners.
 
@@ -19,12 +20,12 @@ use tidelane_client::{
 use super::session;
 use crate::sys::{self, Address, SharedWords, StaticCell, line};
 
-/// The program passes connections that it accepted to other programs.
+/// Bit for a program that passes connections that it accepted to other programs.
 const ACCEPTED: u32 = 1;
-/// The program passes connections that it opened to other programs.
+/// Bit for a program that passes connections that it opened to other programs.
 const OPENED: u32 = 2;
 
-/// Programs that are known to pass connections on, by their file names.
+/// File names of programs that pass connections on, with the bits of the connections concerned.
 const HANDING_OVER: [(&[&str], u32); 3] = [
     // Servers that execute a program for each connection.
     (
@@ -45,8 +46,9 @@ const HANDING_OVER: [(&[&str], u32); 3] = [
     ),
     // Clients that execute a program for their connection.
     (&["tcpclient", "s6-tcpclient"], OPENED),
-    // Servers that pass connections in messages over a unix socket: Dante; Dovecot, of which each
-    // process does it once; Postfix; and vsftpd, whose children also close all other descriptors.
+    // Servers that pass connections in messages over a unix socket: Dante, Dovecot, Postfix and
+    // vsftpd. Each process of Dovecot passes only one connection. The children of vsftpd also close
+    // all other descriptors.
     (
         &[
             "danted",
@@ -73,7 +75,8 @@ struct Choice {
 
 static CHOICE: StaticCell<Choice> = StaticCell::new();
 
-/// Creates the shared state. Must be called before the process forks.
+/// Creates the state that this process shares with its forked children. The caller calls this
+/// function before the process forks.
 pub(crate) fn prepare() {
     choice();
 }
@@ -123,7 +126,7 @@ fn has(what: u32) -> bool {
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
-/// The reason to leave an accelerated listener to the kernel from now on, if there is one.
+/// Returns the reason to leave an accelerated listener to the kernel from now on, or `None`.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     if hands_over() {
         return Some(not_accelerated::HANDED_OVER);
@@ -131,8 +134,8 @@ pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     session::take_given_up(listener).then_some(not_accelerated::FORKS)
 }
 
-/// Records that the program passes a connection to a program that it executes. May be called by a
-/// child between `vfork` and `exec`.
+/// Records that the program passes a connection to a program that it executes. A child between
+/// `vfork` and `exec` may call this function.
 pub(crate) fn note_exec() {
     note(ACCEPTED);
 }
@@ -148,7 +151,7 @@ fn note(what: u32) {
     }
 }
 
-/// The reason to leave a listener to the kernel, if there is one.
+/// Returns the reason to leave a listener to the kernel, or `None`.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     let choice = choice();
     if hands_over() {
@@ -162,7 +165,7 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     left.then_some(not_accelerated::CHOSEN)
 }
 
-/// The reason to leave a connection to `peer` to the kernel, if there is one.
+/// Returns the reason to leave a connection to `peer` to the kernel, or `None`.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
         return Some(not_accelerated::HANDED_OVER);

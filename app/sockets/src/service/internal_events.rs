@@ -2,8 +2,8 @@
 
 use super::session::{self, ProcessSession};
 
-/// The addresses of these bytes are the epoll data of the library's own descriptors, which no
-/// program uses: first the doorbell's, then the control socket's.
+/// Two bytes whose addresses are the epoll data of the library's own descriptors. No program uses
+/// these addresses as data. The first byte is for doorbells, the second for the control socket.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 /// Returns true if the kernel's event is about one of the library's own descriptors. Also records
 /// that the service is gone, if its control socket hung up.
@@ -17,7 +17,7 @@ pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
     data == internal_tag(0) || data == internal_tag(1)
 }
 
-/// The epoll data of the doorbell (0) and of the control socket (1).
+/// Returns the epoll data of a doorbell (`which` 0) or of the control socket (`which` 1).
 pub(super) fn internal_tag(which: usize) -> u64 {
     &raw const INTERNAL_TAGS[which] as u64
 }

@@ -1,8 +1,9 @@
-//! The time without a service: listeners wait for the next one.
+//! The time without a service: listeners wait for the next service.
 //!
-//! A listener is only in the kernel if its service is gone, or if it was opened without a service.
-//! No event announces a new service. Therefore one of the sleeping threads wakes up periodically
-//! and looks for the service on behalf of the process (`socket::listening::look_for_service`).
+//! If a listener's service is gone, or if the listener was opened without a service, it is only in
+//! the kernel. No event announces a new service. Therefore one of the sleeping threads wakes up
+//! periodically and looks for the service on behalf of the process
+//! (`socket::listening::look_for_service`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -11,19 +12,19 @@ use super::session;
 /// Time between two attempts to find the service.
 const PROBE_INTERVAL_NS: u64 = 200_000_000;
 
-/// Number of listeners that a service had, has or shall have.
+/// Number of this process's listeners that want a service.
 static LISTENERS: AtomicU32 = AtomicU32::new(0);
 /// True while a thread looks for the service.
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 /// The last session to which the process offered its existing listeners.
 static OFFERED: AtomicU32 = AtomicU32::new(0);
 
-/// Counts a listener of this process that a service has or shall have.
+/// Counts a listener of this process that wants a service.
 pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Uncounts a listener when it is closed.
+/// Uncounts a listener when it is closed, or left to the kernel for good.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
@@ -33,8 +34,9 @@ pub(crate) fn note_offered(session: u32) {
     OFFERED.store(session, Ordering::Relaxed);
 }
 
-/// Returns true if the process has listeners that the present service may not know: the service is
-/// gone, there was none so far, or a thread found a new one for another purpose.
+/// Returns true if the process has listeners that the present service may not know. The last
+/// service may be gone, there may have been no service so far, or another call may have found a new
+/// service.
 #[inline]
 pub(crate) fn seeks_service() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0

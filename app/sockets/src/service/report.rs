@@ -7,7 +7,7 @@ use tidelane_abi::not_accelerated;
 use super::session;
 use crate::sys::{Errno, line};
 
-/// The text for a [`not_accelerated`] reason.
+/// Returns the text for a [`not_accelerated`] reason.
 pub(crate) fn reason_text(reason: u32) -> &'static str {
     match not_accelerated::kind(reason) {
         not_accelerated::UNCONNECTED => "not connected",

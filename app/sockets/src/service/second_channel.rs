@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Makes the channels of epoll instances poll the default channel as well, if the default channel
-/// is among those that joined a listener.
+/// Makes the channels of epoll instances poll the default channel, too, if the default channel has
+/// joined the same listener. `channel` is about to join; the channels `others` joined before.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
@@ -31,14 +31,13 @@ impl Channel {
         self.polls_second.store(true, Ordering::Relaxed);
     }
 
-    /// Stops polling the default channel: the epoll instance is closed, or another one uses the
-    /// channel.
+    /// Stops polling the default channel, because the epoll instance of this channel is closed.
     pub(crate) fn forget_second(&self) {
         self.polls_second.store(false, Ordering::Relaxed);
         self.second_doorbell_session.store(0, Ordering::Relaxed);
     }
 
-    /// The default channel, if this channel has to poll it, too.
+    /// Returns the default channel if this channel has to poll it, too.
     #[inline]
     pub(crate) fn second(&self) -> Option<&'static Channel> {
         if !self.polls_second.load(Ordering::Relaxed) {
@@ -48,8 +47,8 @@ impl Channel {
         (channel.is_active() && !std::ptr::eq(channel, self)).then_some(channel)
     }
 
-    /// Like `arm`, for the second channel `other`: its doorbell is to wake the sleep in this epoll
-    /// instance.
+    /// Announces a sleep to the second channel `other`, as `arm` does. Adds the doorbell of `other`
+    /// to this channel's epoll instance, so that the doorbell ends the sleep there.
     pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
         let generation = other.session();
         if self

@@ -1,4 +1,5 @@
-//! The session of this process with the service: created on demand, given up in a forked child.
+//! The session of this process with the service. The first `connect` or `listen` creates the
+//! session. A forked child gives the parent's session up.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -25,7 +26,8 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// Shortest time between two attempts to register while there is no service, or while it starts or
 /// ends.
 const RETRY_ABSENT_NS: u64 = 150_000_000;
-/// How long a thread polls its rings before it sleeps, if the service runs on another CPU.
+/// Default time for which a thread polls its rings before it sleeps, if the service runs on another
+/// CPU. TIDELANE_SPIN_US overrides it.
 const SPIN_NS: u64 = 20_000;
 
 /// A successful registration with the service.
@@ -36,6 +38,7 @@ const SPIN_NS: u64 = 20_000;
 pub(crate) struct ProcessSession {
     /// `None` after the next session has replaced this one.
     program: Lock<Option<Program>>,
+    /// True if the service is known to be gone. The flag stays valid without the `program`.
     gone: Arc<AtomicBool>,
     /// Counts the sessions of this process, from 1.
     pub(crate) generation: u32,
@@ -50,7 +53,7 @@ impl ProcessSession {
         }
     }
 
-    /// The client of this session, or `None` after the next session has replaced it.
+    /// Returns the client of this session, or `None` after the next session has replaced this one.
     pub(crate) fn program(&self) -> Option<Program> {
         self.program.enter()?.clone()
     }
@@ -66,13 +69,14 @@ impl ProcessSession {
 #[derive(Debug)]
 pub(crate) struct Settings {
     socket_path: PathBuf,
-    /// Falling back to the kernel is an error.
+    /// True if a call fails instead of leaving its socket to the kernel (TIDELANE_STRICT).
     pub(crate) strict: bool,
-    /// The program may create io_uring instances.
+    /// True if the program may create io_uring instances (TIDELANE_IO_URING).
     pub(crate) io_uring: bool,
-    /// Accelerate connections within the host (loopback) if both ends are accelerated. `None`: the
-    /// service's configuration decides.
+    /// True if connections within the host (loopback) are accelerated when both ends are
+    /// accelerated programs (TIDELANE_LOOPBACK). `None` if the service's configuration decides.
     pub(crate) within_host: Option<bool>,
+    /// Time for which a thread polls its rings before it sleeps.
     pub(crate) spin_ns: u64,
 }
 
@@ -80,27 +84,30 @@ static SESSION: StaticCell<ProcessSession> = StaticCell::new();
 /// Ended sessions to which contexts or streams still refer.
 static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
-/// Serialises registration. The value is the time before which no attempt is made.
+/// Serialises registration. The value is the time in nanoseconds of CLOCK_MONOTONIC before which no
+/// thread makes another attempt.
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
+/// Number of sessions that this process has had.
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
-/// The process that the tables belong to. A vfork child shares the tables and must not change them.
+/// The id of the process whose sockets are in the tables, or 0 before the process tracks a socket.
+/// A vfork child shares the tables and must not change them.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// An unconnected TCP socket, whose duplicates serve as placeholder descriptors of accelerated
 /// connections. -1 until it is needed.
 static TEMPLATE: Lock<RawFd> = Lock::new(-1);
 /// True after a failed registration was reported on standard error.
 static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
-/// The connection to a service that does not admit this process, through which `tidelane ss` learns
-/// of its sockets.
+/// The connection to a service that does not admit this process. Through the connection, the
+/// service and `tidelane ss` learn of the process's sockets.
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
-/// The reason why there is no session.
+/// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
 /// The service's number of a listener that has to be left to the kernel, or 0.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 /// Lowest number for the library's own descriptors, or 0 until it is computed.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
-/// The settings from the environment.
+/// Returns the settings. Reads them from the environment at the first call.
 pub(crate) fn settings() -> &'static Settings {
     if let Some(settings) = SETTINGS.load() {
         return settings;
@@ -130,34 +137,36 @@ impl Settings {
     }
 }
 
-/// Returns true if the tables describe this process. A child between `vfork` and `exec` shares the
-/// memory of its parent, but not its descriptors. Costs a system call: for slow operations only.
+/// Returns true if the tables describe the descriptors of this process. A child between `vfork` and
+/// `exec` shares the memory of its parent, but not the descriptors.
+///
+/// The function makes a system call, so only slow operations call it.
 pub(crate) fn owns_tables() -> bool {
     let owner = PROCESS.load(Ordering::Relaxed);
     owner == 0 || owner == sys::process_id()
 }
 
-/// Starts tracking the sockets of this process.
+/// Makes this process the owner of the tables, if no process owns them.
 pub(crate) fn own_tables() {
     if PROCESS.load(Ordering::Relaxed) == 0 {
         PROCESS.store(sys::process_id(), Ordering::Relaxed);
     }
 }
 
-/// The session, if there is one and its service is alive.
+/// Returns the session, if there is a session and its service is alive.
 #[inline]
 pub(crate) fn current() -> Option<&'static ProcessSession> {
     SESSION.load().filter(|session| !session.is_gone())
 }
 
-/// The last session, whether its service is alive or not.
+/// Returns the last session, whether its service is alive or not.
 #[inline]
 pub(crate) fn last() -> Option<&'static ProcessSession> {
     SESSION.load()
 }
 
-/// Generation of the last session whose service is known to be gone, or 0. All earlier sessions are
-/// gone, too.
+/// Returns the generation of the last session whose service is known to be gone, or 0. All earlier
+/// sessions are gone, too.
 pub(crate) fn last_gone() -> u32 {
     last().map_or(0, |session| {
         let lives = !session.is_gone();
@@ -165,7 +174,7 @@ pub(crate) fn last_gone() -> u32 {
     })
 }
 
-/// The session with a living service. Registers if there is none.
+/// Returns the session with a living service. Registers with the service if there is no session.
 pub(crate) fn establish() -> Option<&'static ProcessSession> {
     current().or_else(register)
 }
@@ -211,8 +220,9 @@ fn register() -> Option<&'static ProcessSession> {
     }
 }
 
-/// Frees ended sessions to which nothing refers any more. Contexts and connections outlive their
-/// session, so this mostly happens when the session after the next one begins.
+/// Adds the last session to the ended sessions, and frees those to which nothing refers any more.
+/// Contexts and connections still refer to a session that has just ended. Therefore a session is
+/// mostly freed when the session after the next one begins.
 fn retire(last: Option<&'static ProcessSession>) {
     let mut retired = RETIRED.lock();
     retired.extend(last.and_then(|session| session.program.enter()?.take()));
@@ -229,17 +239,18 @@ fn retire(last: Option<&'static ProcessSession>) {
     }
 }
 
-/// Asks the service to clean up after programs that have ended. Returns true if the service
-/// answered, which it does after the clean-up.
+/// Waits until the service has cleaned up after programs that have ended. Returns true if the
+/// service answered: it answers after the clean-up.
 pub(crate) fn await_ended_programs() -> bool {
-    // A signal handler that interrupted a registration must not wait for it.
+    // `enter` returns `None` in a signal handler that interrupted a registration of this thread.
     let Some(_registering) = REGISTERING.enter() else {
         return false;
     };
     owns_tables() && Program::probe(Path::new(&settings().socket_path)).is_ok()
 }
 
-/// Keeps the outcome of a failed registration, to report why sockets stay with the kernel.
+/// Records why a registration failed. `tidelane ss` and error messages name this reason for sockets
+/// that stay with the kernel.
 fn note_refusal(error: RegisterError) {
     let reason = match &error {
         RegisterError::NotAdmitted(refused) => refused.reason(),
@@ -259,13 +270,13 @@ fn forget_refusal(refused: Option<NotAdmitted>) {
     }
 }
 
-/// The [`not_accelerated`] reason why [`establish`] returned no session.
+/// Returns the [`not_accelerated`] reason why [`establish`] returned no session.
 pub(crate) fn unavailable() -> u32 {
     UNAVAILABLE.load(Ordering::Relaxed)
 }
 
-/// Reports a failed registration once. Without TIDELANE_STRICT, a service that is not running is no
-/// failure.
+/// Reports the first failed registration on standard error. If the service is not running, reports
+/// this only with TIDELANE_STRICT.
 fn report_failure(error: &RegisterError) {
     let silent = matches!(error, RegisterError::NotRunning) && !settings().strict;
     if !silent && !FAILURE_REPORTED.swap(true, Ordering::Relaxed) {
@@ -276,8 +287,8 @@ fn report_failure(error: &RegisterError) {
     }
 }
 
-/// Makes the session's descriptors internal, so that programs that close all descriptors spare
-/// them.
+/// Marks the session's descriptors as the library's own, so that they stay open when the program
+/// closes all descriptors.
 fn protect(program: &Program) {
     for fd in program.descriptors() {
         table::set_internal(fd, true);
@@ -304,8 +315,9 @@ pub(crate) fn close_internal(fd: RawFd) {
     let _ = sys::close(fd);
 }
 
-/// Lowest number for the library's own descriptors: high enough to leave the numbers that `select`
-/// can use to the program, and low enough for RLIMIT_NOFILE.
+/// Returns the lowest number for the library's own descriptors. The number is high, because
+/// `select` can only use low numbers, which the library leaves to the program. The number is below
+/// RLIMIT_NOFILE.
 fn internal_base() -> usize {
     match INTERNAL_BASE.load(Ordering::Relaxed) {
         0 => {
@@ -318,8 +330,8 @@ fn internal_base() -> usize {
     }
 }
 
-/// Creates the placeholder of an accelerated connection: a descriptor with the lowest free number
-/// that is an unconnected TCP socket for the kernel.
+/// Creates the placeholder of an accelerated connection, and returns its descriptor, which is the
+/// lowest free number. For the kernel, the placeholder is an unconnected TCP socket.
 pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     let command = if close_on_exec {
         libc::F_DUPFD_CLOEXEC
@@ -329,7 +341,8 @@ pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     sys::fcntl(template()?, command, 0).map(|fd| fd as RawFd)
 }
 
-/// The unconnected TCP socket whose duplicates are the placeholders.
+/// Returns the unconnected TCP socket whose duplicates are the placeholders. Creates the socket at
+/// the first call.
 pub(crate) fn template() -> Result<RawFd, Errno> {
     let mut template = TEMPLATE.lock();
     if *template < 0 {
@@ -338,8 +351,8 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
     Ok(*template)
 }
 
-/// Gives up the session in a child after fork, together with one that the parent inherited itself.
-/// The child registers when it needs a session.
+/// Gives up the parent's session in a child after fork. Also drops a session that was prepared for
+/// the parent when the parent itself was forked. The child registers when it needs a session.
 pub(crate) fn reset_after_fork() {
     RETIRED.unlock_after_fork();
     let mut over = std::mem::take(&mut *RETIRED.lock());
@@ -349,7 +362,7 @@ pub(crate) fn reset_after_fork() {
     }
     for program in over {
         program.abandon();
-        // The parent's streams and contexts must not be dropped here.
+        // Keep the memory of the session mapped: the parent's streams and contexts refer to it.
         std::mem::forget(program);
     }
     REGISTERING.reset_after_fork(0);
@@ -376,8 +389,8 @@ fn take_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Prepares the session of a child that is about to be forked, in which the child holds this
-/// process's connections. Returns `None` if there is no service, or if it refuses.
+/// Prepares the session of a child that is about to be forked. In this session, the child holds the
+/// connections of this process. Returns `None` if there is no service, or if the service refuses.
 pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     let _section = Section::enter();
     if let Some(child) = &*CHILD_SESSION.enter()? {
@@ -390,7 +403,7 @@ pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Returns true, once, if the service wants to leave this listener to the kernel.
+/// Returns true if the service wants to leave this listener to the kernel. Returns true only once.
 pub(crate) fn take_given_up(listener: ListenerHandle) -> bool {
     listener.0 != 0
         && GIVEN_UP.load(Ordering::Relaxed) == listener.0

@@ -1,4 +1,4 @@
-//! Connections within the host: over loopback, and to its addresses on other interfaces.
+//! Connections within the host: over loopback, or to an address of the host's other interfaces.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -20,8 +20,8 @@ pub(crate) fn is_chosen(program: &Program) -> bool {
     choice.unwrap_or_else(|| program.wants_within_host())
 }
 
-/// Returns true if a connection of the socket within the host shall be accelerated: this was
-/// chosen, and the socket is in the network namespace in which the program registered. Another
+/// Returns true if a connection of the socket within the host shall be accelerated: [`is_chosen`]
+/// is true, and the socket is in the network namespace in which the program registered. Another
 /// namespace has another loopback.
 pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     if !is_chosen(program) {
@@ -32,14 +32,15 @@ pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     home.is_some() && home == namespace_of(fd).ok()
 }
 
-/// The kernel's cookie of a socket's network namespace.
+/// Returns the cookie by which the kernel identifies a socket's network namespace.
 fn namespace_of(fd: RawFd) -> Result<u64, Errno> {
     let mut cookie = [0; 8];
     sys::socket_option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
     Ok(u64::from_ne_bytes(cookie))
 }
 
-/// The source address of a connection within the host, from a socket that is bound to `local`.
+/// Returns the source address of a connection within the host, from a socket that is bound to
+/// `local`.
 pub(crate) fn source(local: &Address, peer: &Address) -> [u8; 16] {
     if !local.is_unspecified() {
         return local.addr;

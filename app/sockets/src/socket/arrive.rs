@@ -1,4 +1,4 @@
-//! Events about new connections.
+//! Handling of the service's events about new connections.
 
 use tidelane_client::{ClientEvent, StreamOptions};
 
@@ -19,7 +19,7 @@ struct Announced {
     cookie: u64,
 }
 
-/// Handles an event other than `Ready`. Returns the socket that has an event.
+/// Handles an event other than `Ready`. Returns the socket whose readiness may have changed.
 pub(crate) fn control_event(
     channel: &'static Channel,
     session: u32,
@@ -69,7 +69,7 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // The slot was separated from its socket at close.
+        // `close` has already cleared the socket of a released slot.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Payload that the program reads and writes.
+//! The payload of a socket: checks before a read or write, and bookkeeping afterwards.
 
 use std::sync::atomic::AtomicU8;
 
@@ -61,8 +61,8 @@ impl Inner {
         }
     }
 
-    /// The result of a read with nothing left to read: end of file or an error. Returns `None` if
-    /// more bytes may come.
+    /// Returns the result of a read that found no bytes: 0 at the end of file, or an error. Returns
+    /// `None` if more bytes may come. `wanted_none` is true if the program asked for no byte.
     pub(crate) fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
         if let State::Stream(connection) = &mut self.state
             && connection.stream.readable() > 0
@@ -83,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Returns an error if no bytes can be written: EAGAIN if none can be written yet.
+    /// Returns an error if the program cannot write. The error is EAGAIN during the handshake.
     pub(crate) fn check_writable(&mut self) -> Result<(), Errno> {
         self.refresh();
         if let Some(error) = self.take_error() {
@@ -136,7 +136,7 @@ impl Inner {
         Some(filled)
     }
 
-    /// The number of bytes that a write would take now.
+    /// Returns the number of bytes that a write would take now, or `None` without a connection.
     pub(crate) fn room(&mut self) -> Option<usize> {
         Some(self.connection()?.stream.writable())
     }

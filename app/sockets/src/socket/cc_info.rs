@@ -1,4 +1,4 @@
-//! `union tcp_cc_info` for TCP_CC_INFO. CUBIC and NewReno have none.
+//! The value of TCP_CC_INFO: `union tcp_cc_info` of Linux. CUBIC and NewReno have no such value.
 
 use tidelane_abi::{FlowNumbers, congestion, flow_features};
 
@@ -7,7 +7,7 @@ const INFO_LEN_MAX: usize = 20;
 /// Length of a `tcp_dctcp_info`.
 const DCTCP_LEN: usize = 16;
 
-/// The bytes of the union and their length.
+/// Returns the bytes of the union and their number, which depends on the congestion control.
 pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
     let mut info = [0; INFO_LEN_MAX];
     let words = numbers.details;

@@ -20,16 +20,18 @@ const PROGRAMS: [i32; 2] = [
     52, // SO_ATTACH_REUSEPORT_EBPF
 ];
 
-/// A group that is left to the kernel, in a linked list. Never freed.
+/// A group that is left to the kernel: a node of a linked list. Nodes are never freed.
 #[derive(Debug)]
 struct Group {
+    /// The local address of the group's listeners.
     name: Address,
     next: Option<&'static Group>,
 }
 
-/// The list of groups. It is consistent at any instant, also in a child after fork.
+/// The list of groups. Each change is one atomic store, so the list is also valid in a child after
+/// fork.
 static KERNEL_GROUPS: StaticCell<Group> = StaticCell::new();
-/// Held while a group is added.
+/// Serialises the threads that add a group.
 static ADDING: Lock<()> = Lock::new(());
 
 /// Returns true if the option attaches a BPF program to a group.

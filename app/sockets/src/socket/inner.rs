@@ -24,31 +24,35 @@ pub(crate) struct Inner {
     pub(crate) generation: u32,
     /// Number of descriptors of this process that refer to the socket.
     pub(crate) descriptors: u32,
-    /// The channel for the socket's requests and events.
+    /// The channel that carries the socket's requests and events.
     pub(crate) channel: Option<&'static Channel>,
     pub(crate) options: Options,
-    /// SO_ERROR.
+    /// Error number that the next call or SO_ERROR returns, or 0.
     pub(crate) error: i32,
-    /// SO_ERROR if `error` is 0: an error that did not end the connection.
+    /// Error number that SO_ERROR returns if `error` is 0: an ICMP error that did not end the
+    /// connection.
     pub(crate) soft_error: i32,
     /// True after the cause of the connection's end was copied to `error`.
     pub(crate) cause_seen: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
-    /// `bind` was called.
+    /// True if the program called `bind`.
     pub(crate) bound: bool,
     /// True if a `connect` has begun, and no later `connect` has returned its result.
     pub(crate) connect_pending: bool,
+    /// True after SHUT_RD.
     pub(crate) shut_read: bool,
+    /// True after SHUT_WR.
     pub(crate) shut_write: bool,
     /// True if other processes hold the connection, too, or did at the last check.
     pub(crate) shared: bool,
-    /// The last write had MSG_MORE.
+    /// True if the last write had MSG_MORE.
     pub(crate) corked_once: bool,
     /// True if a write found no room, so that EPOLLOUT is reported when there is room again.
     pub(crate) no_space: bool,
-    /// Bytes that the program has read.
+    /// Number of bytes that the program has read.
     pub(crate) bytes_read: u64,
+    /// All registrations with epoll instances except the first, which is in `Socket::watch`.
     pub(crate) more_watches: Vec<WatchRef>,
 }
 
@@ -76,7 +80,7 @@ impl Inner {
         }
     }
 
-    /// The connection, established or not.
+    /// Returns the connection, established or not, or `None` without a connection.
     #[inline]
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.state {
@@ -86,8 +90,8 @@ impl Inner {
         }
     }
 
-    /// Updates state and error from the slot: the end of the handshake, and the end of the
-    /// connection.
+    /// Updates the state and the error from the connection's slot in shared memory. The handshake
+    /// or the connection may have ended.
     pub(crate) fn refresh(&mut self) {
         if matches!(self.state, State::Connecting(_)) {
             self.refresh_connecting();
@@ -172,7 +176,8 @@ impl Inner {
         }
     }
 
-    /// The number of bytes received so far, or of connections for a listener.
+    /// Returns the number of bytes received so far. For a listener, returns the number of
+    /// connections that entered the accept queue.
     pub(crate) fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {
@@ -182,7 +187,7 @@ impl Inner {
         }
     }
 
-    /// The channels where the socket's events arrive.
+    /// Returns the channels where the socket's events arrive.
     pub(crate) fn channels(&self) -> SmallVec<&'static Channel> {
         match &self.state {
             State::Listening(listening) => listening.joined.clone(),

@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use crate::sys::{self, Errno};
 
-/// Options that do not affect an accelerated connection: hints to the kernel's stack, limits of its
-/// buffers, and ancillary data of datagrams. The library stores them and returns them.
+/// Options that do not affect an accelerated connection: hints to the kernel's stack, limits of the
+/// kernel's buffers, and ancillary data of datagrams. The library stores and returns their values.
 const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::SOL_SOCKET, libc::SO_DEBUG),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
@@ -52,8 +52,8 @@ pub(crate) fn is_without_effect(level: i32, name: i32) -> bool {
     WITHOUT_EFFECT.contains(&(level, name))
 }
 
-/// Returns the value as the kernel stores it, or its error. Returns `None` if the kernel does not
-/// return the option.
+/// Returns the value as the kernel stores it, or the kernel's error. Returns `None` if `getsockopt`
+/// does not know the option.
 pub(crate) fn normalized(
     inet6: bool,
     level: i32,
@@ -66,14 +66,14 @@ pub(crate) fn normalized(
     })
 }
 
-/// The kernel's error for an option that the service does not support. ENOPROTOOPT also for a value
-/// that the kernel would accept.
+/// Returns the kernel's error for an option that the service does not support. Returns ENOPROTOOPT
+/// if the kernel would accept the value.
 pub(crate) fn refusal(inet6: bool, level: i32, name: i32, value: &[u8]) -> Errno {
     let set = on_new_socket(inet6, |fd| sys::set_socket_option(fd, level, name, value));
     set.err().unwrap_or(Errno(libc::ENOPROTOOPT))
 }
 
-/// Writes the default value of an option to `into`. Returns its length in bytes.
+/// Writes the value of an option of a new socket to `into`. Returns the value's length in bytes.
 pub(crate) fn of_new_socket(
     inet6: bool,
     level: i32,

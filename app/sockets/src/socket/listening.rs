@@ -1,5 +1,7 @@
-//! A listener in both stacks: the service's listener, the channels that joined it, and its accept
-//! queue.
+//! A listener in both stacks: the service's listener, its channels, and its accept queue.
+//!
+//! A channel joins a listener so that the service delivers connections of the listener to the
+//! channel. The kernel socket listens at the same port, for connections over other interfaces.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 
@@ -42,8 +44,8 @@ impl Listening {
         }
     }
 
-    /// The listener in a child after fork. The child attaches it to the service when it uses the
-    /// listener.
+    /// Returns the listener in a child after fork. The child attaches the listener to the service
+    /// at its first use.
     pub(crate) fn inherited(&self) -> Self {
         let retry_at_ns = if self.is_kernel_only() { NEVER } else { 0 };
         Self {
@@ -58,8 +60,8 @@ impl Listening {
         }
     }
 
-    /// Returns true if the service has the listener. Requests it again if the service does not have
-    /// it any more, but not too often.
+    /// Returns true if the service has the listener. If a new service does not have the listener,
+    /// requests it from the service, at most once in [`RETRY_NS`].
     fn reattach(&mut self, fd: RawFd, cookie: u64) -> bool {
         let known = session::current().map(|session| session.generation);
         if let Some((_, session)) = self.handle
@@ -112,7 +114,7 @@ impl Listening {
         });
     }
 
-    /// Ends the service's listener for good. Connections in the accept queue stay.
+    /// Closes the service's listener for good. Connections in the accept queue stay there.
     pub(crate) fn leave_to_kernel(&mut self) {
         let _section = Section::enter();
         let channels = self.joined.clone();
@@ -149,7 +151,7 @@ impl Listening {
         }
     }
 
-    /// Returns true if the service delivers the connections to a channel.
+    /// Returns true if the service delivers connections of the listener to a channel.
     pub(crate) fn is_joined(&self) -> bool {
         !self.joined.is_empty() && self.is_attached()
     }
@@ -161,8 +163,8 @@ impl Listening {
     }
 }
 
-/// Offers the process's listeners to a new service, if there is one. Must be called before a thread
-/// sleeps, without locks.
+/// Offers the process's listeners to a new service, if a new service runs. A thread calls this
+/// function before it sleeps, and holds no lock meanwhile.
 #[inline]
 pub(crate) fn look_for_service() {
     if outage::seeks_service() {
@@ -170,7 +172,7 @@ pub(crate) fn look_for_service() {
     }
 }
 
-/// Registers with a new service, and requests all listeners that want one.
+/// Registers with a new service, and requests all listeners that want a service.
 #[cold]
 fn find_service() {
     let Some(session) = session::establish() else {
@@ -192,8 +194,9 @@ fn find_service() {
     }
 }
 
-/// Lets connections of the listener be delivered to `channel`, too. Returns the channels that
-/// joined before: threads that wait there for the listener have to wait on `channel`, too.
+/// Makes the service deliver connections of the listener to `channel`, too. Returns the channels
+/// that joined before. The caller has to wake the threads that wait there for the listener, so that
+/// they wait on `channel`, too.
 #[must_use]
 pub(crate) fn join(
     socket: &'static Socket,
@@ -226,8 +229,8 @@ pub(crate) fn join(
     before
 }
 
-/// Makes sure that the service delivers the listener's connections: to the channels that joined, or
-/// to `channel` if there are none. Returns the same as [`join`].
+/// Joins the listener to `channel` if no channel has joined it. Otherwise requests the listener
+/// again if a new service does not have it. Returns the same as [`join`].
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,
@@ -264,8 +267,8 @@ pub(crate) fn leave(inner: &mut Inner, channel: &'static Channel) {
     }
 }
 
-/// Updates the options that new connections of a listener start with, after an option was set. With
-/// `again`, the service has to read the options from the kernel socket again.
+/// Updates the options that new connections of a listener start with, after an option was set. If
+/// `again` is true, the service has to read the backlog or options from the kernel socket again.
 pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
@@ -283,7 +286,8 @@ pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, aga
     }
 }
 
-/// Asks the service to take the listener's port. The error is a [`not_accelerated`] reason.
+/// Asks the service to listen at the port of the kernel socket `fd`. Returns the service's listener
+/// and its session. The error is a [`not_accelerated`] reason.
 pub(crate) fn attach(
     fd: RawFd,
     cookie: u64,

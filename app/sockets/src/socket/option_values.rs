@@ -3,8 +3,8 @@
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Options whose value is stored and returned. They affect an accelerated connection only if they
-/// are in [`FORWARDED`].
+/// Options whose value the library stores, and returns from `getsockopt`. The service only knows
+/// the options that are in [`FORWARDED`], too.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -38,7 +38,7 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// Options that are passed on to the connection, or to the service.
+/// Options that the library passes on to the connection's stream, and thus to the service.
 pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -60,26 +60,28 @@ pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
 
-/// The kernel's defaults of TCP_LINGER2 and the TTL.
+/// The kernel's default of TCP_LINGER2 in seconds.
 pub(crate) const LINGER2_DEFAULT: i32 = 60;
+/// The kernel's default of the TTL and of the hop limit.
 pub(crate) const TTL_DEFAULT: i32 = 64;
 /// SO_MAX_PACING_RATE without a limit.
 pub(crate) const PACING_NONE: u64 = u64::MAX;
 /// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
-/// Smallest TCP_WINDOW_CLAMP.
+/// Smallest TCP_WINDOW_CLAMP in bytes.
 const CLAMP_MIN: i32 = 1152;
 /// The bits of IP_TOS and IPV6_TCLASS that the program sets. The other two are ECN's.
 const DSCP: i32 = 0xfc;
-/// Initial and largest retransmission timeout of the SYN,ACK in seconds, which TCP_DEFER_ACCEPT is
-/// counted in.
+/// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT counts these
+/// timeouts.
 const SYN_ACK_RTO_S: u32 = 1;
+/// Largest retransmission timeout of the SYN,ACK in seconds.
 const SYN_ACK_RTO_S_MAX: u32 = 120;
 
 /// The kind of socket that an option is set on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketKind {
-    /// AF_INET6.
+    /// True if the socket is of family AF_INET6.
     pub(crate) inet6: bool,
     /// True if the socket is connected or connecting.
     pub(crate) connected: bool,
@@ -103,7 +105,7 @@ pub(crate) fn normalized(
     };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_RCVLOWAT) => {
-            // The result depends on sysctls, so the kernel is asked.
+            // Ask the kernel, because the result depends on sysctls.
             let normalized = kernel_options::normalized(false, level, name, &number.to_ne_bytes())?;
             Ok(normalized.unwrap_or(number))
         }
@@ -145,7 +147,8 @@ pub(crate) fn normalized(
     }
 }
 
-/// The kernel's value of an option that the program did not set. The TTL's is a sysctl.
+/// Returns the kernel's value of an option that the program did not set. A sysctl may change the
+/// default TTL, so this function asks the kernel with a temporary socket.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
@@ -167,8 +170,8 @@ pub(crate) fn client_fast_open_enabled() -> bool {
     set.is_ok()
 }
 
-/// Writes TCP_FASTOPEN_KEY of a connection, which is the namespace's key, to `into`. Returns its
-/// length.
+/// Writes the TCP_FASTOPEN_KEY of a connection to `into`, and returns the length in bytes. The key
+/// is the one of the network namespace.
 pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     let fd = sys::tcp_socket(false)?;
     let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);
@@ -202,7 +205,7 @@ pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// The total length of `count` SYN,ACK timeouts in seconds.
+/// Returns the total length of `count` SYN,ACK timeouts in seconds.
 fn timeouts_as_seconds(count: u8) -> u32 {
     let timeout = |nth: u8| SYN_ACK_RTO_S.saturating_mul(1 << nth.min(31));
     (0..count)

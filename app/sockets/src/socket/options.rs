@@ -1,4 +1,5 @@
-//! Socket options: applied, recorded, or refused as the kernel refuses unknown options.
+//! Socket options. The library applies an option, or records its value for `getsockopt`, or refuses
+//! it with the kernel's error for unknown options.
 
 use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
@@ -15,20 +16,25 @@ use crate::sys::Errno;
 
 /// Longest name of a congestion control, with its NUL (TCP_CA_NAME_MAX).
 pub(crate) const CONGESTION_LEN: usize = 16;
-/// Bytes of TCP_FASTOPEN_KEY with one key, and with two.
+/// Length of TCP_FASTOPEN_KEY in bytes with one key.
 const KEY_LEN: usize = 16;
+/// Length of TCP_FASTOPEN_KEY in bytes with two keys.
 const KEYS_LEN: usize = 32;
 
 /// The options of a socket.
 #[derive(Debug)]
 pub(crate) struct Options {
+    /// The options that are bits of [`program_flags`].
     flags: u32,
-    /// SO_LINGER in seconds.
+    /// SO_LINGER in seconds, or `None` if it is off.
     pub(crate) linger: Option<u32>,
+    /// SO_RCVTIMEO, or `None` for no timeout.
     pub(crate) receive_timeout_ns: Option<u64>,
+    /// SO_SNDTIMEO, or `None` for no timeout.
     pub(crate) send_timeout_ns: Option<u64>,
+    /// Level, name and value of each other option that the program set.
     recorded: Vec<(i32, i32, i32)>,
-    /// SO_RCVLOWAT.
+    /// SO_RCVLOWAT in bytes.
     pub(crate) rcvlowat: u32,
     /// SO_MAX_PACING_RATE in bytes per second.
     pacing_rate_max: u64,
@@ -48,7 +54,7 @@ impl Options {
         kernel_only: false,
     };
 
-    /// The options that an accepted connection inherits from its listener.
+    /// Returns the options that an accepted connection inherits from its listener.
     pub(crate) fn inherited(&self) -> Self {
         let of_listener = |(level, name, _): &(i32, i32, i32)| {
             let name = *name == libc::TCP_DEFER_ACCEPT || *name == libc::TCP_FASTOPEN;
@@ -61,12 +67,13 @@ impl Options {
         }
     }
 
-    /// The options that are [`program_flags`].
+    /// Returns the options that are bits of [`program_flags`].
     pub(crate) fn program_flags(&self) -> u32 {
         self.flags
     }
 
-    /// Returns true if IP_RECVERR (or IPV6_RECVERR) is set: ICMP errors fail the next call.
+    /// Returns true if IP_RECVERR (or IPV6_RECVERR) is set, so that an ICMP error fails the next
+    /// call.
     pub(crate) fn reports_path_errors(&self, is_v4: bool) -> bool {
         let set = if is_v4 {
             self.recorded(libc::IPPROTO_IP, libc::IP_RECVERR)
@@ -98,7 +105,7 @@ impl Options {
         set.is_some_and(|value| value != 0)
     }
 
-    /// The options of a connection for the service.
+    /// Returns the options of a connection, in the form for the service.
     pub(crate) fn for_stream(&self) -> StreamOptions {
         let number = |name| self.recorded(libc::IPPROTO_TCP, name).unwrap_or(0).max(0) as u32;
         StreamOptions {
@@ -110,7 +117,7 @@ impl Options {
         }
     }
 
-    /// The options that new connections start with, for the service.
+    /// Returns the options that new connections start with, in the form for the service.
     pub(crate) fn opening(&self) -> OpenOptions {
         let number = |level, name| self.recorded(level, name).unwrap_or(0);
         let of_tcp = |name| number(libc::IPPROTO_TCP, name).max(0) as u32;
@@ -120,7 +127,7 @@ impl Options {
             user_timeout_ms: of_tcp(libc::TCP_USER_TIMEOUT),
             mss_max: of_tcp(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
             congestion: of_tcp(libc::TCP_CONGESTION) as u16,
-            // As in the kernel, half of the stored value is for its own overhead.
+            // As in Linux, SO_RCVBUF is twice the number of payload bytes.
             rx_buffer: number(libc::SOL_SOCKET, libc::SO_RCVBUF).max(0) as u32 / 2,
             window_clamp: of_tcp(libc::TCP_WINDOW_CLAMP),
             rx_low: match self.rcvlowat {
@@ -144,13 +151,13 @@ impl Options {
         }
     }
 
-    /// The limits of unacknowledged and unsent bytes for the program's writes.
+    /// Returns the limits of unacknowledged and unsent bytes for the program's writes.
     pub(crate) fn sending(&self) -> SendLimits {
         let unsent = self.recorded(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
         let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);
         SendLimits {
             unacked_max: buffer.unwrap_or(0).max(0) as u32,
-            // -1 means no limit, too.
+            // -1 means no limit, as 0 does.
             unsent_max: match unsent.unwrap_or(0) {
                 -1 => 0,
                 limit => limit as u32,
@@ -158,7 +165,7 @@ impl Options {
         }
     }
 
-    /// SO_MAX_PACING_RATE in bytes per second.
+    /// Returns SO_MAX_PACING_RATE in bytes per second.
     pub(crate) fn pacing_rate_max(&self) -> u64 {
         self.pacing_rate_max
     }
@@ -182,7 +189,7 @@ impl Options {
     }
 }
 
-/// The [`program_flags`] bit of an option, if it has one.
+/// Returns the [`program_flags`] bit of an option, or `None` if the option has no bit.
 fn flag_of(level: i32, name: i32) -> Option<u32> {
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(program_flags::NODELAY),
@@ -302,8 +309,8 @@ impl Inner {
         }
     }
 
-    /// The congestion control of the connection: the service's value, or the one that the program
-    /// set if there is no connection yet.
+    /// Returns the number of the connection's congestion control. Without a connection, returns the
+    /// number that the program set, or `None`.
     pub(crate) fn congestion(&mut self) -> Option<u16> {
         let numbers = self.numbers().map(|numbers| numbers.congestion as u16);
         let asked = || {
@@ -369,7 +376,7 @@ impl Inner {
     }
 }
 
-/// The number of a congestion control, from its name.
+/// Returns the number of the congestion control with this name, or ENOENT.
 fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     if name.is_empty() {
         return Err(Errno(libc::EINVAL));

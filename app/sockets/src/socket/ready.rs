@@ -14,10 +14,10 @@ const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
-    /// The events that the kernel's poll would report, as EPOLL* bits, which equal the POLL* bits.
-    /// EPOLLOUT is computed only if it is `wanted`, because it costs an access to another cache
-    /// line.
-    // Inlined, because a call would cost 20 instructions per socket in the loop over a ready list.
+    /// Returns the events that the kernel's poll would report, as EPOLL* bits, which equal the
+    /// POLL* bits. Computes EPOLLOUT only if it is `wanted`, because it costs an access to another
+    /// cache line.
+    // The function is inlined: a call would cost 20 instructions for each socket of a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
         if self.shared && self.is_migrated() {
@@ -87,16 +87,16 @@ impl Inner {
     }
 }
 
-/// Returns true if a writer should be woken: a third of the send buffer is free, as in Linux, and
-/// the unsent bytes are below TCP_NOTSENT_LOWAT.
+/// Returns true if a waiting writer should wake up: a third of the send buffer is free, and the
+/// unsent bytes are below half of TCP_NOTSENT_LOWAT. Linux has the same limits.
 fn has_room(stream: &mut Stream) -> bool {
     let (unacked, limit) = (stream.unacked(), stream.tx_limit());
     let room = limit.saturating_sub(unacked);
     room > 0 && room >= limit / 3 && stream.is_below_notsent_lowat()
 }
 
-/// Returns true if a reader should be woken: SO_RCVLOWAT bytes can be read, or half of the receive
-/// window if that is less.
+/// Returns true if a waiting reader should wake up: `low` (SO_RCVLOWAT) bytes can be read, or half
+/// of the receive window if half of the window is less.
 #[inline]
 fn has_enough(stream: &mut Stream, low: u32) -> bool {
     enough(stream.readable(), stream, low)

@@ -31,7 +31,7 @@ impl WatchRef {
 }
 
 impl Inner {
-    /// All registrations of the socket.
+    /// Returns all registrations of the socket.
     pub(crate) fn watches(&self, socket: &Socket) -> impl Iterator<Item = WatchRef> {
         let first = WatchRef::unpack(socket.watch.load(Ordering::Acquire));
         first.into_iter().chain(self.more_watches.iter().copied())

@@ -5,17 +5,20 @@ use std::os::fd::RawFd;
 use super::Socket;
 use crate::table::{Descriptors, Numbers, Pool};
 
-/// Number of slots of one program that can be used.
+/// Number of slots of one program that can have a socket.
 const SLOTS_MAX: usize = 1 << 20;
 /// Most sockets of one process that can be tracked.
 const SOCKETS_MAX: usize = 1 << 20;
 
+/// Sockets by the descriptors that refer to them.
 static OF_DESCRIPTOR: Descriptors<Socket> = Descriptors::new();
+/// Sockets by the slots of their connections.
 static OF_SLOT: Numbers<Socket, SLOTS_MAX> = Numbers::new();
+/// Sockets by their own numbers.
 static NUMBERED: Numbers<Socket, SOCKETS_MAX> = Numbers::new();
 static FREE: Pool<Socket> = Pool::new();
 
-/// The tracked socket that a descriptor refers to.
+/// Returns the tracked socket that a descriptor refers to.
 #[inline]
 pub(crate) fn of(fd: RawFd) -> Option<&'static Socket> {
     OF_DESCRIPTOR.get(fd)
@@ -37,7 +40,7 @@ pub(crate) fn take(fd: RawFd) -> Option<&'static Socket> {
     OF_DESCRIPTOR.take(fd)
 }
 
-/// The socket that uses a slot.
+/// Returns the socket whose connection has this slot.
 #[inline]
 pub(crate) fn of_slot(slot: u32) -> Option<&'static Socket> {
     OF_SLOT.get(slot)
@@ -53,12 +56,12 @@ pub(crate) fn clear_slot(slot: u32, socket: &'static Socket) {
     OF_SLOT.clear(slot, socket);
 }
 
-/// The socket with this number.
+/// Returns the socket with this number.
 pub(crate) fn numbered(number: u32) -> Option<&'static Socket> {
     NUMBERED.get(number)
 }
 
-/// Takes a socket from the pool, or creates one.
+/// Takes a socket from the pool, or creates a socket. Returns `None` at [`SOCKETS_MAX`].
 pub(crate) fn take_free() -> Option<&'static Socket> {
     FREE.take(&NUMBERED, Socket::new)
 }

@@ -14,10 +14,11 @@ use crate::{
     sys::Errno,
 };
 
-/// Prepares a socket for `fork`. Returns true if the child needs a session that its parent
-/// prepares: the socket has a connection, which is shared from now on, or listens in both stacks.
-/// (A worker that serves its parent's listener may have changed to a user that cannot connect to
-/// the service.)
+/// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child:
+/// the socket has a connection, which both hold from now on, or listens in both stacks.
+///
+/// A child that serves its parent's listener may have changed to a user that the service would not
+/// let register. Such a child needs the prepared session, too.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.visit() else {
         return false;
@@ -77,7 +78,7 @@ impl Inner {
         }
     }
 
-    /// The service's flags of a shared connection, or 0.
+    /// Returns the `service_flags` of a shared connection, or 0.
     fn shared_flags(&self) -> u32 {
         match &self.state {
             _ if !self.shared => 0,
@@ -104,9 +105,9 @@ pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     }
 }
 
-/// Migrates the connection to this process because the program waits for it, if an event is
-/// pending. Without an event the connection stays, so that two waiting processes do not take it
-/// from each other forever.
+/// Migrates the connection to this process, which waits for an event of it, if an event is pending.
+/// Without an event the connection stays in the other process. Otherwise two waiting processes
+/// would take the connection from each other forever.
 #[cold]
 pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
@@ -115,8 +116,8 @@ pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     }
 }
 
-/// Takes the connection from the process that has it. The socket is `Forked` if the service
-/// refuses.
+/// Migrates the connection from another process to this process. If the service refuses, the socket
+/// becomes `Forked`.
 fn take(socket: &'static Socket, inner: &mut Inner) {
     let old = match std::mem::replace(&mut inner.state, State::Forked) {
         State::Inherited(connection) => (connection, None),
@@ -162,7 +163,8 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     };
 }
 
-/// Asks the service to migrate the connection to the channel where its events are waited for.
+/// Asks the service to migrate the connection to this process, and to the channel of its epoll
+/// instance if it has one. Returns the connection and the channel.
 fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,
@@ -187,8 +189,8 @@ fn take_to_channel(
     Some((taken, channel))
 }
 
-/// Calls `attempt`, which moves payload, while the connection cannot be migrated. Returns EAGAIN if
-/// it was migrated before.
+/// Calls `attempt`, which reads or writes payload, and prevents the migration of the connection
+/// meanwhile. Returns EAGAIN if the connection has already been migrated to another process.
 #[inline]
 pub(crate) fn attempt(
     inner: &mut Inner,

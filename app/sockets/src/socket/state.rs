@@ -54,7 +54,7 @@ pub(crate) enum State {
     /// The socket is in the pool.
     #[default]
     Free,
-    /// A new socket, possibly bound. The kernel handles its calls.
+    /// The socket is new, and possibly bound. The kernel handles its calls.
     Fresh,
     /// `connect` is in progress.
     Connecting(Connecting),
@@ -87,19 +87,19 @@ impl State {
 /// An active open.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
-    /// The session with which the connect was requested.
+    /// The session in which the connect was requested.
     pub(crate) session: u32,
     /// The connection, after CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
-    /// The service refused the connect with this reason, so the kernel has to connect.
+    /// The reason with which the service refused the connect, so that the kernel has to connect.
     pub(crate) kernel: Option<u32>,
-    /// Number of bytes that the SYN can carry, while it waits for the first write. 0: the SYN is
-    /// sent.
+    /// Number of bytes that the SYN can carry, while the SYN waits for the first write. 0 if the
+    /// SYN does not wait.
     pub(crate) syn_room: u32,
 }
 
 impl Connecting {
-    /// An active open that was requested in this session.
+    /// Creates the state of an active open that was requested in this session.
     pub(crate) fn asked(session: u32) -> Self {
         Self {
             session,
@@ -121,18 +121,19 @@ pub(crate) struct Listening {
     pub(crate) handle: Option<(ListenerHandle, u32)>,
     /// True if the process looks for the next service on behalf of this listener.
     pub(crate) wants_service: bool,
+    /// The backlog that the program passed to `listen`.
     pub(crate) backlog: i32,
     /// The options that the service's listener gives to new connections.
     pub(crate) opening: OpenOptions,
     /// The channels that joined the listener.
     pub(crate) joined: SmallVec<&'static Channel>,
-    /// The accept queue: connections that the program has not accepted yet, with the channel that
-    /// received each.
+    /// The accept queue: connections that the program has not accepted yet, each with the channel
+    /// that received it.
     pub(crate) queue: VecDeque<(Connection, &'static Channel)>,
     /// Counts all connections that ever entered the accept queue.
     pub(crate) accepted_count: u64,
-    /// The service refused or is gone: do not request the listener before this time, or never
-    /// ([`NEVER`](super::listening::NEVER)).
+    /// Time before which the library does not request the listener again, because the service
+    /// refused or is gone. [`NEVER`](super::listening::NEVER) leaves the listener to the kernel.
     pub(crate) retry_at_ns: u64,
 }
 

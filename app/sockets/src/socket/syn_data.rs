@@ -1,4 +1,4 @@
-//! Payload of a SYN (TCP Fast Open).
+//! The payload of a SYN (TCP Fast Open, RFC 7413).
 
 use tidelane_abi::{fast_open, program_flags};
 use tidelane_client::SendLimits;
@@ -6,7 +6,7 @@ use tidelane_client::SendLimits;
 use super::{Inner, Socket, state::State};
 
 impl Inner {
-    /// The number of bytes that the SYN can carry, if it waits for them.
+    /// Returns the number of bytes that the SYN can carry, or 0 if no SYN waits for payload.
     pub(crate) fn syn_room(&self) -> u32 {
         match &self.state {
             State::Connecting(connecting) => connecting.syn_room,
@@ -14,8 +14,9 @@ impl Inner {
         }
     }
 
-    /// Sends the SYN with the payload that `write` writes. The send buffer is limited to the room
-    /// in the SYN, so that a non-blocking call sends exactly the SYN's payload, as on the kernel.
+    /// Sends the SYN with the payload that `write` writes. Returns the number of bytes. Limits the
+    /// send buffer to the room in the SYN meanwhile, so that a non-blocking call sends exactly the
+    /// SYN's payload, as in Linux.
     pub(crate) fn send_with_syn(
         &mut self,
         socket: &Socket,
@@ -47,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// The Fast Open flags of a connect request. `with_data` is true for MSG_FASTOPEN.
+    /// Returns the [`fast_open`] bits of a connect request. `with_data` is true for MSG_FASTOPEN.
     pub(crate) fn fast_open_flags(&self, with_data: bool) -> u32 {
         if !with_data && !self.options.fast_open_connect() {
             return 0;

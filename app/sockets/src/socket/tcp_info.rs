@@ -1,14 +1,15 @@
-//! `struct tcp_info`.
+//! The value of TCP_INFO: `struct tcp_info` of Linux, built from the service's values.
 
 use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 
 use super::{Inner, state::State, urgent};
 use crate::service::session;
 
-/// Length of the `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
+/// Length in bytes of the part of `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
 const TCP_INFO_LEN: usize = 236;
-/// Bytes of an IPv4 and a TCP header without options, and of the timestamps option.
+/// Length in bytes of an IPv4 header and a TCP header without options.
 const HEADERS_LEN: u32 = 40;
+/// Length in bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u32 = 12;
 /// `ssthresh` before the first loss, in segments (TCP_INFINITE_SSTHRESH).
 const SSTHRESH_NONE: u32 = 0x7fff_ffff;
@@ -45,14 +46,15 @@ impl Inner {
         info
     }
 
-    /// The service's values of the connection.
+    /// Asks the service for its values of the connection. Returns `None` without a connection, or
+    /// if the service is gone.
     pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
         session.program()?.numbers(&connection.stream).ok()
     }
 
-    /// The TCP state as an `enum` of `<netinet/tcp.h>`.
+    /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`.
     fn tcp_state(&mut self) -> u8 {
         const ESTABLISHED: u8 = 1;
         const SYN_SENT: u8 = 2;

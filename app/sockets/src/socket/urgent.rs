@@ -7,7 +7,8 @@ use super::{Inner, Socket, state::State};
 use crate::sys::Errno;
 
 impl Inner {
-    /// Takes the urgent byte. Returns `Ok(None)` if the byte was announced and will not arrive.
+    /// Takes the urgent byte, or only returns it if `peeks` is true. Returns `Ok(None)` if the peer
+    /// announced the byte, and the connection ended before the byte arrived.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -36,8 +37,8 @@ impl Inner {
         }
     }
 
-    /// Skips an urgent byte at the read position that is not in line. Returns true if the read can
-    /// continue after the byte.
+    /// Skips an urgent byte at the read position, unless SO_OOBINLINE is set. Returns true if the
+    /// read can continue after the byte.
     pub(crate) fn pass_mark(&mut self, socket: &Socket) -> bool {
         let State::Stream(connection) = &mut self.state else {
             return false;
@@ -58,8 +59,8 @@ impl Inner {
     }
 }
 
-/// The number of bytes received but never returned by a read, including skipped urgent bytes.
-/// Edge-triggered registrations compare it.
+/// Returns the number of bytes received but not returned by a read, including skipped urgent bytes.
+/// An edge-triggered registration has an edge when this number grows.
 pub(crate) fn undelivered(stream: &mut Stream) -> u64 {
     stream.unread() as u64 + u64::from(stream.skipped())
 }
@@ -72,7 +73,7 @@ pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     }
 }
 
-/// EPOLLPRI while the urgent byte is pending.
+/// Returns EPOLLPRI while the urgent byte is pending, or else 0.
 pub(crate) fn readiness(stream: &mut Stream) -> u32 {
     if stream.has_urgent() {
         libc::EPOLLPRI as u32

@@ -2,20 +2,22 @@
 
 /// First bytes of the 16-byte form of an IPv4 address.
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-/// Bytes of a `sockaddr_in`.
+/// Length of a `sockaddr_in` in bytes.
 const SOCKADDR_IN_LEN: usize = 16;
-/// Bytes of a `sockaddr_in6`, and of one without the scope id, which the kernel accepts, too.
+/// Length of a `sockaddr_in6` in bytes.
 const SOCKADDR_IN6_LEN: usize = 28;
+/// Length of a `sockaddr_in6` without the scope id, which the kernel accepts, too.
 const SOCKADDR_IN6_LEN_MIN: usize = 24;
 
 /// An address and a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// IPv6, or IPv4 as `::ffff:a.b.c.d`.
+    /// The IPv6 address. An IPv4 address has the form `::ffff:a.b.c.d`.
     pub addr: [u8; 16],
-    /// Host byte order.
+    /// The port in host byte order.
     pub port: u16,
-    /// True if the address is written as a `sockaddr_in6`: the socket is of family AF_INET6.
+    /// True if the socket is of family AF_INET6, so that the address is written as a
+    /// `sockaddr_in6`.
     pub inet6: bool,
 }
 

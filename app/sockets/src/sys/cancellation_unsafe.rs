@@ -27,16 +27,17 @@ pub const CANCELLED: Errno = Errno(4095);
 /// libc's signal for cancellation.
 pub const SIGCANCEL: c_int = 32;
 
-/// No cancellation of the thread was requested.
+/// Value of the word if no cancellation of the thread was requested.
 const NONE: u32 = 0;
-/// The cancellation of the thread was requested.
+/// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
-/// The cancellation was requested while it was disabled, and SIGCANCEL has interrupted a system
-/// call, which has to be repeated.
+/// Value of the word after SIGCANCEL has interrupted a system call of a thread that has
+/// cancellation disabled. The thread has to repeat the call.
 const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
-    /// Not a cancellation point. The values are 0 for enabled and 1 for disabled.
+    /// Enables (0) or disables (1) cancellation of the calling thread. The function is no
+    /// cancellation point.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
@@ -84,7 +85,8 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     }
 }
 
-/// Like `call`, for a thread with a request.
+/// Makes a system call of a thread with a cancellation request. Returns [`CANCELLED`] without
+/// making the call if cancellation is enabled.
 ///
 /// # Safety
 ///
@@ -108,7 +110,8 @@ unsafe fn call_after_request(
     }
 }
 
-// tidelane_cancellable(number, args, word): like `raw`, but returns -4095 if `word` is not 0.
+// tidelane_cancellable(number, args, word) makes a system call as `raw` does. If `word` is not 0,
+// the function returns -4095 without making the call.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.tidelane_cancellable,\"ax\",@progbits",
@@ -143,9 +146,9 @@ core::arch::global_asm!(
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn tidelane_cancellable(number: usize, args: *const usize, word: *const AtomicU32) -> isize;
-    /// The instruction after the system call.
+    /// Label of the instruction after the system call.
     fn tidelane_cancellable_end();
-    /// Returns -4095.
+    /// Label of the instructions that return -4095.
     fn tidelane_cancellable_ends();
 }
 

@@ -6,10 +6,11 @@ use tidelane_abi::close_cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// The result of a call on a tracked socket. `None`: the caller has to make the system call.
+/// The result of a call on a tracked socket. `None` means that the caller has to make the system
+/// call, which the kernel handles.
 pub type Handled<T = usize> = Option<Result<T, Errno>>;
 
-/// The call is left to the kernel: make the system call.
+/// The result of a call that the library leaves to the kernel.
 pub const TO_KERNEL: Handled = None;
 
 /// Returns a failed call with this error number.
@@ -17,7 +18,8 @@ pub(crate) fn fail<T>(number: i32) -> Handled<T> {
     Some(Err(Errno(number)))
 }
 
-/// The error that Linux reports for a connection that ended with `cause`; 0 for an orderly end.
+/// Returns the error number that Linux reports for a connection that ended with `cause`, a
+/// [`close_cause`]. Returns 0 for an orderly end.
 pub(crate) fn from_cause(cause: u32) -> i32 {
     match cause {
         close_cause::FINISHED => 0,

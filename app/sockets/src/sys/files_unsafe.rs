@@ -4,7 +4,7 @@ use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
 use super::{Errno, call, call3};
 
-/// `lseek`.
+/// Sets the file position with `lseek`. Returns the new position in bytes.
 pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {
     call3(
         libc::SYS_lseek,
@@ -14,7 +14,8 @@ pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> 
     )
 }
 
-/// `preadv` into two parts of memory that the service may read at the same time.
+/// Reads from `offset` with `preadv`, into two parts of memory that the service may read at the
+/// same time. Returns the number of bytes.
 pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Result<usize, Errno> {
     let run = |bytes: &[AtomicU8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -33,7 +34,7 @@ pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Re
     unsafe { call(libc::SYS_preadv, args) }
 }
 
-/// `pread`.
+/// Reads from `offset` with `pread`. Returns the number of bytes, 0 at the end of the file.
 pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let args = [
         fd as usize,

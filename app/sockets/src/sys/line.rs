@@ -1,4 +1,4 @@
-//! Messages of the library on standard error: rare, and one line each.
+//! Messages of the library on standard error. Messages are rare, and each has one line.
 
 use std::{fmt, io::Write, os::fd::RawFd};
 

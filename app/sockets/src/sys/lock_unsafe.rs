@@ -18,7 +18,7 @@ use crate::sys;
 /// Attempts before the thread yields the CPU.
 const SPINS_MAX: u32 = 100;
 
-/// A spin lock that knows its owner: see the module.
+/// A spin lock that records which thread owns it: see the module.
 pub struct Lock<T> {
     /// Identity of the owning thread, 0 if the lock is free.
     owner: AtomicUsize,
@@ -127,8 +127,8 @@ impl<T> Lock<T> {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Frees the lock in a child after fork and keeps its value. Only for values that are valid at
-    /// any instant.
+    /// Frees the lock in a child after fork and keeps its value. The value must be valid at any
+    /// instant, because a thread of the parent may have been changing it.
     pub fn unlock_after_fork(&self) {
         self.owner.store(0, Ordering::Release);
     }

@@ -48,7 +48,8 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// Like `new`, but in any order, because the lock was free.
+        /// Records a lock of this rank without checking the order. `try_lock` does not wait, so it
+        /// cannot deadlock.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)

@@ -1,9 +1,9 @@
 //! Sections: parts of the library that no signal handler of the program interrupts.
 //!
-//! A handler may use sockets, fork, allocate, or jump out of the interrupted call. Within a section
-//! it would find locks that its own thread holds, and half-changed memory. Therefore the library
-//! installs its own handler in front of the program's handlers (`preload`), and defers a signal
-//! that arrives within a section to the end of the section.
+//! A handler may use sockets, fork, allocate, or jump out of the interrupted call. If a handler
+//! interrupted a section, it would find locks that its own thread holds, and half-changed memory.
+//! Therefore the library installs its own handler in front of the program's handlers (`preload`),
+//! and defers a signal that arrives within a section to the end of the section.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::{Errno, SIGNAL_MASK_LEN, SignalMask, call, process_id};
 
-/// A thread's sections.
+/// The state of a thread's sections.
 #[repr(C)]
 #[derive(Debug)]
 struct SectionState {
@@ -32,9 +32,9 @@ struct SectionState {
     cancellation: AtomicU32,
 }
 
-// The thread's `SectionState`, in the static TLS block of libraries that are loaded with the
-// program, where an access takes two instructions. (`thread_local!` would call a function for each
-// access.)
+// The thread's `SectionState` is in the static TLS block of libraries that are loaded with the
+// program. An access takes two instructions there. `thread_local!` would call a function for each
+// access.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
@@ -48,7 +48,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// The offset of `SectionState` from the thread pointer, the same in all threads.
+/// Returns the offset of `SectionState` from the thread pointer, which is the same in all threads.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn offset() -> usize {
@@ -85,17 +85,18 @@ fn state() -> &'static SectionState {
             }
         };
     }
-    // SAFETY: it has no destructor, and lives as long as its thread, which keeps the reference.
+    // SAFETY: the state has no destructor, and lives as long as its thread, which is the only one
+    // that has the reference.
     STATE.with(|state| unsafe { &*core::ptr::from_ref(state) })
 }
 
-/// The cancellation word of the calling thread.
+/// Returns the cancellation word of the calling thread.
 #[inline]
 pub(super) fn cancellation() -> &'static AtomicU32 {
     &state().cancellation
 }
 
-/// The cancellation word of another thread.
+/// Returns the cancellation word of another thread.
 ///
 /// # Safety
 ///
@@ -108,7 +109,8 @@ pub(super) unsafe fn cancellation_of<'a>(thread: usize) -> &'a AtomicU32 {
     unsafe { &(*(address as *const SectionState)).cancellation }
 }
 
-/// Signals that the thread's own instructions raise. They cannot be deferred.
+/// Signals that the thread's own instructions raise. A section cannot defer these signals, because
+/// the instruction would raise the signal again.
 pub const OF_INSTRUCTIONS: [i32; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -118,7 +120,7 @@ pub const OF_INSTRUCTIONS: [i32; 6] = [
     libc::SIGSYS,
 ];
 
-/// All signals that can be deferred.
+/// Returns the set of all signals that a section can defer.
 fn all() -> SignalMask {
     let bit = |signal: &i32| 1 << (signal - 1);
     !OF_INSTRUCTIONS
@@ -140,7 +142,7 @@ pub(crate) fn enter() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Ends a section, and delivers deferred signals if it was the outermost one.
+/// Ends a section. At the end of the outermost section, delivers the deferred signals.
 #[inline]
 pub(crate) fn leave() {
     compiler_fence(Ordering::SeqCst);
@@ -153,7 +155,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// Unblocks the signals, so that the kernel delivers the deferred ones.
+/// Unblocks the signals, so that the kernel delivers the deferred signals.
 #[cold]
 fn deliver(state: &SectionState) {
     state.deferred.store(0, Ordering::Relaxed);
@@ -195,9 +197,11 @@ impl Drop for Section {
     }
 }
 
-/// Makes a blocking system call within sections, which are suspended meanwhile. Returns EINTR if a
-/// signal was deferred before, as if it had arrived during the call. (The signal's handler may jump
-/// out and never return here.)
+/// Suspends the thread's sections while `sleep` makes a blocking system call. Returns the result of
+/// `sleep`.
+///
+/// If a signal was deferred before, delivers the signal and returns EINTR, as if the signal had
+/// arrived during the call. The signal's handler may jump out and never return here.
 #[inline]
 pub(crate) fn suspended<R>(sleep: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let state = state();
@@ -251,8 +255,8 @@ pub unsafe fn defer_signal(
     let mask = mask.cast::<SignalMask>();
     // SAFETY: as above. The kernel takes the mask over when the handler returns.
     unsafe {
-        // If this handler interrupted another one of these, the mask of the other one counts, which
-        // is stored later.
+        // This handler may have interrupted another call of this function, before it blocked the
+        // signals. The interrupted call stores the thread's original mask later, and that counts.
         state.mask.store(*mask, Ordering::Relaxed);
         *mask |= all();
     }

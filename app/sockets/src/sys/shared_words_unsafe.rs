@@ -7,7 +7,7 @@ use std::{ptr, sync::atomic::AtomicU32};
 pub(crate) struct SharedWords<const N: usize>(&'static [AtomicU32; N]);
 
 impl<const N: usize> SharedWords<N> {
-    /// Maps words that are zero. Returns `None` without memory.
+    /// Maps words that are zero. Returns `None` if there is no memory.
     pub(crate) fn new() -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -22,7 +22,7 @@ impl<const N: usize> SharedWords<N> {
         Some(Self(unsafe { &*pages.cast::<[AtomicU32; N]>() }))
     }
 
-    /// The words.
+    /// Returns all words.
     pub(crate) fn all(&self) -> &[AtomicU32; N] {
         self.0
     }

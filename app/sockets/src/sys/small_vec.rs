@@ -1,4 +1,4 @@
-//! A list that mostly has one element, which needs no allocation.
+//! A list that needs no allocation for one element, the common case.
 
 /// A list whose first element is stored inline.
 #[derive(Clone, Debug)]
@@ -31,7 +31,8 @@ impl<T: Copy> SmallVec<T> {
         self.first.is_none()
     }
 
-    /// Removes the elements for which `matches` returns true. Returns true if there was one.
+    /// Removes the elements for which `matches` returns true. Returns true if it removed an
+    /// element.
     pub(crate) fn remove(&mut self, mut matches: impl FnMut(T) -> bool) -> bool {
         let before = self.iter().count();
         self.more.retain(|value| !matches(*value));

@@ -7,11 +7,11 @@ use std::{
 
 use super::DESCRIPTORS_MAX;
 
-/// A bit for each descriptor of the library itself. Calls that close ranges of descriptors spare
-/// these.
+/// A bit for each descriptor, which is set if the descriptor is the library's own. Calls that close
+/// ranges of descriptors leave the library's own descriptors open.
 static INTERNAL: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// One more than the highest descriptor that was ever tracked.
+/// End of the range of descriptors that were ever tracked or the library's own.
 static DESCRIPTOR_END: AtomicI32 = AtomicI32::new(0);
 
 /// Returns true if the descriptor belongs to the library itself.
@@ -23,7 +23,7 @@ pub fn is_internal(fd: RawFd) -> bool {
         .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// The range of descriptors that may be tracked.
+/// Returns the range of the descriptors that may be in a table. The range has gaps.
 pub(crate) fn descriptors() -> std::ops::Range<RawFd> {
     0..DESCRIPTOR_END.load(Ordering::Acquire)
 }
@@ -43,7 +43,7 @@ pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     }
 }
 
-/// Records that the descriptor is in a table.
+/// Records that the descriptor is in a table: extends the range that `descriptors` returns.
 pub(super) fn note_descriptor(fd: RawFd) {
     DESCRIPTOR_END.fetch_max(fd + 1, Ordering::AcqRel);
 }

@@ -1,4 +1,5 @@
-//! The ranges that `close_range` has to close: everything but the library's own descriptors.
+//! The ranges of descriptors that `close_range` has to close: all but the library's own
+//! descriptors.
 
 use std::os::fd::RawFd;
 
@@ -7,9 +8,9 @@ use super::{descriptors, is_internal};
 /// A part of the work of `close_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Forget the descriptor, which may be in a table.
+    /// The caller has to stop tracking this descriptor, if it is tracked.
     Forget(RawFd),
-    /// Let the kernel close these descriptors, from the first to the last.
+    /// The caller has to let the kernel close the descriptors from the first to the last.
     Close(u32, u32),
 }
 
