@@ -28,7 +28,7 @@ static void try_values(int fd, const struct tried *tried)
 	}
 }
 
-/* Values of options of a connection that the kernel accepts, changes or refuses. */
+/* Ranges of a connection's options: the kernel accepts, changes or refuses a value. */
 void setting_ranges(void)
 {
 	static const struct tried tried[] = {
@@ -129,7 +129,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, PATIENCE));
 	say("events%s", events_text(events_now(fd)));
 	show(recv(fd, bytes, sizeof bytes, 0));
-	/* The end wakes a reader, and so do fewer bytes after the option is lowered. */
+	/* The peer's FIN wakes a reader, and so do fewer bytes after the option is lowered. */
 	peer_sends(other, 10, 5);
 	await(waiting(fd) == 10);
 	say("events%s", events_text(events_now(fd)));
@@ -149,9 +149,9 @@ void receive_low_large(void)
 	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 300000));
 	long job = peer_must("send %d %ld %u", other, 300000L, 1);
 	wait_readable(fd);
-	/* Linux also wakes the reader when no more data can arrive. */
+	/* Linux also wakes the reader when the receive buffer or the window is full. */
 	say("there %d", waiting(fd) > 100000);
-	/* Linux wakes a reader that has some of the bytes only for that many more. */
+	/* After a partial read, Linux would wake the reader only for 300000 more bytes. */
 	show(set(fd, SOL_SOCKET, SO_RCVLOWAT, 1));
 	read_exactly(fd, 300000, 1);
 	struct answer sent = peer("join %ld", job);
@@ -176,7 +176,7 @@ static void say_bound(int fd, int other, int bound)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* SO_RCVBUF limits unread data of the peer, before listen and before connect. */
+/* SO_RCVBUF limits unread data from the peer. It is set before listen, then before connect. */
 void receive_buffer(void)
 {
 	int port, other, listener = own_listener(0, &port);
@@ -212,7 +212,7 @@ void send_buffer(void)
 	show(set(fd, SOL_SOCKET, SO_SNDBUF, 20000));
 	fill(fd);
 	must(ioctl(fd, TIOCOUTQ, &unacked) == 0);
-	/* Linux starts a last packet, of up to 64 KiB, below the limit. */
+	/* Below the limit, Linux accepts one more packet of up to 64 KiB, which may exceed it. */
 	say("bounded %d", unacked <= 120000);
 	say("events%s", events_text(events_now(fd)));
 	shutdown(fd, SHUT_WR);
@@ -311,7 +311,8 @@ void pacing_values(void)
 	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
 }
 
-/* A paced transfer takes its time: set before connect, on a connection, or on its listener. */
+/* A paced transfer takes its time. The rate is set before connect, on a connection, or on its
+ * listener. */
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {

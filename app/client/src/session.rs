@@ -73,7 +73,7 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // `slots_shift` is `None` only if the region has no slots, so that no caller uses it.
+            // `slots_shift` is `None` only if the region has no slots. No caller uses the 0.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -106,9 +106,10 @@ impl ClientSession {
         (slot >> self.slots_shift) as usize
     }
 
-    /// Returns the number at which `context` starts to distribute its active opens over the cores
-    /// in turn. The process id spreads programs with one connection each over the cores. In the
-    /// simulator, the result must not depend on the process.
+    /// Returns the start of the counter by which `context` distributes its active opens over the
+    /// cores (modulo the number of cores). The start is the process id, so that programs with one
+    /// connection each use different cores. In the simulator, the result must not depend on the
+    /// process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
         match self.doorbell {
             ServiceDoorbells::Doorbells(_) => std::process::id(),

@@ -1,6 +1,6 @@
 //! Detection of spurious retransmission timeouts: F-RTO (RFC 5682 §2, and §3 with SACK) and Eifel
-//! detection by timestamps (RFC 3522). A timeout is spurious if data arrives that was never
-//! retransmitted. The sender then undoes its reaction to the timeout.
+//! detection by timestamps (RFC 3522). A timeout was spurious if the peer then acknowledges data
+//! that was sent before the timeout and never retransmitted. The sender undoes its reaction.
 
 use tidelane_flow::{CaState, Env, flags};
 use tidelane_wire::Segment;
@@ -21,8 +21,8 @@ pub enum Frto {
 }
 
 impl<E: Env> Slow<'_, E> {
-    /// Starts F-RTO after a timeout. F-RTO cannot detect a spurious timeout after the first timeout
-    /// of a fast recovery, in which everything may have been retransmitted (§2.1 step 1).
+    /// Starts F-RTO after a timeout. During a loss recovery, which may have retransmitted
+    /// everything (§2.1 step 1), only a repeated timeout with the same SND.UNA starts it.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
         let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
@@ -37,7 +37,7 @@ impl<E: Env> Slow<'_, E> {
         let original = delivered
             .original_end
             .is_some_and(|end| end.at_or_before(self.cold.recovery_point));
-        // Without SACK, the ACK of a retransmission may have moved SND.UNA past the whole range.
+        // Without SACK, the ACK of a retransmission may also cover data that arrived earlier.
         let original = original && (self.hot.has(flags::SACK) || !delivered.retransmitted);
         let duplicate = effects.duplicate && !self.hot.has(flags::SACK);
         match self.cold.frto {

@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Returns the number of segments that the peer has acknowledged or SACKed, the SYN included
-    /// (Linux: `tcpi_delivered`). Data in flight counts as full segments.
+    /// (Linux: `tcpi_delivered`). Data in flight is subtracted as full segments.
     fn delivered_segments(&self, flow: &FlowState) -> u32 {
         let syn = flow.snd_una.after(flow.iss) && flow.state != State::SynReceived;
         let sent = flow.traffic.data_segs_out;

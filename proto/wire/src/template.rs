@@ -142,7 +142,7 @@ impl HeaderTemplate {
 
     /// Identification of the flow's next IPv4 packet, zero by default. Each flow counts from a
     /// number of its own, as in Linux. A shared counter would show each peer how many packets
-    /// others are sent (RFC 7739 §3).
+    /// go to other peers (RFC 7739 §3).
     #[inline]
     pub const fn ip_id(&self) -> u16 {
         self.ip_id
@@ -174,7 +174,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Clears or sets DF, which is set by default. Has no effect for IPv6.
+    /// Clears DF if fragments are `allowed`, and sets it otherwise (the default). Has no effect for
+    /// IPv6.
     pub fn set_fragments(&mut self, allowed: bool) {
         if self.is_v6() {
             return;

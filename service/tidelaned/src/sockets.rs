@@ -34,7 +34,8 @@ pub struct KernelSocket {
     pub local: Endpoint,
     /// True for an AF_INET6 socket without IPv4 (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// True if other sockets may bind the port beside the socket's connections (SO_REUSEADDR).
+    /// True if other sockets may bind the port while the socket's connections exist
+    /// (SO_REUSEADDR).
     pub reuse_address: bool,
     /// True if other sockets of the owner may share the port (SO_REUSEPORT).
     reuse_port: bool,
@@ -115,9 +116,9 @@ pub struct Entitlement {
 }
 
 impl Entitlement {
-    /// Makes the check for sockets of the calling thread's network namespace `namespace` and an
-    /// interface. If `asks` is true, the check queries the kernel for the socket that gets a SYN
-    /// ([`can_ask`](Self::can_ask)).
+    /// Creates the check for the interface `ifindex` in `namespace`, which must be the calling
+    /// thread's network namespace. If `asks` is true, the check queries the kernel for the socket
+    /// that gets a SYN ([`can_ask`](Self::can_ask)).
     pub fn new(namespace: NetNs, ifindex: u32, asks: bool) -> io::Result<Self> {
         Ok(Self {
             namespace,
@@ -299,7 +300,7 @@ mod tests {
         assert!(check(fresh.as_fd()), "it is still bound to {port}");
         listen(&fresh, 1).expect("it listens");
         assert!(!check(fresh.as_fd()));
-        // A reset connection still has the name of the listener's port.
+        // `getsockname` still returns the listener's port for a reset connection.
         let client = TcpStream::connect(port).expect("a connection");
         let accepted = rustix::net::accept(&fresh).expect("it is there");
         assert!(!check(accepted.as_fd()));

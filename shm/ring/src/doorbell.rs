@@ -5,9 +5,10 @@
 //!
 //! An eventfd has one set of status flags for all processes that hold it. A hostile program that
 //! clears O_NONBLOCK of its own doorbell *and* fills its counter makes the service's `ring` block.
-//! The service therefore makes one doorbell per program for the other direction and never drains
-//! it, accepts only eventfds from programs, and watches the threads that ring. A signal interrupts
-//! a blocked write; `ring` then returns false, and the service ends the program's session.
+//! The service therefore accepts only eventfds from programs, and watches the threads that ring
+//! them. A signal interrupts a blocked write; `ring` then returns false, and the service ends the
+//! program's session. The doorbells that programs ring are made by the service, separately for each
+//! program. The service never drains them, because a read could block, too.
 
 use std::{
     io,
@@ -39,7 +40,7 @@ impl Doorbell {
     }
 
     /// Wraps a doorbell from a side that may be hostile. The descriptor must be an eventfd, because
-    /// a write to another file may block whatever its flags are. The function makes it nonblocking.
+    /// a write to a file of another type may block despite O_NONBLOCK, which the function sets.
     pub fn from_untrusted(fd: OwnedFd) -> io::Result<Doorbell> {
         let fd = Descriptor::from(fd);
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());

@@ -9,10 +9,10 @@ const ROUNDS: u8 = 5;
 /// Longest aggregation for which the window is enlarged.
 const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 
-/// Filter of the aggregation, in bytes.
+/// Windowed maximum of the aggregation, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct AckAggregation {
-    /// Largest aggregation of the last two spans.
+    /// Largest aggregation of the previous span, and of the present span.
     extra_acked: [u32; 2],
     rounds: u8,
     /// Bytes acknowledged since the start of the present epoch.
@@ -26,7 +26,7 @@ impl AckAggregation {
     }
 
     /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. `round` is
-    /// true at the start of a round. The aggregation counts up to `limit` bytes.
+    /// true at the start of a round. A larger aggregation than `limit` bytes counts as `limit`.
     pub(super) fn update(
         &mut self,
         now: Instant,

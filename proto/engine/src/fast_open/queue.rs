@@ -9,7 +9,7 @@ use tidelane_time::{Duration, Instant};
 use super::keys::FastOpenKeys;
 
 /// Time for which a request that was reset still counts. The owner of a spoofed address answers the
-/// SYN,ACK by a RST; without this delay an attacker could keep any number of applications busy.
+/// SYN,ACK by a RST. Without this delay, the RST would at once make room for the next spoofed SYN.
 const RESET_HOLD: Duration = Duration::from_secs(60);
 
 /// Pending Fast Open requests of one listener.

@@ -1,4 +1,4 @@
-//! Threads that only use the CPU, as a base for the effect of attacks.
+//! Threads that only use the CPU: the baseline with which the effect of attacks is compared.
 
 use std::{
     hint, thread,
