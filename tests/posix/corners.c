@@ -90,7 +90,6 @@ enum {
 	DELIVERED_CE = 196,
 	BYTES_SENT = 200,
 	BYTES_RETRANS = 208,
-	REORD_SEEN = 220,
 	SND_WND = 228,
 	RCV_WND = 232,
 };
@@ -154,7 +153,8 @@ void info_numbers(void)
 	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
 	say("window %d", info.tcpi_snd_cwnd >= 2);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
-	/* Delayed threads of the path may reorder segments. tcpi_reordering then grows. */
+	/* tcpi_reordering grows if delayed threads of the path reorder segments. Linux caches the
+	 * value for the next connection to the same peer, so tcpi_reord_seen does not explain it. */
 	say("reordering %d, sent again now %u", info.tcpi_reordering >= 3, info.tcpi_retrans);
 	/* Fields that the struct of <netinet/tcp.h> lacks. */
 	unsigned char all[236];
@@ -163,9 +163,7 @@ void info_numbers(void)
 	uint64_t sent = long_at(all, BYTES_SENT), retrans = long_at(all, BYTES_RETRANS);
 	say("length %u, pacing %d, sent %llu", len, long_at(all, PACING_RATE) > 0,
 	    (unsigned long long)(sent - retrans));
-	say("reordering %d, windows %d %d",
-	    info.tcpi_reordering == 3 || word_at(all, REORD_SEEN) > 0,
-	    word_at(all, SND_WND) > 0, word_at(all, RCV_WND) > 0);
+	say("windows %d %d", word_at(all, SND_WND) > 0, word_at(all, RCV_WND) > 0);
 	say_counts(all);
 }
 
