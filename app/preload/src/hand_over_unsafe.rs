@@ -41,7 +41,7 @@ pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
 /// # Safety
 ///
 /// `file` is a C string, or null.
-pub(crate) unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
+unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
     hand_over::check_exec()?;
     if is_readable(file) {
         let searches = name.to_bytes().ends_with(b"p") || name == c"execvpe";
@@ -50,6 +50,20 @@ pub(crate) unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno
         programs::report_if_not_served(file, searches.then(search_path));
     }
     Ok(())
+}
+
+/// Returns libc's function `name` after [`check`].
+///
+/// # Safety
+///
+/// As for `check`.
+pub(crate) unsafe fn checked_symbol(
+    name: &CStr,
+    file: *const c_char,
+) -> Result<*mut c_void, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { check(name, file) }?;
+    next_symbol(name).ok_or(Errno(libc::ENOSYS))
 }
 
 /// Returns true if the kernel can read the path. If not, `exec` fails with EFAULT.
@@ -84,11 +98,9 @@ fn search_path() -> &'static [u8] {
 /// `name` is a function of this type, whose arguments are valid.
 unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    if let Err(error) = unsafe { check(name, file) } {
-        return fail(error.0) as c_int;
-    }
-    let Some(function) = next_symbol(name) else {
-        return fail(libc::ENOSYS) as c_int;
+    let function = match unsafe { checked_symbol(name, file) } {
+        Ok(function) => function,
+        Err(error) => return fail(error.0) as c_int,
     };
     // SAFETY: the caller's promise.
     let function = unsafe { std::mem::transmute::<*mut c_void, Exec>(function) };
@@ -108,11 +120,9 @@ unsafe fn exec_with(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    if let Err(error) = unsafe { check(name, file) } {
-        return fail(error.0) as c_int;
-    }
-    let Some(function) = next_symbol(name) else {
-        return fail(libc::ENOSYS) as c_int;
+    let function = match unsafe { checked_symbol(name, file) } {
+        Ok(function) => function,
+        Err(error) => return fail(error.0) as c_int,
     };
     // SAFETY: the caller's promise.
     let function = unsafe { std::mem::transmute::<*mut c_void, ExecWithEnvironment>(function) };
@@ -178,12 +188,8 @@ extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_vo
     // SAFETY: a C string of `with_list`.
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: the program's C string, or null.
-    if let Err(error) = unsafe { check(name, file) } {
+    unsafe { checked_symbol(name, file) }.unwrap_or_else(|error| {
         fail(error.0);
-        return std::ptr::null_mut();
-    }
-    next_symbol(name).unwrap_or_else(|| {
-        fail(libc::ENOSYS);
         std::ptr::null_mut()
     })
 }

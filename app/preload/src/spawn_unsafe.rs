@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tidelane_sockets::hand_over;
 
-use crate::hand_over_unsafe::{check, next_symbol};
+use crate::hand_over_unsafe::{checked_symbol, next_symbol};
 
 /// `posix_spawn_file_actions_adddup2(3)`.
 ///
@@ -51,11 +51,9 @@ macro_rules! export_spawn {
             envp: *const *mut c_char,
         ) -> c_int {
             // SAFETY: the caller's promise.
-            if let Err(error) = unsafe { check($c_name, path) } {
-                return error.0;
-            }
-            let Some(function) = next_symbol($c_name) else {
-                return libc::ENOSYS;
+            let function = match unsafe { checked_symbol($c_name, path) } {
+                Ok(function) => function,
+                Err(error) => return error.0,
             };
             // SAFETY: the function of this name has this type; the arguments are the caller's.
             unsafe {

@@ -40,7 +40,12 @@ pub(crate) use static_cell_unsafe::StaticCell;
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
-    let result = unsafe { raw(number as usize, args) };
+    from_raw(unsafe { raw(number as usize, args) })
+}
+
+/// Turns the kernel's negative results into errors.
+#[inline]
+fn from_raw(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) {
         Err(Errno(-result as i32))
     } else {

@@ -87,6 +87,16 @@ fn put(info: &mut [u8; TCP_INFO_LEN], at: usize, value: u32) {
     info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }
 
+/// Writes 32-bit and 64-bit fields, each at its offset.
+fn put_all(info: &mut [u8; TCP_INFO_LEN], words: &[(usize, u32)], longs: &[(usize, u64)]) {
+    for (at, word) in words {
+        put(info, *at, *word);
+    }
+    for (at, long) in longs {
+        info[*at..*at + 8].copy_from_slice(&long.to_ne_bytes());
+    }
+}
+
 /// Fills in the service's values.
 fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     let mss = numbers.mss.max(1);
@@ -142,9 +152,6 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         (228, numbers.snd_wnd),
         (232, numbers.rcv_wnd),
     ];
-    for (at, word) in words {
-        put(info, at, word);
-    }
     let longs = [
         (104, numbers.pacing_rate),
         (112, numbers.pacing_rate_max),
@@ -152,9 +159,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         (200, numbers.bytes_sent),
         (208, numbers.retrans_bytes),
     ];
-    for (at, long) in longs {
-        info[at..at + 8].copy_from_slice(&long.to_ne_bytes());
-    }
+    put_all(info, &words, &longs);
     fill_counts(info, numbers);
 }
 
@@ -172,15 +177,10 @@ fn fill_counts(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
         (196, numbers.delivered_ce),
         (224, numbers.ooo_segments),
     ];
-    for (at, word) in words {
-        put(info, at, word);
-    }
     let longs = [
         (160, numbers.delivery_rate),
         (168, numbers.busy_us),
         (176, numbers.rwnd_limited_us),
     ];
-    for (at, long) in longs {
-        info[at..at + 8].copy_from_slice(&long.to_ne_bytes());
-    }
+    put_all(info, &words, &longs);
 }

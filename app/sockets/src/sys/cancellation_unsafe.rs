@@ -163,12 +163,7 @@ unsafe fn cancellable(
     args: [usize; 6],
 ) -> Result<usize, Errno> {
     // SAFETY: the caller's promise; `args` and `word` are live.
-    let result = unsafe { tidelane_cancellable(number as usize, args.as_ptr(), word) };
-    if (-4095..0).contains(&result) {
-        Err(Errno(-result as i32))
-    } else {
-        Ok(result as usize)
-    }
+    super::from_raw(unsafe { tidelane_cancellable(number as usize, args.as_ptr(), word) })
 }
 
 /// # Safety
