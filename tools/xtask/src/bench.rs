@@ -5,7 +5,7 @@
 //! slow phase of the machine hits both stacks. The result goes to `target/bench/FIGURE.json`, and
 //! with its plot beside the plan.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use clap::Args;
 use tidelane_tests::{
@@ -23,6 +23,8 @@ mod result;
 mod rows;
 
 pub use machine::CpuClock;
+
+use crate::package::run_package;
 
 use plan::{AnyPlan, Heading};
 use rows::Row;
@@ -53,7 +55,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         return list(&root);
     };
     if figure == "instructions" {
-        return instructions();
+        return run_package("tidelane-micro", &[]);
     }
     let folder = root.join(figure);
     let plan_file = folder.join("plan.toml");
@@ -149,18 +151,4 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
         println!("wrote {}", path.display());
     }
     Ok(())
-}
-
-/// Runs the binary of `bench/micro`, which counts instructions.
-fn instructions() -> Result<(), String> {
-    let status = Command::new("cargo")
-        .args(["run", "--release", "--package", "tidelane-micro"])
-        .current_dir(source_root())
-        .status()
-        .map_err(|error| format!("cargo: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("the micro bench: {status}"))
-    }
 }
