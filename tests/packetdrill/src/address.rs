@@ -1,23 +1,27 @@
-//! `struct sockaddr_in` and `sockaddr_in6`.
+//! Conversion of `struct sockaddr_in` and `struct sockaddr_in6` to endpoints and back.
 
 use tidelane_engine::{Endpoint, IpAddress};
 
 use crate::errno::{Answer, Errno};
 
-/// Sizes of the two structures in bytes.
+/// Size of `struct sockaddr_in`, in bytes.
 const IN_LEN: usize = 16;
+/// Size of `struct sockaddr_in6`, in bytes.
 const IN6_LEN: usize = 28;
 
-/// A parsed socket address.
+/// The socket address that a program passes to `bind`, `connect` or `sendto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// `AF_UNSPEC`.
+    /// `AF_UNSPEC`, which has no address. `connect` with this address disconnects the socket.
     None,
     /// An IP address and a port.
     Of(Endpoint),
 }
 
-/// Parses a socket address. The IPv6 wildcard stands for the wildcard of both families.
+/// Parses a socket address structure.
+///
+/// Fails with EINVAL if `bytes` is too short for its family, and with EAFNOSUPPORT if the family
+/// is not an IP family.
 pub fn parse(bytes: &[u8]) -> Answer<Address> {
     let family = bytes.first_chunk().ok_or(Errno::INVAL)?;
     let port = |at: &[u8]| Ok(u16::from_be_bytes(*at.first_chunk().ok_or(Errno::INVAL)?));
@@ -38,7 +42,7 @@ pub fn parse(bytes: &[u8]) -> Answer<Address> {
     }
 }
 
-/// Returns `end` as the socket address structure of `domain`.
+/// Returns `end` as the socket address structure of `domain`, `AF_INET` or `AF_INET6`.
 pub fn emit(end: Endpoint, domain: i32) -> Vec<u8> {
     let mut bytes = (domain as u16).to_ne_bytes().to_vec();
     bytes.extend(end.port.to_be_bytes());

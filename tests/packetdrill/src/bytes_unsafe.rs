@@ -1,4 +1,6 @@
-//! The interface slots that move bytes. Descriptors of the kernel are passed to the kernel's calls.
+//! The functions of packetdrill's interface that read and write bytes, such as `recvmsg`.
+//!
+//! A call on a descriptor that the stack does not own goes to the kernel.
 
 use std::{
     ffi::{c_int, c_void},
@@ -17,12 +19,14 @@ use crate::{
     transfer::Received,
 };
 
+/// The `userdata` pointer of the interface, which points to the [`Shared`] stack.
 type User = *mut c_void;
 
-/// Fragments of one send queue buffer without a copy (MAX_SKB_FRAGS).
+/// Largest number of page fragments in a Linux skb (MAX_SKB_FRAGS), which bounds the I/O vectors
+/// that one skb can reference for a zero-copy write.
 const PARTS_MAX: usize = 17;
 
-/// Receives into the parts of a message.
+/// Receives bytes and scatters them over the I/O vectors `parts`.
 ///
 /// # Safety
 ///
@@ -41,7 +45,7 @@ unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ans
     Ok(received)
 }
 
-/// Sends the parts of a message.
+/// Gathers the I/O vectors `parts` and sends their bytes.
 ///
 /// # Safety
 ///
@@ -51,7 +55,10 @@ unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> An
     unsafe { transmit_to(shared, fd, parts, flags, None) }
 }
 
-/// Sends the parts of a message, to `to` with MSG_FASTOPEN.
+/// Gathers the I/O vectors `parts` and sends their bytes. `to` is the destination of MSG_FASTOPEN.
+///
+/// A zero-copy write of more than [`PARTS_MAX`] parts is sent as several records, because Linux
+/// starts a new skb after that many page fragments.
 ///
 /// # Safety
 ///
@@ -83,7 +90,7 @@ unsafe fn transmit_to(
     shared.send_to(fd, &all, flags, to)
 }
 
-/// Fails with EFAULT if a part is null, which scripts pass on purpose.
+/// Fails with EFAULT if the pointer of a non-empty part is null. Scripts pass null to test EFAULT.
 fn check(parts: &[iovec]) -> Answer<()> {
     let bad = |part: &iovec| part.iov_base.is_null() && part.iov_len > 0;
     match parts.iter().any(bad) {
@@ -92,7 +99,7 @@ fn check(parts: &[iovec]) -> Answer<()> {
     }
 }
 
-/// Returns the parts of a message.
+/// Returns the I/O vectors of a message as a slice.
 ///
 /// # Safety
 ///
@@ -105,6 +112,7 @@ unsafe fn parts<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { slice::from_raw_parts(parts, count) }
 }
 
+/// Returns the I/O vector of `len` bytes at `base`.
 const fn part(base: *mut c_void, len: usize) -> iovec {
     iovec {
         iov_base: base,
@@ -202,7 +210,7 @@ pub unsafe extern "C" fn recvmsg(
     }
 }
 
-/// Puts control messages and flags into `message`.
+/// Writes control messages and `flags` to `message`. Sets MSG_CTRUNC if the messages do not fit.
 ///
 /// # Safety
 ///
@@ -278,8 +286,8 @@ pub unsafe extern "C" fn sendto(
     }
 }
 
-/// Returns the destination of MSG_FASTOPEN. Without that flag the address is ignored, as on a
-/// connected socket of Linux.
+/// Returns the destination address if `flags` has MSG_FASTOPEN. Without MSG_FASTOPEN the address
+/// is ignored, as Linux ignores it for a connected TCP socket.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! Conversions between C and Rust: the stack behind `userdata`, slices, errno, descriptors.
+//! Conversions between C and Rust: `userdata` and the stack, pointers and slices, errno, and
+//! descriptors.
 
 use std::{
     ffi::{c_int, c_void},
@@ -12,10 +13,11 @@ use crate::{
     stack::Fd,
 };
 
-/// The stack of the latest interface, for calls without `userdata`.
+/// The stack of the latest interface. The preloaded libc functions use this stack, because libc's
+/// signatures have no `userdata` argument.
 static LOADED: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
-/// Returns the stack of the latest interface.
+/// Returns the stack of the latest interface, or `None` if that interface was freed.
 pub fn loaded() -> Option<Arc<Shared>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.clone()
@@ -27,7 +29,7 @@ pub fn load(shared: Arc<Shared>) -> *mut c_void {
     Arc::into_raw(shared).cast_mut().cast()
 }
 
-/// Drops the reference that [`load`] made. Descriptors stay open: packetdrill closes its own.
+/// Drops the reference that [`load`] made. Descriptors stay open, because packetdrill closes them.
 ///
 /// # Safety
 ///
@@ -54,7 +56,7 @@ pub unsafe fn stack<'a>(userdata: *mut c_void) -> &'a Shared {
     unsafe { &*userdata.cast_const().cast() }
 }
 
-/// Returns the result of a C function, and sets `errno`.
+/// Converts `result` to the return value of a C function. An error sets `errno` and returns -1.
 pub fn answer(result: Answer<usize>) -> isize {
     match result {
         Ok(value) => value as isize,
@@ -66,12 +68,12 @@ pub fn answer(result: Answer<usize>) -> isize {
     }
 }
 
-/// Returns 0 or -1 for a call without a value, and sets `errno`.
+/// Converts the result of a call without a value to 0, or sets `errno` and returns -1.
 pub fn done(result: Answer<()>) -> c_int {
     answer(result.map(|()| 0)) as c_int
 }
 
-/// Converts the result of a system call.
+/// Converts the return value of a system call. A negative value becomes the error in `errno`.
 pub fn kernel(result: isize) -> Answer<usize> {
     usize::try_from(result).map_err(|_| {
         // SAFETY: `errno` is a thread-local integer that is always there.
@@ -79,7 +81,7 @@ pub fn kernel(result: isize) -> Answer<usize> {
     })
 }
 
-/// Returns a buffer to read from. Null is an empty buffer.
+/// Returns the caller's buffer as a slice to read from. A null pointer is an empty buffer.
 ///
 /// # Safety
 ///
@@ -92,7 +94,7 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(pointer.cast(), len) }
 }
 
-/// Returns a buffer to write to. Null is an empty buffer.
+/// Returns the caller's buffer as a slice to write to. A null pointer is an empty buffer.
 ///
 /// # Safety
 ///
@@ -105,8 +107,10 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     unsafe { slice::from_raw_parts_mut(pointer.cast(), len) }
 }
 
-/// Copies a value to the caller, up to `*len` bytes. Sets `*len` to the number of copied bytes, or,
-/// with `whole` (for addresses), to the length of the value.
+/// Copies at most `*len` bytes of `value` to the caller's buffer `to`.
+///
+/// Sets `*len` to the number of copied bytes, as `getsockopt` does. If `whole` is true, sets `*len`
+/// to the length of `value` even if `value` was truncated, as `accept` does for addresses.
 ///
 /// # Safety
 ///
@@ -123,7 +127,8 @@ pub unsafe fn copy_out(value: &[u8], to: *mut c_void, len: *mut libc::socklen_t,
     }
 }
 
-/// Opens `/dev/null`, to get a descriptor number that the kernel does not use again.
+/// Opens `/dev/null` to reserve a descriptor number. The kernel then gives no other file this
+/// number.
 pub fn open_descriptor() -> Answer<Fd> {
     use std::os::fd::IntoRawFd;
     let file = std::fs::File::open("/dev/null");

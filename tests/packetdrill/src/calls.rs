@@ -1,4 +1,7 @@
-//! The calls that may block, without their C types.
+//! The socket calls that may block, such as `accept` and `recv`, with Rust types.
+//!
+//! A blocking call repeats an attempt on the stack until the attempt no longer fails with EAGAIN,
+//! or until the call's timeout.
 
 use tidelane_engine::{Duration, Endpoint};
 
@@ -11,7 +14,7 @@ use crate::{
     transfer::Received,
 };
 
-/// One entry of `poll`.
+/// One entry of the list that `poll` takes (`struct pollfd`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Polled {
     /// Descriptor to poll.
@@ -20,12 +23,12 @@ pub struct Polled {
     pub events: u32,
 }
 
-/// The blocking behaviour of a call.
+/// How long a call may block.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// The call does not block.
+    /// The call fails with EAGAIN instead of blocking.
     None,
-    /// The call blocks up to this time, or without a limit.
+    /// The call blocks for at most this time. `None` means no limit.
     Within(Option<Duration>),
 }
 
@@ -35,6 +38,8 @@ pub fn timeout_ms(ms: i32) -> Option<Duration> {
 }
 
 impl Shared {
+    /// Returns how long a call on `fd` may block, from O_NONBLOCK, MSG_DONTWAIT, and SO_RCVTIMEO
+    /// or SO_SNDTIMEO. `receive` selects SO_RCVTIMEO.
     fn patience(&self, fd: Fd, flags: i32, receive: bool) -> Answer<Patience> {
         self.call(|stack| {
             let socket = stack.socket(fd)?;
@@ -51,6 +56,8 @@ impl Shared {
         })
     }
 
+    /// Repeats `attempt` while it fails with EAGAIN and `patience` allows blocking. Fails with
+    /// errno `late` after the timeout.
     fn patiently<R>(
         &self,
         patience: Patience,
@@ -63,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// `accept(2)`. `open` returns the new descriptor.
+    /// `accept4(2)`. `open` opens the descriptor of the accepted socket.
     pub fn accept(
         &self,
         fd: Fd,
@@ -98,7 +105,8 @@ impl Shared {
         })
     }
 
-    /// `recv(2)`.
+    /// `recv(2)` of at most `len` bytes. A blocking call waits for SO_RCVLOWAT bytes, or with
+    /// MSG_WAITALL for `len` bytes.
     pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
         let patience = self.patience(fd, flags, true)?;
         let rcvlowat = self.call(|stack| Ok(stack.socket(fd)?.options.rcvlowat))? as usize;
@@ -130,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// `sendto(2)`. `to` only has an effect with MSG_FASTOPEN, as on Linux: the SYN carries as much
-    /// data as it may, and the rest follows after the handshake.
+    /// `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux. The SYN
+    /// then carries as many bytes as fit, and the rest follows after the handshake.
     pub fn send_to(&self, fd: Fd, bytes: &[u8], flags: i32, to: Option<Address>) -> Answer<usize> {
         let with_syn = self.call(|stack| stack.sends_with_syn(fd, flags))?;
         let patience = self.patience(fd, flags, false)?;
@@ -160,7 +168,8 @@ impl Shared {
         }
     }
 
-    /// `send(2)`.
+    /// `send(2)`. Returns the number of written bytes. A blocking call writes all bytes, unless an
+    /// error or the timeout ends it.
     pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
         let patience = self.patience(fd, flags, false)?;
         self.call(|stack| stack.more_to_come(fd, flags & libc::MSG_MORE != 0))?;
@@ -187,7 +196,8 @@ impl Shared {
         }
     }
 
-    /// `poll(2)`. Returns the ready events of each entry.
+    /// `poll(2)` with a timeout of `ms` milliseconds; a negative `ms` means no limit. Returns the
+    /// ready events of each entry. `other` polls a descriptor that the stack does not own.
     pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         let look = |stack: &mut Stack| -> Vec<u32> {
@@ -212,7 +222,8 @@ impl Shared {
         result.unwrap_or_else(|_| vec![0; entries.len()])
     }
 
-    /// `epoll_wait(2)`. Returns an empty list after the timeout.
+    /// `epoll_wait(2)` for at most `max` entries, with a timeout of `ms` milliseconds. Returns an
+    /// empty list after the timeout.
     pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> Answer<Vec<Ready>> {
         if max == 0 {
             return Err(Errno::INVAL);
@@ -230,7 +241,8 @@ impl Shared {
 }
 
 impl Stack {
-    /// Corks for a write with MSG_MORE. The next write without MSG_MORE removes the cork.
+    /// Corks the flow before a write with MSG_MORE (`more`), and uncorks it before the next write
+    /// without MSG_MORE.
     pub fn more_to_come(&mut self, fd: Fd, more: bool) -> Answer<()> {
         let mut options = self.socket(fd)?.options.engine;
         let Some(id) = self.flow_of(fd)? else {
@@ -248,13 +260,14 @@ impl Stack {
             options.cork = true;
             self.drive(|engine, now, wire| engine.set_options(now, id, options, wire));
         } else {
-            // Send nothing yet, so that the held data leaves together with the next write.
+            // Do not end the batch, so that the corked bytes leave together with the next write.
             self.call_in_batch(|engine, now, wire| engine.set_options(now, id, options, wire));
         }
         Ok(())
     }
 
-    /// Records a completed write of `len` bytes.
+    /// Tells the error queue of `fd` that a write of `len` bytes is complete. `zero_copy` is true
+    /// if the write had MSG_ZEROCOPY.
     fn note_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
         let id = self.flow_of(fd).ok().flatten();
         let head = id.and_then(|id| self.wire.written(id));
@@ -268,7 +281,8 @@ impl Stack {
         }
     }
 
-    /// Returns true if a blocked writer must wake up.
+    /// Returns true if a writer that is blocked on `fd` wakes up. A writer on a socket without a
+    /// flow wakes up to get its error.
     fn has_write_space(&self, fd: Fd) -> bool {
         match self.flow_of(fd) {
             Ok(Some(id)) => self.is_writable(fd, id),

@@ -1,15 +1,18 @@
-//! The virtual clock of a run. It advances on request, and by a microsecond at each reading.
+//! The virtual clock of one script run.
+//!
+//! The clock advances on request, and by one microsecond at each reading. packetdrill reads the
+//! clock in a loop until a given time, so a clock that did not advance would hang the script.
 
 use tidelane_engine::{Duration, Instant};
 
-/// Start of the clock in microseconds since the Unix epoch, a day in 2023.
+/// Wall-clock time at the start, in microseconds since the Unix epoch: a day in November 2023.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
-/// The engine's time at the start. It is not zero, so that earlier instants exist.
+/// The engine's time at the start. The value is not zero, so that earlier instants exist.
 const START: Instant = Instant::from_secs(1000);
-/// Time that one reading of the clock takes.
+/// Advance of the clock at each reading.
 const READ: Duration = Duration::from_micros(1);
 
-/// The virtual clock.
+/// The virtual clock of one stack.
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualClock {
     now: Instant,
@@ -32,7 +35,7 @@ impl VirtualClock {
         self.now = self.now.max(to);
     }
 
-    /// Reads the clock, which advances it. Returns microseconds since the Unix epoch.
+    /// Advances the clock by one reading. Returns microseconds since the Unix epoch.
     pub fn read_us(&mut self) -> u64 {
         self.now += READ;
         wall_us(self.now)

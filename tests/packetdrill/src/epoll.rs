@@ -1,4 +1,4 @@
-//! `poll` and `epoll`.
+//! Readiness of sockets for `poll` and `epoll`, and epoll instances.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,35 @@ use crate::{
     stack::{Fd, Object, Stack},
 };
 
-/// Events that are always reported.
+/// Events that `epoll_wait` reports even if the program did not request them.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// Events of a readable socket.
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// Events of a writable socket.
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// The edge-triggered flag of a watch.
 const EDGE: u32 = libc::EPOLLET as u32;
+/// The one-shot flag of a watch.
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// The interest of an epoll instance in one descriptor.
+/// A descriptor's entry in the interest list of an epoll instance.
 #[derive(Clone, Copy, Debug)]
 struct Watch {
+    /// Requested events, with the flags [`EDGE`] and [`ONE_SHOT`].
     events: u32,
+    /// User data that `epoll_wait` returns with the events.
     data: u64,
     /// True if an event occurred since the descriptor was last reported.
     pending: bool,
 }
 
-/// An epoll instance.
+/// An epoll instance: the watched descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct Epoll {
     watches: BTreeMap<Fd, Watch>,
 }
 
-/// An entry that `epoll_wait` reports.
+/// The events and user data of one descriptor, as in `struct epoll_event`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
     /// Bits such as `EPOLLIN`.
@@ -42,7 +48,7 @@ pub struct Ready {
 }
 
 impl Stack {
-    /// Returns the ready events of `fd`. The bits of `poll` and `epoll` are the same.
+    /// Returns the ready events of `fd`, as bits of `poll`. `epoll` uses the same bits.
     pub fn readiness(&self, fd: Fd) -> u32 {
         let Some(Object::Socket(socket)) = self.objects.get(&fd) else {
             return libc::EPOLLIN as u32 * u32::from(self.has_ready(fd));
@@ -85,7 +91,7 @@ impl Stack {
         events
     }
 
-    /// Marks `fd` as pending in all epoll instances, after an event.
+    /// Marks `fd` as pending in all epoll instances. Callers call this after each event of `fd`.
     pub(crate) fn mark_pending(&mut self, fd: Fd) {
         for object in self.objects.values_mut() {
             if let Object::Epoll(epoll) = object
@@ -146,10 +152,10 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the events of `fd` that `watch` has to report.
+    /// Returns the events of `fd` to report for `watch`, or 0.
     fn report(&self, fd: Fd, watch: &Watch) -> u32 {
         let quiet = watch.events & EDGE != 0 && !watch.pending;
-        // A one-shot watch has no events left after it fired.
+        // `epoll_ready` clears the events of a one-shot watch that it has reported.
         let spent = watch.events & !(EDGE | ONE_SHOT) == 0 && watch.events & ONE_SHOT != 0;
         if quiet || spent {
             return 0;
@@ -157,6 +163,7 @@ impl Stack {
         self.readiness(fd) & (watch.events | ALWAYS)
     }
 
+    /// Returns true if the epoll instance `epoll` has an event to report.
     fn has_ready(&self, epoll: Fd) -> bool {
         match self.objects.get(&epoll) {
             Some(Object::Epoll(epoll)) => {
@@ -167,7 +174,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_wait(2)` without waiting. Fails with EAGAIN if nothing is ready.
+    /// `epoll_wait(2)` without blocking. Fails with EAGAIN if no descriptor is ready.
     pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> Answer<Vec<Ready>> {
         let watches = self.epoll_mut(epoll)?.watches.clone();
         let mut ready = Vec::new();

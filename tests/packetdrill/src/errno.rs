@@ -1,25 +1,25 @@
-//! Error numbers of the interface's calls.
+//! Error numbers that the socket calls return.
 
 use tidelane_engine::CloseCause;
 
-/// An error number of the operating system, positive.
+/// An error number of the operating system, such as EAGAIN. The number is positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// Result of a call.
+/// Result of a socket call.
 pub type Answer<T = usize> = Result<T, Errno>;
 
 impl Errno {
-    /// The call would block, or must be repeated.
+    /// EAGAIN: the call would block. Blocking calls are repeated after this error.
     pub const AGAIN: Self = Self(libc::EAGAIN);
-    /// The descriptor is not open.
+    /// EBADF: the descriptor is not open.
     pub const BADF: Self = Self(libc::EBADF);
-    /// An argument is invalid.
+    /// EINVAL: an argument is invalid.
     pub const INVAL: Self = Self(libc::EINVAL);
 }
 
-/// Returns the error that Linux reports for a connection that ended this way. `None` for an orderly
-/// end.
+/// Returns the error that Linux reports for a connection that ended with `cause`. Returns `None`
+/// for a connection that both ends closed normally.
 pub fn of_cause(cause: CloseCause) -> Option<Errno> {
     Some(Errno(match cause {
         CloseCause::Finished => return None,

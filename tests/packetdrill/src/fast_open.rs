@@ -1,5 +1,6 @@
-//! TCP Fast Open with the socket calls of Linux: the options, `sendto(MSG_FASTOPEN)`, and a
-//! `connect` that is deferred to the first write (TCP_FASTOPEN_CONNECT).
+//! TCP Fast Open (RFC 7413) with the socket calls of Linux: the socket options,
+//! `sendto(MSG_FASTOPEN)`, and TCP_FASTOPEN_CONNECT, which defers the SYN of a `connect` to the
+//! first write.
 
 use tidelane_engine::{
     Endpoint, FastOpenKeys, FastOpenPolicy, FastOpenRequest, FlowRoute, IpAddress, State,
@@ -14,26 +15,30 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Fast Open state of a socket.
+/// Fast Open options and state of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
-    /// TCP_FASTOPEN, once set.
+    /// TCP_FASTOPEN: limit on the connections that have not completed the handshake and whose SYN
+    /// carried data. `None` until the program sets the option.
     places: Option<u32>,
-    /// TCP_FASTOPEN_KEY, once set.
+    /// TCP_FASTOPEN_KEY. `None` until the program sets the option.
     keys: Option<FastOpenKeys>,
     /// TCP_FASTOPEN_CONNECT.
     on_connect: bool,
     /// TCP_FASTOPEN_NO_COOKIE.
     without_cookie: bool,
-    /// Peer of a deferred `connect`, whose SYN leaves with the first write.
+    /// Peer of a deferred `connect`. The SYN leaves with the first write.
     pub deferred: Option<Endpoint>,
-    /// True if `connect` sent a cookie request, so that MSG_FASTOPEN comes too late.
+    /// True if `connect` sent a SYN with a cookie request. A later MSG_FASTOPEN fails with
+    /// EALREADY.
     asked: bool,
     /// True until a call has reported that the connection is established.
     pub connecting: bool,
 }
 
 impl FastOpen {
+    /// Returns the engine's parameters for the SYN. `more_follows` is true if the program blocks to
+    /// write more bytes than the SYN carries.
     const fn request(&self, more_follows: bool) -> FastOpenRequest {
         FastOpenRequest {
             without_cookie: self.without_cookie,
@@ -43,7 +48,7 @@ impl FastOpen {
     }
 }
 
-/// Parses the keys in `bytes`. Fails with EINVAL.
+/// Parses a value of TCP_FASTOPEN_KEY. Fails with EINVAL if the length is wrong.
 fn keys(bytes: &[u8]) -> Answer<FastOpenKeys> {
     FastOpenKeys::from_bytes(bytes).ok_or(Errno::INVAL)
 }
@@ -61,7 +66,7 @@ impl Settings {
 }
 
 impl Stack {
-    /// `setsockopt` of a Fast Open option. `None` for any other option.
+    /// `setsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option.
     pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<Answer<()>> {
         let set = match name {
             libc::TCP_FASTOPEN => Self::set_places,
@@ -84,7 +89,7 @@ impl Stack {
         self.update_listener(fd)
     }
 
-    /// Fails unless the socket is in CLOSED or LISTEN.
+    /// Fails with EINVAL unless the socket is in CLOSED or LISTEN.
     fn check_idle(&self, fd: Fd) -> Answer<()> {
         match self.state_of(fd)? {
             State::Closed | State::Listen => Ok(()),
@@ -118,7 +123,7 @@ impl Stack {
         self.update_listener(fd)
     }
 
-    /// Passes the options of a listener to the engine.
+    /// Passes the Fast Open options of a listener to the engine. Does nothing for other sockets.
     pub(crate) fn update_listener(&mut self, fd: Fd) -> Answer<()> {
         let socket = self.socket(fd)?;
         let Role::Listener { id, .. } = socket.role else {
@@ -137,7 +142,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt` of a Fast Open option. `None` for any other option.
+    /// `getsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option.
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {
@@ -159,11 +164,13 @@ impl Stack {
         Some(number.to_ne_bytes().to_vec())
     }
 
-    /// Drops the cookies of servers, as `ip tcp_metrics flush` does in the kernel.
+    /// Drops the cached cookies of all servers, as `ip tcp_metrics flush` does in the kernel.
     pub fn forget_servers(&mut self) {
         self.drive(|engine, _, _| engine.forget_fast_open_servers());
     }
 
+    /// Returns the number of payload bytes that a SYN to `to` may carry. Returns `None` if the SYN
+    /// may carry no data, so that it only requests a cookie.
     fn syn_room(&mut self, fd: Fd, to: IpAddress) -> Answer<Option<u32>> {
         let socket = self.socket(fd)?;
         let (options, request) = (socket.options.engine, socket.fast_open.request(false));
@@ -171,8 +178,10 @@ impl Stack {
         Ok(self.drive(|engine, now, _| engine.fast_open_room(now, to, mtu, &options, request)))
     }
 
-    /// Handles `connect` with TCP_FASTOPEN_CONNECT. Returns false if the option is not set. The SYN
-    /// waits for the first write if it may carry data, and otherwise requests a cookie.
+    /// Handles `connect` with TCP_FASTOPEN_CONNECT. Returns false if the option is not set.
+    ///
+    /// A SYN that may carry data is deferred to the first write. Any other SYN leaves at once and
+    /// requests a cookie.
     pub(crate) fn connect_fast(&mut self, fd: Fd, to: Endpoint) -> Answer<bool> {
         if !self.socket(fd)?.fast_open.on_connect {
             return Ok(false);
@@ -188,7 +197,8 @@ impl Stack {
         Ok(true)
     }
 
-    /// Sends the SYN with `data`, which must fit.
+    /// Sends the SYN with `data`, which must fit into the SYN. `more` is true if the program blocks
+    /// to write more bytes.
     fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> Answer<()> {
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
@@ -206,15 +216,17 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns true if `send` with these flags also opens the connection.
+    /// Returns true if `send` with `flags` also opens the connection: a deferred `connect`, or
+    /// MSG_FASTOPEN.
     pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> Answer<bool> {
         let deferred = self.socket(fd)?.fast_open.deferred.is_some();
         Ok(deferred || flags & libc::MSG_FASTOPEN != 0)
     }
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
-    /// `None` if the connection is open already, so that `bytes` are sent normally. `waits` is true
-    /// if the program blocks to write the rest.
+    ///
+    /// Returns `None` if the connection is already open and the caller must send `bytes` normally.
+    /// `waits` is true if the program blocks to write the bytes that do not fit.
     pub fn send_with_syn(
         &mut self,
         fd: Fd,
@@ -246,7 +258,8 @@ impl Stack {
         Ok(Some(data.len()))
     }
 
-    /// Handles MSG_FASTOPEN on a socket that has sent its SYN.
+    /// Handles MSG_FASTOPEN on a socket that has already sent its SYN. Fails with EALREADY during
+    /// the handshake, and otherwise returns `None`, so that the caller sends the bytes normally.
     fn send_again(&mut self, fd: Fd) -> Answer<Option<usize>> {
         match self.state_of(fd)? {
             State::SynSent | State::SynReceived => Err(Errno(libc::EALREADY)),
@@ -258,6 +271,7 @@ impl Stack {
     }
 }
 
+/// Parses a boolean option. Fails with EINVAL unless the value is 0 or 1.
 fn flag(number: i32) -> Answer<bool> {
     match number {
         0 => Ok(false),

@@ -1,4 +1,4 @@
-//! `struct tcp_info` and SO_MEMINFO, field by field.
+//! The values of TCP_INFO (`struct tcp_info`) and SO_MEMINFO in the kernel's layout.
 
 use tidelane_engine::{CaState, Clock, FlowId, FlowInfo, State};
 
@@ -11,19 +11,21 @@ use crate::{
 pub const MSS_DEFAULT: u32 = 536;
 /// Size of `struct tcp_info` that the newest scripts expect, in bytes.
 const TCP_INFO_LEN: usize = 280;
-/// `snd_ssthresh` before the first loss.
+/// `tcpi_snd_ssthresh` before the first loss (Linux' TCP_INFINITE_SSTHRESH).
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
-/// IP and TCP headers without options.
+/// Length of the IPv4 and TCP headers without options, in bytes.
 const HEADERS_LEN: u32 = 20 + 20;
+/// Length of the IPv6 and TCP headers without options, in bytes.
 const HEADERS_LEN_V6: u32 = 40 + 20;
-/// Bits of `tcpi_options`.
+
+// Bits of `tcpi_options` (`TCPI_OPT_*` in `linux/tcp.h`).
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WSCALE: u8 = 4;
 const OPTION_ECN: u8 = 8;
 const OPTION_SYN_DATA: u8 = 32;
 
-/// Returns the number of a state in `tcp_info`.
+/// Returns the value of `tcpi_state` for a state.
 const fn state_number(state: State) -> u8 {
     match state {
         State::Established => 1,
@@ -31,7 +33,7 @@ const fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        // Linux moves TIME-WAIT to a socket of its own, and the program's socket is closed.
+        // Linux moves TIME-WAIT to a separate socket, so the program's socket shows CLOSE.
         State::TimeWait | State::Closed => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
@@ -40,7 +42,7 @@ const fn state_number(state: State) -> u8 {
     }
 }
 
-/// Builder of a C structure.
+/// Builder that appends the fields of a C structure in native byte order.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -65,21 +67,21 @@ impl Fields {
     }
 }
 
-/// Values of the driver that the engine does not know.
+/// Values of `tcp_info` that the driver computes, because the engine does not have them.
 struct Times {
-    /// Clock of the engine.
+    /// The present time, in the units of the engine's time stamps.
     clock: Clock,
-    /// Microseconds in which the send buffer limited the program.
+    /// Time in which the send buffer limited the program, in microseconds.
     buffer_limited_us: u64,
-    /// Unsent bytes.
+    /// Written bytes that are not sent yet.
     unsent: u32,
-    /// Path MTU.
+    /// Path MTU in bytes.
     pmtu: u32,
-    /// MSS that this end announced.
+    /// MSS that this end announces, in bytes.
     advmss: u32,
 }
 
-/// Returns `info` in the kernel's layout.
+/// Returns `struct tcp_info` with the values of `info` and `times`.
 fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
     let mss = info.mss.max(1);
     let options = [
@@ -96,7 +98,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         bytes => bytes / mss,
     };
     let us = |span: tidelane_engine::Duration| (span.0 / 1000) as u32;
-    // Linux counts a lost segment until it is acknowledged, also after its retransmission.
+    // Linux counts a segment as lost until it is acknowledged, even after its retransmission.
     let lost = match info.ca_state {
         CaState::Recovery | CaState::Loss => info.lost + info.retrans_out,
         _ => info.lost,
@@ -149,7 +151,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
 }
 
 impl Stack {
-    /// TCP_INFO.
+    /// `getsockopt` of TCP_INFO. Without a connection, all fields except `tcpi_state` are 0.
     pub(crate) fn tcp_info(&self, fd: Fd) -> Answer<Vec<u8>> {
         let id = self.flow_of(fd)?;
         Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
@@ -162,6 +164,7 @@ impl Stack {
         })
     }
 
+    /// Returns the values of the driver for the flow `id` of the socket `fd`.
     fn times(&self, fd: Fd, id: FlowId) -> Answer<Times> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
@@ -186,8 +189,8 @@ impl Stack {
         })
     }
 
-    /// SO_MEMINFO: rmem_alloc, rcvbuf, wmem_alloc, sndbuf, fwd_alloc, wmem_queued, optmem, backlog,
-    /// drops.
+    /// `getsockopt` of SO_MEMINFO. The fields are rmem_alloc, rcvbuf, wmem_alloc, sndbuf,
+    /// fwd_alloc, wmem_queued, optmem, backlog and drops.
     pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
         let options = &self.socket(fd)?.options;
         let queued = id.map_or(0, |id| self.queued(id));

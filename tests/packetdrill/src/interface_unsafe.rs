@@ -1,5 +1,5 @@
-//! `packetdrill_interface_init`, and the slots that open, bind, configure and close sockets, and
-//! those of the device.
+//! `packetdrill_interface_init`, and the functions of packetdrill's interface that open, bind,
+//! configure and close sockets, that inject and take packets, and that read the clock.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void},
@@ -28,9 +28,13 @@ use crate::{
     stack::{Fd, Stack},
 };
 
+/// The `userdata` pointer of the interface, which points to the [`Shared`] stack.
 type User = *mut c_void;
 
-/// The table that packetdrill passes to be filled: `userdata` and 32 functions.
+/// The function table of a stack under test: `userdata` and 32 functions.
+///
+/// packetdrill owns the table, and passes it to [`packetdrill_interface_init`] to be filled. The
+/// layout is that of `struct packetdrill_interface` in packetdrill's `packetdrill.h`.
 #[repr(C)]
 pub struct Interface {
     userdata: User,
@@ -98,12 +102,14 @@ const _: () = {
     assert!(mem::size_of::<off_t>() == mem::size_of::<loff_t>());
 };
 
-/// Fills `interface` for a new stack. packetdrill looks up this symbol in the library. `flags` is
-/// the value of `--so_flags`, or null.
+/// Creates a stack and fills `interface` with its functions.
+///
+/// packetdrill looks up this symbol in the library. `flags` is the value of `--so_flags`, or null.
+/// An invalid flag ends the process with status 1.
 ///
 /// # Safety
 ///
-/// `flags` is null or a C string, `interface` is valid for writing.
+/// `flags` is null or a C string, and `interface` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn packetdrill_interface_init(
     flags: *const c_char,
@@ -126,6 +132,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     unsafe { interface.write(table(userdata)) };
 }
 
+/// Returns the filled function table.
 fn table(userdata: User) -> Interface {
     Interface {
         userdata,
@@ -164,7 +171,7 @@ fn table(userdata: User) -> Interface {
     }
 }
 
-/// Opens a descriptor and calls `make` to attach an object. Closes the descriptor if `make` fails.
+/// Opens a descriptor and calls `make` with it. Closes the descriptor if `make` fails.
 pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> Answer<()>) -> Answer<usize> {
     let fd = open_descriptor()?;
     match make(fd) {
@@ -296,9 +303,9 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
     }))
 }
 
-/// Tells whether the next byte is the urgent mark.
+/// Request for 1 if the next byte to read is the urgent byte, else 0 (Linux' `sockios.h`).
 const SIOCATMARK: c_ulong = 0x8905;
-/// Number of written bytes that are not sent yet (Linux' `sockios.h`).
+/// Request for the number of written bytes that are not sent yet (Linux' `sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
 unsafe extern "C" fn getsockopt(
@@ -313,7 +320,7 @@ unsafe extern "C" fn getsockopt(
     unsafe { option_of(stack(user), fd, level, name, value, len) }
 }
 
-/// `getsockopt` of a socket of this stack.
+/// `getsockopt(2)` for a socket of this stack.
 ///
 /// # Safety
 ///

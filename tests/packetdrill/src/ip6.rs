@@ -1,4 +1,4 @@
-//! IPv6 packets without extension headers, which scripts do not need.
+//! Parses and emits IPv6 packets. Extension headers are not supported, because no script has any.
 
 use tidelane_engine::{
     Arrival, Ecn, Endpoint, FlowKey, IcmpError, IcmpErrorKind, IpAddress, IpFields, SegmentOut,
@@ -11,19 +11,23 @@ use tidelane_wire::{
 
 use crate::packet::{Inbound, LINK};
 
-/// Length of the header in bytes.
+/// Length of the IPv6 header in bytes.
 const HEADER_LEN: usize = 40;
 /// Next header value of ICMPv6.
 const ICMP6: u8 = 58;
 
+/// The parsed fields of an IPv6 header (RFC 8200 §3).
 struct Header {
     traffic_class: u8,
+    /// Payload length in bytes.
     len: usize,
+    /// Next header: the protocol of the payload.
     next: u8,
     src: IpAddress,
     dst: IpAddress,
 }
 
+/// Parses the IPv6 header. Returns the header and the bytes after it.
 fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
     let (fixed, rest) = bytes
         .split_first_chunk::<HEADER_LEN>()
@@ -47,7 +51,8 @@ fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
     Ok((header, rest))
 }
 
-/// Parses one packet. [`crate::packet::parse`] does so for IPv4.
+/// Parses an IPv6 packet with a TCP segment or an ICMPv6 error. [`crate::packet::parse`] parses
+/// IPv4.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     let (header, rest) = header(bytes)?;
     let payload = rest.get(..header.len).ok_or(DropReason::Truncated)?;
@@ -102,7 +107,8 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     Ok(IcmpError { kind, key, seq })
 }
 
-/// Returns the packet for `out`. [`crate::packet::emit_with`] does so for IPv4.
+/// Returns the IPv6 packet with the segment `out`, the TCP header `tcp` and `payload`. Returns
+/// `None` if the segment exceeds 65,535 bytes. [`crate::packet::emit_with`] emits IPv4.
 pub fn emit(
     out: &SegmentOut,
     tcp: &SegmentHeader,

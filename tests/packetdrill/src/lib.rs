@@ -1,8 +1,9 @@
 //! Tidelane's TCP behind packetdrill's interface for stacks under test, in virtual time.
 //!
-//! `docs/design/packetdrill.md` describes its use, its clock, and blocking calls. Only the C
-//! functions are unsafe. The conformance scripts of this project also use [`stack`] and the modules
-//! below it.
+//! packetdrill loads this crate as a shared library and drives it through C functions. The
+//! conformance scripts of this project use the same [`stack`] in process, without the C functions.
+//! `docs/design/packetdrill.md` describes the use of the library, the virtual clock and blocking
+//! calls. Only the modules ending in `_unsafe` contain unsafe code.
 
 pub mod address;
 mod bytes_unsafe;

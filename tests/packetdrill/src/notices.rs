@@ -1,5 +1,7 @@
-//! The error queue, with reports on sent bytes (`SO_TIMESTAMPING`, `MSG_ZEROCOPY`), and control
-//! messages in general.
+//! The error queue of a socket (MSG_ERRQUEUE), and control messages.
+//!
+//! The error queue reports the progress of writes: time stamps of sent and acknowledged bytes
+//! (SO_TIMESTAMPING), and completions of zero-copy writes (MSG_ZEROCOPY).
 
 use std::collections::VecDeque;
 
@@ -11,43 +13,49 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// `SOF_TIMESTAMPING_*`.
+// Bits of SO_TIMESTAMPING (`SOF_TIMESTAMPING_*`).
 const STAMP_SENT: i32 = 1 << 1;
 const STAMP_BY_ID: i32 = 1 << 7;
 const STAMP_SCHEDULED: i32 = 1 << 8;
 const STAMP_ACKNOWLEDGED: i32 = 1 << 9;
 const STAMP_ONLY: i32 = 1 << 11;
-/// `ee_origin` of `struct sock_extended_err`.
+
+// Values of `ee_origin` in `struct sock_extended_err`.
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
-/// `ee_code` of a write whose bytes were copied.
+/// `ee_code` of a zero-copy write whose bytes the stack copied all the same.
 const ZEROCOPY_COPIED: u8 = 1;
-/// `SCM_TSTAMP_*`.
+
+// Values of `ee_info` for time stamps (`SCM_TSTAMP_*`).
 const STAMP_KIND_SENT: u32 = 0;
 const STAMP_KIND_SCHEDULED: u32 = 1;
 const STAMP_KIND_ACKNOWLEDGED: u32 = 2;
 
-/// One entry of an error queue.
+/// One entry of an error queue: a time stamp, or the completion of zero-copy writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notice {
-    /// Time of a time stamp.
+    /// Time of the event. `None` for the completion of zero-copy writes.
     at: Option<Instant>,
-    /// True if the entry carries the sent bytes, which no reader has room for.
+    /// True if the entry carries the sent bytes. Scripts read entries without a buffer, so that
+    /// `recvmsg` sets MSG_TRUNC.
     bytes: bool,
+    /// `ee_info`: the kind of time stamp, or the number of the first completed write.
     info: u32,
+    /// `ee_data`: the key of the time stamp, or the number of the last completed write.
     data: u32,
 }
 
-/// A write whose progress the program wants to know.
+/// A write that the error queue has yet to report on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tracked {
-    /// The last byte of a write, with the time stamps that are not reported yet.
+    /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. `key`
+    /// is the number of the last byte with SOF_TIMESTAMPING_OPT_ID, and otherwise 0.
     Stamp { key: u32, wanted: i32 },
-    /// A zero-copy write, by its number.
+    /// A zero-copy write, with its number.
     ZeroCopy(u32),
 }
 
-/// Error queue of a socket, and the writes that it reports on.
+/// The error queue of a socket, and the writes that the queue has yet to report on.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
     queue: VecDeque<Notice>,
@@ -57,11 +65,11 @@ pub struct Notices {
     zero_copies: u32,
     /// Value of SO_TIMESTAMPING.
     stamping: i32,
-    /// Stream position of byte number zero.
+    /// Stream position of the byte with number 0.
     stamp_base: u32,
 }
 
-/// A control message.
+/// A control message (`struct cmsghdr` with its data).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Control {
     /// `cmsg_level`.
@@ -78,7 +86,8 @@ impl Notices {
         self.queue.is_empty()
     }
 
-    /// Sets SO_TIMESTAMPING. Bytes are numbered from the stream position `base` on.
+    /// Sets SO_TIMESTAMPING to `value`. With SOF_TIMESTAMPING_OPT_ID, the byte at stream position
+    /// `base` gets number 0.
     pub fn set_stamping(&mut self, value: i32, base: u32) {
         if value & STAMP_BY_ID != 0 && self.stamping & STAMP_BY_ID == 0 {
             self.stamp_base = base;
@@ -86,7 +95,8 @@ impl Notices {
         self.stamping = value;
     }
 
-    /// Records a write that ends at stream position `end`.
+    /// Records a write that ends at stream position `end`. `zero_copy` is true if the program asked
+    /// for a completion.
     pub fn written(&mut self, end: u32, zero_copy: bool) {
         let wanted = self.stamping & (STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED);
         if wanted != 0 {
@@ -102,7 +112,8 @@ impl Notices {
         }
     }
 
-    /// Reports the progress of sent and acknowledged bytes. Returns true if an entry was queued.
+    /// Queues the entries that are due when all bytes before the stream position `sent` are sent,
+    /// and all bytes before `acked` are acknowledged. Returns true if an entry was queued.
     fn resolve(&mut self, now: Instant, sent: u32, acked: u32) -> bool {
         let mut reported = false;
         let bytes = self.stamping & STAMP_ONLY == 0;
@@ -143,7 +154,8 @@ impl Notices {
         reported
     }
 
-    /// Queues the completion of a zero-copy write. Consecutive ones share an entry.
+    /// Queues the completion of a zero-copy write. Completions of consecutive writes share an
+    /// entry.
     fn note_zero_copy(&mut self, number: u32) {
         if let Some(last) = self.queue.back_mut()
             && last.at.is_none()
@@ -171,6 +183,7 @@ impl Notices {
 }
 
 impl Notice {
+    /// Returns the control messages of the entry, for a socket of `domain`.
     fn control(&self, domain: i32) -> Vec<Control> {
         let mut all = Vec::new();
         if let Some(at) = self.at {
@@ -194,14 +207,14 @@ impl Notice {
         data.extend([origin, 0, code, 0]);
         data.extend(self.info.to_ne_bytes());
         data.extend(self.data.to_ne_bytes());
-        // The offender's address is empty.
+        // The address of the offender (SO_EE_OFFENDER) is empty.
         data.resize(data.len() + address_len, 0);
         all.push(Control { level, kind, data });
         all
     }
 }
 
-/// Returns control messages in C's layout, aligned as `CMSG_NXTHDR` expects.
+/// Encodes control messages in C's layout, with the alignment that `CMSG_NXTHDR` expects.
 pub fn emit(all: &[Control]) -> Vec<u8> {
     const HEADER_LEN: usize = 16;
     let mut bytes = Vec::new();
@@ -217,8 +230,8 @@ pub fn emit(all: &[Control]) -> Vec<u8> {
 }
 
 impl Stack {
-    /// `recvmsg` with MSG_ERRQUEUE. Returns the control messages of the first entry, and
-    /// `msg_flags`.
+    /// `recvmsg` with MSG_ERRQUEUE. Removes the first entry, and returns its control messages and
+    /// the value of `msg_flags`. Fails with EAGAIN if the queue is empty.
     pub fn notice(&mut self, fd: Fd) -> Answer<(Vec<Control>, i32)> {
         let socket = self.socket_mut(fd)?;
         let notice = socket.notices.queue.pop_front().ok_or(Errno::AGAIN)?;
@@ -227,8 +240,8 @@ impl Stack {
         Ok((control, libc::MSG_ERRQUEUE | truncated))
     }
 
-    /// Returns the control message of TCP_INQ, the number of bytes left to read, if the program set
-    /// the option. The end of the stream counts as one byte.
+    /// Returns the control message of TCP_INQ, if the program set the option. The message has the
+    /// number of bytes that are `left` to read, plus one if the peer's FIN has arrived.
     pub fn left_to_read(&self, fd: Fd, left: u32) -> Option<Control> {
         let socket = self.socket(fd).ok()?;
         if !socket.options.is_on(libc::IPPROTO_TCP, libc::TCP_INQ) {
@@ -243,7 +256,8 @@ impl Stack {
         })
     }
 
-    /// Updates the error queue of the socket of `id` after a batch.
+    /// Queues the entries that are due for the flow `id`. The stack calls this after each call of
+    /// the engine.
     pub(crate) fn resolve_notices(&mut self, id: FlowId) {
         let now = self.now();
         let Some(flow) = self.flow(id) else {

@@ -1,34 +1,36 @@
-//! Segmentation offload: scripts see the large packets that Linux passes to a device with TSO.
+//! Segmentation offload (TSO): joins segments into the large packets that Linux would send.
 //!
-//! The segments that the engine sends in one batch are joined to the packets that Linux would have
-//! sent: as many segments as take a millisecond at the pacing rate, at least two, at most half the
-//! congestion window, and never across the ends of packets that were sent before.
+//! Scripts written for Linux expect the packets that Linux passes to a device with TSO. The engine
+//! sends single segments. This module joins the segments of one batch by Linux' rules. A packet has
+//! the segments that take one millisecond at the pacing rate, but at least two, and at most half
+//! the congestion window. A packet never crosses the end of an earlier packet or of a send buffer.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
-/// Largest packet to the device, in bytes.
+/// Largest packet that Linux passes to the device, in bytes (GSO_MAX_SIZE).
 const GSO_MAX: u64 = 65_536;
-/// Duration of one packet at the pacing rate, as a binary fraction of a second: a millisecond.
+/// Linux' `sk_pacing_shift`: the pacing rate shifted right by this number gives the bytes of one
+/// packet. A shift by 10 is about one millisecond.
 const PACING_SHIFT: u32 = 10;
 
-/// The sysctls that determine packet sizes.
+/// The settings that determine packet sizes. All but `offload` are sysctls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizing {
     /// True if the device has segmentation offload.
     pub offload: bool,
-    /// `tcp_min_tso_segs`.
+    /// `tcp_min_tso_segs`: least number of segments in a packet.
     pub segments_min: u32,
-    /// `tcp_tso_rtt_log`; 0 switches it off.
+    /// `tcp_tso_rtt_log`: flows with a short RTT get larger packets. 0 disables this rule.
     pub rtt_log: u32,
-    /// `tcp_pacing_ss_ratio`, percent.
+    /// `tcp_pacing_ss_ratio`: pacing rate in slow start, in percent of cwnd per RTT.
     pub slow_start_ratio: u64,
-    /// `tcp_pacing_ca_ratio`, percent.
+    /// `tcp_pacing_ca_ratio`: pacing rate in congestion avoidance, in percent of cwnd per RTT.
     pub avoidance_ratio: u64,
 }
 
 impl Sizing {
-    /// Returns the largest number of segments in a packet (Linux' `tcp_tso_autosize`, and half the
-    /// window).
+    /// Returns the largest number of segments in a packet of the flow `info`: Linux'
+    /// `tcp_tso_autosize`, limited to half the congestion window.
     pub fn segments(&self, info: &FlowInfo) -> u32 {
         if !self.offload {
             return 1;
@@ -48,7 +50,7 @@ impl Sizing {
     }
 }
 
-/// Returns the rate of Linux' `tcp_update_pacing_rate`, in bytes per second.
+/// Returns the pacing rate in bytes per second (Linux' `tcp_update_pacing_rate`).
 fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     let srtt_us = info.srtt.0 / 1000;
     if srtt_us == 0 {
@@ -62,14 +64,14 @@ fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     u64::from(info.cwnd.max(info.flight_size)) * 1_000_000 * ratio / 100 / srtt_us
 }
 
-/// A packet of one or several consecutive segments.
+/// A packet of one or several consecutive segments, before it is encoded.
 #[derive(Clone, Debug)]
 pub struct Large {
-    /// Header of the packet.
+    /// Header of the packet. `payload_len` is the payload length of one segment.
     pub out: SegmentOut,
     /// Payload of all segments.
     pub payload: Vec<u8>,
-    /// Urgent pointer. A segment with URG is not joined.
+    /// Urgent pointer. A segment with URG is never joined with others.
     pub urgent: u16,
     /// Number of segments.
     segments: u32,
@@ -96,7 +98,7 @@ impl Large {
         self.segments == 1
     }
 
-    /// Splits off the first `len` bytes as a segment of their own.
+    /// Splits off the first `len` bytes as a separate packet, without FIN. The rest keeps FIN.
     pub fn take_front(&mut self, len: u32) -> Self {
         let later = self.payload.split_off(len as usize);
         let mut front = Self::new(self.out, std::mem::replace(&mut self.payload, later));
@@ -108,7 +110,7 @@ impl Large {
         front
     }
 
-    /// Splits off the first of several segments. PSH stays on the last one.
+    /// Splits off the first of several segments. PSH stays with the last segment.
     pub fn cut_first(&mut self) -> Self {
         let each = self.out.payload_len;
         let mut first = self.take_front(each);
@@ -118,8 +120,8 @@ impl Large {
         first
     }
 
-    /// Appends `next` if it is consecutive and the packet then has at most `most` segments. Returns
-    /// true if it did.
+    /// Appends `next` if the two have equal headers, `next` continues the payload, and the packet
+    /// then has at most `most` segments. Returns true if `next` was appended.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = self.payload.len() / self.segments as usize;

@@ -1,4 +1,4 @@
-//! `setsockopt` and `getsockopt`.
+//! Socket options: `setsockopt` and `getsockopt` with the values and limits of Linux.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,15 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Least values of SO_SNDBUF and SO_RCVBUF in Linux.
+/// Least SO_SNDBUF of Linux in bytes, after doubling (SOCK_MIN_SNDBUF).
 const SNDBUF_MIN: u32 = 4608;
+/// Least SO_RCVBUF of Linux in bytes, after doubling (SOCK_MIN_RCVBUF).
 const RCVBUF_MIN: u32 = 2304;
 /// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
-/// The DSCP bits of IP_TOS and IPV6_TCLASS. The others are the ECN field.
+/// The DSCP bits of IP_TOS and IPV6_TCLASS. The other two bits are the ECN field.
 const DSCP: u8 = 0xfc;
-/// Integer options that are stored and returned, without an effect on packets.
+/// Options with an integer value that is stored and returned, but does not change TCP's behaviour.
 const KEPT: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -47,29 +48,29 @@ const KEPT: [(i32, i32); 19] = [
 /// The options of a socket.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Options of the engine.
+    /// The options that the engine applies to listeners and connections.
     pub engine: SocketOptions,
     /// SO_SNDBUF as the kernel reports it: twice the value that the program set.
     pub sndbuf: u32,
-    /// True if the program set SO_SNDBUF, which disables its automatic growth.
+    /// True if the program set SO_SNDBUF. The buffer then does not grow automatically.
     pub sndbuf_fixed: bool,
-    /// SO_RCVBUF as the kernel reports it.
+    /// SO_RCVBUF as the kernel reports it: twice the value that the program set.
     pub rcvbuf: u32,
-    /// SO_LINGER in seconds.
+    /// SO_LINGER in seconds. `None` if the option is off.
     pub linger: Option<u32>,
-    /// SO_RCVTIMEO.
+    /// SO_RCVTIMEO. `None` means no timeout.
     pub receive_timeout: Option<Duration>,
-    /// SO_SNDTIMEO.
+    /// SO_SNDTIMEO. `None` means no timeout.
     pub send_timeout: Option<Duration>,
-    /// SO_RCVLOWAT.
+    /// SO_RCVLOWAT in bytes.
     pub rcvlowat: u32,
-    /// TCP_NOTSENT_LOWAT; 0 stands for the sysctl's value.
+    /// TCP_NOTSENT_LOWAT in bytes. 0 selects the sysctl's value.
     notsent_lowat: u32,
-    /// Value of the sysctl `tcp_notsent_lowat`.
+    /// Value of the sysctl `tcp_notsent_lowat` in bytes.
     notsent_lowat_default: u32,
-    /// Default of TCP_SYNCNT, the value of the sysctl `tcp_syn_retries`.
+    /// Default of TCP_SYNCNT: the value of the sysctl `tcp_syn_retries`.
     syn_retries_default: u32,
-    /// TCP_CONGESTION.
+    /// TCP_CONGESTION: the name of the algorithm.
     congestion: String,
     /// Values of the options in [`KEPT`].
     kept: BTreeMap<(i32, i32), i32>,
@@ -95,7 +96,7 @@ impl Options {
         }
     }
 
-    /// Returns the number of unsent bytes above which a writer blocks.
+    /// Returns the number of unsent bytes from which on a writer blocks.
     pub fn unsent_max(&self) -> u32 {
         match self.notsent_lowat {
             0 => self.notsent_lowat_default,
@@ -103,13 +104,14 @@ impl Options {
         }
     }
 
-    /// Returns true if the option `(level, name)` is not zero.
+    /// Returns true if the value of the [`KEPT`] option `(level, name)` is not zero.
     pub fn is_on(&self, level: i32, name: i32) -> bool {
         self.kept
             .get(&(level, name))
             .is_some_and(|value| *value != 0)
     }
 
+    /// Sets an option of level SOL_SOCKET.
     fn set_of_socket(&mut self, name: i32, value: &[u8]) -> Answer<()> {
         let engine = &mut self.engine;
         match name {
@@ -135,6 +137,7 @@ impl Options {
         Ok(())
     }
 
+    /// Sets an option of level IPPROTO_TCP.
     fn set_of_tcp(&mut self, name: i32, value: &[u8]) -> Answer<()> {
         let engine = &mut self.engine;
         let seconds = |max: i32| match int(value)? {
@@ -187,7 +190,7 @@ impl Options {
         Ok(())
     }
 
-    /// Sets IP_TOS and similar options, whose value may also be a single byte.
+    /// Sets an option of level IPPROTO_IP or IPPROTO_IPV6. The value is an `int` or a single byte.
     fn set_of_ip(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
         let number = match value {
             [byte] => i32::from(*byte),
@@ -225,6 +228,7 @@ impl Options {
         }))
     }
 
+    /// Stores the value of a [`KEPT`] option. Fails with ENOPROTOOPT for any other option.
     fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
         if !KEPT.contains(&(level, name)) {
             return Err(Errno(libc::ENOPROTOOPT));
@@ -289,6 +293,7 @@ impl Options {
         })
     }
 
+    /// Returns the stored value of a [`KEPT`] option, or `None` for any other option.
     fn get_kept(&self, level: i32, name: i32) -> Option<Vec<u8>> {
         let value = self.kept.get(&(level, name)).copied();
         KEPT.contains(&(level, name))
@@ -296,23 +301,26 @@ impl Options {
     }
 }
 
-/// Converts the seconds of TCP_DEFER_ACCEPT to a number of SYN,ACK timeouts: 1 s, doubling up to
-/// 120 s.
+/// Converts TCP_DEFER_ACCEPT from seconds to the least number of SYN,ACK timeouts that last as
+/// long. The first timeout lasts 1 s, and each further one twice as long, up to 120 s.
 fn defer_timeouts(seconds: i32) -> u8 {
     let long_enough = |count: &u8| i64::from(timeouts_as_seconds(*count)) >= seconds.into();
     (0..=u8::MAX).find(long_enough).unwrap_or(u8::MAX)
 }
 
+/// Returns the sum of the first `count` SYN,ACK timeouts, in seconds.
 fn timeouts_as_seconds(count: u8) -> u32 {
     (0..count).map(|nth| 120.min(1 << nth.min(7))).sum()
 }
 
+/// Parses an `int`. Fails with EINVAL if `value` is too short.
 fn int(value: &[u8]) -> Answer<i32> {
     let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
     Ok(i32::from_ne_bytes(*bytes))
 }
 
-/// Parses SO_MAX_PACING_RATE, 32 or 64 bits, in bytes per second. All ones mean no limit.
+/// Parses SO_MAX_PACING_RATE, in bytes per second. The value has 32 or 64 bits, and all ones mean
+/// no limit.
 fn rate(value: &[u8]) -> Answer<u64> {
     if let Some(long) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*long));
@@ -325,11 +333,12 @@ fn rate(value: &[u8]) -> Answer<u64> {
     })
 }
 
+/// Returns `value` as the bytes of an `int`.
 fn of_int(value: u32) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
 
-/// Parses a `struct timeval`. `None` for zero, which means no timeout.
+/// Parses a `struct timeval`. Returns `None` for zero, which means no timeout.
 fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
     let word = |at: usize| {
         let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
@@ -370,7 +379,7 @@ impl Stack {
             return Ok(());
         };
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine.nodelay {
-            // As in Linux, removing the cork sends the held data.
+            // In Linux, setting TCP_NODELAY sends corked data, so remove the cork for a moment.
             let free = SocketOptions {
                 cork: false,
                 ..engine
@@ -381,7 +390,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Sets SO_TIMESTAMPING. As in Linux, byte numbers count from SND.UNA.
+    /// Sets SO_TIMESTAMPING. The byte numbers in time stamps count from SND.UNA, as in Linux.
     fn set_stamping(&mut self, fd: Fd, value: i32) -> Answer<()> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
         let base = flow.map_or(0, |flow| flow.tx_acked());
@@ -410,7 +419,7 @@ impl Stack {
             (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(of_int(socket.domain as u32)),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => Some(self.memory_info(fd, id)?),
             (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(self.tcp_info(fd)?),
-            // No congestion control here reports more than TCP_INFO does.
+            // No congestion control of this stack has values of its own to report.
             (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => Some(Vec::new()),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
             (libc::SOL_SOCKET, _) => socket.options.get_of_socket(name),
@@ -420,6 +429,8 @@ impl Stack {
         value.ok_or(Errno(libc::ENOPROTOOPT))
     }
 
+    /// `getsockopt` of TCP_MAXSEG: the send MSS of the connection `id`. Without a connection it is
+    /// the value that the program set, or the default.
     fn mss(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
         let wanted = u32::from(self.socket(fd)?.options.engine.mss_max);
         let flow = id.and_then(|id| self.flow_info(id));

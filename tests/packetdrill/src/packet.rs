@@ -1,4 +1,5 @@
-//! Conversion of raw IP packets to the engine's segments and back.
+//! Conversion of raw IP packets to the engine's segments and ICMP errors, and of segments back to
+//! packets.
 
 use tidelane_engine::{
     Arrival, Endpoint, FlowKey, IcmpError, IpFields, LinkId, Segment, SegmentOut,
@@ -10,23 +11,24 @@ use tidelane_wire::{
 
 use crate::ip6;
 
-/// Length of the Ethernet header that [`HeaderTemplate`] writes first, in bytes.
+/// Length of the Ethernet header in bytes. [`HeaderTemplate`] writes one, and [`emit_with`] cuts it
+/// off.
 const ETHERNET_HEADER_LEN: usize = 14;
-/// Length of the Ethernet and IPv4 headers.
+/// Length of the Ethernet and IPv4 headers, in bytes.
 const BELOW_TCP: usize = 34;
-/// The only link.
+/// The id of the only link: packetdrill's tun device.
 pub const LINK: LinkId = LinkId(0);
 
 /// Content of a received packet.
 #[derive(Debug)]
 pub enum Inbound<'a> {
-    /// A segment with its addresses.
+    /// A TCP segment, with its 4-tuple and ECN field.
     Segment(Arrival, Segment<'a>),
     /// An ICMP error about a segment of this stack.
     Error(IcmpError),
 }
 
-/// Parses one packet, and checks lengths and checksums as the kernel does.
+/// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     if bytes.first().is_some_and(|first| first >> 4 == 6) {
         return ip6::parse(bytes);
@@ -53,13 +55,14 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     }
 }
 
-/// Returns the packet for `out`, with `ip_id` and complete checksums. `None` if its options do not
-/// fit.
+/// Returns the packet with the segment `out` and `payload`, with complete checksums. `ip_id` is the
+/// identification field of IPv4. Returns `None` if the segment exceeds 65,535 bytes.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
     emit_with((out, 0), payload, ip_id, IpFields::default())
 }
 
-/// Returns the packet for `out` with an urgent pointer, DiffServ field and TTL.
+/// Returns a packet as [`emit`] does, with the urgent pointer `urgent`. `fields` has the DiffServ
+/// field and the TTL or hop limit.
 pub fn emit_with(
     (out, urgent): (&SegmentOut, u16),
     payload: &[u8],

@@ -1,5 +1,8 @@
-//! The libc functions that packetdrill calls directly instead of through the interface, for a
-//! library that is preloaded as well. Calls on other descriptors go to the kernel.
+//! Replacements for the libc functions that packetdrill calls directly instead of through the
+//! interface.
+//!
+//! The functions take effect if the library is preloaded too. A call on a descriptor that is no
+//! socket of the stack goes to the kernel.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -16,15 +19,16 @@ use crate::{
     stack::Fd,
 };
 
-/// The command of iproute2 that drops the metrics of servers, cookies included.
+/// The part of an `ip` command that drops the kernel's TCP metrics, which include Fast Open
+/// cookies.
 const FLUSH: &str = "tcp_metrics flush";
 
-/// Returns the stack if `fd` is one of its sockets.
+/// Returns the stack of the latest interface if `fd` is a socket of that stack.
 fn owner(fd: Fd) -> Option<Arc<Shared>> {
     loaded().filter(|shared| shared.call(|stack| stack.has_socket(fd)))
 }
 
-/// `getsockopt(2)`.
+/// Replaces `getsockopt(2)`.
 ///
 /// # Safety
 ///
@@ -46,7 +50,8 @@ pub unsafe extern "C" fn getsockopt(
     }
 }
 
-/// `system(3)`. A command that flushes the kernel's TCP metrics also drops the stack's cookies.
+/// Replaces `system(3)`. A command that flushes the kernel's TCP metrics also drops the Fast Open
+/// cookies of the stack. libc's function runs every command.
 ///
 /// # Safety
 ///
@@ -70,7 +75,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     }
 }
 
-/// `sendfile(2)`.
+/// Replaces `sendfile(2)`.
 ///
 /// # Safety
 ///
@@ -81,7 +86,8 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: s
         // SAFETY: guaranteed by the caller.
         return unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, len) } as ssize_t;
     };
-    // SAFETY: guaranteed by the caller; with a position the file's own does not move.
+    // SAFETY: guaranteed by the caller. `pread` leaves the file's offset unchanged, as `sendfile`
+    // with an offset argument does.
     unsafe {
         if at.is_null() {
             return answer(out_of_file(&shared, from, to, len, 0));

@@ -1,7 +1,9 @@
-//! The send queue of Linux, which consists of buffers (skbs) of several segments.
+//! A model of Linux' send queue, which consists of skbs ("buffers" here) of several segments.
 //!
-//! The engine only has a stream of bytes. In Linux a packet also ends at the end of a buffer, and a
-//! packet of one segment has PSH only at the end of a write, or half a window after the last PSH.
+//! The engine's send queue is a stream of bytes without buffers. Linux ends a packet also where a
+//! buffer ends. Linux sets PSH on a packet of one segment only at the end of a write, and half a
+//! window after the last PSH. This module keeps these positions, and accounts the memory of the
+//! buffers against SO_SNDBUF.
 
 use std::collections::VecDeque;
 
@@ -12,35 +14,37 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Bytes that Linux accounts for a buffer of the send queue besides its payload.
+/// Bytes that Linux accounts for a buffer of the send queue in addition to its payload.
 const BUFFER_OVERHEAD: u32 = 896;
-/// Largest payload of a buffer, the limit of segmentation offload.
+/// Largest payload of a buffer in bytes: the limit of segmentation offload without headers.
 const BUFFER_MAX: u32 = 65_536 - 320;
-/// Bound on the segments that leave in one packet. The rest of a buffer is split off.
+/// Segments of a buffer in flight. Linux splits off the part of a buffer that leaves in one packet,
+/// about an initial window. Used only to estimate the number of buffers in flight.
 const BURST_SEGMENTS: u32 = 10;
 
-/// Positions in the send stream at which packets end.
+/// The positions in the send stream of a flow at which Linux ends packets or sets PSH.
 #[derive(Debug, Default)]
 pub struct PacketEnds {
     /// Ends of sent packets and of buffers, ascending.
     ends: VecDeque<u32>,
-    /// Ends of records. No packet crosses one, not even a retransmission.
+    /// Ends of records, which writes with MSG_EOR set. No packet crosses the end of a record, not
+    /// even a retransmission.
     records: VecDeque<u32>,
-    /// Ends of writes, which get PSH.
+    /// Positions at which a segment that ends there has PSH.
     pushes: VecDeque<u32>,
-    /// The last position with PSH.
+    /// The newest position in `pushes`.
     pushed: u32,
-    /// Start of the last buffer.
+    /// Stream position at which the last buffer starts.
     tail: u32,
 }
 
-/// Returns true if position `a` is before `b`.
+/// Returns true if the stream position `a` is before `b`, modulo 2^32.
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl PacketEnds {
-    /// Adds the end of a packet or buffer.
+    /// Adds the end of a packet or buffer, unless the position is already known.
     pub fn end(&mut self, at: u32) {
         let later = self.ends.iter().position(|end| !before(*end, at));
         match later {
@@ -56,7 +60,7 @@ impl PacketEnds {
         self.end(at);
     }
 
-    /// Returns the first end of a record between `start` and `end`, if there is one.
+    /// Returns the first end of a record after `start` and before `end`, if there is one.
     pub fn record_within(&self, start: u32, end: u32) -> Option<u32> {
         let within = |at: &&u32| before(start, **at) && before(**at, end);
         self.records.iter().find(within).copied()
@@ -67,7 +71,7 @@ impl PacketEnds {
         self.ends.contains(&at)
     }
 
-    /// Adds a position with PSH.
+    /// Sets PSH for the segment that ends at `at`.
     pub fn push(&mut self, at: u32) {
         self.pushes.push_back(at);
         self.pushed = at;
@@ -78,7 +82,7 @@ impl PacketEnds {
         self.pushes.contains(&at)
     }
 
-    /// Removes all positions up to `acked`.
+    /// Removes all positions up to and including `acked`.
     pub fn forget_before(&mut self, acked: u32) {
         for packet_ends in [&mut self.ends, &mut self.pushes, &mut self.records] {
             while packet_ends.front().is_some_and(|at| !before(acked, *at)) {
@@ -89,8 +93,10 @@ impl PacketEnds {
 }
 
 impl Stack {
-    /// Returns the free space for the next write: the rest of the last buffer, or a new buffer
-    /// while the queue is below its limit.
+    /// Returns the bytes that the next write may append to one buffer.
+    ///
+    /// A write first fills the last buffer. If that buffer is full, a write starts a new buffer,
+    /// unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> Answer<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
@@ -119,8 +125,8 @@ impl Stack {
         Ok(goal)
     }
 
-    /// Grows a send buffer that limits the congestion window (Linux' `tcp_sndbuf_expand`), unless
-    /// the program set SO_SNDBUF.
+    /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux'
+    /// `tcp_sndbuf_expand` does. Does nothing if the program set SO_SNDBUF.
     pub(crate) fn expand_buffer(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
@@ -137,7 +143,10 @@ impl Stack {
         }
     }
 
-    /// Decides on PSH at `end`, where a part of a write ends. `last` is true at the write's end.
+    /// Decides whether a segment that ends at `end` has PSH.
+    ///
+    /// A part of a write ends at `end`. `last` is true for the last part, which always has PSH.
+    /// Another part has PSH if more than half the largest offered window follows the last PSH.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;
@@ -147,8 +156,8 @@ impl Stack {
         }
     }
 
-    /// Returns the size of a full buffer: whole segments, at most half of the largest window that
-    /// the peer has offered.
+    /// Returns the payload of a full buffer in bytes: whole segments, and at most half of the
+    /// largest window that the peer has offered.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
@@ -156,7 +165,8 @@ impl Stack {
         most - most % mss
     }
 
-    /// Returns the accounted size of the send queue: payload plus the overhead of each buffer.
+    /// Returns the bytes that Linux would account for the send queue: the payload and an estimate
+    /// of the buffers' overhead.
     pub(crate) fn queued(&self, id: FlowId) -> u32 {
         let Some(info) = self.flow_info(id) else {
             return 0;

@@ -1,4 +1,4 @@
-//! The interface slots that wait for readiness, and the slots of pipes.
+//! The functions of packetdrill's interface for `poll`, `epoll`, pipes and `splice`.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -17,9 +17,10 @@ use crate::{
     stack::Fd,
 };
 
+/// The `userdata` pointer of the interface, which points to the [`Shared`] stack.
 type User = *mut c_void;
 
-/// Polls a descriptor of the kernel without waiting.
+/// Returns the ready events of a descriptor that the stack does not own. Does not block.
 fn poll_kernel(fd: Fd) -> u32 {
     let mut entry = pollfd {
         fd,
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn epoll_wait(
                 events: ready.events,
                 u64: ready.data,
             };
-            // SAFETY: by the contract above; there are at most `max`.
+            // SAFETY: by the contract above; `epoll_wait` returns at most `max` entries.
             unsafe { to.add(at).write_unaligned(event) };
         }
         ready.len()
@@ -139,7 +140,8 @@ pub unsafe extern "C" fn splice(
     })
 }
 
-/// Moves bytes from a socket into a pipe, at most as many as the pipe holds.
+/// Moves at most `len` bytes from the socket `from` into the pipe `to`, but no more than the pipe's
+/// capacity.
 fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Answer<usize> {
     // SAFETY: this request takes no pointer.
     let room = kernel(unsafe { libc::fcntl(to, libc::F_GETPIPE_SZ) } as isize)?;
@@ -148,7 +150,8 @@ fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Ans
     kernel(unsafe { libc::write(to, received.as_ptr().cast(), received.len()) })
 }
 
-/// Moves bytes from a pipe or file to a socket, and waits until the socket has accepted all.
+/// Moves at most `len` bytes from the pipe or file `from` to the socket `to`. Blocks until the
+/// socket has accepted all bytes, unless `flags` has MSG_DONTWAIT.
 pub(crate) fn out_of_file(
     shared: &Shared,
     from: Fd,

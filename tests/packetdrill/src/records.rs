@@ -1,6 +1,8 @@
-//! Ends of records in the send stream. Bytes written after MSG_EOR never share a packet with the
-//! bytes before it. The driver therefore advances the engine past the end of a record only once all
-//! bytes before it are sent.
+//! Ends of records in the send stream (MSG_EOR).
+//!
+//! Bytes written after a write with MSG_EOR never share a packet with the bytes of that write. The
+//! engine knows no records. The driver therefore withholds the bytes after the end of a record from
+//! the engine until all bytes of the record are sent.
 
 use tidelane_engine::{FlowId, SocketOptions};
 
@@ -10,7 +12,8 @@ use crate::{
 };
 
 impl Stack {
-    /// Appends to the send stream. With `ends_record` a record ends behind these bytes.
+    /// Appends `bytes` to the send stream of the flow `id`. `push` is true if the write ends here.
+    /// `ends_record` is true if a record ends here.
     pub(crate) fn append(
         &mut self,
         id: FlowId,
@@ -35,7 +38,7 @@ impl Stack {
         self.release_records(id)
     }
 
-    /// Advances the engine up to the next end of a record.
+    /// Passes the written bytes up to the next end of a record to the engine.
     pub(crate) fn release_records(&mut self, id: FlowId) -> Answer<()> {
         loop {
             let Some(flow) = self.flow(id) else {
@@ -58,14 +61,17 @@ impl Stack {
         }
     }
 
-    /// Advances the engine past all ends of records, at the end of the stream.
+    /// Forgets the ends of records and passes all written bytes to the engine. Used when the
+    /// program closes the connection or shuts down its sending side.
     pub(crate) fn release_all(&mut self, id: FlowId) -> Answer<()> {
         self.wire.streams(id).record_ends.clear();
         self.release_records(id)
     }
 
-    /// Advances the engine to `to`. `followed` is true if more bytes are queued: a small segment
-    /// then does not wait, because Linux applies Nagle only to the last buffer of the queue.
+    /// Passes the bytes before the stream position `to` to the engine.
+    ///
+    /// `followed` is true if the driver withholds more bytes. Nagle's algorithm is then switched
+    /// off for these bytes, because Linux applies it only to the last buffer of the send queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> Answer<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner
@@ -86,7 +92,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the number of unsent bytes, including the bytes behind the end of a record.
+    /// Returns the number of unsent bytes, including the bytes that are withheld from the engine.
     pub(crate) fn unsent_of(&self, id: FlowId) -> u32 {
         let (Some(flow), Some(info)) = (self.flow(id), self.flow_info(id)) else {
             return 0;

@@ -1,16 +1,17 @@
-//! The round-trip time as Linux measures it, with a sample for each ACK.
+//! The smoothed round-trip time as Linux computes it, with a sample from each ACK.
 //!
-//! The engine times one segment per flight, which is enough for its timeouts. The size of Linux'
-//! packets depends on the pacing rate, and that on Linux' smoothed RTT.
+//! The engine times only one segment per flight, so its smoothed RTT differs from Linux'. Linux
+//! derives the pacing rate from its smoothed RTT, and the size of packets from the pacing rate
+//! ([`crate::offload`]).
 
 use std::collections::VecDeque;
 
 use tidelane_engine::{Duration, Instant};
 
-/// Bound on the timed packets.
+/// Bound on the packets of a flow that are timed at once.
 const PACKETS_MAX: usize = 1024;
 
-/// The unacknowledged packets of a flow, and its smoothed RTT.
+/// The RTT measurement of one flow: its unacknowledged packets, and the smoothed RTT.
 #[derive(Debug, Default)]
 pub struct RoundTrips {
     /// Stream position of each packet's end, ascending, and its time of sending.
@@ -19,8 +20,10 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Records the sending of a packet that ends at `end`. A retransmission ends all measurements,
-    /// because its ACK may be for either transmission (RFC 6298 §3).
+    /// Records that a packet whose last byte is before the stream position `end` was sent at `now`.
+    ///
+    /// A retransmission discards all packets in flight, because an ACK may then acknowledge either
+    /// transmission (Karn's algorithm, RFC 6298 §3).
     pub fn sent(&mut self, end: u32, now: Instant) {
         let newest = self.sent.back();
         if newest.is_some_and(|(last, _)| (end.wrapping_sub(*last) as i32) <= 0) {
@@ -30,8 +33,9 @@ impl RoundTrips {
         }
     }
 
-    /// Takes a sample from the oldest packet that an ACK up to `acked` covers. `first` is the
-    /// smoothed RTT before the first sample.
+    /// Takes an RTT sample from an ACK of the stream position `acked` that arrives at `now`. The
+    /// sample is that of the oldest packet that the ACK covers. `first` is the smoothed RTT to
+    /// assume before the first sample.
     pub fn acknowledged(&mut self, acked: u32, now: Instant, first: Duration) {
         let mut oldest = None;
         while let Some((end, at)) = self.sent.front().copied()
@@ -48,7 +52,7 @@ impl RoundTrips {
         }
     }
 
-    /// Returns the smoothed RTT, once there was a sample.
+    /// Returns the smoothed RTT, or `None` before the first sample.
     pub fn srtt(&self) -> Option<Duration> {
         self.srtt
     }

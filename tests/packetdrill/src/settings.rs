@@ -1,5 +1,8 @@
-//! The settings of the stack: the defaults of scripts' preambles, and the sysctls that a script
-//! sets.
+//! The settings of a stack: sysctls, and the flags of packetdrill's `--so_flags`.
+//!
+//! The defaults are the sysctls that the preambles of Linux' packetdrill scripts set. A script sets
+//! a sysctl in the kernel. The stack reads the kernel's sysctls before and after, and applies the
+//! differences.
 
 use std::{
     collections::BTreeMap,
@@ -38,29 +41,31 @@ const DEFAULTS: [(&str, &str); 21] = [
     ("tcp_fastopen", "0x70403"),
     (KEY, "a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4"),
 ];
-/// The sysctl of Fast Open's key.
+/// The sysctl of the key for Fast Open cookies.
 const KEY: &str = "tcp_fastopen_key";
-/// MTU unless `--so_flags` says otherwise.
+/// Default MTU in bytes.
 const MTU: u32 = 1500;
-/// packetdrill's default address of the host under test.
+/// packetdrill's default IPv4 address of the host under test.
 const LOCAL_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 /// packetdrill's default IPv6 address of the host under test.
 const LOCAL_IP6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
-/// Bound on concurrent connections. It is low because packetdrill locks all memory.
+/// Bound on concurrent connections. The bound is low because packetdrill locks all memory of the
+/// process.
 const FLOWS_MAX: u32 = 1024;
 
 /// The settings of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
+    /// Values of the sysctls by name.
     sysctls: BTreeMap<String, String>,
     /// MTU of the device in bytes.
     pub mtu: u32,
-    /// True for segmentation offload (TSO or GSO).
+    /// True if segments are joined into large packets, as with TSO or GSO.
     pub offload: bool,
-    /// True if the device segments packets (TSO). Otherwise the kernel does so before the device
-    /// (GSO).
+    /// True if the device segments large packets (TSO), so that scripts see large packets. False if
+    /// the kernel segments them before the device (GSO), so that scripts see single segments.
     pub tso: bool,
-    /// True for the timing of ACKs and probes that the service uses, instead of Linux' timing.
+    /// True to use the service's timing of ACKs and tail loss probes. False to use Linux' timing.
     pub service: bool,
     /// IPv4 source address of unbound sockets.
     pub local_ip: Ipv4Addr,
@@ -69,7 +74,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the defaults, changed by `flags`, comma-separated `key=value` pairs.
+    /// Returns the default settings with the changes in `flags`: comma-separated `key=value` pairs,
+    /// whose key is a sysctl or a name such as `mtu`. Fails with a message for the user.
     pub fn new(flags: &str) -> Result<Self, String> {
         let mut settings = Self {
             sysctls: DEFAULTS
@@ -113,8 +119,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Applies the sysctls whose values differ between two readings. Also applies the key of
-    /// cookies, which does not matter to a script that does not set it.
+    /// Applies the sysctls whose values differ between two readings, and always the Fast Open key.
+    /// A script that does not set the key works with any key.
     pub fn follow(&mut self, before: &Reading, after: &Reading) {
         for (name, value) in &after.0 {
             let changed = before.0.get(name) != Some(value) || name == KEY;
@@ -129,10 +135,12 @@ impl Settings {
         self.sysctls.get(name).map_or("", String::as_str)
     }
 
+    /// Returns the first number of a sysctl, or 0 if there is none.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.numbers(name).first().copied().unwrap_or(0)
     }
 
+    /// Returns the numbers of a sysctl, such as the three of `tcp_rmem`.
     fn numbers(&self, name: &str) -> Vec<u64> {
         let number = |word: &str| match word.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -142,28 +150,28 @@ impl Settings {
         words.filter_map(number).collect()
     }
 
-    /// Returns SO_SNDBUF of a new socket.
+    /// Returns SO_SNDBUF of a new socket, in bytes.
     pub fn sndbuf(&self) -> u32 {
         self.numbers("tcp_wmem")
             .get(1)
             .map_or(1 << 18, |n| *n as u32)
     }
 
-    /// Returns the limit of automatic growth of send buffers.
+    /// Returns the size in bytes up to which send buffers grow automatically.
     pub fn sndbuf_max(&self) -> u32 {
         self.numbers("tcp_wmem")
             .get(2)
             .map_or(1 << 22, |n| *n as u32)
     }
 
-    /// Returns SO_RCVBUF of a new socket.
+    /// Returns SO_RCVBUF of a new socket, in bytes.
     pub fn rcvbuf(&self) -> u32 {
         self.numbers("tcp_rmem")
             .get(1)
             .map_or(1 << 17, |n| *n as u32)
     }
 
-    /// Returns the default of TCP_NOTSENT_LOWAT.
+    /// Returns the default of TCP_NOTSENT_LOWAT, in bytes.
     pub fn notsent_lowat(&self) -> u32 {
         self.number("tcp_notsent_lowat").min(u64::from(u32::MAX)) as u32
     }
@@ -175,7 +183,7 @@ impl Settings {
             .map_or("cubic", String::as_str)
     }
 
-    /// Returns the sysctls that determine packet sizes.
+    /// Returns the settings that determine packet sizes.
     pub fn sizing(&self) -> Sizing {
         Sizing {
             offload: self.offload,
@@ -235,7 +243,7 @@ impl Settings {
     }
 }
 
-/// A reading of the kernel's sysctls. Sysctls that the kernel lacks are left out.
+/// The kernel's TCP sysctls at one time. Sysctls that the kernel does not have are left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading(BTreeMap<String, String>);
 

@@ -1,4 +1,9 @@
-//! The stack shared between threads: blocked calls, and the thread that advances the clock.
+//! The stack as packetdrill's threads share it: the lock, blocked calls, and the virtual clock.
+//!
+//! packetdrill's first thread runs the script and advances the clock. Its second thread makes the
+//! calls that may block. After each change of the stack, the first thread starts a round: it wakes
+//! all blocked calls, and waits until each has been tried once more. The result of a script thus
+//! does not depend on the speed of the threads.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -14,38 +19,41 @@ use crate::{
     wire::Sent,
 };
 
-/// Real time that the first thread waits for another thread to leave its call.
+/// Real time for which the first thread waits for the other threads in a round.
 const RETURN_MAX: time::Duration = time::Duration::from_secs(1);
 
-/// A thread in a blocking call.
+/// A thread in a blocking call. A thread that has waited stays in the list until it reads the clock
+/// after the call.
 #[derive(Debug)]
 struct Waiter {
     thread: ThreadId,
-    /// The last round in which the thread tried its call.
+    /// Number of the last round in which the thread tried its call.
     tried: u64,
-    /// End of the call's timeout.
+    /// Virtual time at which the call times out. `None` means no timeout.
     deadline: Option<Instant>,
-    /// True if the call is over and the thread has not read the clock yet.
+    /// True if the call is over, but the thread has not read the clock yet. packetdrill reads the
+    /// clock after each call, and the clock must not advance before.
     returning: bool,
 }
 
+/// The part of [`Shared`] behind the lock.
 #[derive(Debug)]
 struct Inside {
     stack: Stack,
-    /// Number of changes to the stack.
+    /// Number of rounds so far.
     round: u64,
     waiters: Vec<Waiter>,
 }
 
-/// The shared stack.
+/// A stack that several threads share. The interface's `userdata` points to it.
 #[derive(Debug)]
 pub struct Shared {
-    /// The thread that made the interface, which advances the clock.
+    /// The thread that made the interface. Only this thread advances the clock.
     first: ThreadId,
     inside: Mutex<Inside>,
     /// Signalled at the start of a round.
     changed: Condvar,
-    /// Signalled after a waiter has tried its call or read the clock.
+    /// Signalled after a waiting thread has tried its call or read the clock.
     waiter_done: Condvar,
 }
 
@@ -69,7 +77,7 @@ impl Shared {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a call that does not block.
+    /// Makes a call that does not block, and runs a round.
     pub fn call<R>(&self, call: impl FnOnce(&mut Stack) -> R) -> R {
         let mut inside = self.lock();
         let result = call(&mut inside.stack);
@@ -77,7 +85,8 @@ impl Shared {
         result
     }
 
-    /// Makes a call that blocks while it fails with EAGAIN. Returns `late` after `within`.
+    /// Makes a blocking call: repeats `attempt` while it fails with EAGAIN. Fails with `late` after
+    /// `within` of virtual time. `None` means no timeout.
     pub fn wait<R>(
         &self,
         within: Option<Duration>,
@@ -112,7 +121,8 @@ impl Shared {
         }
     }
 
-    /// Blocks in the first thread, which has to advance the clock itself.
+    /// Makes a blocking call in the first thread, and advances the clock to each timer meanwhile.
+    /// Fails with EAGAIN if no timer is left that could end the call.
     fn wait_in_first<'a, R>(
         &'a self,
         mut inside: MutexGuard<'a, Inside>,
@@ -139,13 +149,14 @@ impl Shared {
                         error => error,
                     });
                 }
-                // No event can end the wait.
+                // Without a timer, the state of the stack does not change any more.
                 None => return Err(Errno::AGAIN),
             }
         }
     }
 
-    /// `gettimeofday(2)`. A thread that has left a blocking call gets its time here.
+    /// `gettimeofday(2)`, in microseconds. After a blocking call, the first thread waits until the
+    /// calling thread has read the clock here.
     pub fn read_clock_us(&self) -> u64 {
         let mut inside = self.lock();
         let me = thread::current().id();
@@ -157,7 +168,7 @@ impl Shared {
         us
     }
 
-    /// Advances the clock by `span` and runs all timers that become due.
+    /// Advances the clock by `span`. Each timer that becomes due runs at its own time.
     pub fn sleep(&self, span: Duration) {
         let mut inside = self.run_waiters(self.lock());
         let until = inside.stack.now() + span;
@@ -167,8 +178,8 @@ impl Shared {
         drop(self.run_until(inside, until));
     }
 
-    /// Returns the next sent packet, and advances the clock until there is one. `None` if no timer
-    /// can send one.
+    /// Returns the next sent packet. Advances the clock from timer to timer until there is a
+    /// packet. Returns `None` if no timer is left.
     pub fn next_sent(&self) -> Option<Sent> {
         let mut inside = self.run_waiters(self.lock());
         loop {
@@ -186,6 +197,7 @@ impl Shared {
         self.lock().waiters.len()
     }
 
+    /// Advances the clock to `to`, and runs a round.
     fn run_until<'a>(
         &'a self,
         mut inside: MutexGuard<'a, Inside>,
@@ -195,8 +207,10 @@ impl Shared {
         self.run_waiters(inside)
     }
 
-    /// Lets all waiters try their calls again after a change of the stack, and waits until finished
-    /// ones have read the clock.
+    /// Runs a round after a change of the stack. Does nothing outside of the first thread.
+    ///
+    /// Wakes all waiting threads. Returns once each has tried its call, and each whose call is over
+    /// has read the clock.
     fn run_waiters<'a>(&'a self, mut inside: MutexGuard<'a, Inside>) -> MutexGuard<'a, Inside> {
         if inside.waiters.is_empty() || thread::current().id() != self.first {
             return inside;
@@ -208,7 +222,7 @@ impl Shared {
             .wait_timeout_while(inside, RETURN_MAX, |inside| !inside.all_waiters_done())
             .unwrap_or_else(PoisonError::into_inner);
         if late.timed_out() {
-            // This caller does not read the clock, so do not wait for it.
+            // These threads do not read the clock after their calls. Do not wait for them again.
             inside.waiters.retain(|waiter| !waiter.returning);
         }
         inside
@@ -216,6 +230,7 @@ impl Shared {
 }
 
 impl Inside {
+    /// Returns the time of the next timer or timeout of a blocked call.
     fn next_timeout(&self) -> Option<Instant> {
         let deadlines = self.waiters.iter().filter(|waiter| !waiter.returning);
         deadlines
@@ -224,13 +239,15 @@ impl Inside {
             .min()
     }
 
+    /// Returns true if each waiting thread has tried its call in this round, and none has yet to
+    /// read the clock.
     fn all_waiters_done(&self) -> bool {
         let done = |waiter: &Waiter| waiter.tried == self.round && !waiter.returning;
         self.waiters.iter().all(done)
     }
 
-    /// Records that this thread has tried its call in this round. `over` is true if the call is
-    /// over, `returning` if the thread still has to read the clock after it.
+    /// Records that the calling thread has tried its call in this round. `over` is true if the call
+    /// is over. `returning` is true if, in addition, the thread has yet to read the clock.
     fn note(&mut self, deadline: Option<Instant>, returning: bool, over: bool) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread != me);

@@ -1,4 +1,4 @@
-//! A socket, and the calls that open, bind and close it.
+//! The state of a socket, and the calls that open, bind, listen, connect and close sockets.
 
 use std::collections::VecDeque;
 
@@ -16,50 +16,51 @@ use crate::{
     stack::{Fd, Flow, Object, Stack},
 };
 
-/// The engine's object behind a socket.
+/// The object of the engine that a socket stands for.
 #[derive(Debug)]
 pub enum Role {
-    /// None yet.
+    /// No object: the socket is new or disconnected, neither listening nor connected.
     Fresh,
     /// A listener with its accept queue.
     Listener {
         /// The engine's id of the listener.
         id: ListenerId,
-        /// The accept queue.
+        /// The accept queue: connections that no `accept` has returned yet.
         queue: VecDeque<FlowId>,
     },
     /// A connection.
     Flow(FlowId),
-    /// A connection that the engine has released.
+    /// A connection that the engine has already released.
     Over,
 }
 
-/// A socket.
+/// A TCP socket. The stack owns it while the program's descriptor is open.
 #[derive(Debug)]
 pub struct Socket {
-    /// The engine's object behind the socket.
+    /// The object of the engine that the socket stands for.
     pub role: Role,
     /// `AF_INET` or `AF_INET6`.
     pub domain: i32,
-    /// O_NONBLOCK.
+    /// True if O_NONBLOCK is set.
     pub nonblocking: bool,
-    /// Local endpoint of a bound or connected socket.
+    /// Local endpoint of a bound, listening or connected socket.
     pub local: Option<Endpoint>,
     /// Peer of a connected socket.
     pub peer: Option<Endpoint>,
     /// Socket options.
     pub options: Options,
-    /// SO_ERROR.
+    /// The pending error. The next call or SO_ERROR returns it once.
     pub error: Option<Errno>,
-    /// A soft error, which SO_ERROR returns if there is no other.
+    /// A pending soft error (RFC 1122 §4.2.3.9). Only SO_ERROR returns it, if there is no other
+    /// error.
     pub soft_error: Option<Errno>,
     /// Fast Open state.
     pub fast_open: FastOpen,
     /// The error queue.
     pub notices: Notices,
-    /// `shutdown(SHUT_RD)`.
+    /// True after `shutdown(SHUT_RD)`.
     pub read_shut: bool,
-    /// `shutdown(SHUT_WR)`.
+    /// True after `shutdown(SHUT_WR)`.
     pub write_shut: bool,
 }
 
@@ -82,7 +83,7 @@ impl Socket {
     }
 }
 
-/// Returns the error of Linux for an open that could not start.
+/// Returns the error with which Linux' `connect` fails if the engine cannot send a SYN.
 pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,
@@ -91,7 +92,7 @@ pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
     })
 }
 
-/// The argument `how` of `shutdown`.
+/// The argument `how` of `shutdown(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shutdown {
     /// True to end reading.
@@ -122,7 +123,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `bind(2)`. Port 0 stands for any port.
+    /// `bind(2)`. Port 0 selects an ephemeral port.
     pub fn bind(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
         let socket = self.socket(fd)?;
         if socket.local.is_some() || !matches!(socket.role, Role::Fresh) {
@@ -137,6 +138,7 @@ impl Stack {
         Ok(())
     }
 
+    /// Returns the next ephemeral port. Ports are not reused.
     fn take_port(&mut self) -> u16 {
         let port = self.next_port;
         self.next_port = port.checked_add(1).unwrap_or(port);
@@ -175,7 +177,7 @@ impl Stack {
         self.update_listener(fd)
     }
 
-    /// Returns true if the accept queue is not empty. Fails if the socket is no listener.
+    /// Returns true if the accept queue is not empty. Fails with EINVAL if `fd` is not listening.
     pub fn accept_ready(&self, fd: Fd) -> Answer<bool> {
         match &self.socket(fd)?.role {
             Role::Listener { queue, .. } => Ok(!queue.is_empty()),
@@ -183,7 +185,8 @@ impl Stack {
         }
     }
 
-    /// `accept(2)`. The first connection of the accept queue gets the descriptor `new`.
+    /// `accept(2)` without blocking. The oldest connection of the accept queue gets the descriptor
+    /// `new`. Returns the peer. Fails with EAGAIN if the queue is empty.
     pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> Answer<Endpoint> {
         let socket = self.socket_mut(fd)?;
         let domain = socket.domain;
@@ -202,7 +205,8 @@ impl Stack {
         Ok(key.peer)
     }
 
-    /// Assigns `flow` to `fd`, and reports earlier events of the flow to the socket.
+    /// Makes `fd` the owner of `flow`. If the connection has already ended, the socket gets its
+    /// error.
     fn assign_owner(&mut self, flow: FlowId, fd: Fd) {
         let known = self.flows.entry(flow).or_default();
         known.owner = Some(fd);
@@ -211,7 +215,8 @@ impl Stack {
         }
     }
 
-    /// Starts `connect(2)` by sending a SYN. [`Stack::connect_result`] returns its result.
+    /// Starts `connect(2)` by sending a SYN. [`Stack::connect_result`] returns the result of the
+    /// handshake.
     pub fn connect(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
         let socket = self.socket(fd)?;
         let options = socket.options.engine;
@@ -235,7 +240,7 @@ impl Stack {
         self.become_flow(fd, id, local, to)
     }
 
-    /// Turns the socket into the connection `id`, which is being opened.
+    /// Makes `fd` the socket of the connection `id`, whose handshake has started.
     pub(crate) fn become_flow(
         &mut self,
         fd: Fd,
@@ -260,6 +265,9 @@ impl Stack {
         Ok(())
     }
 
+    /// Handles `connect(2)` on a socket with the connection `id`. During the handshake, a
+    /// nonblocking call fails with EALREADY, and a blocking call waits. Afterwards the call fails
+    /// with EISCONN.
     fn connect_again(&self, fd: Fd, id: FlowId) -> Answer<()> {
         match self.flow(id).map(|flow| flow.state()) {
             Some(State::SynSent | State::SynReceived) if self.socket(fd)?.nonblocking => {
@@ -270,6 +278,8 @@ impl Stack {
         }
     }
 
+    /// Returns the local endpoint for a connection to `to`: the bound address and port, or the
+    /// stack's address and an ephemeral port.
     pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> Answer<Endpoint> {
         let bound = self.socket(fd)?.local;
         let port = match bound {
@@ -284,7 +294,8 @@ impl Stack {
         Ok(Endpoint::new(addr, port))
     }
 
-    /// Returns the result of a started `connect`. Fails with EAGAIN during the handshake.
+    /// Returns the result of the handshake that `connect` started. Fails with EAGAIN while the
+    /// handshake is not complete.
     pub fn connect_result(&mut self, fd: Fd) -> Answer<()> {
         if let Some(error) = self.socket_mut(fd)?.error.take() {
             return Err(error);
@@ -324,7 +335,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a listener. Resets the connections of its accept queue, as Linux does.
+    /// Closes the listener of `fd`, if there is one. Resets the connections of its accept queue, as
+    /// Linux does.
     fn unlisten(&mut self, fd: Fd) -> Answer<()> {
         let socket = self.socket_mut(fd)?;
         let Role::Listener { id, queue } = &mut socket.role else {
@@ -340,7 +352,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `close(2)` of a socket or an epoll instance. The caller closes the descriptor.
+    /// `close(2)` of a socket or an epoll instance. The caller closes the kernel's descriptor.
     pub fn close(&mut self, fd: Fd) -> Answer<()> {
         if !self.has(fd) {
             return Err(Errno::BADF);
@@ -364,7 +376,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `connect` with `AF_UNSPEC`, which makes the socket reusable.
+    /// `connect(2)` with `AF_UNSPEC`. Resets the connection and makes the socket as good as new.
     pub fn disconnect(&mut self, fd: Fd) -> Answer<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {
@@ -380,7 +392,8 @@ impl Stack {
 }
 
 impl Stack {
-    /// `fcntl(2)` for the commands that concern the socket. `None` for commands on the descriptor.
+    /// `fcntl(2)` with F_GETFL or F_SETFL. Returns `None` for other commands, which the kernel
+    /// handles.
     pub fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Option<Answer<usize>> {
         let socket = match self.socket_mut(fd) {
             Ok(socket) => socket,

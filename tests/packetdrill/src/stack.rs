@@ -1,4 +1,5 @@
-//! The stack without threads: engine, clock, wire, and the objects behind descriptors.
+//! The stack under test, single-threaded: the engine, the virtual clock, the packet queues, and the
+//! sockets and epoll instances of the program.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,17 +20,19 @@ use crate::{
     wire::{Sent, Wire},
 };
 
-/// Key of initial sequence numbers. It is constant, so that runs repeat.
+/// Secret key of initial sequence numbers (RFC 6528). The key is constant, so that runs are
+/// reproducible.
 const SECRET: [u8; 16] = *b"packetdrill runs";
-/// First port of unbound sockets.
+/// First ephemeral port.
 const EPHEMERAL_FIRST: u16 = 32_768;
-/// Bound on the advance of the clock while waiting for a packet, beyond every timeout of Linux.
+/// Longest time by which the clock advances to a timer while packetdrill waits for a packet. The
+/// bound exceeds every timeout of Linux. A later timer counts as none.
 const JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
 
-/// A descriptor.
+/// A file descriptor.
 pub type Fd = i32;
 
-/// The object behind a descriptor of this stack.
+/// The object that a descriptor of this stack refers to.
 #[derive(Debug)]
 pub enum Object {
     /// A TCP socket.
@@ -38,22 +41,23 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// The driver's state of a flow besides its streams.
+/// The driver's state of a flow, in addition to [`crate::streams::Streams`].
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
-    /// Descriptor of the flow's socket, once accepted.
+    /// Descriptor of the flow's socket. `None` before `accept` and after `close`.
     pub owner: Option<Fd>,
-    /// Reason of the connection's end.
+    /// Reason for the end of the connection. `None` while the connection has not ended.
     pub cause: Option<CloseCause>,
-    /// True once the peer's FIN was received in order.
+    /// True after the peer's FIN was received in order.
     pub fin: bool,
-    /// The urgent mark: the last urgent byte.
+    /// The last urgent byte that the peer announced.
     pub mark: Option<UrgentMark>,
-    /// Time statistics.
+    /// Time for which the send buffer has limited the program.
     pub stats: Stats,
 }
 
-/// The stack.
+/// The stack under test. [`crate::shared::Shared`] locks it for packetdrill's threads; the
+/// conformance scripts own it directly.
 #[derive(Debug)]
 pub struct Stack {
     pub(crate) clock: VirtualClock,
@@ -65,14 +69,17 @@ pub struct Stack {
     pub(crate) next_port: u16,
     /// Flows whose last write had MSG_MORE.
     pub(crate) corked: HashSet<FlowId>,
-    /// Flows whose program could not write all its bytes.
+    /// Flows whose last write did not fit into the send queue completely.
     pub(crate) blocked_writers: HashSet<FlowId>,
+    /// The engine. `None` during the script's preamble, which sets the engine's configuration.
     engine: Option<Engine>,
+    /// The last reading of the kernel's sysctls.
     loaded: Reading,
 }
 
 impl Stack {
-    /// Returns an empty stack. `loaded` is the reading of the kernel's sysctls before the script.
+    /// Returns a stack without sockets. `loaded` has the kernel's sysctls before the script's
+    /// preamble. An empty reading makes the stack ignore the kernel's sysctls.
     pub fn new(settings: Settings, loaded: Reading) -> Self {
         Self {
             clock: VirtualClock::default(),
@@ -89,7 +96,8 @@ impl Stack {
         }
     }
 
-    /// Makes the engine with the sysctls of `reading`, at the end of the script's preamble.
+    /// Creates the engine at the end of the script's preamble, with the sysctls that the preamble
+    /// has set. Does nothing if the engine exists.
     pub fn end_preamble(&mut self, reading: &Reading) {
         if self.engine.is_none() {
             self.settings.follow(&self.loaded, reading);
@@ -98,8 +106,8 @@ impl Stack {
         }
     }
 
-    /// Applies the sysctls that the script changed since the last reading. Does nothing in a stack
-    /// that was made without a reading.
+    /// Applies the sysctls that the script has changed since the last reading. Does nothing if the
+    /// stack ignores the kernel's sysctls.
     pub fn follow_settings(&mut self, reading: &Reading) {
         if self.loaded.is_empty() || *reading == self.loaded {
             return;
@@ -123,17 +131,18 @@ impl Stack {
         self.engine = Some(engine);
     }
 
-    /// Returns the time of the clock.
+    /// Returns the virtual time without advancing the clock.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// `gettimeofday(2)`.
+    /// `gettimeofday(2)`, in microseconds.
     pub fn read_clock_us(&mut self) -> u64 {
         self.clock.read_us()
     }
 
-    /// Runs one batch: calls the engine, ends the batch, and handles its packets and events.
+    /// Runs one batch: passes the engine to `call`, ends the batch, and handles the packets and
+    /// events of the batch.
     pub(crate) fn drive<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
@@ -153,6 +162,7 @@ impl Stack {
         })
     }
 
+    /// Updates the error queues, blocked writers and time statistics of all flows with a socket.
     fn take_all_notices(&mut self) {
         let owned = self.flows.iter().filter(|(_, flow)| flow.owner.is_some());
         let ids: Vec<FlowId> = owned.map(|(id, _)| *id).collect();
@@ -163,7 +173,7 @@ impl Stack {
         }
     }
 
-    /// Wakes a blocked writer if there is enough write space now.
+    /// Wakes the blocked writer of the flow `id` if its send queue has enough space.
     fn wake_blocked_writer(&mut self, id: FlowId) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {
@@ -176,18 +186,21 @@ impl Stack {
         }
     }
 
-    /// Releases the bytes behind ends of records that the engine has reached.
+    /// Passes the bytes of the next record to the engine, for each flow that has sent the record
+    /// before.
     fn release_all_records(&mut self) {
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
         for id in ids {
             if self.wire.has_records(id) {
-                // A closed flow takes no bytes, and its program learns of the end from an event.
+                // The engine refuses bytes for a closed flow. The program gets an event for the end
+                // of the connection, so that this error needs no report.
                 let _ = self.release_records(id);
             }
         }
     }
 
-    /// Calls the engine without ending the batch.
+    /// Passes the engine to `call` without ending the batch, so that its segments leave in a later
+    /// batch.
     pub(crate) fn call_in_batch<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
@@ -207,9 +220,9 @@ impl Stack {
         result
     }
 
-    /// Lets a packet arrive.
+    /// Passes a packet from the script to the engine.
     pub fn inject(&mut self, bytes: &[u8]) {
-        // As in Linux, MSG_MORE holds data back only until the next ACK.
+        // In Linux, MSG_MORE holds data back only until the next ACK arrives.
         let corked = self.uncork();
         match packet::parse(bytes) {
             Ok(Inbound::Segment(arrival, segment)) => self.drive(|engine, now, wire| {
@@ -218,7 +231,7 @@ impl Stack {
             Ok(Inbound::Error(error)) => {
                 self.drive(|engine, now, wire| engine.icmp_error(now, &error, wire));
             }
-            // A packet that does not parse is dropped, as in the kernel.
+            // The kernel drops invalid packets too.
             Err(_) => {}
         }
         for (id, options) in corked {
@@ -227,7 +240,7 @@ impl Stack {
         self.release_all_records();
     }
 
-    /// Removes the corks of MSG_MORE. Returns the options to restore afterwards.
+    /// Removes the corks of all flows with MSG_MORE. Returns the options that restore the corks.
     fn uncork(&mut self) -> Vec<(FlowId, SocketOptions)> {
         let mut all = Vec::new();
         for id in self.corked.iter().copied() {
@@ -244,18 +257,18 @@ impl Stack {
         all
     }
 
-    /// Takes the next sent packet, if there is one.
+    /// Removes and returns the oldest sent packet, if there is one.
     pub fn pop_sent(&mut self) -> Option<Sent> {
         self.wire.sent.pop_front()
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time of the next timer, if it is within [`JUMP_MAX`].
     pub fn next_timeout(&self) -> Option<Instant> {
         let next = self.engine.as_ref()?.next_timeout()?;
         (next <= self.now() + JUMP_MAX).then_some(next.max(self.now()))
     }
 
-    /// Advances the clock and runs due timers.
+    /// Advances the clock to `to` and runs the timers that are due.
     pub fn advance_to(&mut self, to: Instant) {
         self.clock.advance_to(to);
         self.wire.on_timer = true;
@@ -329,8 +342,8 @@ impl Stack {
         }
     }
 
-    /// Records the end of a connection, and its error for the next call. As in Linux, a reset in
-    /// CLOSE-WAIT is EPIPE and not ECONNRESET.
+    /// Records the end of a connection, and its error for the next call of the program. As in
+    /// Linux, a reset in CLOSE-WAIT gives EPIPE instead of ECONNRESET.
     pub(crate) fn note_end(&mut self, id: FlowId, cause: CloseCause) {
         let flow = self.flows.entry(id).or_default();
         flow.cause = Some(cause);
@@ -344,8 +357,8 @@ impl Stack {
         }
     }
 
-    /// Records a soft error. As in Linux, it is an error of the connection with IP_RECVERR, and
-    /// otherwise only visible in SO_ERROR.
+    /// Records a soft error. As in Linux, the next call fails with a soft error only if the program
+    /// set IP_RECVERR. Otherwise only SO_ERROR returns the error.
     fn note_soft_error(&mut self, id: FlowId, cause: CloseCause) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {
@@ -362,7 +375,7 @@ impl Stack {
         }
     }
 
-    /// Returns the socket behind `fd`.
+    /// Returns the socket `fd`. Fails with EBADF or ENOTSOCK.
     pub(crate) fn socket(&self, fd: Fd) -> Answer<&Socket> {
         match self.objects.get(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
@@ -371,7 +384,7 @@ impl Stack {
         }
     }
 
-    /// Returns the mutable socket behind `fd`.
+    /// Returns the socket `fd` for changes. Fails with EBADF or ENOTSOCK.
     pub(crate) fn socket_mut(&mut self, fd: Fd) -> Answer<&mut Socket> {
         match self.objects.get_mut(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
@@ -380,7 +393,7 @@ impl Stack {
         }
     }
 
-    /// Returns the flow behind `fd`, if it has one.
+    /// Returns the flow of the socket `fd`, or `None` if the socket has no connection.
     pub(crate) fn flow_of(&self, fd: Fd) -> Answer<Option<FlowId>> {
         Ok(match self.socket(fd)?.role {
             Role::Flow(id) => Some(id),
@@ -388,17 +401,17 @@ impl Stack {
         })
     }
 
-    /// Returns the hot state of a flow.
+    /// Returns the engine's state of a flow, unless the flow was released.
     pub(crate) fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.engine.as_ref()?.flow(id)
     }
 
-    /// Returns the values of a flow that `tcp_info` shows.
+    /// Returns the engine's values for the TCP_INFO of a flow.
     pub(crate) fn flow_info(&self, id: FlowId) -> Option<FlowInfo> {
         self.engine.as_ref()?.info(id)
     }
 
-    /// Returns the TCP state behind `fd`.
+    /// Returns the TCP state of the socket `fd`. A deferred `connect` counts as SYN-SENT.
     pub(crate) fn state_of(&self, fd: Fd) -> Answer<State> {
         let socket = self.socket(fd)?;
         Ok(match &socket.role {
@@ -409,7 +422,7 @@ impl Stack {
         })
     }
 
-    /// Returns true if `fd` belongs to this stack.
+    /// Returns true if `fd` is a socket or an epoll instance of this stack.
     pub fn has(&self, fd: Fd) -> bool {
         self.objects.contains_key(&fd)
     }
@@ -419,7 +432,7 @@ impl Stack {
         matches!(self.objects.get(&fd), Some(Object::Socket(_)))
     }
 
-    /// Returns the time of a packet in microseconds, packetdrill's unit.
+    /// Returns the time at which a packet was sent, in microseconds since the Unix epoch.
     pub fn stamp_us(sent: &Sent) -> u64 {
         wall_us(sent.at)
     }

@@ -1,18 +1,20 @@
-//! The time in which the send buffer limits a program (RFC 4898), for `tcp_info`.
+//! The time for which the send buffer limits a program (`tcpi_sndbuf_limited` of `tcp_info`).
 
 use tidelane_engine::{Duration, FlowId, Instant};
 
 use crate::stack::Stack;
 
-/// Times of one flow.
+/// The time for which the send buffer has limited the program of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Start of the present time in which all data is sent and the program waits to write more.
+    /// Start of the present wait. `None` while the send buffer does not limit the program.
     waits_since: Option<Instant>,
+    /// Sum of the earlier waits.
     waited: Duration,
 }
 
 impl Stats {
+    /// Starts or continues a wait if `waits` is true, and otherwise ends it.
     fn set_waiting(&mut self, now: Instant, waits: bool) {
         if let Some(since) = self.waits_since {
             self.waited += now.since(since);
@@ -20,8 +22,7 @@ impl Stats {
         self.waits_since = waits.then_some(now);
     }
 
-    /// Returns the microseconds in which the send buffer limited the program (Linux:
-    /// `tcpi_sndbuf_limited`).
+    /// Returns the time until `now` for which the send buffer limited the program, in microseconds.
     pub fn buffer_limited_us(&self, now: Instant) -> u64 {
         let mut at_now = *self;
         at_now.set_waiting(now, false);
@@ -30,7 +31,8 @@ impl Stats {
 }
 
 impl Stack {
-    /// Updates the times of `id` after a batch.
+    /// Updates the time for the flow `id`. The send buffer limits a program that is blocked in a
+    /// write while all written bytes are in flight.
     pub(crate) fn note_limit(&mut self, id: FlowId) {
         let now = self.now();
         let Some(info) = self.flow_info(id) else {

@@ -1,4 +1,6 @@
-//! Stream buffers in plain memory, addressed by the engine's stream positions.
+//! The send and receive buffers of connections, in plain memory.
+//!
+//! The engine addresses bytes by stream position, a 32-bit number that wraps.
 
 use std::collections::VecDeque;
 
@@ -6,9 +8,10 @@ use tidelane_engine::IpFields;
 
 use crate::{queue::PacketEnds, rtt::RoundTrips};
 
-/// One direction of a connection: the bytes from position `base` on.
+/// The buffer of one direction of a connection.
 #[derive(Debug, Default)]
 pub struct Stream {
+    /// Stream position of the first byte in `bytes`.
     base: u32,
     bytes: VecDeque<u8>,
 }
@@ -19,7 +22,7 @@ impl Stream {
         self.bytes.extend(bytes);
     }
 
-    /// Places bytes at `pos`, in any order. Gaps hold zeros until their bytes arrive.
+    /// Places received bytes at `pos`. Bytes may arrive out of order. Gaps hold zeros meanwhile.
     pub fn put(&mut self, pos: u32, bytes: &[u8]) {
         let from = pos.wrapping_sub(self.base) as usize;
         let end = from + bytes.len();
@@ -47,20 +50,20 @@ impl Stream {
     }
 }
 
-/// Both directions of a connection.
+/// The driver's data of one flow: the buffers of both directions, and the state of packet building.
 #[derive(Debug, Default)]
 pub struct Streams {
     /// Written bytes that are not acknowledged.
     pub tx: Stream,
     /// Received bytes that are not read.
     pub rx: Stream,
-    /// Stream position after the last written byte, once there is one.
+    /// Stream position after the last written byte. `None` before the first write.
     pub written: Option<u32>,
-    /// Ends of records that the engine has not sent completely.
+    /// Ends of the records that are not sent completely.
     pub record_ends: VecDeque<u32>,
-    /// Positions at which packets end.
+    /// Positions at which packets end or have PSH.
     pub packet_ends: PacketEnds,
-    /// Measurement of the round-trip time.
+    /// Measurement of the RTT.
     pub round_trips: RoundTrips,
     /// DiffServ field and TTL of sent packets.
     pub fields: IpFields,

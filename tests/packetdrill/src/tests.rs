@@ -1,4 +1,5 @@
-//! The stack against a hand-written peer, in virtual time, from several threads.
+//! Tests of the whole stack in virtual time. The tests inject the peer's segments and check the
+//! sent packets. Some tests make blocking calls from a second thread.
 
 use std::{sync::Arc, thread};
 
@@ -39,7 +40,7 @@ fn shared() -> Shared {
     Shared::new(Stack::new(settings, Reading::now()))
 }
 
-/// Returns a segment of the peer to `to`.
+/// Returns a segment that the peer sends to `to`. A SYN has an MSS of 1000 and other options.
 fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> SegmentOut {
     let options = match flags.contains(TcpFlags::SYN) {
         true => TcpOptions {
@@ -70,7 +71,7 @@ fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> Seg
     }
 }
 
-/// Returns a segment of the peer as a packet.
+/// Returns a packet that the peer sends to `to`.
 fn packet(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     let out = segment(to, flags, seq, ack, payload.len());
     packet::emit(&out, payload, 1).unwrap()
@@ -105,7 +106,7 @@ fn listen(shared: &Shared) {
         .unwrap();
 }
 
-/// Opens a connection from the peer to the listener. Returns ISS + 1 of the stack.
+/// Opens a connection from the peer to the listener. Returns the stack's ISS + 1.
 fn shake_hands(shared: &Shared) -> u32 {
     let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
     shared.call(|stack| stack.inject(&syn));
@@ -130,7 +131,7 @@ fn connected() -> (Shared, u32) {
 fn bytes_go_both_ways() {
     let (shared, first) = connected();
     assert_eq!(shared.send(ACCEPTED, &[7; 1500], 0), Ok(1500));
-    // A device with segmentation offload gets one packet.
+    // Segmentation offload joins the two segments into one packet.
     let data = next(&shared).unwrap();
     assert_eq!((data.seq, data.payload), (first, 1500));
     assert!(data.flags.contains(TcpFlags::PSH));
@@ -167,8 +168,8 @@ fn a_syn_without_answer_is_sent_again_at_its_time_and_not_before() {
     });
     assert_eq!(shared.connect(CLIENT, PEER), Err(Errno(libc::EINPROGRESS)));
     shared.sleep(Duration::from_millis(7500));
-    // The engine's timers have a tick of a millisecond and are never early. The first four timeouts
-    // are equal.
+    // The times are in units of 10 ms, because the engine's timers have a granularity of 1 ms. The
+    // first timeouts do not back off (sysctl `tcp_syn_linear_timeouts`).
     let times: Vec<u64> = std::iter::from_fn(|| shared.call(Stack::pop_sent))
         .map(|sent| sent.at.since(begin).0 / 10_000_000)
         .collect();
@@ -227,8 +228,10 @@ fn nothing_to_look_for_is_said_at_once() {
     assert_eq!(next(&shared), None);
 }
 
-/// Runs `call` in a second thread as packetdrill does: the first thread goes on once the second one
-/// sleeps or is done. The second one reads the clock at its end.
+/// Makes a call in a second thread as packetdrill does.
+///
+/// Returns once the second thread is blocked or has finished. The second thread reads the clock
+/// after its call. The handle returns the result of the call and the time of its end.
 fn in_second<R: Send + 'static>(
     shared: &Arc<Shared>,
     call: impl FnOnce(&Shared) -> R + Send + 'static,
@@ -376,7 +379,7 @@ fn a_lost_tail_of_one_segment_is_probed_for_before_it_times_out() {
     let times: Vec<u64> = (0..3)
         .map(|_| next(&shared).unwrap().at_us / 10_000)
         .collect();
-    // The probe comes after SRTT + 200 ms. It is no timeout, so the next one has no backoff.
+    // The tail loss probe leaves after SRTT + 200 ms. The probe does not back off the RTO.
     assert_eq!((times[1] - times[0], times[2] - times[1]), (30, 30));
     let info = shared.call(|stack| stack.flow_info(stack.flow_of(ACCEPTED).unwrap().unwrap()));
     assert_eq!(info.unwrap().backoff, 1);

@@ -1,4 +1,4 @@
-//! Receiving and sending bytes.
+//! `recv`, `send` and the SIOC* requests of a stack, without blocking.
 
 use tidelane_engine::{FlowId, State};
 
@@ -7,20 +7,20 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-/// Result of a `recv`.
+/// Result of a successful `recv`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Received {
-    /// Received bytes; empty at the end of the stream.
+    /// Received bytes. The list is empty at the end of the stream.
     pub bytes: Vec<u8>,
-    /// Number of bytes left to read.
+    /// Number of bytes that are left to read.
     pub left: u32,
-    /// True if the urgent mark is next, which ends this `recv`.
+    /// True if the next byte is the urgent byte. A blocking `recv` then waits for no more bytes.
     pub stops: bool,
 }
 
 impl Stack {
-    /// `recv(2)` of at most `len` bytes. Fails with EAGAIN while there are fewer than `least` and
-    /// more can arrive.
+    /// `recv(2)` of at most `len` bytes. Fails with EAGAIN while fewer than `least` bytes are
+    /// readable and more can arrive.
     pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> Answer<Received> {
         if flags & libc::MSG_OOB != 0 {
             return self.recv_urgent(fd, len, flags);
@@ -61,7 +61,7 @@ impl Stack {
         Ok(Received { bytes, left, stops })
     }
 
-    /// Returns the end of the stream, or the error that ended it.
+    /// Returns the result of a `recv` without bytes: the pending error, or the end of the stream.
     fn recv_nothing(&mut self, fd: Fd) -> Answer<Received> {
         let fin = self.had_fin(fd)?;
         let socket = self.socket_mut(fd)?;
@@ -78,12 +78,13 @@ impl Stack {
         Ok(Received::default())
     }
 
+    /// Returns true if the peer's FIN was received in order.
     fn had_fin(&self, fd: Fd) -> Answer<bool> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flows.get(&id));
         Ok(flow.is_some_and(|flow| flow.fin))
     }
 
-    /// Returns true if no further byte can arrive.
+    /// Returns true if the program cannot receive further bytes.
     pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> Answer<bool> {
         let socket = self.socket(fd)?;
         let known = self.flows.get(&id).copied().unwrap_or_default();
@@ -91,15 +92,17 @@ impl Stack {
         Ok(socket.read_shut || known.fin || known.cause.is_some() || error)
     }
 
+    /// Drops `len` bytes from the stream position `read` on, which the program has read or skipped.
     pub(crate) fn consume(&mut self, id: FlowId, read: u32, len: u32) {
         let to = read.wrapping_add(len);
         self.wire.streams(id).rx.drop_before(to);
-        // The engine refuses only a wrong position, and this one comes from the engine's state.
+        // The engine refuses only an invalid position. `read` comes from the engine.
         let accepted = self.drive(|engine, _, _| engine.rx_advance(id, to));
         debug_assert_eq!(accepted, Ok(()));
     }
 
-    /// Returns the number of readable bytes (SIOCINQ).
+    /// Returns the number of readable bytes (SIOCINQ). Without SO_OOBINLINE, only the bytes before
+    /// the urgent byte count.
     pub fn unread(&self, fd: Fd) -> Answer<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
@@ -111,7 +114,7 @@ impl Stack {
         }))
     }
 
-    /// Returns the number of unacknowledged bytes (SIOCOUTQ). A FIN in flight counts, as in Linux.
+    /// Returns the number of written bytes that are not acknowledged (SIOCOUTQ).
     pub fn unacknowledged(&self, fd: Fd) -> Answer<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
@@ -123,7 +126,7 @@ impl Stack {
         Ok(head.wrapping_sub(flow.tx_acked()))
     }
 
-    /// Returns the number of unsent bytes (SIOCOUTQNSD).
+    /// Returns the number of written bytes that are not sent (SIOCOUTQNSD).
     pub fn unsent(&self, fd: Fd) -> Answer<u32> {
         Ok(self.flow_of(fd)?.map_or(0, |id| self.unsent_of(id)))
     }
@@ -164,7 +167,8 @@ impl Stack {
         Ok(done)
     }
 
-    /// Returns the flow of a socket that can be written to.
+    /// Returns the flow of `fd` if the socket's state permits writing. Fails with the error of
+    /// `send`.
     fn sender(&mut self, fd: Fd) -> Answer<FlowId> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
@@ -181,15 +185,15 @@ impl Stack {
         }
     }
 
-    /// Returns true if a program has the connection although its handshake is not complete
-    /// (RFC 7413).
+    /// Returns true if Fast Open passed the connection to the program before the handshake was
+    /// complete (RFC 7413).
     fn is_pending(&self, id: FlowId) -> bool {
         self.flow_info(id)
             .is_some_and(|info| info.fast_open_pending)
     }
 
-    /// Returns true if a third of the send queue is free and the unsent bytes are below
-    /// TCP_NOTSENT_LOWAT, so that a blocked writer wakes up.
+    /// Returns true if the socket is writable: a third of SO_SNDBUF is free, and the unsent bytes
+    /// are below TCP_NOTSENT_LOWAT.
     pub(crate) fn is_writable(&self, fd: Fd, id: FlowId) -> bool {
         let Ok(socket) = self.socket(fd) else {
             return false;

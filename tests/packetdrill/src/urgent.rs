@@ -1,5 +1,8 @@
-//! Urgent data with the semantics of Linux' sockets: `recv` stops before the urgent byte and then
-//! skips it, unless SO_OOBINLINE is set. MSG_OOB reads it.
+//! Urgent data with the semantics of Linux' sockets.
+//!
+//! The byte before the urgent pointer is the urgent byte. A `recv` stops before the urgent byte.
+//! The next `recv` skips the urgent byte, unless SO_OOBINLINE is set. `recv` with MSG_OOB returns
+//! the urgent byte.
 
 use tidelane_engine::{FlowId, State};
 
@@ -9,19 +12,19 @@ use crate::{
     transfer::Received,
 };
 
-/// The urgent mark: the last announced urgent byte, until the program has read past it.
+/// The urgent mark: the last urgent byte that the peer announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UrgentMark {
-    /// Stream position of the byte.
+    /// Stream position of the urgent byte.
     pub pos: u32,
-    /// The byte, once received.
+    /// The urgent byte. `None` until the byte is received.
     pub byte: Option<u8>,
-    /// True once MSG_OOB has read the byte.
+    /// True after `recv` with MSG_OOB has returned the byte.
     pub taken: bool,
 }
 
 impl Stack {
-    /// Declares the next `len` written bytes urgent.
+    /// Sets SND.UP to the end of the next `len` bytes to be written.
     pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> Answer<()> {
         let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
         let up = self
@@ -29,13 +32,13 @@ impl Stack {
             .written(id)
             .unwrap_or(head)
             .wrapping_add(len as u32);
-        // The engine refuses only a wrong position, and this one comes from the engine's state.
+        // The engine refuses only an invalid position. `up` comes from the engine.
         let accepted = self.call_in_batch(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
         debug_assert_eq!(accepted, Ok(()));
         Ok(())
     }
 
-    /// Handles an urgent pointer to `pos`.
+    /// Handles a segment that announces the urgent byte at stream position `pos`.
     pub(crate) fn note_mark(&mut self, id: FlowId, pos: u32) {
         let before = self.flows.entry(id).or_default().mark;
         let read = self.flow(id).map_or(0, |flow| flow.rx_read());
@@ -43,7 +46,7 @@ impl Stack {
         let inline = owner.is_some_and(|fd| self.is_inline(fd));
         let came = self.flow(id).is_some_and(|flow| flow.rx_head() != read);
         if before.is_some_and(|mark| mark.pos == read) && came && !inline {
-            // The old mark was next. Skip its byte, although the mark has moved.
+            // The next byte to read is the previous urgent byte. Linux skips this byte too.
             self.consume(id, read, 1);
         }
         let (byte, taken) = (None, false);
@@ -57,6 +60,7 @@ impl Stack {
         }
     }
 
+    /// Returns true if SO_OOBINLINE is set.
     fn is_inline(&self, fd: Fd) -> bool {
         let options = self.socket(fd).map(|socket| &socket.options);
         options.is_ok_and(|options| options.is_on(libc::SOL_SOCKET, libc::SO_OOBINLINE))
@@ -70,8 +74,9 @@ impl Stack {
         ((ahead as i32) >= 0).then_some(mark)
     }
 
-    /// Returns the number of bytes that `recv` skips at `read`, and the number of following bytes
-    /// that it may return.
+    /// Returns two numbers for a `recv` at the stream position `read` with `unread` bytes in the
+    /// buffer: the bytes to skip, which is 1 for an urgent byte, and the bytes to return after
+    /// these.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -84,12 +89,12 @@ impl Stack {
         }
     }
 
-    /// Returns true if the mark is next, which ends a `recv` that already has bytes.
+    /// Returns true if the next byte to read is the urgent byte.
     pub(crate) fn stops_at_mark(&self, fd: Fd) -> bool {
         self.at_mark(fd).is_ok_and(|at| at != 0)
     }
 
-    /// Returns 1 if the mark is next (SIOCATMARK).
+    /// Returns 1 if the next byte to read is the urgent byte, else 0 (SIOCATMARK).
     pub fn at_mark(&self, fd: Fd) -> Answer<u32> {
         let id = self.flow_of(fd)?;
         let read = id.and_then(|id| self.flow(id)).map(|flow| flow.rx_read());
@@ -97,7 +102,8 @@ impl Stack {
         Ok(at.into())
     }
 
-    /// `recv` with MSG_OOB, which never blocks.
+    /// `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent byte to
+    /// read, and with EAGAIN if the announced byte has not arrived.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {
@@ -130,7 +136,8 @@ impl Stack {
         })
     }
 
-    /// Returns the number of readable bytes up to the mark (SIOCINQ).
+    /// Returns how many of the `unread` bytes at the stream position `read` precede the urgent
+    /// byte.
     pub(crate) fn unread_to_mark(&self, fd: Fd, unread: u32, read: u32) -> u32 {
         match self.mark(fd) {
             Some(mark) if !self.is_inline(fd) => unread.min(mark.pos.wrapping_sub(read)),
@@ -138,7 +145,8 @@ impl Stack {
         }
     }
 
-    /// Returns the number of readable bytes for `poll`, without the urgent byte if it is next.
+    /// Returns the number of readable bytes that `poll` considers. An urgent byte that is next does
+    /// not count, unless SO_OOBINLINE is set.
     pub(crate) fn pollable(&self, fd: Fd) -> u32 {
         let flow = self.flow_of(fd).ok().flatten().and_then(|id| self.flow(id));
         let unread = flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read()));
@@ -146,7 +154,7 @@ impl Stack {
         unread.saturating_sub(hidden.into())
     }
 
-    /// Returns true if EPOLLPRI holds.
+    /// Returns true if the urgent byte has arrived and was not read (EPOLLPRI).
     pub(crate) fn has_urgent(&self, fd: Fd) -> bool {
         self.mark(fd)
             .is_some_and(|mark| mark.byte.is_some() && !mark.taken)

@@ -1,4 +1,5 @@
-//! The engine's driver: stream buffers, a queue of sent packets, a list of events.
+//! The engine's environment ([`Env`]): stream buffers, the queue of sent packets, and the events of
+//! the engine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,7 +10,7 @@ use tidelane_engine::{
 
 use crate::{offload::Large, packet, streams::Streams};
 
-/// A sent packet.
+/// A sent packet that packetdrill has not taken yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
     /// Time of sending.
@@ -18,31 +19,32 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// The engine's driver.
+/// The engine's environment. The stack owns it and passes it to each call of the engine.
 #[derive(Debug)]
 pub struct Wire {
-    /// Time stamp of sent packets.
+    /// Virtual time of the present call, at which packets are sent.
     pub now: Instant,
     /// MTU of the device in bytes.
     pub mtu: u32,
-    /// True for segmentation offload (TSO or GSO).
+    /// True if PSH follows Linux' rules for segmentation offload (TSO or GSO).
     pub offload: bool,
-    /// True if the device segments packets (TSO), false for GSO.
+    /// True if large packets leave unsegmented (TSO), false if they are segmented first (GSO).
     pub tso: bool,
-    /// True while a timer, and not a program or an ACK, makes the engine send.
+    /// True while the engine runs timers.
     pub on_timer: bool,
-    /// Sent packets that are not taken yet.
+    /// Sent packets that packetdrill has not taken yet.
     pub sent: VecDeque<Sent>,
-    /// Segments of this batch, which are not joined to packets yet.
+    /// Segments of the present batch, which are not joined into packets yet.
     pub segments: Vec<Large>,
-    /// Events that are not handled yet.
+    /// Events that the stack has not handled yet.
     pub events: Vec<(FlowId, Event)>,
     streams: HashMap<FlowId, Streams>,
+    /// Identification field of the last IPv4 packet.
     ip_id: u16,
 }
 
 impl Wire {
-    /// Returns a driver without streams and packets.
+    /// Returns an environment without flows and packets. `mtu` is in bytes.
     pub fn new(mtu: u32, offload: bool, tso: bool) -> Self {
         Self {
             now: Instant::ZERO,
@@ -58,25 +60,26 @@ impl Wire {
         }
     }
 
-    /// Returns the buffers of a flow, which the first call makes.
+    /// Returns the buffers of a flow. Creates them at the first call.
     pub fn streams(&mut self, flow: FlowId) -> &mut Streams {
         self.streams.entry(flow).or_default()
     }
 
-    /// Returns true if bytes are held back behind the end of a record.
+    /// Returns true if the flow has a record that is not sent completely.
     pub fn has_records(&self, flow: FlowId) -> bool {
         self.streams
             .get(&flow)
             .is_some_and(|streams| !streams.record_ends.is_empty())
     }
 
-    /// Returns the stream position after the last written byte of a flow.
+    /// Returns the stream position after the last written byte of a flow, or `None` before the
+    /// first write.
     pub fn written(&self, flow: FlowId) -> Option<u32> {
         self.streams.get(&flow)?.written
     }
 
-    /// Takes RTT samples from the ACKs of this batch. `now_acked` returns the acknowledged position
-    /// of a flow, and its smoothed RTT in the engine.
+    /// Takes RTT samples from the ACKs of the present batch. `now_acked` returns the acknowledged
+    /// stream position of a flow, and the engine's smoothed RTT.
     pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
         let is_writable =
             |(id, event): &(FlowId, Event)| (*event == Event::Writable).then_some(*id);
@@ -89,12 +92,13 @@ impl Wire {
         }
     }
 
-    /// Returns the smoothed RTT of a flow's packets, once there was a sample.
+    /// Returns the smoothed RTT of a flow as Linux measures it, or `None` before the first sample.
     pub fn srtt(&self, flow: FlowId) -> Option<Duration> {
         self.streams.get(&flow)?.round_trips.srtt()
     }
 
-    /// Joins the segments of the batch to packets of at most `most(flow, srtt)` segments.
+    /// Joins the segments of the batch into packets and sends them. `most` returns the largest
+    /// number of segments in a packet, for a flow and its smoothed RTT.
     pub fn finish_batch(&mut self, most: impl Fn(FlowId, Option<Duration>) -> u32) {
         let mut segments = std::mem::take(&mut self.segments).into_iter();
         let Some(mut large) = segments.next() else {
@@ -113,7 +117,7 @@ impl Wire {
         self.send(large);
     }
 
-    /// Returns `out` with its payload.
+    /// Returns a packet of one segment: `out` with its payload from the send buffer.
     fn fill(&mut self, out: &SegmentOut) -> Large {
         let payload = match out.flow {
             Some(flow) if out.payload_len > 0 => {
@@ -125,7 +129,8 @@ impl Wire {
         Large::new(*out, payload)
     }
 
-    /// Splits off the part of `rest` before the end of a record.
+    /// Splits off the part of `rest` before the first end of a record within `rest`, if there is
+    /// one.
     fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
         let start = rest.out.payload_pos;
         let packet_ends = &self.streams.get(&rest.out.flow?)?.packet_ends;
@@ -133,6 +138,7 @@ impl Wire {
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
+    /// Records the packet's end, sets PSH by Linux' rules, and emits the packet.
     fn send(&mut self, mut large: Large) {
         if let Some(flow) = large.out.flow
             && !large.payload.is_empty()
@@ -142,7 +148,8 @@ impl Wire {
             let packet_ends = &mut self.streams(flow).packet_ends;
             packet_ends.end(end);
             let pushed = packet_ends.is_push(end);
-            // A retransmission has PSH where the buffer has it. A SYN never has PSH.
+            // A single segment has PSH where a write ended. Segments sent by a timer keep the
+            // engine's PSH. A SYN never gets PSH.
             let syn = large.out.flags.contains(TcpFlags::SYN);
             let single = self.offload && large.is_single() && !syn;
             if single && pushed {
@@ -158,6 +165,7 @@ impl Wire {
         self.emit(&large);
     }
 
+    /// Encodes a packet and queues it for packetdrill.
     fn emit(&mut self, large: &Large) {
         self.ip_id = self.ip_id.wrapping_add(1);
         let flow = large.out.flow.and_then(|flow| self.streams.get(&flow));
@@ -173,7 +181,7 @@ impl Wire {
         }
     }
 
-    /// Removes the streams of a closed flow, whose bytes are all read.
+    /// Removes the buffers of a flow that the engine has released.
     pub fn forget(&mut self, flow: FlowId) {
         self.streams.remove(&flow);
     }

@@ -1,4 +1,5 @@
-//! Loads the library as packetdrill does, and declares the C structure of its interface.
+//! Loads `libtidelane_packetdrill.so` as packetdrill does, and declares the C structure of the
+//! interface.
 
 use std::{
     ffi::{CString, c_char, c_int, c_void},
@@ -10,15 +11,16 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Serializes tests, since the preloaded functions only know the latest stack.
+/// Serializes the tests, because the preloaded functions use the latest stack of the process.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A slot that these tests do not call.
+/// A function of the interface that these tests do not call.
 type Unused = *mut c_void;
+/// A function of the interface that takes a descriptor and two pointers.
 type Plain = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void, *mut c_void) -> c_int;
 type GetSockOpt = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut u32) -> c_int;
 
-/// The interface, slot by slot as packetdrill's header declares it.
+/// The function table of the interface, in the order of packetdrill's header.
 #[repr(C)]
 pub struct Interface {
     userdata: *mut c_void,
@@ -44,14 +46,14 @@ pub struct Interface {
 
 const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());
 
-/// The first argument of the slots. Any thread may use it.
+/// The `userdata` argument of the interface's functions. Any thread may use the pointer.
 #[derive(Clone, Copy)]
 pub struct User(pub *mut c_void);
 
 // SAFETY: the library locks the stack behind the pointer.
 unsafe impl Send for User {}
 
-/// The loaded library with one stack.
+/// The loaded library, and the interface to one stack. Dropping it frees the stack.
 pub struct Library {
     pub interface: Interface,
     handle: *mut c_void,
@@ -61,7 +63,8 @@ pub struct Library {
 // SAFETY: the library locks the stack behind `userdata`, and the other fields are constant.
 unsafe impl Sync for Library {}
 
-/// Builds the library, which cargo does not do for a test that does not link it.
+/// Builds the library and returns its path. Cargo does not build it for this test, because the test
+/// does not link the library.
 fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -123,7 +126,7 @@ impl Drop for Library {
     }
 }
 
-/// Returns an IPv4 address in C's layout.
+/// Returns a `struct sockaddr_in`.
 pub fn address(v4: [u8; 4], port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -135,7 +138,7 @@ pub fn address(v4: [u8; 4], port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Returns a name for the thread that makes a blocking call.
+/// Returns the name of the thread that makes a blocking call.
 pub fn thread_name() -> String {
     format!("waits-{}", std::process::id() % 100_000)
 }
@@ -145,7 +148,8 @@ pub fn set_thread_name(name: &str) {
     fs::write("/proc/thread-self/comm", name).unwrap();
 }
 
-/// Waits until the thread of that name sleeps, as packetdrill does, or until `over` returns true.
+/// Waits until the thread called [`thread_name`] sleeps, as packetdrill does, or until `over`
+/// returns true.
 pub fn await_sleeping_thread(over: impl Fn() -> bool) {
     let name = format!("({})", thread_name());
     let sleeps = || {

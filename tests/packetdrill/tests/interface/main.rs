@@ -1,5 +1,4 @@
-//! Uses the shared library through its C interface as packetdrill does, from one thread and from
-//! two.
+//! Tests of `libtidelane_packetdrill.so` through its C interface, used as packetdrill uses it.
 
 mod library;
 mod packets;
@@ -68,7 +67,7 @@ fn sleep(library: &Library, us: u32) {
     unsafe { (library.interface.usleep)(library.user().0, us) };
 }
 
-/// Completes a handshake that the peer begins. Returns the stack's ISS + 1.
+/// Completes a handshake that the peer starts. Returns the stack's ISS + 1.
 fn handshake(library: &Library) -> u32 {
     inject(library, &Tcp::new(SYN, 0, 0), &[]);
     let (answer, _, _) = receive(library).expect("SYN,ACK");
@@ -166,7 +165,7 @@ fn timers_run_at_their_own_time_while_the_program_sleeps() {
     while times.len() < 4 {
         let (tcp, _, at) = receive(&library).expect("SYN,ACK");
         assert_eq!(tcp.flags, SYN | ACK);
-        // The engine's timers have a granularity of 1 ms and never fire early.
+        // The times are in units of 10 ms, because the engine's timers have a granularity of 1 ms.
         times.push((at - begin) / 10_000);
     }
     assert_eq!(times, [0, 100, 300, 700]);

@@ -1,6 +1,8 @@
-//! IPv4 and TCP headers, written anew so that the test does not share a mistake of the library.
+//! Encodes and parses IPv4 and TCP headers.
+//!
+//! The code is independent of the library's, so that a mistake in the library's encoder is found.
 
-/// Control bits.
+// The control bits of the TCP header.
 pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
 pub const PSH: u8 = 8;
@@ -25,11 +27,13 @@ impl Tcp {
     }
 }
 
+/// Returns the sum of the big-endian 16-bit words of `bytes`.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     bytes.chunks(2).map(word).sum()
 }
 
+/// Returns the Internet checksum (RFC 1071) for a sum of 16-bit words.
 fn checksum(mut sum: u32) -> [u8; 2] {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -41,7 +45,7 @@ fn pseudo_header(src: [u8; 4], dst: [u8; 4], len: usize) -> u32 {
     sum(&src) + sum(&dst) + 6 + len as u32
 }
 
-/// Returns a packet of the peer.
+/// Returns a packet from the peer to the stack under test.
 pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     text.extend(PEER_PORT.to_be_bytes());
@@ -63,7 +67,8 @@ pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Parses a packet to the peer and checks its checksums. `None` if it is empty.
+/// Parses a packet from the stack to the peer and checks its checksums. Returns the header fields
+/// and the payload, or `None` if `packet` is empty.
 pub fn parse(packet: &[u8]) -> Option<(Tcp, &[u8])> {
     if packet.is_empty() {
         return None;
