@@ -1,7 +1,7 @@
 # make build | demo | test | proofs | bench FIGURE=... | programs | suites | lab KERNEL=... NIC=... | clean
 #
-# Each target installs missing packages (scripts/setup.sh), shows its progress and cleans up, also
-# after Ctrl-C. CARGO_TARGET_DIR is honoured.
+# Each target installs missing packages (scripts/setup.sh), shows its progress and cleans up, even
+# after Ctrl-C. Files are built below CARGO_TARGET_DIR if it is set.
 
 .PHONY: help build demo test proofs bench programs suites lab clean
 
@@ -32,8 +32,9 @@ test:
 	@scripts/setup.sh test
 	@cargo xtask ci
 
-# The long forms of tests in `make test`: 1 GiB and 10,000 connections through 5 % loss, 200 deaths
-# of programs in a row, 10 million forged packets, 200,000 SYN/s (prints the remaining goodput).
+# Runs tests of `make test` at full size: 1 GiB and 10,000 connections at 5 % loss, 200 killed
+# programs in a row, 10 million forged packets, and a flood of 200,000 SYN/s. The flood test
+# prints the remaining goodput.
 proofs:
 	@scripts/setup.sh test
 	@cargo xtask ci build
@@ -48,20 +49,20 @@ bench:
 	cargo build --release --workspace
 	@cargo xtask bench $(FIGURE)
 
-# Each program's catalogue entry names its packages.
+# Installs the Debian packages that each program's entry in bench/programs/catalog names.
 programs:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
 	cargo build --release --package tidelane-steering --examples
 	@cargo xtask programs $(PROGRAMS)
 
-# Each suite brings its own packages, and is built under target/suites.
+# Installs the Debian packages of each suite, and builds the suite below target/suites.
 suites:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
 	@cargo xtask suites $(SUITES)
 
-# KERNEL and NIC are comma-separated lists, or all. SMALL=1 runs a part of a few minutes.
+# KERNEL and NIC are comma-separated lists, or `all`. SMALL=1 selects tests that take some minutes.
 lab:
 	@scripts/setup.sh lab
 	@cargo xtask ci build

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs the packages that a make target needs; does nothing if all are installed.
+# Installs the Debian packages that a make target needs. Does nothing if all are installed.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
-# Packages come from apt, and their services are not started. Without root, or on another
-# distribution, the script names the missing packages and the command that installs them.
+# The services of installed packages are not started. Without root, the script prints the command
+# that installs the missing packages. On a distribution without dpkg, it prints the names of the
+# packages and checks none.
 set -u
 
 group=${1:-build}
@@ -32,7 +33,7 @@ case "$group" in
         packages="$packages redis-server redis-tools"
         ;;
     programs)
-        # Packages that a program of bench/programs/catalog names.
+        # The arguments are the packages that an entry of bench/programs/catalog names.
         shift
         packages="$*"
         ;;
@@ -86,15 +87,15 @@ if [ "$(id -u)" != 0 ]; then
     [ -n "$missing" ] || exit 0
     command="apt-get install --yes --no-install-recommends$missing"
     if [ "$group" = test ]; then
-        # Tests that need a missing package name it and count as skipped.
+        # Tests that need a missing package are skipped, and name the package.
         echo "setup: missing:$missing; to install them: sudo $command" >&2
         command -v cc >/dev/null 2>&1 && exit 0
     fi
     fail "missing:$missing; run: sudo $command"
 fi
 
-# The server of a package would take ports of this machine, so forbid starting it. A policy that
-# the administrator set stays in force.
+# Forbid that installed servers start, because they would occupy ports of this machine. An existing
+# policy of the administrator stays in force.
 policy=/usr/sbin/policy-rc.d
 ours=no
 if [ ! -e "$policy" ]; then
