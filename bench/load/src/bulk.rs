@@ -1,4 +1,6 @@
-//! Bulk: one-way streams on long connections. The sink counts what arrives; the source only sends.
+//! Bulk transfer: one-way streams on long connections.
+//!
+//! The source sends as fast as it can. The sink reads, and counts the received bytes.
 
 use std::{
     io,
@@ -11,19 +13,19 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
-/// Bytes read or written at once.
+/// Bytes per call of `recv`, and the period of the source's data.
 const CHUNK: usize = 256 * 1024;
-/// Chunks of one flow before the next one has its turn.
+/// Calls of `recv` or `send` for one flow before the next flow is served.
 const CHUNKS_PER_TURN: usize = 2;
-/// Descriptors per epoll_wait.
+/// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
 /// Backlog of the listener.
 const BACKLOG: i32 = 4096;
-/// Token of the listener; flows have their index.
+/// Token of the listener in the epoll instance. The token of a flow is its index.
 const LISTENER: u64 = u64::MAX;
 /// Time limit for all flows to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// Longest wait before the time is checked again.
+/// Longest `epoll_wait`, after which the time is checked again.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Options of `bulk-sink`.
@@ -35,19 +37,19 @@ pub struct SinkOptions {
     /// Port to listen on.
     #[arg(long)]
     port: u16,
-    /// Flows to wait for.
+    /// Number of flows to wait for.
     #[arg(long, default_value_t = 1)]
     flows: usize,
     /// Seconds before counting starts, once all flows are connected.
     #[arg(long, default_value_t = 0.5)]
     warmup: f64,
-    /// Seconds counted.
+    /// Seconds to count.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Compare every byte with the source's stream, and fail if one differs.
     #[arg(long)]
     check: bool,
-    /// Also print a line with the bytes so far, this often, in seconds (0: never).
+    /// Also print the received bytes at intervals of this many seconds (0: never).
     #[arg(long, default_value_t = 0.0)]
     every: f64,
 }
@@ -55,10 +57,10 @@ pub struct SinkOptions {
 /// Options of `bulk-source`.
 #[derive(Args, Debug)]
 pub struct SourceOptions {
-    /// The sink.
+    /// Address and port of the sink.
     #[arg(long)]
     connect: SocketAddr,
-    /// Flows.
+    /// Number of flows.
     #[arg(long, default_value_t = 1)]
     flows: usize,
     /// Seconds after which the source ends, if the sink has not ended before.
@@ -69,23 +71,25 @@ pub struct SourceOptions {
 /// One flow at the sink.
 struct Arrival {
     fd: Fd,
-    /// Bytes within the counted time.
+    /// Bytes received since counting started.
     bytes: u64,
     /// Position of the next byte in the source's chunk.
     at: usize,
 }
 
+/// The receiving program: its listener and its flows.
 struct Sink {
     epoll: Epoll,
     listener: Fd,
     flows: Vec<Arrival>,
     buffer: Vec<u8>,
-    /// The source's chunk, twice in a row, if the bytes are compared.
+    /// The source's chunk twice in a row, so that each received piece is one slice of it. `None` if
+    /// the bytes are not compared.
     expected: Option<Vec<u8>>,
     progress: Option<Progress>,
 }
 
-/// Prints the bytes received so far, in regular intervals.
+/// Prints the number of received bytes at regular intervals.
 struct Progress {
     start: Instant,
     next: Instant,
@@ -114,12 +118,12 @@ impl Progress {
     }
 }
 
-/// Returns the chunk that a source sends over and over. No two positions in it look alike.
+/// Returns the chunk that a source sends repeatedly. Bytes at the wrong position differ from it.
 fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Counts the bytes that arrive on all flows, prints one line of JSON, and ends.
+/// Runs the sink: waits for the flows, counts their bytes, and prints one line of JSON.
 pub fn sink(options: &SinkOptions) -> io::Result<()> {
     let address = SocketAddr::new(options.address, options.port);
     sys::catch_end();
@@ -186,7 +190,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Reads from a flow. A flow that ends during the measurement is an error.
+    /// Reads from a flow. Fails if the flow has ended, or if a byte differs from the source's.
     fn read(&mut self, index: usize) -> io::Result<()> {
         let flow = &mut self.flows[index];
         for _ in 0..CHUNKS_PER_TURN {
@@ -208,7 +212,7 @@ impl Sink {
     }
 }
 
-/// Sends on all flows until the sink ends them, or the time is over.
+/// Runs the source: sends on all flows until the sink closes one, or the time is over.
 pub fn source(options: &SourceOptions) -> io::Result<()> {
     sys::catch_end();
     let mut epoll = Epoll::new(EVENTS_MAX)?;
@@ -234,7 +238,8 @@ pub fn source(options: &SourceOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills a flow from its position in the chunk. Returns false if the peer has ended the flow.
+/// Writes to a flow until the socket is full or the turn is over. `at` is the position in `chunk`
+/// of the next byte to send. Returns false if the peer has closed the connection.
 fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     for _ in 0..CHUNKS_PER_TURN {
         match sys::send(flow, &chunk[*at..]) {
@@ -249,8 +254,8 @@ fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Goodput of all flows together, and its distribution: the smallest, the median and the largest
-/// flow, and Jain's index (1 means equal shares).
+/// Returns the sink's line of JSON: the total goodput, the goodput of the slowest, the median and
+/// the fastest flow, and Jain's fairness index (1 means equal shares).
 fn to_json(mut bytes: Vec<u64>, elapsed: Duration, cpu: Duration) -> Value {
     bytes.sort_unstable();
     let seconds = elapsed.as_secs_f64();

@@ -1,5 +1,7 @@
-//! The closed loop behind every client: each connection has a fixed number of requests in flight
-//! and sends the next when an answer is complete.
+//! The closed loop of the echo and HTTP clients.
+//!
+//! Each connection keeps a fixed number of requests in flight. The connection sends the next
+//! request when an answer is complete.
 
 use std::{
     collections::VecDeque,
@@ -16,11 +18,11 @@ use crate::{
     sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE},
 };
 
-/// Bytes read at once.
+/// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 256 * 1024;
-/// Descriptors per epoll_wait.
+/// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
-/// A failed connection waits this long before the next attempt.
+/// Time between the failure of a connection and the next attempt to connect.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// Options that all clients share.
@@ -29,7 +31,7 @@ pub struct Load {
     /// Server, as ADDRESS:PORT.
     #[arg(long)]
     pub connect: SocketAddr,
-    /// Concurrent connections.
+    /// Number of concurrent connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
     /// Seconds to count.
@@ -38,10 +40,10 @@ pub struct Load {
     /// Seconds before counting starts.
     #[arg(long, default_value_t = 0.5)]
     pub warmup: f64,
-    /// Stop after this many exchanges instead of by time (0: by time).
+    /// Stop after this many exchanges instead of after --seconds (0: after --seconds).
     #[arg(long, default_value_t = 0)]
     pub total: u64,
-    /// Exit 0 even if connections failed (they are counted in any case).
+    /// Exit with status 0 even if connections failed. Failures are counted in any case.
     #[arg(long)]
     pub allow_errors: bool,
 }
@@ -51,11 +53,11 @@ pub struct Load {
 pub enum Closer {
     /// The client closes as soon as the last answer is complete.
     Client,
-    /// The client waits for the server's end of stream.
+    /// The server closes first, and the client waits for the server's FIN.
     Server,
 }
 
-/// Parameters of the connections.
+/// The load on each connection.
 #[derive(Debug)]
 pub struct Plan {
     /// One request and its answer.
@@ -66,7 +68,7 @@ pub struct Plan {
     pub per_connection: u64,
     /// The end that closes after the last request.
     pub closer: Closer,
-    /// The latency of a connection's first request counts from its connect.
+    /// True if the latency of the first request on a connection includes the handshake.
     pub with_connect: bool,
 }
 
@@ -85,6 +87,7 @@ pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     }
 }
 
+/// A running client with its connections.
 struct Client<'a> {
     load: &'a Load,
     plan: &'a Plan,
@@ -92,33 +95,41 @@ struct Client<'a> {
     connections: Vec<Slot>,
     report: Report,
     buffer: Vec<u8>,
+    /// True after the warm-up.
     counting: bool,
+    /// Time at which counting started.
     counted: Instant,
+    /// CPU time of the process at the start of counting.
     cpu_at_start: Duration,
+    /// Number of completed exchanges, including the warm-up.
     done: u64,
 }
 
-/// One place for a connection; a closed one is opened again.
+/// One of the concurrent connections. A closed connection is opened again.
 enum Slot {
     Open(Connection),
+    /// Time of the next attempt to connect.
     RetryAt(Instant),
 }
 
+/// An open connection, or one whose handshake is not complete.
 struct Connection {
     fd: Fd,
     connecting: bool,
     opened: Instant,
-    /// When each request in flight was handed to the socket, oldest first.
+    /// Start of the latency of each request in flight, oldest first.
     sent: VecDeque<Instant>,
     /// Requests that may still be started on this connection.
     left: u64,
-    /// Bytes of the newest request not yet taken by the socket.
+    /// Bytes of the newest request that the socket has not accepted yet.
     unsent: usize,
+    /// The received part of the oldest answer.
     progress: Progress,
+    /// Events that the epoll instance reports for this connection.
     watched: u32,
 }
 
-/// The reason for which a connection is over.
+/// The reason for the end of a connection.
 enum End {
     /// All requests are answered.
     Done,
@@ -177,6 +188,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Fails if --total exchanges were requested but not completed in time.
     fn check_total(&self) -> io::Result<()> {
         if self.load.total > 0 && self.done < self.load.total {
             let text = format!("{} of {} exchanges in time", self.done, self.load.total);
@@ -225,8 +237,8 @@ impl<'a> Client<'a> {
         match result.and_then(|()| connection.watch(&self.epoll, event.token)) {
             Ok(()) => {}
             Err(End::Done) => {
-                // Close before the next connect; otherwise each connection needs a second
-                // descriptor.
+                // Close the old connection before the next connect, so that no connection occupies
+                // two descriptors.
                 self.connections[index] = Slot::RetryAt(Instant::now());
                 self.open(index);
             }
@@ -245,7 +257,7 @@ impl Connection {
         let fd = sys::tcp_socket(to)?;
         sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         sys::connect(&fd, to)?;
-        // The first writable event continues in either case.
+        // A connection that is already established is also reported as writable.
         epoll.add(&fd, READABLE | WRITABLE, token)?;
         Ok(Self {
             fd,
@@ -263,6 +275,8 @@ impl Connection {
         })
     }
 
+    /// Handles an event: completes the handshake, sends requests, and reads answers. Calls
+    /// `completed` with the latency of each completed exchange.
     fn serve(
         &mut self,
         event: &Readiness,
@@ -292,6 +306,7 @@ impl Connection {
         }
     }
 
+    /// Handles the server's FIN, which is a failure if an answer is missing.
     fn ended(&self) -> Result<(), End> {
         if self.left == 0 && self.sent.is_empty() {
             return Err(End::Done);
@@ -325,6 +340,7 @@ impl Connection {
         }
     }
 
+    /// Handles received bytes, which may end one answer and begin others.
     fn take(
         &mut self,
         mut bytes: &[u8],
@@ -352,6 +368,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Watches the socket for writability only while there are bytes to send.
     fn watch(&mut self, epoll: &Epoll, token: u64) -> Result<(), End> {
         let write = self.connecting || self.unsent > 0;
         let wanted = if write { READABLE | WRITABLE } else { READABLE };

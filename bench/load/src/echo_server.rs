@@ -1,4 +1,4 @@
-//! A TCP echo server: one thread, level-triggered epoll.
+//! A TCP echo server with one thread and level-triggered epoll.
 
 use std::{
     collections::VecDeque,
@@ -11,15 +11,15 @@ use clap::Args;
 
 use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
-/// Bytes read at once.
+/// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Limit of unsent bytes; above it the server does not read from the peer.
+/// Number of pending bytes of a connection from which on the server does not read from the peer.
 const PENDING_MAX: usize = 256 * 1024;
-/// Descriptors per epoll_wait.
+/// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
 /// Backlog of the listener.
 const BACKLOG: i32 = 4096;
-/// Token of the listener; connections have their index.
+/// Token of the listener in the epoll instance. The token of a connection is its index.
 const LISTENER: u64 = u64::MAX;
 
 /// Options of `echo-server`.
@@ -31,34 +31,41 @@ pub struct Options {
     /// Port to listen on.
     #[arg(long)]
     port: u16,
-    /// Length of one request, used with --requests only.
+    /// Length of one request in bytes. Used only with --requests.
     #[arg(long, default_value_t = 64)]
     bytes: u64,
-    /// Close each connection after this many requests (0: the client closes).
+    /// Close each connection after this many requests (0: the client closes it).
     #[arg(long, default_value_t = 0)]
     requests: u64,
 }
 
+/// An accepted connection.
 struct Connection {
     fd: Fd,
-    /// Bytes read and not yet written back.
+    /// Bytes that were received and not written back yet.
     pending: VecDeque<u8>,
-    /// Bytes until the server closes; `u64::MAX` if the client closes.
+    /// Bytes to receive before the server closes. `u64::MAX` if the client closes.
     left: u64,
+    /// Events that the epoll instance reports for this connection.
     watched: u32,
+    /// True after the peer's FIN.
     ended: bool,
 }
 
+/// The server: its listener and its connections.
 struct Server {
     epoll: Epoll,
     listener: Fd,
+    /// Connections by token. `None` marks a free token.
     connections: Vec<Option<Connection>>,
+    /// The free tokens.
     free: Vec<usize>,
+    /// Value of `left` for a new connection.
     left_at_start: u64,
     buffer: Vec<u8>,
 }
 
-/// Serves until killed.
+/// Runs the server until the process is killed.
 pub fn run(options: &Options) -> io::Result<()> {
     let listener = sys::listen(SocketAddr::new(options.address, options.port), BACKLOG)?;
     let epoll = Epoll::new(EVENTS_MAX)?;
@@ -92,7 +99,8 @@ pub fn run(options: &Options) -> io::Result<()> {
 impl Server {
     fn accept_all(&mut self) -> io::Result<()> {
         while let Some(fd) = sys::accept(&self.listener)? {
-            // This fails if the peer has already closed; the first read reports the close.
+            // The option fails if the peer has already reset the connection. The first read reports
+            // this error.
             let _ = sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
             let index = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
@@ -125,7 +133,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Reads once and writes back. Returns false if the connection is over.
+    /// Handles an event: reads once and writes the bytes back. Returns false if the connection is
+    /// over.
     fn serve(&mut self, event: &Readiness, buffer: &mut [u8]) -> io::Result<bool> {
         if event.writable() && !self.pending.is_empty() {
             self.flush()?;
@@ -141,6 +150,7 @@ impl Connection {
         Ok(!(self.pending.is_empty() && (self.ended || self.left == 0)))
     }
 
+    /// Writes received bytes back. Bytes that the socket does not accept become pending.
     fn echo(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut taken = 0;
         if self.pending.is_empty() {
@@ -157,6 +167,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Writes pending bytes until the socket is full.
     fn flush(&mut self) -> io::Result<()> {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
@@ -169,6 +180,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Watches the socket for the events that the connection can handle.
     fn watch(&mut self, epoll: &Epoll, token: u64) -> io::Result<()> {
         let mut wanted = 0;
         if !self.ended && self.pending.len() < PENDING_MAX {

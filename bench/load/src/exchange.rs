@@ -1,14 +1,14 @@
-//! A request and its answer: a fixed number of echoed bytes, or one HTTP GET.
+//! One request and its answer: echoed bytes, or an HTTP GET.
 
 use std::net::SocketAddr;
 
-/// Longest HTTP head accepted.
+/// Largest HTTP response head in bytes.
 const HEAD_MAX: usize = 8 * 1024;
 
-/// The two protocols.
+/// The request of a client, and the answer that it expects.
 #[derive(Debug)]
 pub enum Exchange {
-    /// The answer is the request.
+    /// Echo: the answer consists of the bytes of the request.
     Echo {
         /// The request.
         request: Vec<u8>,
@@ -25,22 +25,22 @@ pub enum Exchange {
 /// The received part of an answer.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes of the answer (echo) or of the body (HTTP) seen.
+    /// Received bytes of the answer (echo) or of the body (HTTP).
     seen: usize,
-    /// HTTP head so far; empty once it is complete.
+    /// The received part of the HTTP head. Empty after the head is complete.
     head: Vec<u8>,
-    /// HTTP body length, once the head is complete.
+    /// Length of the HTTP body in bytes. `None` until the head is complete.
     length: Option<usize>,
 }
 
 /// The result of [`Exchange::feed`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fed {
-    /// All bytes belong to this answer and it is not complete.
+    /// All bytes belong to this answer, and the answer is not complete.
     More,
-    /// The answer is complete after this many of the bytes.
+    /// The first bytes, in this number, complete the answer.
     Complete(usize),
-    /// The answer is not the expected one.
+    /// The answer differs from the expected one. The text is the reason.
     Wrong(&'static str),
 }
 
@@ -52,7 +52,8 @@ impl Exchange {
         }
     }
 
-    /// Returns a GET of `path`, with or without `Connection: close`.
+    /// Returns a GET of `path`. `close` adds `Connection: close`. `body` is the expected body, or
+    /// `None` to accept any body.
     pub fn http(server: SocketAddr, path: &str, close: bool, body: Option<Vec<u8>>) -> Self {
         let connection = if close { "Connection: close\r\n" } else { "" };
         let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n{connection}\r\n");
@@ -69,7 +70,7 @@ impl Exchange {
         }
     }
 
-    /// Takes received bytes. `progress` belongs to the oldest request without a complete answer.
+    /// Handles received bytes. `progress` is that of the oldest request without a complete answer.
     pub fn feed(&self, progress: &mut Progress, bytes: &[u8]) -> Fed {
         match self {
             Self::Echo { request } => {
@@ -100,6 +101,7 @@ impl Exchange {
     }
 }
 
+/// Handles bytes of an answer or body of `length` bytes, of which `seen` were received before.
 fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[u8]) -> Fed {
     let used = bytes.len().min(length - *seen);
     if expected.is_some_and(|expected| expected[*seen..*seen + used] != bytes[..used]) {
@@ -114,8 +116,8 @@ fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[
 }
 
 impl Progress {
-    /// Collects the head. Returns the number of `bytes` that belong to the head once it is
-    /// complete.
+    /// Adds `bytes` to the head. Returns the number of them that belong to the head, or `None` if
+    /// the head is not complete.
     fn take_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
@@ -134,7 +136,7 @@ impl Progress {
     }
 }
 
-/// Returns the content length of a 200 answer.
+/// Returns the Content-Length of a response head. Fails if the status is not 200.
 fn parse_head(head: &[u8]) -> Result<usize, &'static str> {
     let head = std::str::from_utf8(head).map_err(|_| "the head is not text")?;
     let mut lines = head.split("\r\n");

@@ -1,7 +1,9 @@
-//! Many idle connections, and then one request on each in turn.
+//! Measures the memory of many idle connections, and the time of one request on each in turn.
 //!
-//! The tool opens the connections, sends one request on each, rests, sends a request on each in
-//! turn, and closes them. After each phase it reads the memory of processes and kernel.
+//! The client opens the connections, sends one request on each, waits without requests, sends
+//! further requests on each in turn, and closes the connections. After each phase it reads the
+//! memory of the watched processes and of the kernel. Child processes hold the connections, because
+//! a process has a limited number of descriptors.
 
 use std::{
     fs,
@@ -18,22 +20,24 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 
-/// Connections that are opened at the same time.
+/// Largest number of connections in the handshake at one time.
 const OPENING_MAX: usize = 64;
-/// Connections per process; the number of descriptors is limited.
+/// Connections of one child process, which has a limited number of descriptors.
 const OF_PROCESS: usize = 15_000;
-/// Bytes of a request.
+/// A request.
 const REQUEST: [u8; 64] = [7; 64];
 /// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process whose memory is read.
+/// A process whose memory the client reads.
 #[derive(Clone, Debug)]
 struct Watched {
+    /// Name of the process in the result.
     name: String,
     pid: u32,
 }
 
+/// Parses `NAME:PID`.
 fn watched(text: &str) -> Result<Watched, String> {
     let (name, pid) = text.split_once(':').ok_or("not NAME:PID")?;
     let pid = pid.parse().map_err(|_| "not NAME:PID")?;
@@ -44,33 +48,33 @@ fn watched(text: &str) -> Result<Watched, String> {
 /// Options of `idle-client`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Servers, as ADDRESS:PORT; connections go to them in turn.
+    /// Servers, as ADDRESS:PORT. Connections go to the servers in turn.
     #[arg(long, value_delimiter = ',', required = true)]
     connect: Vec<SocketAddr>,
-    /// Local addresses; connections come from them in turn. Each has its own ports.
+    /// Local addresses. Connections use the addresses in turn, each with its own ports.
     #[arg(long, value_delimiter = ',')]
     from: Vec<IpAddr>,
-    /// Connections.
+    /// Number of connections.
     #[arg(long)]
     connections: usize,
-    /// Requests on each connection after the rest.
+    /// Number of requests on each connection after the idle time.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Connections with a request in flight at the same time.
+    /// Number of requests in flight at one time, each on another connection.
     #[arg(long, default_value_t = 1)]
     at_once: usize,
     /// Seconds without requests before memory is read.
     #[arg(long, default_value_t = 2.0)]
     rest: f64,
-    /// Connections from this number on, in a process of their own.
+    /// Run as the child process that holds the connections from this number on.
     #[arg(long, hide = true)]
     hold: Option<usize>,
-    /// Processes whose memory is read, as NAME:PID
+    /// Processes whose memory to read, as NAME:PID
     #[arg(long, value_delimiter = ',', value_parser = watched)]
     watch: Vec<Watched>,
 }
 
-/// Runs all phases and prints the result.
+/// Runs all phases and prints the result as one line of JSON.
 pub fn run(options: &Options) -> io::Result<()> {
     if let Some(first) = options.hold {
         return hold(options, first);
@@ -107,8 +111,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Holds the connections from number `first` on. Each input line starts a round, and each output
-/// line reports its end.
+/// Runs the child process that holds the connections from number `first` on. Each line on standard
+/// input starts a round of requests, and a line on standard output reports the end of the round.
 fn hold(options: &Options, first: usize) -> io::Result<()> {
     sys::die_with_parent()?;
     let count = OF_PROCESS.min(options.connections - first);
@@ -122,14 +126,17 @@ fn hold(options: &Options, first: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A child process that has a part of the connections.
+/// A child process that holds a part of the connections. Dropping it closes the connections.
 struct Part {
     child: Child,
+    /// Standard input of the child, which starts rounds.
     orders: ChildStdin,
+    /// Standard output of the child, which reports the ends of rounds.
     answers: BufReader<ChildStdout>,
 }
 
 impl Part {
+    /// Starts a child for the connections from number `first` on, and waits until they are open.
     fn start(options: &Options, first: usize) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.args(std::env::args_os().skip(1));
@@ -154,6 +161,7 @@ impl Part {
         self.wait()
     }
 
+    /// Waits for the child's next report.
     fn wait(&mut self) -> io::Result<()> {
         match self.answers.read_line(&mut String::new())? {
             0 => Err(io::Error::other("a part of the connections failed")),
@@ -164,26 +172,31 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // The child's end closes its connections. Killing a child that has ended fails.
+        // The kernel closes the connections of a killed child. The calls fail if the child has
+        // already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
+/// Waits for the idle time.
 fn rest(options: &Options) {
     thread::sleep(Duration::from_secs_f64(options.rest));
 }
 
+/// Returns the mean time of each of `count` connections, in microseconds.
 fn micros(time: Duration, count: usize) -> f64 {
     time.as_secs_f64() * 1e6 / count.max(1) as f64
 }
 
+/// The open connections of a child process.
 struct Crowd {
     connections: Vec<Fd>,
     epoll: Epoll,
 }
 
 impl Crowd {
+    /// Opens the connections with these numbers.
     fn open(options: &Options, mut numbers: Range<usize>) -> io::Result<Self> {
         let mut epoll = Epoll::new(OPENING_MAX)?;
         let mut connections: Vec<Fd> = Vec::with_capacity(numbers.len());
@@ -218,7 +231,8 @@ impl Crowd {
         Ok(Self { connections, epoll })
     }
 
-    /// Sends one request on each connection in turn. Returns the mean time in microseconds.
+    /// Sends one request on each connection in turn, with at most `at_once` in flight. Returns the
+    /// mean time of a request in microseconds.
     fn round(&mut self, at_once: usize) -> io::Result<f64> {
         let start = Instant::now();
         let (mut asked, mut answered) = (0, 0);
@@ -245,7 +259,7 @@ impl Crowd {
     }
 }
 
-/// Returns the memory of each process and of the kernel's slabs in KiB.
+/// Returns the memory of each process, and the kernel's slab and shared memory, in KiB.
 fn memory(processes: &[Watched]) -> io::Result<Value> {
     let mut all = serde_json::Map::new();
     for Watched { name, pid } in processes {
@@ -263,7 +277,7 @@ fn memory(processes: &[Watched]) -> io::Result<Value> {
     Ok(Value::Object(all))
 }
 
-/// Returns the number in the line that begins with `name`.
+/// Returns the number in the line that begins with `name`, or 0 if there is no such line.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());

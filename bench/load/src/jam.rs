@@ -1,5 +1,7 @@
-//! A hostile program: an echo client that fills the counters of all its eventfds, so that writes to
-//! them block. One of them is the doorbell that the service rings.
+//! A hostile program that tries to block the service in a write to a doorbell.
+//!
+//! The program is an echo client. It fills the counters of all its eventfds, so that a write to an
+//! eventfd blocks. The service rings the program's doorbell by a write to one of these eventfds.
 
 use std::{
     fs, io, thread,
@@ -21,10 +23,10 @@ pub struct Options {
     load: Load,
 }
 
-/// Time that the connections run undisturbed.
+/// Time for which the connections run before the program fills the counters.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Runs until its time is up, or until the service ends its session.
+/// Runs until the time is over, or until the service ends the program's session.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -36,7 +38,7 @@ pub fn run(options: &Options) -> io::Result<()> {
                 break;
             }
         }
-        // Do not wait for the other thread, which may be stuck in a call.
+        // Do not wait for the main thread, which may be blocked in a call.
         thread::sleep(Duration::from_millis(500));
         std::process::abort();
     });
@@ -50,6 +52,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     client::run(&options.load, &plan)
 }
 
+/// Fills the counters of all eventfds of this process.
 fn jam_all() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let path = entry?.path();

@@ -1,8 +1,8 @@
-//! `tidelane-load`: the load tools of the benches and of the interop tests.
+//! `tidelane-load`: servers, clients and hostile programs for the benches and the interop tests.
 //!
-//! The tools call libc's exported functions, as a C program does, so that the same binary runs on
-//! the kernel's stack and, under `tidelane run`, on Tidelane. Each client prints one line of JSON:
-//! requests, requests per second, latency quantiles, errors and its own CPU time.
+//! The tools call libc's exported functions, as a C program does. The same binary therefore runs on
+//! the kernel's stack and, under `tidelane run`, on Tidelane. The echo and HTTP clients print one
+//! line of JSON: requests, requests per second, latency quantiles, errors, and CPU time.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -26,7 +26,7 @@ mod spin;
 mod sys;
 mod xsk_echo;
 
-/// Load tools of Tidelane's benches.
+/// Servers, clients and hostile programs for Tidelane's benches and tests.
 #[derive(Parser, Debug)]
 #[command(name = "tidelane-load")]
 struct Command {
@@ -36,7 +36,7 @@ struct Command {
 
 #[derive(Subcommand, Debug)]
 enum Tool {
-    /// TCP echo server: one thread, level-triggered epoll.
+    /// TCP echo server with one thread and level-triggered epoll.
     EchoServer(echo_server::Options),
     /// Closed-loop echo client on long connections.
     EchoClient(EchoClient),
@@ -44,24 +44,25 @@ enum Tool {
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
-    /// Opens many idle connections, and reports the memory that they take
+    /// Opens many idle connections, and reports their memory
     IdleClient(idle::Options),
     /// Receives one-way streams and counts them.
     BulkSink(bulk::SinkOptions),
     /// Sends one-way streams to a sink.
     BulkSource(bulk::SourceOptions),
-    /// The wire's limit: stateless TCP echo on AF_XDP
+    /// Stateless TCP echo on AF_XDP, which shows the upper limit of a wire
     XskEcho(xsk_echo::Options),
     /// A hostile program: writes random values to all memory that it shares with the service
     Scribble(scribble::Options),
     /// A hostile program: makes the service's write to a doorbell block
     Jam(jam::Options),
-    /// ICMP echo.
+    /// Sends ICMP echo requests.
     Ping(ping::Options),
     /// Keeps cores awake in the idle scheduling class, to measure the kernel without idle exits
     Spin(spin::Options),
 }
 
+/// Options of `echo-client`.
 #[derive(Args, Debug)]
 struct EchoClient {
     #[command(flatten)]
@@ -74,6 +75,7 @@ struct EchoClient {
     pipeline: usize,
 }
 
+/// Options of `short-client`.
 #[derive(Args, Debug)]
 struct ShortClient {
     #[command(flatten)]
@@ -84,22 +86,23 @@ struct ShortClient {
     /// Requests per connection.
     #[arg(long, default_value_t = 1)]
     requests: u64,
-    /// The end that closes first; for the server, it needs the same --requests
+    /// The end that closes first. If it is the server, start it with the same --requests
     #[arg(long, value_enum, default_value = "client")]
     closer: Closer,
 }
 
+/// Options of `http-client`.
 #[derive(Args, Debug)]
 struct HttpClient {
     #[command(flatten)]
     load: Load,
-    /// Path to get.
+    /// Path of the GET request.
     #[arg(long, default_value = "/")]
     path: String,
     /// One request per connection, with `Connection: close`.
     #[arg(long)]
     close: bool,
-    /// A file that every body must equal.
+    /// A file with the expected body. Every response is compared with it.
     #[arg(long)]
     body: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! ICMP echo requests, which test that the kernel still answers beside the service.
+//! Sends ICMP echo requests, to test that the kernel answers ICMP while the service runs.
 
 use std::{
     io,
@@ -15,13 +15,13 @@ use crate::sys::{self, Fd};
 /// Options of `ping`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Address to ask.
+    /// Address to send the requests to.
     #[arg(long)]
     to: Ipv4Addr,
-    /// Requests.
+    /// Number of requests.
     #[arg(long, default_value_t = 3)]
     count: u16,
-    /// Bytes of payload; longer packets than the link's MTU are fragmented
+    /// Payload length in bytes. Packets longer than the MTU are fragmented
     #[arg(long, default_value_t = 48)]
     bytes: u16,
     /// Milliseconds between requests.
@@ -31,7 +31,7 @@ pub struct Options {
 
 /// Time limit of one answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of an ICMP header.
+/// Length of an ICMP header in bytes.
 const HEADER_LEN: usize = 8;
 
 /// Sends `count` requests. Returns an error if any answer is missing.
@@ -63,6 +63,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     )))
 }
 
+/// Returns an ICMP echo request with `bytes` of payload.
 fn request(id: u16, seq: u16, bytes: u16) -> Vec<u8> {
     let mut packet = vec![0; HEADER_LEN + usize::from(bytes)];
     packet[0] = 8;
@@ -85,7 +86,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Returns true if the answer came in time. Other ICMP packets are ignored.
+/// Waits for the answer to the request `(id, seq)`. Returns false after [`TIMEOUT`]. Other ICMP
+/// packets are ignored.
 fn wait_for(fd: &Fd, id: u16, seq: u16) -> io::Result<bool> {
     let start = Instant::now();
     let mut buffer = [0; 1500];

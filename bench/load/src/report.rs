@@ -1,25 +1,25 @@
-//! The result of a load tool: one line of JSON.
+//! The result of an echo or HTTP client, printed as one line of JSON.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Largest latency that the histogram distinguishes.
+/// Largest latency that the histogram records. Larger latencies count as this one.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
-/// Significant digits of the histogram.
+/// Decimal digits of precision of the histogram.
 const DIGITS: u8 = 3;
 
-/// Counts of a run, taken between the end of the warm-up and the end of the run.
+/// Counts of a client's run after the warm-up.
 #[derive(Debug)]
 pub struct Report {
     /// Latency of each exchange in nanoseconds.
     latency: Histogram<u64>,
-    /// Exchanges completed.
+    /// Number of completed exchanges.
     pub requests: u64,
-    /// Connections established.
+    /// Number of established connections.
     pub connections: u64,
-    /// Connections that failed, over the whole run.
+    /// Number of failed connections, including the warm-up.
     pub errors: u64,
     /// The reason of the first failure.
     pub first_error: Option<String>,
@@ -40,13 +40,13 @@ impl Default for Report {
 }
 
 impl Report {
-    /// Counts one exchange.
+    /// Counts one completed exchange.
     pub fn record(&mut self, latency: Duration) {
         self.requests += 1;
         self.latency.saturating_record(latency.as_nanos() as u64);
     }
 
-    /// Counts one failure.
+    /// Counts one failed connection. `what` is the reason.
     pub fn fail(&mut self, what: impl Into<String>) {
         self.errors += 1;
         if self.first_error.is_none() {
@@ -54,7 +54,8 @@ impl Report {
         }
     }
 
-    /// Returns the line to print. `cpu` is this process's CPU time within the counted part.
+    /// Returns the line to print. `seconds` is the duration after the warm-up, and `cpu` is the CPU
+    /// time of the process in this duration.
     pub fn to_json(&self, seconds: f64, cpu: Duration) -> Value {
         let micros = |quantile: f64| self.latency.value_at_quantile(quantile) as f64 / 1000.0;
         json!({

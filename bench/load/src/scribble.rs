@@ -1,9 +1,9 @@
-//! A hostile program: makes connections as a well-behaved one does, and meanwhile writes random
-//! values into all memory that it shares with the service.
+//! A hostile program that writes random values into the memory that it shares with the service.
 //!
-//! Run it under `tidelane run`. This process may fail in any way; the service and all other
-//! programs must not be affected. The process writes through `/proc/self/mem`, so that it does not
-//! depend on the library that made the connections.
+//! The program runs under `tidelane run`. It makes connections as a normal program does, and writes
+//! into the shared memory meanwhile. The program may then fail in any way, but the service and
+//! other programs must not. The program writes through `/proc/self/mem`, which needs no help of the
+//! preloaded library.
 
 use std::{
     fs::{self, File},
@@ -25,21 +25,21 @@ use crate::{
 pub struct Options {
     #[command(flatten)]
     load: Load,
-    /// Seed of the values and positions
+    /// Seed of the random values and positions
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Name of the program region in `/proc/self/maps`.
+/// Name of the program's shared region in `/proc/self/maps`.
 const REGION: &str = "/memfd:tidelane-program";
-/// Bytes from the region's start that are overwritten: the header and two contexts.
+/// Bytes at the start of the region to overwrite: the header and two contexts.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Bytes of the slots, and of the send buffers, that are overwritten.
+/// Bytes to overwrite at the start of the slots, and at the start of the send buffers.
 const AREA_LEN: u64 = 256 << 10;
-/// Time that the connections run undisturbed.
+/// Time for which the connections run before the program overwrites memory.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Runs until its time is up, or until the program breaks itself.
+/// Runs until the time is over, or until the process fails.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         if let Err(error) = scribble(seed, deadline) {
             eprintln!("tidelane-load: scribble: {error}");
         }
-        // Do not wait for the other thread, which may be stuck in a call.
+        // Do not wait for the main thread, which may be blocked in a call.
         thread::sleep(Duration::from_millis(500));
         std::process::abort();
     });
@@ -63,13 +63,14 @@ pub fn run(options: &Options) -> io::Result<()> {
     client::run(&options.load, &plan)
 }
 
-/// A part of the address space.
+/// A range of this process's address space.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     start: u64,
     len: u64,
 }
 
+/// Overwrites memory until `deadline`.
 fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
     let memory = File::options()
         .read(true)
@@ -81,7 +82,8 @@ fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut word = 0u64;
     while Instant::now() < deadline {
-        // Write single words first, so that other values stay plausible, and whole areas later.
+        // Write only single words at first: a single wrong value among valid ones gets further in
+        // the service's checks. Overwrite whole areas later.
         let sweep = word > 20_000 && random.next().is_multiple_of(5000);
         if sweep {
             for area in &areas {
@@ -100,6 +102,7 @@ fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
+/// Overwrites a whole area with random values.
 fn sweep_area(memory: &File, area: Area, random: &mut Random) -> io::Result<()> {
     let mut page = [0; 4096];
     let mut done = 0;
@@ -114,7 +117,7 @@ fn sweep_area(memory: &File, area: Area, random: &mut Random) -> io::Result<()> 
     Ok(())
 }
 
-/// Returns the parts of the region that both sides use, by the offsets in its header.
+/// Returns the parts of the region to overwrite. The region's header has their offsets.
 fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     let (start, len) = find_region()?;
     let mut header = [0; 64];
@@ -124,7 +127,8 @@ fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
         bytes.copy_from_slice(&header[at..at + 8]);
         u64::from_le_bytes(bytes)
     };
-    // Header: slots_offset at 24, tx_offset at 48. Receive buffers are read-only.
+    // The header has slots_offset at byte 24 and tx_offset at byte 48. The receive buffers are left
+    // out, because the program has them mapped read-only.
     let areas = [(0, HEAD_LEN), (field(24), AREA_LEN), (field(48), AREA_LEN)];
     let clipped = areas
         .iter()
@@ -136,7 +140,8 @@ fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     Ok(clipped.collect())
 }
 
-/// Returns the range of all files of the region, which are mapped side by side.
+/// Returns the start address and length of the region. The region consists of several files, which
+/// are mapped at consecutive addresses.
 fn find_region() -> io::Result<(u64, u64)> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let lines = maps.lines().filter(|line| line.contains(REGION));
@@ -150,7 +155,7 @@ fn find_region() -> io::Result<(u64, u64)> {
     whole.ok_or_else(|| io::Error::other("no program region here; use tidelane run"))
 }
 
-/// Marsaglia's xorshift64*.
+/// A pseudo-random generator: xorshift64* (Marsaglia, Vigna).
 struct Random(u64);
 
 impl Random {

@@ -1,8 +1,9 @@
 //! Keeps cores from going idle, to measure the kernel without idle exits.
 //!
-//! On a virtual machine, leaving the idle state costs up to 15 microseconds. It dominates the
-//! kernel's latency at one connection, and a polling stack does not pay it. A thread per core that
-//! spins in the idle scheduling class removes this cost and yields to all other threads.
+//! A core of a virtual machine takes up to 15 microseconds to leave the idle state. This time
+//! dominates the kernel's latency at one connection. A polling stack does not go idle. One thread
+//! per core, spinning in SCHED_IDLE, keeps the core from going idle and yields to all other
+//! threads.
 
 use std::{hint, io, thread};
 
@@ -18,7 +19,7 @@ pub struct Options {
     cpus: Vec<usize>,
 }
 
-/// Spins until killed, or until the parent process ends.
+/// Spins until the process is killed, or until the parent process ends.
 pub fn run(options: &Options) -> io::Result<()> {
     sys::die_with_parent()?;
     let cpus = match options.cpus.as_slice() {

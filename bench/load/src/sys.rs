@@ -1,8 +1,7 @@
-//! The system calls of the load tools, each through libc's exported name.
+//! The system calls of the load tools, through the exported functions of libc.
 //!
-//! The tools run under `tidelane run` as well as on the kernel, so they must make their calls
-//! through the dynamic symbols of libc, where a preloaded library intercepts them. All unsafe code
-//! of this crate is in this file.
+//! The preloaded library of `tidelane run` replaces these functions. A tool that made raw system
+//! calls would not run on Tidelane. All unsafe code of this crate is in this file.
 
 use std::{
     io,
@@ -18,12 +17,12 @@ pub struct Fd(RawFd);
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours and nobody uses it after this.
+        // SAFETY: this value owns the descriptor, and its drop is the last use.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// Returns `Ok(value)`, or the last error of a call that returned -1.
+/// Converts the return value of a call. A negative value becomes the error in `errno`.
 fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     if value < 0 {
         Err(io::Error::last_os_error())
@@ -32,11 +31,12 @@ fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
+/// Converts the return value of a call that returns a length.
 fn check_len(value: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
 }
 
-/// Returns a `sockaddr_in` or `sockaddr_in6` and its length.
+/// Returns a buffer with a `sockaddr_in` or `sockaddr_in6`, and the length of the structure.
 fn sockaddr(address: SocketAddr) -> ([u8; 28], libc::socklen_t) {
     let mut name = [0; 28];
     let family = family_of(address) as libc::sa_family_t;
@@ -70,7 +70,7 @@ pub fn tcp_socket(address: SocketAddr) -> io::Result<Fd> {
     check(unsafe { libc::socket(family_of(address), kind, 0) }).map(Fd)
 }
 
-/// Sets an integer option.
+/// Sets a socket option with an integer value.
 pub fn set_option(fd: &Fd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
     let pointer = (&raw const value).cast();
@@ -90,7 +90,8 @@ pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
     Ok(fd)
 }
 
-/// Accepts the next connection of a listener, non-blocking, or returns `None` if there is none.
+/// Accepts the next connection of a listener as a non-blocking socket. Returns `None` if the accept
+/// queue is empty.
 pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let null = std::ptr::null_mut();
@@ -98,15 +99,16 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     match check(unsafe { libc::accept4(listener.0, null, null.cast(), flags) }) {
         Ok(fd) => Ok(Some(Fd(fd))),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // The peer has closed before the accept, which is no error of the listener.
+        // The peer has closed the connection before the accept. The listener has no error.
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Binds a socket to an address; its port is chosen by the connect.
+/// Binds a socket to an address. The later connect chooses the port.
 pub fn bind_address(fd: &Fd, address: IpAddr) -> io::Result<()> {
-    /// Available since Linux 4.2; the option also applies to IPv6 sockets.
+    /// Defers the choice of the port to the connect (since Linux 4.2). IPv6 sockets have the
+    /// option, too.
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
     set_option(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)?;
     let (name, len) = sockaddr(SocketAddr::new(address, 0));
@@ -125,7 +127,7 @@ pub fn connect(fd: &Fd, address: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Takes the pending error of a socket, which is the result of a connect.
+/// Takes the pending error of a socket (SO_ERROR). After a connect, this is the connect's result.
 pub fn take_error(fd: &Fd) -> io::Result<()> {
     let mut value: i32 = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
@@ -153,26 +155,26 @@ pub fn recv(fd: &Fd, buffer: &mut [u8]) -> io::Result<usize> {
     check_len(unsafe { libc::recv(fd.0, buffer.as_mut_ptr().cast(), buffer.len(), 0) })
 }
 
-/// Sends from `bytes`. Returns the number of bytes taken.
+/// Sends from `bytes`. Returns the number of bytes that the socket accepted.
 pub fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL;
     // SAFETY: the pointer and length are those of `bytes`.
     check_len(unsafe { libc::send(fd.0, bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
-/// An epoll instance, level-triggered.
+/// A level-triggered epoll instance.
 #[derive(Debug)]
 pub struct Epoll {
     fd: Fd,
     events: Vec<libc::epoll_event>,
 }
 
-/// Readable, closed or in error.
+/// Event bit of a readable descriptor.
 pub const READABLE: u32 = libc::EPOLLIN as u32;
-/// Writable.
+/// Event bit of a writable descriptor.
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
-/// The events of one descriptor.
+/// The events that an epoll instance reports for one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness {
     /// The number given to [`Epoll::add`].
@@ -182,12 +184,12 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Returns true if a read would return bytes, the end, or an error.
+    /// Returns true if a read would return bytes, the end of the stream, or an error.
     pub fn readable(&self) -> bool {
         self.bits & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 
-    /// Returns true if a write would take bytes or return an error.
+    /// Returns true if a write would accept bytes or return an error.
     pub fn writable(&self) -> bool {
         self.bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
@@ -213,7 +215,8 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(self.fd.0, op, fd.0, &raw mut event) }).map(drop)
     }
 
-    /// Watches `fd` for `bits`, reported with `token`. Closing the descriptor ends it.
+    /// Watches `fd` for the events `bits`, and reports them with `token`. Closing the descriptor
+    /// ends the watch.
     pub fn add(&self, fd: &Fd, bits: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, bits, token)
     }
@@ -245,7 +248,7 @@ impl Epoll {
     }
 }
 
-/// Returns the CPU time of this process so far, user and system.
+/// Returns the user and system CPU time of this process.
 pub fn cpu_time() -> Duration {
     // SAFETY: an all-zero rusage is a valid value of that plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -292,13 +295,14 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     }
 }
 
+/// True after SIGTERM or SIGINT.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn end(_signal: libc::c_int) {
     ENDING.store(true, Ordering::Relaxed);
 }
 
-/// Makes SIGTERM and SIGINT set [`ending`] instead of ending the process.
+/// Makes [`ending`] return true after SIGTERM or SIGINT, which then do not end the process.
 pub fn catch_end() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let handler = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -307,24 +311,24 @@ pub fn catch_end() {
     }
 }
 
-/// Returns true if the process was asked to end.
+/// Returns true if the process has received SIGTERM or SIGINT.
 pub fn ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Returns the number of CPUs that this process may run on.
+/// Returns the number of online CPUs.
 pub fn cpus() -> usize {
     // SAFETY: no pointers.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
 }
 
-/// Makes the kernel kill this process when its parent ends, so that no spinner outlives its run.
+/// Makes the kernel kill this process when its parent ends.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: this prctl takes a number only.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
 }
 
-/// Opens a raw ICMP socket for echo requests (needs CAP_NET_RAW), with a receive timeout.
+/// Opens a raw ICMP socket, connected to `address`, with a receive timeout. Needs CAP_NET_RAW.
 pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
@@ -341,13 +345,13 @@ pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
     Ok(fd)
 }
 
-/// Fills the counter of the eventfd `number` and makes writes to it block, also those of other
-/// holders of the eventfd.
+/// Fills the counter of the eventfd `number` and clears O_NONBLOCK, so that writes to the eventfd
+/// block. All processes that share the eventfd are affected.
 pub fn jam_eventfd(number: RawFd) {
     let full = (u64::MAX - 1).to_ne_bytes();
     let mut count = [0u8; 8];
-    // SAFETY: both buffers have the eight bytes that an eventfd transfers. A number that is none
-    // any more only makes the calls fail: nothing here owns it.
+    // SAFETY: both buffers have the eight bytes that an eventfd transfers. The calls fail if the
+    // descriptor is closed.
     unsafe {
         libc::fcntl(number, libc::F_SETFL, libc::O_NONBLOCK);
         libc::read(number, count.as_mut_ptr().cast(), count.len());

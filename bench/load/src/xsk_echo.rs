@@ -1,9 +1,9 @@
-//! The wire's limit: a stateless TCP echo directly on AF_XDP.
+//! A stateless TCP echo directly on AF_XDP, which shows the upper limit of a wire.
 //!
-//! Each answer follows from the arriving segment alone: SYN draws SYN,ACK, data draws the same data
-//! with an ACK, FIN draws FIN. There is no retransmission, no window and no reordering, so no TCP
-//! can be faster on this wire with the same kernel client. The tool serves one queue. It sleeps in
-//! `poll` between batches, or spins with `--spin`.
+//! The tool derives each answer from the arriving segment alone. It answers a SYN with SYN,ACK,
+//! data with the same data and an ACK, and a FIN with a FIN. The tool does less work per segment
+//! than any TCP: it has no retransmission, no windows and no reordering. The tool serves one queue.
+//! It sleeps in `poll` between batches, or spins with `--spin`.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ pub struct Options {
     /// Interface to serve.
     #[arg(long)]
     interface: String,
-    /// Address of that interface.
+    /// Address of the interface.
     #[arg(long)]
     address: Ipv4Addr,
     /// Port to serve.
@@ -35,7 +35,7 @@ pub struct Options {
     spin: bool,
 }
 
-/// Serves until killed.
+/// Runs the echo until the process is killed.
 pub fn run(options: &Options) -> io::Result<()> {
     let mut port = XdpPort::open(&options.interface, 0, &XdpConfig::for_veth())
         .map_err(|error| io::Error::other(error.to_string()))?;
@@ -72,11 +72,12 @@ pub fn run(options: &Options) -> io::Result<()> {
         }
         port.rx_release(&mut burst);
         port.tx_flush();
-        // The kernel detaches the demux at the end of the process; until then it is held here.
+        // Dropping the demux would detach it from the interface, so keep it in the loop.
         let _held = &demux;
     }
 }
 
+/// Attaches the demux to the interface, and claims the address and port.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
@@ -93,22 +94,29 @@ fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering:
     Ok(demux)
 }
 
-/// Longest answer: an Ethernet frame with an MTU of 1500.
+/// Longest answer in bytes: an Ethernet frame with an MTU of 1500.
 const REPLY_MAX: usize = 1514;
-/// Offset of the IPv4 header; the TCP header follows it (packets with IPv4 options are ignored).
+/// Offset of the IPv4 header in a frame.
 const IP: usize = 14;
+/// Offset of the TCP header in a frame. Packets with IPv4 options are ignored.
 const TCP: usize = IP + 20;
 /// Offset of the checksum in the TCP header.
 const TCP_CHECKSUM: usize = 16;
+
+// The control bits of the TCP header.
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
-/// Initial sequence number of every connection, which has no state to derive another one from.
+/// Initial sequence number of every connection. It is constant, because there is no connection
+/// state.
 const ISN: u32 = 0x7154_0000;
 
-/// Writes the answer to `frame`, if it needs one. Returns the answer's length.
+/// Writes the answer to `frame` into `reply`. Returns the length of the answer, or `None` if the
+/// frame needs no answer.
+///
+/// `clock` is the TSval. `partial` is true if the port completes the TCP checksum.
 fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) -> Option<usize> {
     if frame.len() < TCP + 20 || frame.len() > REPLY_MAX || frame[IP] != 0x45 {
         return None;
@@ -159,7 +167,7 @@ fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) 
     Some(TCP + len)
 }
 
-/// Returns the peer's TSval, which the answer echoes.
+/// Returns the TSval in the options, which the answer echoes as TSecr.
 fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     loop {
         match options {
@@ -173,8 +181,8 @@ fn timestamp(mut options: &[u8]) -> Option<[u8; 4]> {
     }
 }
 
-/// Writes the Ethernet and IPv4 headers of the answer, and the checksums. `len` is the segment's
-/// length.
+/// Writes the Ethernet and IPv4 headers of the answer, and the checksums. `len` is the length of
+/// the answer's TCP segment. If `partial` is true, the TCP checksum covers only the pseudo-header.
 fn write_link_and_ip(frame: &[u8], reply: &mut [u8; REPLY_MAX], len: u16, partial: bool) {
     reply[0..6].copy_from_slice(&frame[6..12]);
     reply[6..12].copy_from_slice(&frame[0..6]);
@@ -199,7 +207,7 @@ fn write_link_and_ip(frame: &[u8], reply: &mut [u8; REPLY_MAX], len: u16, partia
     reply[at..at + 2].copy_from_slice(&field.to_be_bytes());
 }
 
-/// Adds `bytes` to a checksum (RFC 1071), without folding.
+/// Adds the 16-bit words of `bytes` to the sum `start` (RFC 1071).
 fn add(start: u32, bytes: &[u8]) -> u32 {
     let words = bytes
         .chunks(2)
@@ -207,6 +215,7 @@ fn add(start: u32, bytes: &[u8]) -> u32 {
     words.fold(start, |sum, word| sum + u32::from(word))
 }
 
+/// Folds a sum to 16 bits (RFC 1071).
 fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
