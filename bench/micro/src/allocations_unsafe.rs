@@ -1,10 +1,11 @@
-//! A global allocator that counts, since the packet path may not allocate.
+//! A global allocator that counts allocations, because the packet path must not allocate.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicU64, Ordering},
 };
 
+/// Number of allocations since the process started.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator with a counter of `alloc` and `realloc` calls.

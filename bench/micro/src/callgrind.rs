@@ -1,4 +1,4 @@
-//! Runs a workload (`load`) of this binary under callgrind and reads the instruction count.
+//! Runs a load of this binary under callgrind, and reads the instruction count.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -22,7 +22,7 @@ pub struct Measurement {
 pub struct Counted {
     /// Instructions per segment or request.
     pub instructions: u64,
-    /// The counters that the load printed.
+    /// The number of segments or requests, and of allocations, that the load printed.
     pub tally: Tally,
 }
 
@@ -99,8 +99,8 @@ fn parse_tally(text: &str) -> Option<Tally> {
     })
 }
 
-/// Returns the total of instructions: the `summary:` line, or the `totals:` line in a file without
-/// a summary.
+/// Returns the number of instructions in callgrind's output file. The number is in the `summary:`
+/// line, or in the `totals:` line if there is no summary.
 fn parse_total(counts: &str) -> Option<u64> {
     let value_of = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,4 +1,4 @@
-//! Requests of 64 bytes and their replies, through the service and the library.
+//! Loads of 64-byte requests and replies, through the service and the client library.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -12,7 +12,7 @@ use crate::{
     toggles,
 };
 
-/// Length of a request, and of a reply.
+/// Length of a request, and of a reply, in bytes.
 const LEN: usize = 64;
 const PORT: u16 = 7;
 /// Virtual time between two steps of a host.
@@ -20,15 +20,17 @@ const STEP: Duration = Duration::from_micros(5);
 /// Steps within which all connections must be established.
 const SETUP_STEPS_MAX: u32 = 2_000;
 
-/// A program: an echo server, or its client.
+/// One of the two programs: the echo server or its client.
 pub struct Side {
     program: Program,
     context: Context,
+    /// Connections by slot.
     streams: Vec<Option<Stream>>,
+    /// Events of the present wake-up.
     events: Vec<ClientEvent>,
-    /// Bytes read over all connections.
+    /// Bytes read on all connections.
     read: u64,
-    /// True for the server. [`Side::ask`] writes the requests of a client.
+    /// True for the server, which writes back the bytes that it reads.
     answers: bool,
 }
 
@@ -44,7 +46,8 @@ impl Side {
         }
     }
 
-    /// Handles one wake-up of the program: poll, read, write, submit, flush.
+    /// Handles one wake-up of the program: polls events, reads, writes, and submits the requests to
+    /// the service.
     pub fn turn(&mut self) {
         let events = &mut self.events;
         self.context.poll(&mut |event| events.push(event));
@@ -58,6 +61,7 @@ impl Side {
         self.context.flush();
     }
 
+    /// Handles a ready connection. The server writes the bytes back.
     fn ready(&mut self, slot: u32) {
         let Some(Some(stream)) = self.streams.get_mut(slot as usize) else {
             return;
@@ -72,6 +76,7 @@ impl Side {
         self.context.submit(stream);
     }
 
+    /// Adds the stream of a new connection.
     #[cold]
     fn arrived(&mut self, event: ClientEvent) {
         match event {
@@ -101,11 +106,13 @@ impl Side {
         self.context.flush();
     }
 
+    /// Returns the number of established connections.
     fn established(&self) -> usize {
         let open = |stream: &&Stream| stream.established();
         self.streams.iter().flatten().filter(open).count()
     }
 
+    /// Starts `count` connections to `to`.
     fn connect(&mut self, to: Endpoint, count: u32) {
         for cookie in 0..count {
             let request = Connect {
@@ -120,14 +127,16 @@ impl Side {
     }
 }
 
-/// The clock of a load and its counters. Counting starts after the warm-up turns.
+/// The virtual clock of a load, and its counters.
 struct Meter {
     now: Instant,
+    /// True after the warm-up turns.
     counting: bool,
     tally: Tally,
 }
 
 impl Meter {
+    /// Runs one step of a host, and counts its instructions and allocations.
     fn service(&mut self, machine: &mut Machine) {
         self.now += STEP;
         if self.counting {
@@ -139,6 +148,7 @@ impl Meter {
         }
     }
 
+    /// Handles one wake-up of a program, and counts its instructions and allocations.
     fn library(&mut self, side: &mut Side) {
         if self.counting {
             let before = allocations_unsafe::count();
@@ -150,7 +160,8 @@ impl Meter {
     }
 }
 
-/// Runs the load between two hosts over a memory port. Counts the server's service and library.
+/// Runs the load between two hosts that are joined by memory ports. Counts the instructions of the
+/// server's host and library.
 pub fn port(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -188,8 +199,8 @@ pub fn port(load: Load) -> Tally {
     meter.finish(load)
 }
 
-/// Runs the load between two programs of one host, over the local path. Counts the service and
-/// both libraries.
+/// Runs the load between two programs of one host, over the local path. Counts the instructions of
+/// the host and of the libraries of the two programs.
 pub fn local(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::looped(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
@@ -212,7 +223,7 @@ pub fn local(load: Load) -> Tally {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
         meter.ask(&mut client);
-        // Each direction takes two steps: one sends the bytes, the next delivers them.
+        // Each direction takes two steps of the host: one sends the bytes, the next delivers them.
         meter.service(&mut here);
         meter.service(&mut here);
         meter.library(&mut server);
@@ -233,6 +244,7 @@ fn new_meter() -> Meter {
 }
 
 impl Meter {
+    /// Writes the requests, and counts the instructions and allocations.
     fn ask(&mut self, client: &mut Side) {
         if self.counting {
             let before = allocations_unsafe::count();
@@ -243,6 +255,7 @@ impl Meter {
         }
     }
 
+    /// Returns the counters, with the number of requests of the counted turns.
     fn finish(mut self, load: Load) -> Tally {
         self.tally.count = u64::from(load.count) * u64::from(load.connections);
         self.tally

@@ -1,4 +1,4 @@
-//! The engine alone, with one flow and a driver that does nothing.
+//! Loads of the engine alone, with one flow and a driver that discards all segments.
 
 use std::hint::black_box;
 
@@ -16,7 +16,8 @@ const LINK: LinkId = LinkId(1);
 /// Virtual time between two segments.
 const STEP: Duration = Duration::from_micros(20);
 
-/// The fields in which the segments of a flow differ, which a driver with a header template writes.
+/// The fields that differ between the segments of a flow. A driver with a header template writes
+/// only these.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,
@@ -47,19 +48,22 @@ impl Sent {
     }
 }
 
-/// A driver that accepts every segment and keeps the last one.
+/// A driver that accepts every segment and keeps the fields of the last one.
 #[derive(Default)]
 pub struct Sink {
     last: Option<Sent>,
+    /// Number of sent segments.
     sent: u64,
+    /// Number of received payload bytes.
     placed: u64,
+    /// The flow of the last event.
     flow: Option<FlowId>,
 }
 
 impl Env for Sink {
     #[inline]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        // Force the engine to build the whole segment, as a real driver may read every field.
+        // Make the compiler build the whole segment, because a real driver may read every field.
         self.last = Some(Sent::of(black_box(out)));
         self.sent += 1;
         Ok(())
@@ -70,7 +74,7 @@ impl Env for Sink {
         true
     }
 
-    /// Reads the fields that the service's driver writes into a frame.
+    /// Reads only the fields that the service's driver writes into a frame.
     #[inline(always)]
     fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.last = Some(Sent::of(out));
@@ -101,10 +105,13 @@ pub struct OneFlow {
     now: Instant,
     arrival: Arrival,
     flow: FlowId,
-    /// SEG.SEQ and SEG.ACK of the peer's next segment.
+    /// SEG.SEQ of the peer's next segment.
     seq: SeqNumber,
+    /// SEG.ACK of the peer's next segment.
     ack: SeqNumber,
+    /// SEG.WND of the peer's segments.
     wnd: u16,
+    /// Stream position up to which the program has read (receive) or written (send).
     position: u32,
 }
 
@@ -116,7 +123,7 @@ fn flow_key() -> FlowKey {
 }
 
 impl OneFlow {
-    /// Returns a flow that the peer opened to a listener with `options`.
+    /// Returns an engine whose only flow the peer has opened to a listener with `options`.
     pub fn new(options: SocketOptions) -> Self {
         let key = flow_key();
         let mut engine = Engine::new(EngineConfig::default(), [3; 16]);
@@ -170,12 +177,13 @@ impl OneFlow {
         }
     }
 
+    /// Passes a segment of the peer to the engine, and ends the batch.
     fn arrive(&mut self, flags: TcpFlags, options: TcpOptions, payload: &[u8]) {
         let segment = self.segment(flags, options, payload);
         self.receive(&segment);
     }
 
-    /// Lets a segment of the peer arrive, and ends its batch.
+    /// Passes a segment of the peer with timestamps to the engine, and ends the batch.
     fn pass(&mut self, flags: TcpFlags, payload: &[u8]) {
         let options = TcpOptions::timestamps(self.tsval(), self.tsval());
         self.arrive(flags, options, payload);
@@ -187,6 +195,7 @@ impl OneFlow {
         self.segment(TcpFlags::ACK.union(TcpFlags::PSH), options, &PAYLOAD)
     }
 
+    /// Advances the clock and runs the timers that are due.
     fn next_turn(&mut self) {
         self.now += STEP;
         if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
@@ -194,7 +203,7 @@ impl OneFlow {
         }
     }
 
-    /// Passes a parsed segment to the engine and ends its batch.
+    /// Passes a parsed segment to the engine, and ends the batch.
     #[inline]
     pub fn receive(&mut self, segment: &Segment<'_>) {
         self.engine
@@ -202,7 +211,7 @@ impl OneFlow {
         self.engine.batch_end(self.now, &mut self.env);
     }
 
-    /// Advances the send buffer by one segment, as after the program's write.
+    /// Passes the written bytes up to `position` to the engine, and ends the batch.
     pub fn send(&mut self) {
         let written = self.engine.tx_advance(self.flow, self.position);
         assert!(written.is_ok());
@@ -210,14 +219,15 @@ impl OneFlow {
     }
 }
 
-/// Checks the fields that all segments of the loads have in common.
+/// Checks the fields that are equal in all segments.
 fn check(sent: &Sent) {
     assert!(sent.wnd > 0, "the window is open");
     assert!(sent.timestamps.is_some(), "timestamps are in use");
     assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not");
 }
 
-/// Receives in-order segments of 64 bytes, each acknowledged at the end of its batch.
+/// Runs the load `receive`: in-order segments of 64 bytes, each acknowledged at the end of its
+/// batch.
 pub fn receive(load: Load) -> Tally {
     let options = SocketOptions {
         quickack: true,
@@ -251,7 +261,8 @@ pub fn receive(load: Load) -> Tally {
     tally
 }
 
-/// Segments of 64 bytes, each sent when it is written and acknowledged before the next one.
+/// Runs the load `send`: writes of 64 bytes, each sent at once and acknowledged before the next
+/// write.
 pub fn send(load: Load) -> Tally {
     let options = SocketOptions {
         nodelay: true,

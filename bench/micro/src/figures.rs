@@ -1,4 +1,4 @@
-//! The measured cases with their targets and limits, and the table and file of the results.
+//! The measured cases with their targets and limits, and the output of the results.
 
 use std::{fs, process::Command};
 
@@ -7,6 +7,7 @@ use tidelane_tests::tools::{source_root, target_dir};
 
 use crate::callgrind::{self, Measurement};
 
+// Counted functions of the cases (see `toggles`).
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
@@ -20,10 +21,10 @@ const LOCAL: &[&str] = &[
 struct Figure {
     case: &'static str,
     measurement: Measurement,
-    /// Target in instructions.
+    /// Target in instructions per segment or request.
     target: Option<u64>,
-    /// Instructions above which `--check` fails: the measured count plus a margin for differences
-    /// between compilers.
+    /// Instructions per segment or request above which `--check` fails: the measured count plus a
+    /// margin for differences between compilers.
     limit: u64,
 }
 
@@ -107,7 +108,8 @@ const FIGURES: &[Figure] = &[
     ),
 ];
 
-/// Measures all cases, prints the table, and writes `target/bench/instructions.json`.
+/// Measures all cases, prints the table, and writes `target/bench/instructions.json`. If `check` is
+/// true, fails if a count is above its limit or a case allocates.
 pub fn run(check: bool) -> Result<(), String> {
     println!("instructions per segment or request, and allocations (callgrind)\n");
     let mut rows = Vec::new();
@@ -141,6 +143,7 @@ pub fn run(check: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns a row of the result in the schema of `bench/figures`.
 fn row(case: &str, metric: &str, value: impl Into<Value>, target: Option<u64>) -> Value {
     let mut row = json!({
         "case": case, "metric": metric, "better": "lower", "value": value.into(),
@@ -169,7 +172,7 @@ fn write(rows: Vec<Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the commit of the tree, with the suffix `-dirty` if tracked files differ from it.
+/// Returns the commit of the source tree, with the suffix `-dirty` if tracked files were changed.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")

@@ -1,9 +1,9 @@
-//! Instruction counts of the engine, the service and the library per segment and request.
+//! `tidelane-micro`: counts the instructions of engine, service and library per segment or request.
 //!
-//! `tidelane-micro` runs itself under callgrind, once per figure, with counting switched on only
-//! within the functions of [`toggles`], and writes `target/bench/instructions.json`. The counts
-//! repeat from run to run, unlike times on a shared machine. Each load also counts allocations;
-//! a load that allocates fails `--check`.
+//! The program runs itself under callgrind once for each case. Callgrind counts only within the
+//! functions of [`toggles`]. The results go to `target/bench/instructions.json`. Instruction counts
+//! are reproducible, unlike times on a shared machine. Each load also counts allocations, and
+//! `--check` fails if a load allocates.
 
 mod allocations_unsafe;
 mod callgrind;
@@ -24,7 +24,7 @@ static ALLOCATOR: allocations_unsafe::Counting = allocations_unsafe::Counting;
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Exit with 1 if a count is above its limit
+    /// Fail if a count is above its limit, or if a load allocates
     #[arg(long)]
     check: bool,
     #[command(subcommand)]
@@ -33,9 +33,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one load, as the bench does under callgrind; prints turns and allocations
+    /// Run one load, and print the number of segments or requests and of allocations
     Load {
-        /// receive, send, port or local
+        /// Name of the load: receive, send, port or local
         name: String,
         /// Turns to count
         #[arg(long, default_value_t = 1000)]
@@ -43,29 +43,29 @@ enum Command {
         /// Warm-up turns, which are not counted
         #[arg(long, default_value_t = 2000)]
         warmup: u32,
-        /// Connections, each with one request per turn
+        /// Number of connections, each with one request per turn
         #[arg(long, default_value_t = 1)]
         connections: u32,
     },
 }
 
-/// The size of a load.
+/// The size of a load. A turn is one segment, or one request on each connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Turns to count.
+    /// Number of counted turns.
     pub count: u32,
-    /// Warm-up turns, which are not counted.
+    /// Number of warm-up turns, which are not counted.
     pub warmup: u32,
     /// Number of connections, each with one request per turn.
     pub connections: u32,
 }
 
-/// Counters of a load over its counted turns.
+/// The counters of a load after the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Segments or requests.
+    /// Number of segments or requests.
     pub count: u64,
-    /// Allocations.
+    /// Number of allocations within the counted functions.
     pub allocations: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A host with programs, driven by hand: memory ports instead of a NIC, virtual time, no sockets.
+//! A host and its programs in one thread, with a memory port instead of a NIC, and virtual time.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tidelane_packet_io::MemPort;
 use tidelane_ring::{Layout, ProgramRegion, ServicePageMap};
 use tidelane_wire::{Endpoint, MacAddress};
 
-/// Connections that a program can have.
+/// Number of slots of a program, one for each connection.
 const SLOTS: u32 = 1024;
 /// Length of each of a program's buffer areas, in bytes.
 const AREA_LEN: u64 = 64 << 20;
-/// First of the ports for active opens.
+/// First port for active opens.
 const PORT_FIRST: u16 = 40_000;
 
-/// A doorbell without an effect, since no program sleeps here.
+/// A doorbell without an effect, because no program sleeps here.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -25,15 +25,17 @@ impl Bell for NoBell {
     }
 }
 
-/// A host and the state of its driver.
+/// A host, and the part of the control plane that the loads need.
 pub struct Machine {
-    /// The driven host.
+    /// The host that the load drives.
     pub host: Host<MemPort>,
+    /// The page that the service shares with all programs.
     page: Arc<ServicePageMap>,
+    /// True after the host got its ports for active opens.
     ports_given: bool,
 }
 
-/// Returns the address of machine `number`.
+/// Returns the IPv4 address of the machine with this number.
 pub fn address(number: u8) -> IpAddress {
     IpAddress::from_v4([10, 0, 0, number])
 }
@@ -43,7 +45,7 @@ fn mac(number: u8) -> MacAddress {
 }
 
 impl Machine {
-    /// Returns machine `number` behind `port`.
+    /// Returns the machine with this number. `port` is the host's only port.
     pub fn new(number: u8, port: MemPort) -> Self {
         let interface = Interface {
             link: LinkId(1),
@@ -68,7 +70,7 @@ impl Machine {
         }
     }
 
-    /// Adds a program with one context, and a listener at `listen_at` if there is one.
+    /// Adds a program with one context. If `listen_at` is given, the program listens there.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -95,7 +97,7 @@ impl Machine {
         (program, context)
     }
 
-    /// Runs one step of the host and answers its requests to the control plane.
+    /// Runs one step of the host, and answers the host's requests to the control plane.
     pub fn step(&mut self, now: Instant) {
         self.host.step(now);
         while let Some(request) = self.host.take_request() {

@@ -1,20 +1,21 @@
-//! The functions that callgrind counts in, from their entry to their return.
+//! The functions whose instructions callgrind counts, from entry to return.
 //!
-//! Their symbols are arguments of `--toggle-collect`, so they are neither mangled nor inlined.
+//! The functions are neither mangled nor inlined, because their symbols are the arguments of
+//! callgrind's option `--toggle-collect`.
 
 use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
 use crate::{echo::Side, engine::OneFlow, rig::Machine};
 
-/// Lets the engine receive a segment and acknowledge it.
+/// Passes a segment to the engine, which sends an ACK at the end of the batch.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_receive(one: &mut OneFlow, segment: &Segment<'_>) {
     one.receive(segment);
 }
 
-/// Lets the engine send a segment.
+/// Passes written bytes to the engine, which sends a segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_send(one: &mut OneFlow) {
@@ -28,14 +29,14 @@ pub fn tidelane_micro_service(machine: &mut Machine, now: Instant) {
     machine.host.step(now);
 }
 
-/// Handles one wake-up of a program.
+/// Handles one wake-up of a program with the client library.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_library(side: &mut Side) {
     side.turn();
 }
 
-/// Writes the requests of a client.
+/// Writes one request of the client on each connection.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_ask(side: &mut Side) {
