@@ -13,12 +13,12 @@ use serde_json::json;
 
 use crate::failure::{Context, Failure};
 
-/// Time limit for an answer.
+/// Time limit for the answer to a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Longest answer in bytes, enough to list a million sockets.
+/// Longest accepted answer in bytes. The limit suffices to list a million sockets.
 const ANSWER_LEN_MAX: u64 = 1 << 30;
 
-/// The option that selects the service.
+/// The command-line option `--name`, which selects a service.
 #[derive(Args, Clone, Debug)]
 pub struct ServiceName {
     /// Name of the service
@@ -32,13 +32,16 @@ impl ServiceName {
         tidelane_places::run_dir(&self.name)
     }
 
-    /// Returns the path of the socket that programs register at.
+    /// Returns the path of the socket at which programs register.
     pub fn control_socket(&self) -> PathBuf {
         self.run_dir().join("control.sock")
     }
 
-    /// Returns true if a service with this name answers. A connection alone does not prove that: a
-    /// killed service accepts connections until its last thread has ended.
+    /// Returns true if a service with this name answers, or accepts a request and is slow to
+    /// answer.
+    ///
+    /// An accepted connection does not prove that the service runs. The socket of a killed service
+    /// accepts connections until the last thread has ended, and then closes them without an answer.
     pub fn is_running(&self) -> bool {
         match self.exchange("status") {
             Ok(line) => !line.is_empty(),
@@ -49,7 +52,7 @@ impl ServiceName {
         }
     }
 
-    /// Returns the failure of a command that needs a running service.
+    /// Returns the failure of a command whose service is not running.
     pub fn not_running(&self) -> Failure {
         let name = &self.name;
         let option = if name.as_str() == "default" {
@@ -83,6 +86,8 @@ impl ServiceName {
             .map_err(|error| Failure::new(format!("unexpected answer of the service: {error}")))
     }
 
+    /// Sends the request `op` and returns the answer. The answer is empty if the service closes the
+    /// connection first.
     fn exchange(&self, op: &str) -> io::Result<String> {
         let mut stream = UnixStream::connect(self.run_dir().join("admin.sock"))?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -93,6 +98,7 @@ impl ServiceName {
         Ok(line)
     }
 
+    /// Returns the failure for an error of [`Self::exchange`].
     fn explain(&self, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),
@@ -112,7 +118,8 @@ impl ServiceName {
     }
 }
 
-/// Returns the path of the program or library `name`, which is installed beside this program.
+/// Returns the path of the program or library `name`, which is in the same directory as this
+/// program.
 pub fn companion(name: &str) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let path = own.with_file_name(name);

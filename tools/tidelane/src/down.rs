@@ -1,4 +1,4 @@
-//! `tidelane down`: tells the service to end and waits for its end.
+//! `tidelane down`: stops the service and waits until its process has ended.
 
 use std::{
     fs, thread,
@@ -28,7 +28,7 @@ pub fn down(service: &ServiceName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns true if the process `pid` runs. A zombie does not run.
+/// Returns true if the process `pid` exists and is not a zombie.
 fn runs(pid: &str) -> bool {
     if pid.is_empty() {
         return false;

@@ -1,8 +1,8 @@
-//! The failure of a command: one line and an exit status.
+//! The failure of a command: a line for the user and an exit status.
 
 use std::{fmt::Display, io};
 
-/// Exit status of a failure unless it has a specific one.
+/// Exit status of a failure without a specific status.
 const STATUS: u8 = 1;
 
 /// A failed command.
@@ -15,12 +15,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure with exit status 1. Only the first line of `text` is kept.
+    /// Returns a failure with exit status 1. Only the first line of `text` that is not blank is
+    /// kept.
     pub fn new(text: impl Display) -> Self {
         Self::with_status(text, STATUS)
     }
 
-    /// Returns a failure with a specific exit status.
+    /// Returns a failure with the exit status `status`. Only the first line of `text` that is not
+    /// blank is kept.
     pub fn with_status(text: impl Display, status: u8) -> Self {
         let text = text.to_string();
         let line = text
@@ -34,9 +36,9 @@ impl Failure {
     }
 }
 
-/// Adds context to an error.
+/// Converts an error to a [`Failure`] that names the failed operation.
 pub trait Context<T> {
-    /// Puts `what`, the failed operation, in front of the error's text.
+    /// Converts the error. The text is `what`, which names the operation, and the error's text.
     fn context(self, what: impl Display) -> Result<T, Failure>;
 }
 

@@ -1,16 +1,17 @@
-//! The warning about bypassed firewall rules, above the listings of a service.
+//! The warning about firewall rules of the host that do not apply to accelerated connections.
 
 use serde::Deserialize;
 
-/// The service's answer about the host's rules.
+/// The part of the service's answer that lists the bypassed firewall rules of the host.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Firewall {
+    /// Descriptions of the places (hooks) whose rules are bypassed.
     bypassed: Vec<String>,
 }
 
 impl Firewall {
-    /// Prints the bypassed rules to standard error, since scripts read standard output.
+    /// Prints the bypassed rules to standard error, because scripts parse standard output.
     pub fn warn(&self) {
         for hook in &self.bypassed {
             eprintln!("tidelane: bypassed by connections of this service: {hook}");

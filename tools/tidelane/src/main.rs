@@ -1,7 +1,8 @@
-//! `tidelane`: starts and stops the service, runs programs on it, shows sockets and counters.
+//! `tidelane`: the command that starts and stops the service, runs programs on it, and shows
+//! sockets and counters.
 //!
-//! A failed command prints one line on standard error and exits with a non-zero status. The
-//! service's binary and the preloaded library are installed beside this program.
+//! A failed command prints one line on standard error and exits with a non-zero status. The binary
+//! of the service and the preloaded library are in the same directory as this program.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ enum Verb {
     Up(up::Options),
     /// Stop the service
     Down(admin::ServiceName),
-    /// Show the rules, and how many connections each decided on
+    /// Show the operator's rules, and the number of connections that each has matched
     Rules(admin::ServiceName),
     /// Read the configuration again, without a restart
     Reload(admin::ServiceName),

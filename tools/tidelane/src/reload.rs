@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::{admin::ServiceName, failure::Failure};
 
-/// Makes the service read its configuration again. The service rejects an invalid one and keeps the
-/// old one.
+/// Makes the service read its configuration again. The service rejects an invalid configuration and
+/// keeps the old one.
 pub fn reload(service: &ServiceName) -> Result<(), Failure> {
     service.ask::<Value>("reload")?;
     println!(

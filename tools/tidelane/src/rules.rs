@@ -4,18 +4,23 @@ use serde::Deserialize;
 
 use crate::{admin::ServiceName, failure::Failure};
 
+/// The service's answer to the request `rules`.
 #[derive(Deserialize, Debug)]
 struct Answer {
     rules: Vec<Rule>,
 }
 
+/// A rule of the configuration.
 #[derive(Deserialize, Debug)]
 struct Rule {
+    /// Text of the rule.
     rule: String,
+    /// Number of connections that the rule matched.
     hits: u64,
 }
 
-/// Prints one line per rule in their order, the default last.
+/// Prints one line for each rule, in the order in which the service applies them. The last line is
+/// the default.
 pub fn rules(service: &ServiceName) -> Result<(), Failure> {
     let answer: Answer = service.ask("rules")?;
     println!("{:>12}  RULE", "HITS");

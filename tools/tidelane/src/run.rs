@@ -1,4 +1,4 @@
-//! `tidelane run`: replaces itself by the program, with the library preloaded.
+//! `tidelane run`: executes a program with the library preloaded, in this process.
 
 use std::{
     env,
@@ -32,13 +32,13 @@ pub struct Options {
     /// Fail a call that would fall back to the kernel's stack
     #[arg(long)]
     strict: bool,
-    /// Let the program make rings of io_uring, which it must not use for sockets
+    /// Permit io_uring, which the program must not use for sockets
     #[arg(long)]
     io_uring: bool,
-    /// Carry connections over loopback, too, where both programs run with this option
+    /// Accelerate connections over loopback, too, if both programs run with this option
     #[arg(long)]
     loopback: bool,
-    /// Leave connections over loopback to the kernel, also if the service's configuration does not
+    /// Leave connections over loopback to the kernel, even if the service's configuration does not
     #[arg(long, conflicts_with = "loopback")]
     no_loopback: bool,
     #[command(flatten)]
@@ -57,16 +57,18 @@ struct Left {
     /// Leave all connections that the program opens to the kernel
     #[arg(long)]
     no_connect: bool,
-    /// Leave listeners at these ports, and connections to them, to the kernel: 22, or 8000-8099
+    /// Leave listeners at these ports, and connections to these ports, to the kernel, such as 22 or
+    /// 8000-8099
     #[arg(long, value_name = "PORTS")]
     kernel_port: Vec<Ports>,
-    /// Leave listeners at these addresses, and connections to them, to the kernel: 10.0.0.0/8
+    /// Leave listeners at these addresses, and connections to these addresses, to the kernel, such
+    /// as 10.0.0.0/8
     #[arg(long, value_name = "PREFIX")]
     kernel_address: Vec<Addresses>,
 }
 
 impl Left {
-    /// Returns the options in the form that the library reads.
+    /// Returns the options as the exceptions that the preloaded library reads.
     fn exceptions(&self) -> Exceptions {
         Exceptions {
             listeners: self.no_listen,
@@ -77,11 +79,12 @@ impl Left {
     }
 }
 
-/// Runs the program; returns only if it could not be started.
+/// Replaces this process by the program. Returns only if the program could not be started.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let library = companion("libtidelane.so")?;
     let socket = options.service.control_socket();
-    // With a service of another version the library would leave all sockets to the kernel.
+    // Report a service of another version here, because the library would silently leave all
+    // sockets to the kernel.
     match Program::probe(&socket) {
         Ok(()) => {}
         Err(RegisterError::NotRunning) => return Err(options.service.not_running()),
@@ -129,7 +132,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Warns if the library cannot serve the program. With `strict` this is a failure.
+/// Prints a warning if the library cannot accelerate the program, for example a static one. With
+/// `strict`, fails instead.
 fn warn_of_obstacle(program: &OsStr, strict: bool) -> Result<(), Failure> {
     let search = env::var_os("PATH");
     let search = search.as_ref().map(|search| search.as_bytes());

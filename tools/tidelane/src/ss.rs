@@ -17,6 +17,7 @@ pub struct Options {
     json: bool,
 }
 
+/// The service's answer to the request `ss`.
 #[derive(Deserialize, Debug)]
 struct Answer {
     sockets: Vec<Socket>,
@@ -24,7 +25,8 @@ struct Answer {
     firewall: Firewall,
 }
 
-/// A socket on either stack.
+/// A socket of a program that runs on the service. The socket is on Tidelane or on the kernel's
+/// stack.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Socket {
@@ -36,12 +38,12 @@ struct Socket {
     program: String,
     pid: u32,
     accelerated: bool,
-    /// Reason why the socket is not accelerated.
+    /// Reason why the socket is not accelerated, or a remark on an accelerated one.
     reason: String,
     info: Option<Info>,
 }
 
-/// The TCP variables that `ss -i` shows. The service's answer may lack some.
+/// The TCP variables that `ss -i` shows. Variables that the service does not send are `None`.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Info {
@@ -58,7 +60,7 @@ struct Info {
     retrans: Option<u64>,
 }
 
-/// Prints a line per socket, and a second one per connection with its TCP variables.
+/// Prints a line for each socket. A connection has a second line with its TCP variables.
 pub fn ss(options: &Options) -> Result<(), Failure> {
     if options.json {
         println!("{}", options.service.ask::<serde_json::Value>("ss")?);
@@ -76,6 +78,7 @@ pub fn ss(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Headings of the columns.
 const HEADINGS: [&str; 7] = [
     "State",
     "Recv-Q",
@@ -86,6 +89,7 @@ const HEADINGS: [&str; 7] = [
     "ACCELERATED",
 ];
 
+/// Returns the whole output.
 fn table(sockets: &[Socket]) -> String {
     let rows: Vec<[String; 7]> = sockets.iter().map(Socket::columns).collect();
     let mut widths = HEADINGS.map(str::len);
@@ -109,6 +113,7 @@ fn table(sockets: &[Socket]) -> String {
     text
 }
 
+/// Returns one line of the table, padded to the widths of the columns.
 fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
     let mut text = String::new();
     for (cell, width) in cells.iter().zip(widths) {
@@ -119,8 +124,9 @@ fn line(cells: &[String; 7], widths: &[usize; 7]) -> String {
 }
 
 impl Socket {
-    /// Returns the program as `ss -p` shows it. Empty for a connection whose program is gone. The
-    /// process id is 0 for a program outside of the service's PID namespace.
+    /// Returns the program and its process id in the format of `ss -p`. The text is empty if the
+    /// program has ended. The process id is `?` for a program outside of the service's PID
+    /// namespace.
     fn users(&self) -> String {
         if self.program.is_empty() && self.pid == 0 {
             return String::new();
@@ -151,7 +157,7 @@ impl Socket {
     }
 }
 
-/// Returns the name that `ss` uses for a state of RFC 9293.
+/// Returns the name that `ss` uses for a TCP state with the spelling of RFC 9293.
 fn short_state(state: &str) -> &str {
     match state {
         "ESTABLISHED" => "ESTAB",
@@ -163,6 +169,7 @@ fn short_state(state: &str) -> &str {
 }
 
 impl Info {
+    /// Returns the variables in the format of `ss -i`.
     fn text(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         parts.extend(self.congestion.clone());
@@ -194,7 +201,8 @@ impl Info {
 mod tests {
     use super::*;
 
-    /// An answer of a service, with a field that this command does not know.
+    /// An answer of a service. It contains a field that this command does not know, as the answer
+    /// of a newer service may.
     const ANSWER: &str = r#"{"sockets":[
         {"state":"LISTEN","recv_q":0,"send_q":511,"local":"0.0.0.0:80","peer":"0.0.0.0:*",
          "program":"nginx","pid":123,"accelerated":true,"reason":"","info":null},

@@ -25,16 +25,18 @@ pub struct Options {
     json: bool,
 }
 
+/// The service's answer to the request `stat`.
 #[derive(Deserialize, Debug)]
 struct Answer {
     #[serde(default)]
     firewall: Firewall,
     counters: BTreeMap<String, u64>,
+    /// Features that the kernel or the NIC's driver lacks, each with its effect.
     #[serde(default)]
     shortcomings: Vec<String>,
 }
 
-/// Prints the counters by name.
+/// Prints the counters in the order of their names, or the table of users.
 pub fn stat(options: &Options) -> Result<(), Failure> {
     if options.json {
         let what = if options.users { "users" } else { "stat" };

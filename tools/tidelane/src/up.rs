@@ -25,10 +25,11 @@ use crate::{
 
 /// Time limit for the service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Prefix of the service's own log lines, and of the lines of its option parser.
+/// Prefix of the lines that the service logs.
 const OWN_LINE: &str = "tidelaned: ";
+/// Prefix of the error line of the service's option parser.
 const USAGE_ERROR: &str = "error: ";
-/// Pause between two checks for readiness.
+/// Interval between two checks for readiness.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
 /// Options of `up`.
@@ -38,24 +39,25 @@ pub struct Options {
     interface: String,
     #[command(flatten)]
     service: ServiceName,
-    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3
+    /// CPUs of the service, with one fast-path core on each: 1, or 1,3, or 0-3
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
     /// Congestion control of new connections: cubic (default), newreno, dctcp or bbr
     #[arg(long, value_name = "ALGORITHM", value_parser = ["cubic", "newreno", "dctcp", "bbr"])]
     congestion: Option<String>,
-    /// ECN: off, on (ask for it), or asked (if the peer asks for it; default)
+    /// ECN: off, on (request it), or asked (accept it if the peer requests it; default)
     #[arg(long, value_name = "WHEN", value_parser = ["off", "on", "asked"])]
     ecn: Option<String>,
-    /// Place of the XDP program that takes the packets: native (in the driver), generic (in the
-    /// kernel's stack: every driver, slower), or auto (native where the driver can; default)
+    /// Mode of the XDP program that takes the packets: native (in the driver), generic (slower, but
+    /// works with every driver), or auto (native if the driver supports it; default)
     #[arg(long, value_name = "MODE", value_parser = ["auto", "native", "generic"])]
     xdp: Option<String>,
-    /// Configuration file: /etc/tidelane/NAME.toml if absent
+    /// Configuration file [default: /etc/tidelane/NAME.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Rules of the host (nftables, tc, cgroup programs) that connections would bypass: refuse to
-    /// start (default), or bypass: Tidelane's own rules replace them
+    /// Reaction to rules of the host (nftables, tc, cgroup programs) that do not apply to
+    /// accelerated connections: refuse (do not start; default), or bypass (start all the same,
+    /// because Tidelane's own rules replace them)
     #[arg(long, value_name = "MODE", value_parser = ["refuse", "bypass"])]
     firewall: Option<String>,
     /// Further options for tidelaned
@@ -63,7 +65,7 @@ pub struct Options {
     rest: Vec<String>,
 }
 
-/// Starts the service and returns when the service answers.
+/// Starts the service, and returns once the service answers.
 pub fn up(options: &Options) -> Result<(), Failure> {
     check_machine(&options.interface)?;
     let service = &options.service;
@@ -99,7 +101,8 @@ pub fn up(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks conditions that the service needs, for a clear message before the start.
+/// Checks that this machine meets the service's needs: root, the interface, and AF_XDP. The failure
+/// is clearer than that of the service would be.
 fn check_machine(interface: &str) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let text = "up needs root (AF_XDP and eBPF); use: sudo tidelane up";
@@ -125,7 +128,8 @@ fn check_machine(interface: &str) -> Result<(), Failure> {
     }
 }
 
-/// Opens the service's log in `dir`, and makes `dir` if it does not exist. Follows no link.
+/// Opens the service's log in `dir`, and creates `dir` if it does not exist. Fails if `dir` or the
+/// log is a symbolic link.
 fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
     let (Some(system), Some(own)) = (dir.parent(), dir.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -136,6 +140,7 @@ fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
     own.open(&format!("{}.log", service.name), flags, owner_only)
 }
 
+/// Starts the service's process. Its output goes to the log.
 fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure> {
     let mut command = Command::new(daemon);
     command.arg("--interface").arg(&options.interface);
@@ -165,7 +170,8 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
     let output = || log.try_clone().map(Stdio::from);
     command
         .args(&options.rest)
-        // The service is a child of this short-lived process, and init adopts it afterwards.
+        // The service need not daemonize: it runs in a process group of its own, and init adopts it
+        // when this process ends.
         .arg("--foreground")
         .current_dir("/")
         .stdin(Stdio::null())
@@ -180,10 +186,11 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
 enum Stopped {
     /// The service runs but does not answer.
     Late,
-    /// The service ended, with the reason from its log.
+    /// The process of the service ended, with this exit status.
     Ended(String),
 }
 
+/// Waits until the service answers.
 fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     let start = Instant::now();
     while start.elapsed() < READY_WITHIN {
@@ -200,7 +207,8 @@ fn wait_ready(service: &ServiceName, child: &mut Child) -> Result<(), Stopped> {
     Err(Stopped::Late)
 }
 
-/// Returns the service that serves the interface in this network namespace, with its process id.
+/// Returns the name and process id of the service that serves the interface in this network
+/// namespace, if there is one.
 fn holder_of(interface: &str) -> Option<(String, u32)> {
     let namespace_of = |process: &str| {
         let namespace = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
@@ -221,8 +229,10 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
     })
 }
 
-/// Returns the reason in the service's output: the last line with the prefix, or the first line of
-/// the option parser, which a usage summary follows. Otherwise the last line.
+/// Returns the line of the service's output that states the reason for its end.
+///
+/// This is the last line that the service logged. Without one, it is the error line of the option
+/// parser, which a summary of the usage follows. Without either, it is the last line.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
@@ -231,6 +241,8 @@ fn reason(text: &str) -> Option<&str> {
         .or_else(|| lines().next_back())
 }
 
+/// Returns the failure for a service that ended, with the reason from the log. `start` is the
+/// offset in the log at which this run starts.
 fn explain_end(log: &mut File, start: u64, status: &str) -> Failure {
     let mut text = String::new();
     let read = log

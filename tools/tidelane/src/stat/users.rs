@@ -4,27 +4,33 @@ use std::{collections::BTreeMap, fs};
 
 use serde::Deserialize;
 
+/// The service's answer to the request `users`.
 #[derive(Deserialize, Debug)]
 pub struct Answer {
     users: Vec<User>,
 }
 
+/// A user whose programs are registered with the service.
 #[derive(Deserialize, Debug)]
 struct User {
     uid: u32,
+    /// Usage by the name of the resource, such as `ports`.
     resources: BTreeMap<String, Line>,
 }
 
+/// A user's usage of one resource.
 #[derive(Deserialize, Debug)]
 struct Line {
+    /// Present usage.
     used: u64,
-    /// `None` if the user may have all.
+    /// Limit of the user. `None` if the user has no limit.
     limit: Option<u64>,
+    /// Number of requests that the limit refused.
     refused: u64,
 }
 
-/// Returns the lines of the table. Without `all` it leaves out resources that a user neither uses
-/// nor was refused.
+/// Returns the table. Resources that a user neither uses nor was refused are left out, unless `all`
+/// is true.
 pub fn table(answer: &Answer, all: bool) -> String {
     let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let mut text = format!(
@@ -43,7 +49,8 @@ pub fn table(answer: &Answer, all: bool) -> String {
     text
 }
 
-/// Returns the name of a user, or the number if there is no name.
+/// Returns the name of a user according to the text of `/etc/passwd`, or the number if the user has
+/// no name.
 fn name_of(uid: u32, passwd: &str) -> String {
     let of_user = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
