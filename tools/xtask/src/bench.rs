@@ -1,9 +1,9 @@
-//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures`, both stacks in one run.
+//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures` on both stacks.
 //!
-//! A round makes one wire for the kernel, one for Tidelane and one for the wire's limit, and
-//! measures every case on each of them in turn. The next round uses the other order, so that a
-//! slow phase of the machine hits both stacks. The result goes to `target/bench/FIGURE.json`, and
-//! with its plot beside the plan.
+//! A plan (`plan.toml`) describes each figure. A run has several rounds. Each round measures every
+//! case on both stacks in turn, and the next round uses the reverse order, so that a slow phase of
+//! the machine affects both stacks alike. The result and its plot go to `target/bench`, and also to
+//! the folder of the plan.
 
 use std::{fs, path::Path};
 
@@ -32,7 +32,7 @@ use rows::Row;
 /// Options of `bench`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Folder of bench/figures, or `instructions`; lists the figures if absent
+    /// Name of a folder of bench/figures, or `instructions`. Without a name, list the figures
     figure: Option<String>,
     /// Number of rounds (default: the plan's)
     #[arg(long, env = "TIDELANE_ROUNDS")]
@@ -43,12 +43,12 @@ pub struct Options {
     /// Measure only the kernel and the wire's limit
     #[arg(long)]
     without_tidelane: bool,
-    /// Do not keep the result beside the plan
+    /// Do not write the result to the folder of the plan
     #[arg(long)]
     no_keep: bool,
 }
 
-/// Runs one figure.
+/// Runs one figure, or lists the figures.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root().join("bench/figures");
     let Some(figure) = &options.figure else {
@@ -99,20 +99,21 @@ pub fn run(options: &Options) -> Result<(), String> {
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
-/// The result of a figure.
+/// The result of a figure, ready to be printed and written.
 struct Outcome {
     heading: Heading,
     rows: Vec<Row>,
     svg: String,
 }
 
-/// Returns the reason of a stop as one line.
+/// Returns the reason of a skip or failure.
 pub fn explain(stop: Stop) -> String {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => text,
     }
 }
 
+/// Prints the names and titles of all figures.
 fn list(root: &Path) -> Result<(), String> {
     println!("make bench FIGURE=NAME, where NAME is one of\n");
     println!("  {:<16} instruction counts (callgrind)", "instructions");
@@ -130,6 +131,8 @@ fn list(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Prints the table, and writes the result and the plot. If `keep` is true, also writes them to the
+/// folder of the plan.
 fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<(), String> {
     let Outcome { heading, rows, svg } = outcome;
     rows::print_table(heading, rows);

@@ -1,6 +1,5 @@
-//! `make demo`: compares an unmodified nginx on the kernel's stack with the same on Tidelane.
-//!
-//! wrk runs on the kernel's stack in both cases.
+//! `make demo`: compares an unmodified nginx on the kernel's stack with an unmodified nginx on
+//! Tidelane. The client, wrk, is on the kernel's stack in both cases.
 
 use std::{thread, time::Duration};
 
@@ -36,7 +35,8 @@ pub struct Options {
     connections: u32,
 }
 
-/// The wire and programs of one stack. Fields drop in order: the programs before their wire.
+/// The wire and programs of one stack. The order of the fields makes the programs drop before the
+/// wire.
 struct Stack {
     name: &'static str,
     nginx: Nginx,
@@ -44,12 +44,15 @@ struct Stack {
     wire: Wire,
 }
 
-/// The output of one run of wrk, and the load of the CPUs meanwhile.
+/// The values of one run of wrk.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     requests_per_second: f64,
+    /// Median latency in microseconds.
     p50_us: f64,
+    /// 99th percentile of the latency in microseconds.
     p99_us: f64,
+    /// Mean number of busy cores.
     cores: f64,
 }
 
@@ -101,7 +104,8 @@ fn demo(options: &Options) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Measures all rounds of one case: both stacks in turn, the next round in the other order.
+/// Measures all rounds of one case. Each round measures both stacks, in the reverse order of the
+/// round before. Returns the samples of kernel and Tidelane for each round.
 fn measure_case(
     options: &Options,
     stacks: &[Stack; 2],
@@ -190,6 +194,7 @@ impl Stack {
         Ok(())
     }
 
+    /// Runs wrk once for `file`, with `Connection: close` if `close` is true.
     fn measure(&self, options: &Options, file: &str, close: bool) -> Result<Sample, Stop> {
         let seconds = options.seconds;
         let wrk = self.client("wrk").args("-t 1 --latency");
@@ -229,7 +234,7 @@ impl Stack {
     }
 }
 
-/// Reads requests per second and two latency quantiles from wrk's output.
+/// Parses the output of wrk. `cores` is the mean number of busy cores.
 fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
     let after = |name: &str| {
         let line = text
@@ -262,7 +267,7 @@ fn micros(text: &str) -> Option<f64> {
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// The columns of the table: heading and value.
+/// The metrics of the table, each with its name and value.
 const COLUMNS: [(&str, Metric); 4] = [
     ("requests/s", |s| s.requests_per_second),
     ("p50 us", |s| s.p50_us),

@@ -1,6 +1,8 @@
-//! Bulk figures: goodput of one-way streams, by the stacks of sender and receiver.
+//! Bulk figures: the goodput of one-way streams for each combination of sender's and receiver's
+//! stack.
 //!
-//! Each measurement has a wire of its own, so that no stack inherits queues or cached routes.
+//! Each measurement uses a new wire, so that no measurement starts with the queues or cached routes
+//! of the one before.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -18,12 +20,13 @@ mod plan;
 use measure::{Sample, measure};
 pub use plan::{BulkPlan, Case, Pairing};
 
-/// Index of the case, and pairing.
+/// Index of a case in the plan, and the stacks of the two ends.
 type Key = (usize, Pairing);
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics that are compared with kernel to kernel: name, true if more is better, value.
+/// Metrics that are compared with those of kernel to kernel. An entry has the name, true if more is
+/// better, and the function that reads the value.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("goodput_bps", true, |s| s.goodput_bps),
     ("fairness_jain", true, |s| s.jain),
@@ -31,7 +34,7 @@ const METRICS: &[(&str, bool, Metric)] = &[
         s.goodput_bps / s.busy.max(0.01)
     }),
 ];
-/// Counts, which are reported without a comparison.
+/// Metrics that are reported without a comparison.
 const COUNTS: &[(&str, Metric)] = &[
     ("retransmitted_segments", |s| s.retransmitted),
     ("needless_retransmissions", |s| s.needless),
@@ -80,11 +83,13 @@ fn print_sample(case: &Case, pairing: Pairing, sample: &Sample) {
 }
 
 impl Results {
+    /// Returns the values of a metric in the order of the rounds.
     fn values(&self, key: Key, metric: impl Fn(&Sample) -> f64) -> Option<Vec<f64>> {
         Some(self.0.get(&key)?.iter().map(metric).collect())
     }
 
-    /// Returns the goodput as a share of the first case's, round by round.
+    /// Returns the goodput of each round as a share of the goodput of the first case in the same
+    /// round, with the same pairing.
     fn kept(&self, key: Key) -> Option<Vec<f64>> {
         let (all, clean) = (self.0.get(&key)?, self.0.get(&(0, key.1))?);
         let share = |(now, then): (&Sample, &Sample)| now.goodput_bps / then.goodput_bps.max(1.0);
@@ -103,6 +108,7 @@ impl Results {
         rows
     }
 
+    /// Adds the rows of one case and pairing to `rows`.
     fn case_rows(&self, plan: &BulkPlan, heading: &Heading, key: Key, rows: &mut Vec<Row>) {
         let (index, pairing) = key;
         let case = format!("{}, {}", plan.cases[index].name, pairing.name());
@@ -127,7 +133,7 @@ impl Results {
         }
     }
 
-    /// Draws the goodput by case, with a bar for each pairing.
+    /// Returns the plot: a group of bars for each case, with one bar for each pairing.
     pub fn svg(&self, plan: &BulkPlan) -> String {
         let pairings = plan.all_pairings();
         let names: Vec<&str> = pairings.iter().map(|pairing| pairing.name()).collect();

@@ -1,8 +1,8 @@
-//! Figures of idle connections: the memory that they take, and a request on each in turn.
+//! Idle figures: the memory of idle connections, and the time of a request on each in turn.
 //!
-//! Each measurement has a wire of its own. The client is on the kernel, with addresses of its own
-//! for every 30,000 connections. A server has 15,000 connections at most, as has a process of the
-//! client: many systems allow a process some 20,000 descriptors.
+//! Each measurement uses a new wire. The client is on the kernel, and uses one address for each
+//! 30,000 connections. A server, and a process of the client, has at most 15,000 connections,
+//! because many systems allow a process only some 20,000 descriptors.
 
 use std::{collections::BTreeMap, fs, io::Write, thread, time::Duration};
 
@@ -20,40 +20,40 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// The first server's port.
+/// Port of the first server. The other servers use the following ports.
 const PORT: u16 = 7000;
-/// Connections of one server.
+/// Largest number of connections of one server.
 const OF_SERVER: u32 = 15_000;
-/// Connections from one address of the client.
+/// Largest number of connections from one address of the client.
 const OF_ADDRESS: u32 = 30_000;
-/// The last part of the client's first additional address.
+/// Last octet of the client's first additional address.
 const FIRST_HOST: u32 = 100;
-/// Longest measurement.
+/// Time limit of a measurement.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Time limit for the return of memory after the program's end.
+/// Time between the end of the servers and the last reading of the service's memory.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
 /// The plan of an idle figure: numbers of connections and targets.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct IdlePlan {
-    /// One line.
+    /// Title of the table, one line.
     pub title: String,
-    /// Source of the figure.
+    /// Source of the target.
     pub paper: String,
-    /// Rounds.
+    /// Number of rounds; each measures every number of connections on both stacks.
     pub rounds: u32,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// Requests on each connection after the rest.
+    /// Number of requests on each connection after the idle time.
     pub requests: u32,
-    /// Connections that wait for an answer at a time.
+    /// Number of requests in flight at one time, each on another connection.
     pub at_once: u32,
     /// Seconds without requests before memory is read.
     pub rest: f64,
-    /// CPUs of the client.
+    /// CPUs of the client, separated by commas.
     pub client_cpus: String,
-    /// CPUs of the servers and, on Tidelane's side, of the service.
+    /// CPUs of the servers, and of the service if there is one.
     pub server_cpus: String,
     /// Targets for single rows.
     #[serde(default, rename = "target")]
@@ -61,7 +61,7 @@ pub struct IdlePlan {
 }
 
 impl IdlePlan {
-    /// Returns the description that every figure has.
+    /// Returns the parts that the plans of all kinds of figures have.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),
@@ -77,27 +77,35 @@ impl IdlePlan {
     }
 }
 
-/// Bytes for each connection, and microseconds for each request.
+/// The values of one measurement: bytes per connection, and microseconds per connection or request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
+    /// Memory of the service with idle connections.
     service: f64,
+    /// Memory of the servers with idle connections.
     programs: f64,
+    /// Sum of `service` and `programs`.
     total: f64,
+    /// Slab memory of the kernel with idle connections.
     slab: f64,
+    /// Memory of the service after the client has closed the connections.
     service_closed: f64,
+    /// Memory of the service after the servers have ended.
     service_ended: f64,
+    /// Time to open a connection.
     open_us: f64,
+    /// Time of a request on an idle connection.
     request_us: f64,
 }
 
-/// Index of the number of connections, and whether the servers are on Tidelane.
+/// Index of the number of connections in the plan, and true if the servers are on Tidelane.
 type Key = (usize, bool);
 
-/// All measurements, in the order of the rounds.
+/// The samples of each key, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results(BTreeMap<Key, Vec<Sample>>);
 
-/// All rounds of a plan.
+/// Runs all rounds of a plan.
 pub fn run(plan: &IdlePlan) -> Result<Results, Stop> {
     let heading = plan.heading();
     println!(
@@ -132,7 +140,7 @@ fn name(accelerated: bool) -> &'static str {
     }
 }
 
-/// Proportional KiB of a process.
+/// Returns the proportional set size (Pss) of a process in KiB.
 fn pss_kib(pid: u32) -> Result<f64, Stop> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -145,6 +153,7 @@ fn tool(wire: &Wire, side: Side, cpus: &str, tool: &str) -> Result<Program, Stop
     Ok(wire.load_tool(side, tool)?.cpus(cpus))
 }
 
+/// Builds a wire, starts the service and the servers, and measures once.
 fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
     let range = "net.ipv4.ip_local_port_range";
@@ -184,7 +193,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     Ok(Sample::of(&line, ended))
 }
 
-/// Runs the client and returns its line.
+/// Runs the client and returns its line of JSON.
 fn load(
     plan: &IdlePlan,
     wire: &Wire,
@@ -211,8 +220,8 @@ fn load(
 }
 
 impl Sample {
-    /// Returns the client's counters, and the service's memory in KiB after its programs have
-    /// ended.
+    /// Returns the sample for the client's line of JSON. `ended_kib` is the service's memory in KiB
+    /// after the servers have ended.
     fn of(line: &Value, ended_kib: f64) -> Self {
         let connections = line["connections"].as_f64().unwrap_or(1.0);
         let sum = |when: &str, prefix: &str, field: &str| -> f64 {
@@ -249,7 +258,7 @@ impl Sample {
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Name, and value of a sample, of what only Tidelane has.
+/// Metrics of Tidelane that have no counterpart on the kernel: name, and value of a sample.
 const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes", |s| s.service),
     ("program_bytes", |s| s.programs),
@@ -257,7 +266,7 @@ const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes_when_closed", |s| s.service_closed),
     ("service_bytes_when_ended", |s| s.service_ended),
 ];
-/// Name, and value of a sample, of what both sides have. Less is better.
+/// Metrics that are compared with the kernel's: name, and value of a sample. Less is better.
 const PAIRS: &[(&str, Metric)] = &[
     ("request_us", |s| s.request_us),
     ("open_us", |s| s.open_us),
@@ -271,7 +280,7 @@ impl Results {
         samples.map(metric).collect()
     }
 
-    /// All rows of a plan.
+    /// Returns the rows of the result.
     pub fn rows(&self, plan: &IdlePlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();
@@ -294,7 +303,8 @@ impl Results {
         rows
     }
 
-    /// Bytes of service and program for each connection, by their number.
+    /// Returns the plot: the memory of the service and of the programs per connection, for each
+    /// number of connections.
     pub fn svg(&self, plan: &IdlePlan) -> String {
         let names: Vec<String> = plan.connections.iter().map(u32::to_string).collect();
         let values = |index: usize| {

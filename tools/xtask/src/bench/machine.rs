@@ -1,12 +1,12 @@
-//! CPU usage of the machine, from `/proc/stat`.
+//! CPU usage of this machine, from `/proc/stat`.
 
 use std::{fs, time::Instant};
 
-/// Busy time of each CPU since boot, at one instant.
+/// The busy time of each CPU since boot, read at one instant.
 #[derive(Clone, Debug)]
 pub struct CpuClock {
     at: Instant,
-    /// Seconds per CPU.
+    /// Busy seconds of each CPU.
     busy: Vec<f64>,
 }
 
@@ -31,7 +31,8 @@ impl CpuClock {
     }
 }
 
-/// Parses `cpuN user nice system idle iowait irq softirq steal ...`, in ticks of 10 ms.
+/// Returns the busy seconds in a line `cpuN user nice system idle iowait irq softirq steal ...`
+/// with values in ticks of 10 ms. Returns `None` for other lines.
 fn busy_of_line(line: &str) -> Option<f64> {
     let rest = line.strip_prefix("cpu")?;
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! Measures the request figures: builds the wires of a round and runs the loads on them.
+//! Measures the request figures: builds the wires of each round, and runs the loads on them.
 
 use std::{io::Write, thread, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
 const ECHO_PORT: u16 = 7000;
 /// Port of nginx.
 const HTTP_PORT: u16 = 80;
-/// Time that a measurement may take beyond its plan.
+/// Time that a measurement may take longer than planned.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Runs all rounds of a plan.
@@ -59,7 +59,7 @@ fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sa
     let _ = std::io::stdout().flush();
 }
 
-/// A wire with its servers. Fields drop in order: the programs before their wire.
+/// A wire with its servers. The order of the fields makes the programs drop before the wire.
 struct Bench {
     _servers: Vec<Running>,
     nginx: Option<Nginx>,
@@ -70,8 +70,11 @@ struct Bench {
 /// The wires of one round.
 struct Setup<'a> {
     plan: &'a Plan,
+    /// The wire with the servers on the kernel.
     kernel: Bench,
+    /// The wire with the servers on Tidelane.
     tidelane: Option<Bench>,
+    /// The wire with the stateless AF_XDP echo.
     limit: Option<Bench>,
 }
 
@@ -86,6 +89,7 @@ impl<'a> Setup<'a> {
         })
     }
 
+    /// Returns the variants to measure for a series, in the order of the first round.
     fn variants(&self, series: &Series) -> Vec<Variant> {
         let mut variants = vec![Variant::Kernel];
         if self.tidelane.is_some() {
@@ -104,6 +108,7 @@ impl<'a> Setup<'a> {
         variants
     }
 
+    /// Measures one case once.
     fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
         let missing = || Stop::Fail("this side was not set up".to_owned());
         let bench = match variant {
@@ -118,7 +123,7 @@ impl<'a> Setup<'a> {
         let client = client.arg("--connections").arg(connections);
         let running = client.spawn()?;
         let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
-        // CPU usage is sampled in the middle of the counted time, without start and end.
+        // Sample the CPU usage in the middle of the counted time, without its start and end.
         sleep(self.plan.warmup + 0.1 * self.plan.seconds);
         let before = CpuClock::now();
         sleep(0.8 * self.plan.seconds);
@@ -141,6 +146,7 @@ impl<'a> Setup<'a> {
 }
 
 impl Bench {
+    /// Builds a wire and starts the servers of the plan, on a service if `accelerated` is true.
     fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;
         let service = accelerated
@@ -177,6 +183,7 @@ impl Bench {
         })
     }
 
+    /// Builds a wire and starts the stateless AF_XDP echo on it.
     fn limit(plan: &Plan) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;
         let echo = wire
@@ -202,7 +209,7 @@ impl Bench {
         })
     }
 
-    /// Returns the load generator of one measurement, without its number of connections.
+    /// Returns the client of one measurement, without the option for the number of connections.
     fn client(&self, plan: &Plan, workload: Workload, variant: Variant) -> Result<Program, Stop> {
         let local = matches!(variant, Variant::Memory | Variant::Loopback);
         let side = if local { Side::Server } else { Side::Client };

@@ -1,4 +1,4 @@
-//! The plan of a figure, `bench/figures/NAME/plan.toml`.
+//! The plan of a figure, from `bench/figures/NAME/plan.toml`.
 
 use std::{fs, path::Path};
 
@@ -6,25 +6,25 @@ use serde::Deserialize;
 
 use super::{bulk::BulkPlan, idle::IdlePlan};
 
-/// The plan of a request figure: series and targets.
+/// The plan of a request figure: closed-loop clients that send requests to a server.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Title of the table, one line.
     pub title: String,
-    /// The finding of the paper's figure.
+    /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every case on every side.
+    /// Number of rounds; each measures every case with every variant of stack and wire.
     pub rounds: u32,
-    /// Seconds counted per measurement.
+    /// Counted seconds of each measurement.
     pub seconds: f64,
     /// Seconds of load before the counted time.
     pub warmup: f64,
     /// Congestion control on both stacks.
     pub congestion: String,
-    /// CPUs of the client.
+    /// CPUs of the client, separated by commas.
     pub client_cpus: String,
-    /// CPUs of the server and, on Tidelane's side, of the service.
+    /// CPUs of the server, and of the service if there is one.
     pub server_cpus: String,
     /// The workloads.
     pub series: Vec<Series>,
@@ -37,17 +37,17 @@ pub struct Plan {
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// Name within the figure; may be empty if there is only one.
+    /// Name within the figure. The name may be empty if the figure has only one series.
     #[serde(default)]
     pub name: String,
     /// The load of the client and the server that answers it.
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// Also measure both programs on one service, over the local path.
+    /// True to also measure client and server on one service, over the local path.
     #[serde(default)]
     pub memory: bool,
-    /// Also measure the stateless AF_XDP echo.
+    /// True to also measure the stateless AF_XDP echo.
     #[serde(default)]
     pub limit: bool,
 }
@@ -56,15 +56,15 @@ pub struct Series {
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Echo of 64 bytes on long connections.
+    /// Echo requests of 64 bytes on long connections.
     Echo,
-    /// GET of a 64-byte file from nginx on long connections.
+    /// GET requests for a 64-byte file of nginx on long connections.
     NginxKeepAlive,
-    /// GET of a 64-byte file from nginx, one connection per request.
+    /// GET requests for a 64-byte file of nginx, each on a new connection.
     NginxClose,
 }
 
-/// The target of a row.
+/// The target of one row of the result.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
@@ -72,19 +72,20 @@ pub struct Target {
     pub case: String,
     /// Metric of the row.
     pub metric: String,
-    /// Target for the ratio, or for the value of a row without a kernel side.
+    /// Target for the ratio of Tidelane to the kernel, or for the value of a row without a
+    /// comparison.
     pub target: f64,
 }
 
-/// A plan, by its `kind`.
+/// A plan of any kind. The field `kind` of the file names the kind.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AnyPlan {
-    /// Requests and replies.
+    /// A figure of requests and replies.
     Requests(Plan),
-    /// One-way streams.
+    /// A figure of one-way streams.
     Bulk(BulkPlan),
-    /// Connections without requests.
+    /// A figure of idle connections.
     Idle(IdlePlan),
 }
 
@@ -106,7 +107,8 @@ impl AnyPlan {
 }
 
 impl Plan {
-    /// Applies the options of the command line.
+    /// Applies the command-line options: the number of rounds, and the numbers of connections to
+    /// measure. An empty list selects all numbers of the plan.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
         self.rounds = rounds.unwrap_or(self.rounds).max(1);
         if !connections.is_empty() {
@@ -118,7 +120,7 @@ impl Plan {
         }
     }
 
-    /// Returns the description that every figure has.
+    /// Returns the parts that the plans of all kinds of figures have.
     pub fn heading(&self) -> Heading {
         let Self {
             client_cpus,
@@ -140,16 +142,16 @@ impl Plan {
     }
 }
 
-/// The description of a figure, of either kind.
+/// The parts that the plans of all kinds of figures have.
 #[derive(Debug, Clone)]
 pub struct Heading {
     /// Title of the table, one line.
     pub title: String,
-    /// The finding of the paper's figure.
+    /// Source in the literature, and its result.
     pub paper: String,
     /// Number of rounds.
     pub rounds: u32,
-    /// Description of the CPUs of the programs.
+    /// Description of the placement: the CPUs of the programs, and the congestion control.
     pub placement: String,
     /// Targets for single rows.
     pub targets: Vec<Target>,
@@ -167,7 +169,7 @@ impl Heading {
 }
 
 impl Series {
-    /// Returns the name of a case on a wire.
+    /// Returns the name of a case: the kind of wire, the series and the number of connections.
     pub fn case(&self, wire: &str, connections: u32) -> String {
         let plural = if connections == 1 { "" } else { "s" };
         let name = if self.name.is_empty() {

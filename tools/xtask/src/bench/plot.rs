@@ -1,4 +1,7 @@
-//! Draws a figure as SVG: requests per second over connections with one panel per series, or bars.
+//! Draws a figure as SVG.
+//!
+//! The plot of a request figure has one panel for each series, with the requests per second over
+//! the number of connections. The plots of other figures have groups of bars.
 
 use std::fmt::Write;
 
@@ -11,7 +14,8 @@ const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 64.0;
 const BAR_WIDTH: f64 = 24.0;
-/// The variants with a line, each with its colour. The colours differ also without colour vision.
+/// The variants that have a line, each with its colour. Readers without colour vision can
+/// distinguish the colours.
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
     (Variant::KernelAwake, "#999999"),
@@ -21,7 +25,7 @@ const LINES: [(Variant, &str); 6] = [
     (Variant::Memory, "#009e73"),
 ];
 
-/// Draws a request figure.
+/// Returns the plot of a request figure.
 pub fn svg(plan: &Plan, results: &Results) -> String {
     let panels = plan.series.len().max(1) as f64;
     let width = panels * (PANEL_WIDTH + MARGIN) + MARGIN + 150.0;
@@ -34,7 +38,8 @@ pub fn svg(plan: &Plan, results: &Results) -> String {
     text + "</svg>\n"
 }
 
-/// Draws groups of bars, with one bar for each name, in `unit`.
+/// Returns a plot of groups of bars. Each group has a name and one value for each of `names`, in
+/// `unit`.
 pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]) -> String {
     let width = (groups.len() * (names.len() + 1)) as f64 * BAR_WIDTH;
     let values = groups.iter().flat_map(|(_, values)| values.iter().copied());
@@ -77,7 +82,7 @@ pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[(&str, Vec<f64>)]
     text + "</svg>\n"
 }
 
-/// Returns the SVG head and title of a picture with this width.
+/// Returns the start of an SVG file with this width in pixels, and the title.
 fn open_svg(width: f64, title: &str) -> String {
     let height = PANEL_HEIGHT + 2.0 * MARGIN;
     let mut text = format!(
@@ -106,6 +111,7 @@ fn line(text: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     );
 }
 
+/// Draws the panel of one series.
 fn panel(text: &mut String, left: f64, index: usize, series: &Series, results: &Results) {
     let points = |variant| -> Vec<(usize, f64)> {
         let of = |connections: &u32| results.requests_per_second((index, *connections, variant));
@@ -175,6 +181,7 @@ fn panel(text: &mut String, left: f64, index: usize, series: &Series, results: &
     }
 }
 
+/// Draws the names of the variants.
 fn legend(text: &mut String, left: f64) {
     for (index, (variant, colour)) in LINES.iter().enumerate() {
         let y = MARGIN + 20.0 * index as f64;

@@ -9,20 +9,20 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// The stack of the server, and the wire.
+/// A combination of the server's stack and the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
-    /// The kernel over veth, with its defaults.
+    /// Server on the kernel, over veth.
     Kernel,
-    /// Tidelane over veth, with a client on the kernel.
+    /// Server on Tidelane and client on the kernel, over veth.
     Tidelane,
-    /// The kernel over veth, without idle exits.
+    /// Server on the kernel, over veth, on cores that do not go idle.
     KernelAwake,
-    /// The stateless AF_XDP echo over veth.
+    /// The stateless AF_XDP echo instead of a server, over veth.
     Limit,
-    /// The kernel over loopback.
+    /// Server and client on the kernel, over loopback.
     Loopback,
-    /// Both programs on one service, over the local path.
+    /// Server and client on one service, over the local path.
     Memory,
 }
 
@@ -40,7 +40,7 @@ impl Variant {
     }
 }
 
-/// One measurement.
+/// The values of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Requests per second.
@@ -49,13 +49,13 @@ pub struct Sample {
     pub p50_us: f64,
     /// 99th percentile of latency in microseconds.
     pub p99_us: f64,
-    /// Busy cores of the client's side.
+    /// Mean number of busy cores among the client's.
     pub client_busy: f64,
-    /// Busy cores of the server's side.
+    /// Mean number of busy cores among the server's.
     pub server_busy: f64,
 }
 
-/// Series, connections, variant.
+/// Index of the series in the plan, number of connections, and variant.
 pub type Key = (usize, u32, Variant);
 
 /// The samples of each key, in the order of the rounds.
@@ -65,7 +65,8 @@ pub struct Results(BTreeMap<Key, Vec<Sample>>);
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics: name, true if more is better, value.
+/// The metrics. An entry has the name, true if more is better, and the function that reads the
+/// value.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("requests_per_second", true, |s| s.requests_per_second),
     ("latency_p50_us", false, |s| s.p50_us),
@@ -89,7 +90,7 @@ impl Results {
         Some(samples.iter().map(metric).collect())
     }
 
-    /// Returns the median of requests per second, for the plot.
+    /// Returns the median requests per second of a key, if it was measured.
     pub fn requests_per_second(&self, key: Key) -> Option<f64> {
         self.values(key, |s| s.requests_per_second)
             .map(|values| median(&values))
@@ -108,7 +109,7 @@ impl Results {
         rows
     }
 
-    /// Returns the rows of `metrics` for two sides of one case.
+    /// Returns the rows of `metrics` for one case. `sides` are the kernel's key and Tidelane's.
     fn pair_rows<'a>(
         &'a self,
         heading: &'a Heading,
@@ -122,6 +123,8 @@ impl Results {
         })
     }
 
+    /// Adds the rows of one case over veth. `at` is the index of the series and the number of
+    /// connections.
     fn veth_rows(&self, heading: &Heading, series: &Series, at: (usize, u32), rows: &mut Vec<Row>) {
         let key = |variant| (at.0, at.1, variant);
         let case = series.case("veth", at.1);
@@ -141,7 +144,8 @@ impl Results {
         }
     }
 
-    /// Compares the local path with the faster one of the kernel's veth and loopback.
+    /// Adds the rows that compare the local path with the kernel over veth or loopback, whichever
+    /// is faster.
     fn memory_rows(
         &self,
         heading: &Heading,

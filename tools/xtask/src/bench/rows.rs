@@ -1,4 +1,7 @@
-//! The rows of a figure: medians, ratios pair by pair, and targets.
+//! The rows of a figure: medians, ratios and targets.
+//!
+//! A ratio divides Tidelane's value by the kernel's value of the same round. The row has the median
+//! of the rounds' ratios.
 
 use serde_json::{Value, json};
 use tidelane_tests::machine::{commit, describe, median};
@@ -14,9 +17,9 @@ pub struct Row {
     pub metric: String,
     /// True if more is better.
     pub higher: bool,
-    /// Medians of both sides and their ratios. `None` for a count without a kernel side.
+    /// The comparison of the stacks. `None` for a row without a comparison.
     pub pair: Option<Pair>,
-    /// Value of a count.
+    /// The value of a row without a comparison.
     pub value: Option<f64>,
     /// Number of rounds.
     pub rounds: usize,
@@ -24,19 +27,19 @@ pub struct Row {
     pub target: Option<f64>,
 }
 
-/// The medians of both sides and their ratios.
+/// The comparison of Tidelane with the kernel in one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Median of the kernel.
+    /// Median of the kernel's values.
     pub kernel: f64,
-    /// Median of Tidelane.
+    /// Median of Tidelane's values.
     pub tidelane: f64,
-    /// Median, least and largest ratio of Tidelane to the kernel, taken pair by pair.
+    /// Median, least and largest of the rounds' ratios of Tidelane to the kernel.
     pub ratio: [f64; 3],
 }
 
 impl Row {
-    /// Returns true if the target was reached. `None` without a target.
+    /// Returns true if the target was reached, or `None` if the row has no target.
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
@@ -48,7 +51,8 @@ impl Row {
     }
 }
 
-/// Returns the row of one metric with both sides. `None` if a side has no sample.
+/// Returns a row that compares the stacks in one metric. `kernel` and `tidelane` have the values in
+/// the order of the rounds. Returns `None` if one of them was not measured.
 pub fn pair_row(
     heading: &Heading,
     case: &str,
@@ -80,7 +84,7 @@ pub fn pair_row(
     })
 }
 
-/// Returns the row of a value without a kernel side.
+/// Returns a row without a comparison.
 pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
     Row {
         case: case.to_owned(),
@@ -93,7 +97,7 @@ pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) ->
     }
 }
 
-/// Returns the result as JSON, with the schema of all figures.
+/// Returns the result of a figure as JSON. All figures have the same schema.
 pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> Value {
     json!({
         "figure": figure,
@@ -130,7 +134,7 @@ fn row_json(row: &Row) -> Value {
     json
 }
 
-/// Rounds to four significant digits, since the rest is noise.
+/// Rounds to four significant digits. Further digits would be noise.
 fn round(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
@@ -139,7 +143,7 @@ fn round(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Prints the rows as a table and marks missed targets.
+/// Prints the rows as a table, and marks the targets as reached or missed.
 pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!(
         "\n{} ({} rounds)\n{}\n",
@@ -185,7 +189,7 @@ pub fn print_table(heading: &Heading, rows: &[Row]) {
     println!();
 }
 
-/// Formats a number with three or four significant digits.
+/// Formats a number without decimals from 100 on, and otherwise with two decimals.
 pub fn number(value: f64) -> String {
     let digits = if value >= 100.0 { 0 } else { 2 };
     format!("{value:.digits$}")

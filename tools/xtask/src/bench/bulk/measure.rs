@@ -1,4 +1,4 @@
-//! Measures one pairing on a wire of its own.
+//! Measures one case with one pairing of stacks, on a new wire.
 
 use std::{thread, time::Duration};
 
@@ -11,30 +11,33 @@ use tidelane_tests::{
 use super::plan::{BulkPlan, Case, Pairing};
 use crate::bench::machine::CpuClock;
 
+/// Port of the sink.
 const PORT: u16 = 7000;
-/// Seconds that a measurement may take beyond its plan, for connection setup on a slow machine.
+/// Seconds that a measurement may take longer than planned, because a slow machine opens
+/// connections slowly.
 const GRACE: f64 = 25.0;
 
-/// One measurement.
+/// The values of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Bits per second that the receiving program read, over all flows.
+    /// Bits per second that the receiving program read on all flows.
     pub goodput_bps: f64,
-    /// Jain's index of fairness over the flows.
+    /// Jain's fairness index of the flows' goodput.
     pub jain: f64,
     /// Segments that the sender retransmitted in the whole run.
     pub retransmitted: f64,
-    /// DSACK blocks that the sender received, each for a needless retransmission.
+    /// DSACK blocks that the sender received. Each reports a needless retransmission.
     pub needless: f64,
-    /// Busy cores.
+    /// Mean number of busy cores.
     pub busy: f64,
 }
 
-/// The sender's end is the client's side of the wire.
+/// Side of the wire on which the sender runs.
 const SENDER: Side = Side::Client;
+/// Side of the wire on which the receiver runs.
 const RECEIVER: Side = Side::Server;
 
-/// One wire with its services. Fields drop in order: the services before the wire.
+/// One wire with its services. The order of the fields makes the services drop before the wire.
 struct Bench {
     sender: Option<Service>,
     receiver: Option<Service>,
@@ -42,7 +45,7 @@ struct Bench {
     wire: Wire,
 }
 
-/// Makes the wire and measures once.
+/// Builds the wire, starts the services and programs, and measures once.
 pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample, Stop> {
     let bench = Bench::new(plan, case, pairing)?;
     let sink = bench.sink(plan)?;
@@ -93,6 +96,7 @@ impl Bench {
         })
     }
 
+    /// Returns the receiving program.
     fn sink(&self, plan: &BulkPlan) -> Result<Program, Stop> {
         let tool = self.wire.load_tool(RECEIVER, "bulk-sink")?;
         let tool = tool.cpus(&plan.receiver_cpus).arg("--port").arg(PORT);
@@ -101,6 +105,7 @@ impl Bench {
         Ok(tool.arg("--seconds").arg(plan.seconds))
     }
 
+    /// Returns the sending program.
     fn source(&self, plan: &BulkPlan) -> Result<Program, Stop> {
         let tool = self.wire.load_tool(SENDER, "bulk-source")?;
         let tool = tool.cpus(&plan.sender_cpus).arg("--flows").arg(plan.flows);
@@ -109,7 +114,8 @@ impl Bench {
         Ok(tool.arg("--seconds").arg(seconds).on(self.sender.as_ref()))
     }
 
-    /// Returns the sender's retransmitted segments and received DSACK blocks so far.
+    /// Returns the counters of the sender's stack: retransmitted segments, and received DSACK
+    /// blocks.
     fn retransmissions(&self) -> Result<(f64, f64), Stop> {
         if let Some(service) = &self.sender {
             let counters = service.counters()?;
@@ -130,6 +136,7 @@ impl Bench {
     }
 }
 
+/// Builds the wire of a case, and starts the program that drops and delays packets if there is one.
 fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
     let middle = case.middle || !case.is_clean();
     let options = WireOptions {
@@ -158,8 +165,8 @@ fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), St
     Ok((wire, impair))
 }
 
-/// Reads a counter of `/proc/net/snmp` or `/proc/net/netstat`, where a line of values follows a
-/// line of names.
+/// Returns the counter `name` of `group` from the text of `/proc/net/snmp` or `/proc/net/netstat`.
+/// Each group has a line of names and then a line of values.
 fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);

@@ -1,4 +1,4 @@
-//! The plan of a bulk figure: pairings of stacks, and wires.
+//! The plan of a bulk figure: the pairings of stacks, and the wires.
 
 use serde::Deserialize;
 
@@ -10,31 +10,32 @@ use crate::bench::plan::{Heading, Target};
 pub struct BulkPlan {
     /// Title of the table, one line.
     pub title: String,
-    /// The finding of the paper's figure.
+    /// Source in the literature, and its result.
     pub paper: String,
     /// Number of rounds; each measures every case with every pairing.
     pub rounds: u32,
-    /// Seconds counted per measurement.
+    /// Counted seconds of each measurement.
     pub seconds: f64,
-    /// Seconds of load between the connection of all flows and the counted time.
+    /// Seconds of load before the counted time, after all flows are connected.
     pub warmup: f64,
     /// Congestion control on both stacks.
     pub congestion: String,
-    /// CPUs of the sender and its service.
+    /// CPUs of the sender and its service, separated by commas.
     pub sender_cpus: String,
-    /// CPUs of the receiver and its service.
+    /// CPUs of the receiver and its service, separated by commas.
     pub receiver_cpus: String,
     /// Number of flows.
     pub flows: u32,
     /// True if segmentation offload (TSO, GSO, GRO) is on at both ends.
     pub offloads: bool,
-    /// Rate of the token bucket in Mbit/s, for the wires with a namespace in the middle.
+    /// Rate of the token bucket in Mbit/s, on the wires with a middle namespace. `None` means no
+    /// limit.
     #[serde(default)]
     pub bottleneck_mbit: Option<u32>,
-    /// Pairings besides kernel to kernel, which is always measured as the base of the ratios.
+    /// Pairings to compare with kernel to kernel, which is always measured.
     pub pairings: Vec<Pairing>,
-    /// The wires. If the first one is clean, the goodput of the others is also reported as a share
-    /// of the first one's.
+    /// The wires. If the first wire is clean, the goodput on the other wires is also reported as a
+    /// share of the goodput on the first wire.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
     /// Targets for single rows.
@@ -52,23 +53,23 @@ pub enum Pairing {
     TidelaneToKernel,
     /// The kernel sends to Tidelane.
     KernelToTidelane,
-    /// Tidelane at both ends, with one service for each.
+    /// Tidelane at both ends, with a service for each end.
     TidelaneToTidelane,
 }
 
-/// One wire.
+/// One wire of the plan.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Name of the case.
     pub name: String,
-    /// Packets lost in each direction, per million.
+    /// Lost packets per million in each direction.
     #[serde(default)]
     pub loss_ppm: u32,
-    /// Packets delayed in each direction, per million.
+    /// Packets per million in each direction that are delayed, so that later packets overtake them.
     #[serde(default)]
     pub reorder_ppm: u32,
-    /// True for a namespace between the ends even without loss and delay.
+    /// True if the packets pass through a namespace between the ends, even without loss and delay.
     #[serde(default)]
     pub middle: bool,
 }
@@ -112,7 +113,7 @@ impl BulkPlan {
             .collect()
     }
 
-    /// Returns the description that every figure has.
+    /// Returns the parts that the plans of all kinds of figures have.
     pub fn heading(&self) -> Heading {
         let Self {
             sender_cpus,
