@@ -1,14 +1,15 @@
-//! `make lab`: runs the tests with real programs on other kernels and NICs, in emulated machines.
+//! `make lab`: runs the interop tests on other kernels and NICs, in emulated machines.
 //!
 //! ```text
 //!   kernel package --> RAM disk --> emulator (no KVM, no network) --> results by serial line
 //!                                     root: this machine's own, read only, changes in memory
-//!                                     NICs: two of each kind, on a hub of their own
+//!                                     NICs: two of each kind, joined by a hub
 //! ```
 //!
-//! A machine has one kernel and all selected NICs. On each NIC it runs the selected interop tests;
-//! the table has a cell for each. `docs/kernels.md` has the results.
-//! [`pair`] boots two machines on one link, [`scripts`] runs the packet scripts on other kernels.
+//! An emulated machine boots one kernel and has all selected NICs. The machine runs the selected
+//! interop tests on each NIC. The printed table has a line for each kernel and NIC, and a cell for
+//! each test. `docs/kernels.md` has the results. The module [`pair`] boots two machines on one
+//! link. The module [`scripts`] runs the packet scripts on other kernels.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +42,7 @@ use kernels::{KERNELS, Kernel, REFUSED};
 use machine::{Machine, Plan, Processors};
 use nics::{NICS, Nic};
 
-/// Tools that the laboratory needs, and the Debian package of each.
+/// Tools that the laboratory needs, each with its Debian package.
 const TOOLS: [(&str, &str); 6] = [
     (EMULATOR, "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -50,10 +51,11 @@ const TOOLS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
     ("apt-get", "apt"),
 ];
-/// Factor for the time limits of tests, since an emulated machine is slower than a real one.
+/// Factor for the time limits within tests, because an emulated machine is slower than a real one.
 const PATIENCE: u32 = 6;
-/// Time limit of a boot, and of each test, in seconds.
+/// Time limit of a boot in seconds.
 const BOOT_MAX: u64 = 120;
+/// Time limit of each test in seconds.
 const TEST_MAX: u64 = 180;
 /// Default time limit of the whole run, in seconds.
 const ALL_MAX: u64 = 24 * 3600;
@@ -71,17 +73,17 @@ pub struct Options {
     /// igb, or all
     #[arg(long, default_value = "veth,virtio-net", value_delimiter = ',')]
     nic: Vec<String>,
-    /// Run only a few tests, which take some minutes
+    /// Run only a small selection of tests, which takes some minutes
     #[arg(long)]
     small: bool,
     /// Skip the tests that have not started after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
-    /// Only tests whose names contain one of these
+    /// Run only tests whose names contain one of these texts
     filters: Vec<String>,
 }
 
-/// Runs of the laboratory besides its table.
+/// Runs of the laboratory other than the table of interop tests.
 #[derive(Subcommand, Debug)]
 enum Other {
     /// Boot two machines on one link, with a kernel each
@@ -111,7 +113,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     }
 }
 
-/// Returns the selected kernels; `all` stands for every one.
+/// Returns the names of the selected kernels. `all` selects every kernel.
 fn kernel_names(asked: &[String]) -> Vec<&str> {
     if asked.iter().any(|name| name == "all") {
         KERNELS.iter().map(|(name, _)| *name).collect()
@@ -125,12 +127,12 @@ fn directory() -> Result<PathBuf, String> {
     std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())
 }
 
-/// Returns the end of a run that starts now.
+/// Returns the time at which a run that starts now must end. `seconds` is its time limit.
 fn end_after(seconds: Option<u64>) -> Instant {
     Instant::now() + Duration::from_secs(seconds.unwrap_or(ALL_MAX))
 }
 
-/// Runs the interop tests by kernel and NIC, and prints their table.
+/// Runs the interop tests on each selected kernel and NIC, and prints the table.
 fn run_table(options: &Options) -> Result<ExitCode, String> {
     let kernels = kernel_names(&options.kernel);
     let nics = if options.nic.iter().any(|name| name == "all") {
@@ -167,7 +169,7 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
     Ok(cells::print_counts(results.values(), start.elapsed()))
 }
 
-/// Builds a test binary and returns its path.
+/// Builds the test `name` of `package`, and returns the path of the test binary.
 fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--package", package, "--test", name]);
@@ -189,23 +191,27 @@ fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "cargo names no test program".to_owned())
 }
 
-/// A cell of the table: index of the NIC, and test.
+/// The place of a result on one kernel: index of the NIC, and name of the test.
 type Place = (usize, &'static str);
 
 /// One machine to boot, and the tests to run on it.
 struct Boot<'a> {
     emulator: &'a Emulator,
+    /// Name of the kernel.
     name: &'a str,
     nics: &'a [Nic],
     tests: Vec<&'static str>,
+    /// Path of the test binary.
     program: &'a Path,
+    /// Directory of downloaded kernels and built images.
     lab: &'a Path,
+    /// Time at which the run must end.
     end: Instant,
 }
 
 impl Boot<'_> {
-    /// Boots the machine and returns its cells. Tests that did not run are marked as skipped, for
-    /// example if the emulator cannot start or the time is over.
+    /// Boots the machine, runs the tests, and returns the results. A test that did not run is
+    /// skipped, for example if the emulator cannot start or the time is over.
     fn run(&self) -> BTreeMap<Place, Cell> {
         let mut cells = BTreeMap::new();
         let mut present = Vec::new();
@@ -226,7 +232,7 @@ impl Boot<'_> {
         cells
     }
 
-    /// Sets `verdict` for the tests of a NIC that have none yet.
+    /// Adds `verdict` as the result of each test of a NIC that has no result yet.
     fn fill(&self, cells: &mut BTreeMap<Place, Cell>, nic: usize, verdict: &Verdict) {
         for test in &self.tests {
             cells.entry((nic, *test)).or_insert_with(|| {
@@ -242,7 +248,8 @@ impl Boot<'_> {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Boots the machine and collects its results. An error says why it stopped early.
+    /// Boots the machine and adds the results of the tests to `cells`. Fails with a reason if the
+    /// machine ended before all tests had run.
     fn serve(
         &self,
         kernel: &Kernel,
@@ -293,7 +300,7 @@ impl Boot<'_> {
                 let known = self.tests.iter().find(|known| **known == test);
                 let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
                 if self.left().is_zero() {
-                    // The time limit of the run ended this test, so that it has no verdict.
+                    // The time limit of the run may have caused this result, so drop it.
                     return Err("no time was left".to_owned());
                 }
                 cell.print(self.name, nic.name, &test);
@@ -303,7 +310,7 @@ impl Boot<'_> {
     }
 }
 
-/// Returns the command that runs interop tests in a machine.
+/// Returns the shell command that runs interop tests in an emulated machine.
 fn interop_command(program: &Path, tests: &[&str]) -> String {
     let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
     let release = target.join("release");

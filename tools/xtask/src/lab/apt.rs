@@ -1,7 +1,7 @@
-//! Debian packages, unpacked below `target/lab` and kept there.
+//! Downloads Debian packages with apt, and unpacks them below `target/lab`.
 //!
-//! Apt runs with separate lists on the archive that this machine's sources name. Nothing is
-//! installed, and the machine's own lists do not change.
+//! Apt uses the archive that this machine's sources name, but separate package lists. No package is
+//! installed, and this machine's package lists do not change.
 
 use std::{
     fs, io,
@@ -10,29 +10,32 @@ use std::{
     time::Instant,
 };
 
-/// Folder of the unpacked packages. It exists only once all are unpacked.
+/// Folder of the unpacked packages. The folder exists only after all packages are unpacked.
 const ROOT: &str = "root";
 
-/// The packages that apt takes for installed.
+/// The packages that apt assumes to be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installed {
-    /// No package, so that all dependencies are fetched.
+    /// No packages, so that apt fetches all dependencies.
     Nothing,
-    /// The packages of this machine.
+    /// The installed packages of this machine.
     AsHere,
 }
 
-/// Apt with directories of its own.
+/// Apt with separate package lists and downloads.
 #[derive(Debug)]
 pub struct Apt {
+    /// Folder of the lists, the downloads and the unpacked packages.
     home: PathBuf,
+    /// Options of every apt command.
     options: Vec<String>,
+    /// Time at which apt commands are ended.
     end: Instant,
 }
 
 impl Apt {
-    /// Returns an apt for the packages of `suites`, with its files below `home`. Commands fail
-    /// after `end`.
+    /// Returns an apt for the packages of the Debian releases `suites`, with its files below
+    /// `home`, and downloads the package lists. Commands fail after `end`.
     pub fn new(
         home: &Path,
         suites: &[&str],
@@ -76,13 +79,13 @@ impl Apt {
     fn command(&self, program: &str) -> Command {
         let left = self.end.saturating_duration_since(Instant::now());
         let mut command = Command::new("timeout");
-        // `timeout` takes 0 as no limit.
+        // A limit of 0 would mean no limit to `timeout`.
         command.arg(left.as_secs().max(1).to_string()).arg(program);
         command.args(&self.options);
         command
     }
 
-    /// Returns the dependencies of a package.
+    /// Returns the names of the packages on which a package depends.
     pub fn depended(&self, package: &str) -> Result<Vec<String>, String> {
         let mut depends = self.command("apt-cache");
         depends.args(["depends", "--no-recommends", "--no-suggests"]);
@@ -91,8 +94,8 @@ impl Apt {
         Ok(names_after("Depends: ", &text))
     }
 
-    /// Returns the packages that installing `package` from the release `suite` would install, each
-    /// with its version.
+    /// Returns the packages that apt would install together with `package` from the release
+    /// `suite`, as `NAME=VERSION`.
     pub fn brought(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
         let mut simulation = self.command("apt-get");
         simulation.args(["install", "--simulate", "--no-install-recommends"]);
@@ -123,14 +126,14 @@ pub fn root(home: &Path) -> Option<PathBuf> {
     Some(home.join(ROOT)).filter(|path| path.is_dir())
 }
 
-/// Returns the text behind `mark` on each line that contains it.
+/// Returns the text after `mark` on each line that contains `mark`.
 fn names_after(mark: &str, text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.split_once(mark));
     names.map(|(_, name)| name.trim().to_owned()).collect()
 }
 
-/// Returns the packages that a simulated apt-get run installs, as `NAME=VERSION`, from lines like
-/// `Inst NAME [PRESENT VERSION] (VERSION RELEASE [ARCHITECTURE])`.
+/// Returns the packages that a simulated run of apt-get installs, as `NAME=VERSION`. The output has
+/// lines like `Inst NAME [PRESENT VERSION] (VERSION RELEASE [ARCHITECTURE])`.
 fn installations(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("Inst "));
     let parts = lines.filter_map(|line| {
@@ -142,7 +145,7 @@ fn installations(text: &str) -> Vec<String> {
     parts.collect()
 }
 
-/// Returns the archive of a package among the files that apt downloaded to a directory.
+/// Returns the path of the `.deb` file of a package that apt downloaded to a directory.
 fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
     let entries = fs::read_dir(directory).map_err(|error| error.to_string())?;
     let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
@@ -155,7 +158,8 @@ fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("apt-get brought no {package}"))
 }
 
-/// Returns lines of apt sources for `suites`, on the archive that this machine uses.
+/// Returns a `sources.list` for the Debian releases `suites`, on the archive that this machine
+/// uses.
 fn sources_of(suites: &[&str]) -> Result<String, String> {
     const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
     let mut targets = Command::new("apt-get");

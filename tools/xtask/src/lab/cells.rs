@@ -1,13 +1,15 @@
-//! The cells of the laboratory's table: tests, verdicts, and printing.
+//! The interop tests of the laboratory, their results, and the printed table.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The test that also passes on an unsupported kernel, if the service refuses to start.
+/// The only test for an unsupported kernel. It passes if the service starts, or refuses to start
+/// with a reason.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
-/// Tests, each with its column, and true if `--small` includes it.
+/// The tests. An entry has the name, the heading of the column, and true if `--small` includes the
+/// test.
 const TESTS: [(&str, &str, bool); 26] = [
     (STARTS, "start", true),
     ("commands::up_down_up", "up, down", true),
@@ -49,10 +51,10 @@ const TESTS: [(&str, &str, bool); 26] = [
     ("interfaces::the_driver_is_reset", "driver reset", false),
 ];
 
-/// Variables that make the tests smaller, since an emulated machine is slow.
+/// Environment variables that make the tests smaller, because an emulated machine is slow.
 pub const SIZES: &str = "TIDELANE_KILLS=6 TIDELANE_LOSS_MIB=4 TIDELANE_BULK_MIB=8";
 
-/// Returns the tests that `--small` and the filters select.
+/// Returns the names of the tests that `--small` and the filters select. Fails if there is none.
 pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, String> {
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
     let chosen = TESTS
@@ -68,20 +70,20 @@ pub fn chosen(small: bool, filters: &[String]) -> Result<Vec<&'static str>, Stri
 /// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Success, with a remark that may be empty.
+    /// The test passed. The text is a remark of the test, and may be empty.
     Passed(String),
-    /// Not run, with the reason.
+    /// The test did not run, for this reason.
     Skipped(String),
-    /// Failure, with the reason.
+    /// The test failed, for this reason.
     Failed(String),
 }
 
-/// One test on one kernel and NIC.
+/// The result of one test on one kernel and NIC: a cell of the table.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Result of the test.
     pub verdict: Verdict,
-    /// Duration of the test.
+    /// Duration of the test in seconds.
     pub seconds: f32,
 }
 
@@ -108,12 +110,12 @@ impl Cell {
 /// Parser for the output of a test program.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// The failed test whose output the next lines belong to.
+    /// The failed test whose output the next lines are: name, seconds, and output so far.
     failed: Option<(String, f32, String)>,
 }
 
 impl Reader {
-    /// Parses one line. Returns the test that this line completes, if it completes one.
+    /// Parses one line. Returns a test and its result if this line completes them.
     pub fn line(&mut self, line: &str) -> Option<(String, Cell)> {
         if let Some((name, seconds, text)) = &mut self.failed {
             if !line.starts_with(OUTPUT_END) {
@@ -145,7 +147,7 @@ impl Reader {
     }
 }
 
-/// Start of the line after the output of a failed test.
+/// Prefix of the line that follows the output of a failed test.
 const OUTPUT_END: &str = "---- end ";
 
 /// Returns the seconds in a result such as `ok (1.5 s)`.
@@ -158,10 +160,10 @@ fn seconds_of(result: &str) -> f32 {
         .unwrap_or(0.0)
 }
 
-/// Cells by index of the kernel, index of the NIC, and test.
+/// Results by the index of the kernel, the index of the NIC, and the name of the test.
 pub type Results = BTreeMap<(usize, usize, &'static str), Cell>;
 
-/// Prints one line for each kernel and NIC.
+/// Prints the table, with one line for each kernel and NIC.
 pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], results: &Results) {
     let columns = columns(tests);
     print!("\n{:<9}{:<16}", "kernel", "NIC");
@@ -183,7 +185,7 @@ pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], resul
     }
 }
 
-/// Returns the columns of `tests` in their order, each with its tests.
+/// Returns the columns of the table for `tests`: each heading with its tests.
 fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut columns: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, heading, _) in TESTS.iter().filter(|(name, ..)| tests.contains(name)) {
@@ -195,7 +197,7 @@ fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     columns
 }
 
-/// Returns the text of the table for the tests of one column.
+/// Returns the text in the table for the results of one column.
 fn summary(cells: &[&Cell]) -> String {
     let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));
     let is_failure = |cell: &&Cell| matches!(cell.verdict, Verdict::Failed(_));
@@ -227,7 +229,7 @@ fn summary(cells: &[&Cell]) -> String {
     }
 }
 
-/// Prints the summary line of libtest for these cells.
+/// Prints a summary line in the format of libtest for these results. Returns the exit code.
 pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for cell in cells {
@@ -240,7 +242,7 @@ pub fn print_counts<'a>(cells: impl Iterator<Item = &'a Cell>, took: Duration) -
     print_result((passed, failed, skipped), took)
 }
 
-/// Prints the summary line of libtest with these counts.
+/// Prints a summary line in the format of libtest with these counts. Returns the exit code.
 pub fn print_result((passed, failed, ignored): (usize, usize, usize), took: Duration) -> ExitCode {
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(

@@ -1,8 +1,9 @@
-//! The archive format of an initial RAM file system: `newc`, as in the kernel's
-//! `Documentation/driver-api/early-userspace/buffer-format.rst`.
+//! Writes an initial RAM file system in the cpio format `newc`, which the kernel's
+//! `Documentation/driver-api/early-userspace/buffer-format.rst` describes.
 
-/// Mode bits of a regular file and of a directory (`S_IFREG`, `S_IFDIR`).
+/// Mode bits of a regular file (`S_IFREG`).
 const REGULAR: u32 = 0o100_000;
+/// Mode bits of a directory (`S_IFDIR`).
 const DIRECTORY: u32 = 0o040_000;
 /// The name of the entry that ends an archive.
 const TRAILER: &str = "TRAILER!!!";
@@ -15,12 +16,12 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a directory; its parent must have been added before.
+    /// Adds a directory. The parent directory must have been added before.
     pub fn directory(&mut self, name: &str) {
         self.entry(name, DIRECTORY | 0o755, &[]);
     }
 
-    /// Adds a file that everybody may read and execute.
+    /// Adds a file with mode 0755.
     pub fn file(&mut self, name: &str, data: &[u8]) {
         self.entry(name, REGULAR | 0o755, data);
     }
@@ -61,7 +62,8 @@ impl Archive {
         self.pad();
     }
 
-    /// Pads to a multiple of four bytes, where headers and data begin.
+    /// Pads the archive to a multiple of four bytes. Headers and data must be aligned to four
+    /// bytes.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

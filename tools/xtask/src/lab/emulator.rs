@@ -1,8 +1,9 @@
-//! The emulator: the installed one, or a newer one for devices that the installed one lacks.
+//! The emulator (QEMU) of the laboratory.
 //!
-//! The newer one comes from the backports of this machine's Debian release. It runs from the folder
-//! that it was unpacked to, with the libraries and firmware of that folder. Other libraries are
-//! this machine's.
+//! The laboratory uses the installed emulator if it has all selected devices. Otherwise it fetches
+//! a newer emulator from the backports of this machine's Debian release. The newer emulator is not
+//! installed, but runs from the folder to which its packages were unpacked. It takes its libraries
+//! and firmware from this folder, and other libraries from this machine.
 
 use std::{
     ffi::OsString,
@@ -18,23 +19,25 @@ use super::apt::{self, Apt, Installed};
 pub const EMULATOR: &str = "qemu-system-x86_64";
 /// Debian package of the emulator.
 const PACKAGE: &str = "qemu-system-x86";
-/// Folders of libraries in a package.
+/// Folders of libraries in the unpacked packages.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+/// Folder of the emulator's modules in the unpacked packages.
 const MODULES: &str = "usr/lib/x86_64-linux-gnu/qemu";
+/// Folders of firmware in the unpacked packages.
 const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// An emulator, installed or unpacked.
+/// The installed emulator, or an unpacked one.
 #[derive(Debug, Default)]
 pub struct Emulator {
-    /// Folder that it was unpacked to. `None` for the installed one.
+    /// Folder of the unpacked packages. `None` for the installed emulator.
     root: Option<PathBuf>,
-    /// Reason why a newer one could not be fetched.
+    /// Reason why a newer emulator could not be fetched, if this was tried.
     no_newer: Option<String>,
 }
 
 impl Emulator {
-    /// Returns an emulator with these devices as far as possible. Fetches a newer one until `end`
-    /// if the installed one lacks a device.
+    /// Returns an emulator that has as many of these devices as possible. Fetches a newer emulator
+    /// if the installed one lacks a device. `end` is the time limit for fetching.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
@@ -49,7 +52,8 @@ impl Emulator {
         }
     }
 
-    /// Returns the emulator of the backports of this machine's release, and fetches it if needed.
+    /// Returns the emulator of the backports of this machine's Debian release. Fetches it if it is
+    /// not unpacked yet.
     fn backported(home: &Path, end: Instant) -> Result<Self, String> {
         if apt::root(home).is_none() {
             let release = release()?;
@@ -77,7 +81,7 @@ impl Emulator {
         help.output().is_ok_and(|output| !output.stdout.is_empty())
     }
 
-    /// Returns the reason why the emulator lacks the device, if it lacks it.
+    /// Returns a message if the emulator lacks the device.
     pub fn missing(&self, device: &str) -> Option<String> {
         if self.has(device) {
             return None;
@@ -87,8 +91,8 @@ impl Emulator {
         Some(format!("{EMULATOR} has no {device}{newer}"))
     }
 
-    /// Returns the command that runs the emulator under `wrapper`, a command that takes another
-    /// one.
+    /// Returns the command that runs the emulator. `wrapper` is a command that executes its
+    /// arguments, such as `setpriv`, or empty.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
         words.push(match &self.root {

@@ -1,4 +1,7 @@
-//! The RAM disk that a machine boots. It mounts this machine's root read-only as the guest's root.
+//! The RAM disk of an emulated machine.
+//!
+//! The program `init` on the RAM disk mounts this machine's root read-only as the root of the
+//! emulated machine. An overlay in memory takes the changes.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -6,10 +9,11 @@ use tidelane_tests::tools::find_tool;
 
 use super::{cpio::Archive, kernels::Kernel};
 
-/// Modules that mounting the root needs. Other modules are loaded from the root.
+/// Modules that are needed to mount the root. The guest loads other modules from the root.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// Mounts the root under an overlay in memory and switches to it. `@GUEST@` is the first program.
+/// The script `init`: mounts the root under an overlay in memory, and switches to it. `@GUEST@` is
+/// the script to run then.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs none /dev
@@ -24,7 +28,7 @@ mount -t devtmpfs none /up/root/dev
 exec switch_root /up/root /bin/sh @GUEST@
 "#;
 
-/// Returns the RAM disk for a kernel. It runs the script `guest` as the first program of the root.
+/// Returns the RAM disk for a kernel. After mounting the root, it runs the script `guest`.
 pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
@@ -62,14 +66,16 @@ pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     Ok(archive.finish())
 }
 
-/// Returns the shared libraries of a program: none if it is static, for which ldd fails.
+/// Returns the paths of the shared libraries of a program. A static program has none, and ldd
+/// fails.
 fn libraries(program: &Path) -> Vec<String> {
     let output = Command::new("ldd").arg(program).output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
     files_in(&String::from_utf8_lossy(&text))
 }
 
-/// Returns the paths in ldd's lines, `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
+/// Returns the paths in the output of ldd, which has lines `NAME => PATH (ADDRESS)` or `PATH
+/// (ADDRESS)`.
 fn files_in(text: &str) -> Vec<String> {
     let words = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -78,6 +84,7 @@ fn files_in(text: &str) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
+/// Returns the output of a decompressor for the file at `path`.
 fn decompressed(tool: &str, path: &Path) -> Result<Vec<u8>, String> {
     let output = Command::new(tool).arg("-dc").arg(path).output();
     let output = output.map_err(|error| format!("{tool}: {error}"))?;
@@ -87,8 +94,9 @@ fn decompressed(tool: &str, path: &Path) -> Result<Vec<u8>, String> {
     Ok(output.stdout)
 }
 
-/// Returns the files of the `wanted` modules and their dependencies, in an order in which they can
-/// be loaded. `dependencies` is the text of `modules.dep`. Modules that are built in are left out.
+/// Returns the files of the `wanted` modules and of their dependencies, each after its
+/// dependencies. `dependencies` is the text of `modules.dep`. Modules that are built into the
+/// kernel are left out.
 fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
     let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
     let known: BTreeMap<String, (&str, Vec<&str>)> = lines
@@ -113,7 +121,7 @@ fn load_order(dependencies: &str, wanted: &[&str]) -> Vec<String> {
     order
 }
 
-/// Returns the kernel's name of the module in a file.
+/// Returns the kernel's name for the module in the file at `path`.
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     let name = file.split(".ko").next().unwrap_or(file);

@@ -1,4 +1,4 @@
-//! Kernels of Debian's releases, unpacked below `target/lab/kernels`.
+//! Fetches the kernels of Debian's releases, and unpacks them below `target/lab/kernels`.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use super::apt::{self, Apt, Installed, run};
 
-/// Kernels by their name on the command line, each with its Debian release.
+/// The kernels. An entry has the name on the command line and the Debian release.
 pub const KERNELS: [(&str, &str); 4] = [
     ("5.10", "bullseye"),
     ("6.1", "bookworm"),
@@ -17,29 +17,30 @@ pub const KERNELS: [(&str, &str); 4] = [
     ("newest", "trixie-backports"),
 ];
 
-/// Kernels that lack a feature that the service needs.
+/// Unsupported kernels, which lack a feature that the service needs.
 pub const REFUSED: [&str; 1] = ["5.10"];
 
-/// The package that depends on a release's kernel.
+/// The meta package that depends on the kernel of a release.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// Name prefixes of the packages of a kernel and its modules.
+/// Name prefixes of the packages that contain a kernel and its modules.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Bound on the packages visited while following dependencies.
+/// Bound on the number of packages that are visited while following dependencies.
 const PACKAGES_MAX: usize = 16;
 
-/// A kernel on disk.
+/// An unpacked kernel.
 #[derive(Debug)]
 pub struct Kernel {
     /// Version as in `uname -r`.
     pub version: String,
-    /// The image.
+    /// Path of the kernel image.
     pub image: PathBuf,
-    /// Folder of `lib/modules`, with `modules.dep` made by depmod.
+    /// Folder that contains `lib/modules`.
     pub base: PathBuf,
 }
 
 impl Kernel {
-    /// Returns the kernel called `name`. Fetches it until `end` if needed.
+    /// Returns the kernel called `name`. Fetches it if it is not unpacked yet, with the time limit
+    /// `end`.
     pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {
@@ -54,6 +55,7 @@ impl Kernel {
         Self::unpacked(&home)
     }
 
+    /// Returns the kernel that is unpacked below `home`. Runs depmod if `modules.dep` is missing.
     fn unpacked(home: &Path) -> Result<Self, String> {
         let root = apt::root(home).ok_or("no kernel was unpacked")?;
         let modules = ["lib/modules", "usr/lib/modules"].map(|path| root.join(path));
@@ -89,19 +91,19 @@ impl Kernel {
     }
 }
 
-/// Returns the entry of a directory that has exactly one.
+/// Returns the first entry of a directory. The directories of modules have one entry.
 fn only_entry(directory: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(directory).ok()?.filter_map(Result::ok);
     Some(entries.next()?.path())
 }
 
-/// Fetches and unpacks a release's kernel.
+/// Fetches the kernel of a Debian release, and unpacks it below `home`.
 fn fetch(home: &Path, suite: &str, end: Instant) -> Result<(), String> {
     let apt = Apt::new(home, &[suite], Installed::Nothing, end)?;
     apt.unpack(&parts(&apt)?)
 }
 
-/// Returns the packages that the kernel consists of.
+/// Returns the packages that contain the kernel and its modules.
 fn parts(apt: &Apt) -> Result<Vec<String>, String> {
     let mut parts = vec![META_PACKAGE.to_owned()];
     let mut next = 0;
@@ -116,12 +118,12 @@ fn parts(apt: &Apt) -> Result<Vec<String>, String> {
     if parts.len() == 1 {
         return Err(format!("{META_PACKAGE} depends on no kernel"));
     }
-    // Packages without a version in the name are meta packages.
+    // Drop the meta packages, whose names have no version.
     parts.retain(|package| has_version(package));
     Ok(parts)
 }
 
-/// Returns true if the package is a part of a kernel.
+/// Returns true if the package may contain a part of a kernel.
 fn is_part(package: &str) -> bool {
     PARTS.iter().any(|part| package.starts_with(part))
 }

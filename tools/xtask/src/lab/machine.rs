@@ -1,4 +1,4 @@
-//! One emulated machine: boot, output, end.
+//! Boots one emulated machine, reads its output, and ends it.
 
 use std::{
     fs,
@@ -14,9 +14,9 @@ use super::{emulator::Emulator, image, kernels::Kernel, taps};
 
 /// Name of the emulator's log among a machine's files.
 const EMULATOR_LOG: &str = "emulator.log";
-/// Memory in MiB.
+/// Memory of a machine in MiB.
 const MEMORY_MIB: &str = "3072";
-/// Modules that the tests need besides the drivers of the NICs.
+/// Kernel modules that the tests need in addition to the drivers of the NICs.
 const MODULES: [&str; 12] = [
     "veth",
     "bridge",
@@ -34,36 +34,37 @@ const MODULES: [&str; 12] = [
 /// Interval at which the time limit of a silent machine is checked.
 const LIMIT_CHECK: Duration = Duration::from_secs(1);
 
-/// Hardware, software and commands of one machine.
+/// The description of one machine: hardware, kernel and commands.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The emulator that runs the machine.
     pub emulator: &'a Emulator,
-    /// The kernel that it boots.
+    /// The kernel that the machine boots.
     pub kernel: &'a Kernel,
-    /// Processors of the machine.
+    /// Emulation of the machine's processors.
     pub processors: Processors,
-    /// The emulator's options for its devices.
+    /// The emulator's options for the machine's devices.
     pub devices: Vec<String>,
-    /// Numbers of the tap device pairs that the devices need.
+    /// Numbers of the pairs of tap devices that the machine's NICs need.
     pub taps: Vec<usize>,
-    /// Modules that it loads.
+    /// Kernel modules that the machine loads in addition to those of all machines.
     pub modules: Vec<&'static str>,
-    /// Shell commands to run. Their descriptor 3 leads to this program.
+    /// Shell commands to run. Their output to descriptor 3 is the output that [`Machine::line`]
+    /// returns.
     pub commands: String,
-    /// Folder of the machine's files.
+    /// Folder for the machine's files and logs.
     pub directory: PathBuf,
-    /// Time limit.
+    /// Time limit from boot to end.
     pub limit: Duration,
 }
 
 /// The emulation of a machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// Two processors that run as fast as possible, with the clock of this machine.
+    /// Two processors that run as fast as possible. The guest's clock is this machine's.
     Fast,
-    /// One processor whose clock counts instructions, and jumps to the next timer when the guest
-    /// is idle. Load on this machine then delays no timer of the guest.
+    /// One processor. The guest's clock counts instructions, and jumps to the next timer while the
+    /// guest is idle. The load of this machine then does not delay the guest's timers.
     Counting,
 }
 
@@ -71,7 +72,7 @@ impl Processors {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Fast => &["-accel", "tcg,thread=multi", "-smp", "2"],
-            // `shift=1`: an instruction takes two nanoseconds.
+            // With `shift=1` an instruction takes two nanoseconds of the guest's time.
             Self::Counting => &[
                 "-accel",
                 "tcg,thread=single",
@@ -84,18 +85,22 @@ impl Processors {
     }
 }
 
-/// A running machine. `drop` ends it.
+/// A running machine. Dropping it ends the machine.
 #[derive(Debug)]
 pub struct Machine {
     emulator: Child,
+    /// Lines of the machine's output.
     lines: Receiver<String>,
+    /// Time at which the machine is ended.
     end: Instant,
+    /// Path of the log of the kernel's console.
     console: PathBuf,
+    /// Log of the machine's output.
     results: fs::File,
 }
 
 impl Machine {
-    /// Boots a machine.
+    /// Starts the emulator, which boots the machine.
     pub fn boot(plan: &Plan<'_>) -> Result<Self, String> {
         fs::create_dir_all(&plan.directory).map_err(|error| error.to_string())?;
         let write = |name: &str, data: &[u8]| {
@@ -107,7 +112,7 @@ impl Machine {
         let ram_disk = write("ram-disk", &image::ram_disk(plan.kernel, &guest)?)?;
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
-        // The emulator dies with this process, even after SIGKILL.
+        // `setpriv` makes the kernel kill the emulator when this process ends, even by SIGKILL.
         let taps = taps::wrapper(&plan.taps);
         let guard = ["setpriv", "--pdeathsig", "KILL"];
         let wrapper: Vec<&str> = guard
@@ -150,7 +155,8 @@ impl Machine {
         })
     }
 
-    /// Returns the next line of the machine's output. An end without the last line is an error.
+    /// Waits for the next line of the machine's output. Fails if the machine has ended, or if its
+    /// time limit is over.
     pub fn line(&mut self) -> Result<String, String> {
         loop {
             if let Some(line) = self.line_within(LIMIT_CHECK)? {
@@ -159,11 +165,11 @@ impl Machine {
         }
     }
 
-    /// Returns the next line as [`line`](Self::line) does, or `None` after `wait`.
+    /// Waits for the next line as [`line`](Self::line) does, but returns `None` after `wait`.
     pub fn line_within(&mut self, wait: Duration) -> Result<Option<String>, String> {
         match self.lines.recv_timeout(wait) {
             Ok(line) => {
-                // The file only helps to find a cause, so a failed write does not matter.
+                // The log only helps to diagnose failures, so ignore a failed write.
                 let _ = writeln!(self.results, "{line}");
                 Ok(Some(line))
             }
@@ -171,7 +177,7 @@ impl Machine {
                 Err(format!("the machine ended: {}", self.last_words()))
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
-                // The emulator is killed now; the lines that it had written still arrive.
+                // Kill the emulator. The lines that it has written before still arrive.
                 self.emulator.kill().map_err(|error| error.to_string())?;
                 let last = self.lines.recv().map(Some);
                 last.map_err(|_| "the machine was not done in time".to_owned())
@@ -195,13 +201,14 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The emulator has no state that needs an orderly shutdown.
+        // Kill the emulator, because the machine has no state to save. A call fails if the emulator
+        // has already ended.
         let _ = self.emulator.kill();
         let _ = self.emulator.wait();
     }
 }
 
-/// Emulator option that exports this machine's root read-only.
+/// Value of the emulator's option `-virtfs` that exports this machine's root read-only.
 const SHARED_ROOT: &str =
     "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
 
@@ -209,6 +216,7 @@ fn open_log(path: &Path) -> Result<fs::File, String> {
     fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Returns the script that the machine runs as its first program.
 fn guest_script(plan: &Plan<'_>) -> String {
     let modules = [&MODULES[..], &plan.modules].concat().join(" ");
     let base = plan.kernel.modules();

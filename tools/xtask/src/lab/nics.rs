@@ -1,5 +1,7 @@
-//! The NICs of the emulator. A machine has a pair of each kind: one for the service, one for its
-//! peer.
+//! The kinds of NICs of an emulated machine.
+//!
+//! A machine has a pair of NICs of each selected kind, joined by a link: one for the service and
+//! one for its peer. A machine of [`super::pair`] has a single NIC.
 
 use super::{emulator::Emulator, taps};
 
@@ -8,13 +10,13 @@ use super::{emulator::Emulator, taps};
 pub struct Nic {
     /// Name on the command line.
     pub name: &'static str,
-    /// Device of the emulator. `None` for veth.
+    /// Name of the emulator's device. `None` for veth, which the tests create themselves.
     pub device: Option<&'static str>,
-    /// Options of the device, with the number of the end for `@END@`.
+    /// Options of the device. `@END@` stands for the number of the NIC in its pair, 0 or 1.
     options: &'static str,
-    /// Queues of the back end. A hub has one.
+    /// Number of queues of the device's back end.
     queues: u32,
-    /// The kernel's module.
+    /// Kernel module of the driver.
     pub module: &'static str,
 }
 
@@ -34,7 +36,7 @@ pub const NICS: [Nic; 7] = [
         queues: 1,
         module: "virtio_net",
     },
-    // The driver supports zero-copy only for a device behind the DMA interface.
+    // The driver supports AF_XDP zero-copy only if the device uses the kernel's DMA API.
     Nic {
         name: "virtio-net-dma",
         device: Some("virtio-net-pci"),
@@ -45,7 +47,8 @@ pub const NICS: [Nic; 7] = [
     Nic {
         name: "virtio-net-mq",
         device: Some("virtio-net-pci"),
-        // One interrupt per queue and direction, one for the device, one for the control queue.
+        // The interrupts are one for each queue and direction, one for the device's configuration,
+        // and one for the control queue.
         options: ",mq=on,vectors=6",
         queues: taps::QUEUES,
         module: "virtio_net",
@@ -64,8 +67,9 @@ pub const NICS: [Nic; 7] = [
         queues: 1,
         module: "e1000e",
     },
-    // Two functions of one device, as on the card. As two devices, the address ranges of their
-    // virtual functions, which nobody uses, would overlap. Other NICs use the slots below.
+    // The pair consists of two functions of one PCI device, as on a real card. Two separate devices
+    // would not work, because the address ranges of their (unused) virtual functions would overlap.
+    // The PCI slot 0e is free, because the emulator assigns lower slots to other NICs.
     Nic {
         name: "igb",
         device: Some("igb"),
@@ -76,7 +80,7 @@ pub const NICS: [Nic; 7] = [
 ];
 
 impl Nic {
-    /// Returns the kind called `name`.
+    /// Returns the kind called `name`. Fails with a message that lists the kinds.
     pub fn named(name: &str) -> Result<Self, String> {
         let found = NICS.iter().find(|nic| nic.name == name).copied();
         found.ok_or_else(|| {
@@ -85,24 +89,25 @@ impl Nic {
         })
     }
 
-    /// Returns the reason why a machine cannot have this NIC, if it cannot.
+    /// Returns the reason why a machine cannot have this kind of NIC, if it cannot.
     pub fn missing(&self, emulator: &Emulator) -> Option<String> {
         let lacking = self.device.and_then(|device| emulator.missing(device));
         lacking.or_else(|| self.is_on_taps().then(taps::missing).flatten())
     }
 
-    /// Returns true if the back ends are tap devices.
+    /// Returns true if the back ends are tap devices, which a NIC with several queues needs.
     pub fn is_on_taps(&self) -> bool {
         self.queues > 1
     }
 
-    /// Returns the two link addresses of pair `number`. `None` for veth.
+    /// Returns the MAC addresses of the two NICs of pair `number`, or `None` for veth.
     pub fn addresses(&self, number: usize) -> Option<[String; 2]> {
         self.device?;
         Some([1, 2].map(|end| format!("52:54:00:00:{number:02x}:{end:02x}")))
     }
 
-    /// Returns the emulator's options for one device on the back end `netdev`. `None` for veth.
+    /// Returns the emulator's options for a single NIC with the back end `netdev` and the MAC
+    /// address `address`, or `None` for veth.
     pub fn end(&self, netdev: &str, address: &str) -> Option<[String; 2]> {
         let (device, options) = (self.device?, self.options);
         let options = options.replace("@END@", "0");
@@ -110,8 +115,8 @@ impl Nic {
         Some(["-device".to_owned(), device])
     }
 
-    /// Returns the emulator's options for pair `number`: two devices on a hub or bridge of their
-    /// own.
+    /// Returns the emulator's options for pair `number`: two devices, joined by a hub or bridge.
+    /// Returns an empty list for veth.
     pub fn arguments(&self, number: usize) -> Vec<String> {
         let (Some(device), Some(addresses)) = (self.device, self.addresses(number)) else {
             return Vec::new();
@@ -128,7 +133,7 @@ impl Nic {
                 "-netdev".to_owned(),
                 back_end,
                 "-device".to_owned(),
-                // No network boot, so no boot ROM.
+                // An empty `romfile` leaves out the ROM for booting from the network.
                 format!("{device},netdev={port},mac={address},romfile={options}"),
             ]
         });

@@ -5,9 +5,9 @@
 //!   NIC -- emulator ---- socket pair ---- emulator -- NIC
 //! ```
 //!
-//! The link is a pair of datagram sockets. Each emulator inherits one socket, so the link ends with
-//! the emulators. Every test in `tests/interop/machines.rs` runs on both machines at once, as the
-//! server on one and as the client on the other.
+//! The link is a pair of connected datagram sockets. Each emulator inherits one socket, so the link
+//! ends with the emulators. Each test of `tests/interop/machines.rs` runs on the two machines at
+//! the same time: as the server on one machine, and as the client on the other.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ use super::{
     program,
 };
 
-/// Default pairs, with the server's kernel first.
+/// Default pairs of kernels. The server's kernel comes first.
 const PAIRS: [&str; 5] = [
     "6.1,6.12",
     "6.12,6.1",
@@ -44,7 +44,7 @@ const PAIRS: [&str; 5] = [
     "newest,6.12",
     "newest,newest",
 ];
-/// Tests, each with its column heading.
+/// The tests, each with the heading of its column.
 const TESTS: [(&str, &str); 6] = [
     ("machines::both_accelerated", "both"),
     ("machines::kernel_client", "kernel client"),
@@ -53,7 +53,8 @@ const TESTS: [(&str, &str); 6] = [
     ("machines::loss_before_a_kernel_client", "client, loss"),
     ("machines::loss_before_a_kernel_server", "server, loss"),
 ];
-/// Kernel modules that redirect incoming frames to an `ifb` interface, for loss by netem.
+/// Kernel modules for loss of incoming frames, which tests redirect to an `ifb` interface with
+/// netem.
 const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
 /// Longest wait for a line of one machine, before the other machine's output is read.
 const TURN: Duration = Duration::from_millis(50);
@@ -61,17 +62,17 @@ const TURN: Duration = Duration::from_millis(50);
 /// Options of `lab pair`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Kernels of a server and of a client, such as 6.1,newest; or all [default: all]
+    /// Pairs of the server's and the client's kernel, such as 6.1,newest; or all [default: all]
     pairs: Vec<String>,
-    /// The NIC of both machines
+    /// Kind of NIC of the two machines
     #[arg(long, default_value = "virtio-net")]
     nic: String,
-    /// Run only tests whose names contain this
+    /// Run only tests whose names contain this text
     #[arg(long)]
     test: Vec<String>,
 }
 
-/// The role of one of the two machines.
+/// The role of a machine in the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Server,
@@ -87,7 +88,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Runs the tests on each pair, and prints a table.
+/// Runs the tests on each pair of kernels, and prints the table.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let is_all = options.pairs.is_empty() || options.pairs.iter().any(|pair| pair == "all");
     let named = options.pairs.iter().map(String::as_str);
@@ -140,19 +141,24 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
 /// Two machines to boot, and the tests to run on them.
 struct Pair<'a> {
     emulator: &'a Emulator,
+    /// Name of the pair in results and paths.
     name: String,
+    /// Kernels of the server's and the client's machine.
     kernels: [Kernel; 2],
     nic: Nic,
     tests: &'a [&'static str],
+    /// Path of the test binary.
     program: &'a Path,
+    /// Directory of downloaded kernels and built images.
     lab: &'a Path,
 }
 
-/// Results of one pair, by test.
+/// Results of one pair of machines, by test.
 type Cells = BTreeMap<&'static str, Cell>;
 
 impl Pair<'_> {
-    /// Runs the tests and returns their results. Tests that did not run count as failed.
+    /// Boots the machines, runs the tests, and returns the results. A test that did not run counts
+    /// as failed.
     fn run(&self) -> Result<Cells, String> {
         let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
         let mut machines = [
@@ -200,8 +206,8 @@ impl Pair<'_> {
         Ok(cells)
     }
 
-    /// Boots a machine whose NIC is attached to the socket `end`. The emulator inherits the socket,
-    /// and this process closes its own descriptor.
+    /// Boots the machine with this role. `end` is the socket to which its NIC is attached. The
+    /// emulator inherits the socket, and this process closes it.
     fn boot(&self, role: Role, end: OwnedFd) -> Result<Machine, String> {
         let address = match role {
             Role::Server => "52:54:00:00:00:01",
@@ -237,9 +243,10 @@ impl Pair<'_> {
     }
 }
 
-/// Results of tests that only one of the two machines has reported.
+/// The results of tests that only one of the two machines has reported yet.
 #[derive(Debug, Default)]
 struct Halves {
+    /// The machine's role and the result, by test.
     waiting: BTreeMap<&'static str, (Role, Cell)>,
 }
 
@@ -261,8 +268,8 @@ impl Halves {
     }
 }
 
-/// Returns the worse verdict and the longer duration of a test's two results. The text of a failure
-/// names the machine.
+/// Combines the results of a test on the two machines: the worse verdict, and the longer duration.
+/// The text of a failure names the machine.
 fn whole(halves: &[(Role, Cell); 2]) -> Cell {
     let seconds = halves[0].1.seconds.max(halves[1].1.seconds);
     let mut failures = String::new();
@@ -282,7 +289,7 @@ fn whole(halves: &[(Role, Cell); 2]) -> Cell {
     Cell::new(verdict, seconds)
 }
 
-/// Prints one line for each pair.
+/// Prints the table, with one line for each pair.
 fn print_table(tests: &[&'static str], rows: &[(&str, Cells)]) {
     print!("\n{:<18}", "server, client");
     for (_, heading) in TESTS.iter().filter(|(name, _)| tests.contains(name)) {

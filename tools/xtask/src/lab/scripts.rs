@@ -1,7 +1,7 @@
-//! `lab scripts`: the packet scripts of `tests/conformance` on the TCP of several kernels.
+//! `lab scripts`: runs the packet scripts of `tests/conformance` on the TCP of several kernels.
 //!
-//! The clock of the machine's processor counts instructions, so that load on this machine does not
-//! change the times that scripts compare.
+//! The clock of the emulated machine counts instructions ([`Processors::Counting`]). The load of
+//! this machine therefore does not affect the times that the scripts check.
 
 use std::{
     collections::BTreeMap,
@@ -32,31 +32,34 @@ pub struct Options {
     /// Kernels, separated by commas: 5.10, 6.1, 6.12, newest, or all
     #[arg(long, default_value = "6.1,6.12,newest", value_delimiter = ',')]
     kernel: Vec<String>,
-    /// Run only scripts whose names contain one of these
+    /// Run only scripts whose names contain one of these texts
     filters: Vec<String>,
 }
 
 /// The result of a script on a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScriptResult {
+    /// The kernel behaves as the script says.
     Passed,
-    /// The kernel differs from the script, and a remark in the script says so.
+    /// The kernel behaves differently, for the reason in a remark of the script.
     Remarked(String),
-    /// Not run, with the reason.
+    /// The script did not run, for this reason.
     Ignored(String),
+    /// The kernel behaves differently without a remark. The text describes the difference.
     Failed(String),
 }
 
-/// Results by the name of the script.
+/// Results by the names of the scripts.
 type Results = BTreeMap<String, ScriptResult>;
 
-/// Runs the scripts on each kernel. Prints failures, and differences between the kernels.
+/// Runs the scripts on each kernel. Prints the failures, and the differences between the kernels.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let kernels = kernel_names(&options.kernel);
     let program = program("tidelane-conformance", "scripts")?;
     let quoted = |text: &str| format!(" '{text}'");
     let filters: String = options.filters.iter().map(|text| quoted(text)).collect();
-    // One processor, and a clock that jumps over idle time: parallel runs would gain nothing.
+    // Run one script at a time: the machine has one processor, and its clock skips idle time, so
+    // that parallel runs would not be faster.
     let options = "--kernel --jobs=1";
     let command = format!("'{}' {options}{filters} >&3 2>&1\n", program.display());
     let start = Instant::now();
@@ -84,7 +87,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(print_result((passed, failed, ignored), start.elapsed()))
 }
 
-/// Runs the scripts on one kernel.
+/// Runs the scripts on the kernel called `name`.
 fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
     let kernel = Kernel::get(name, lab, end_after(None))?;
     let plan = Plan {
@@ -122,11 +125,11 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
     Ok(results)
 }
 
-/// Parser for the output of the scripts' test program.
+/// Parser for the output of the test program that runs the scripts.
 #[derive(Debug, Default)]
 struct Reader {
     results: Results,
-    /// The failed script that the next lines describe.
+    /// The failed script whose description the next lines are.
     failed: Option<String>,
 }
 
@@ -155,6 +158,7 @@ impl Reader {
     }
 }
 
+/// Returns the result for the text after `test NAME ... `.
 fn result_of(result: &str) -> ScriptResult {
     let remark = |text: &str| ScriptResult::Remarked(text.to_owned());
     if let Some(reason) = result.strip_prefix("ignored, lacks: ") {
@@ -170,7 +174,7 @@ fn result_of(result: &str) -> ScriptResult {
     }
 }
 
-/// Prints a line for each script with different results on two kernels.
+/// Prints the results of each script whose results differ between the kernels.
 fn print_differences(kernels: &[&str], all: &[Results]) {
     let names: std::collections::BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
     let differing = names.into_iter().filter(|name| {

@@ -1,15 +1,16 @@
-//! Back ends of NICs with several queues: pairs of tap devices, each pair on a bridge.
+//! The back ends of NICs with several queues: pairs of tap devices, each pair joined by a bridge.
 //!
-//! The devices live in a network namespace of the emulator, and vanish with the namespace.
+//! The devices are in the emulator's network namespace, and end with the namespace.
 
 use std::process::Command;
 
 use super::apt::run;
 
-/// Queues of each tap device.
+/// Number of queues of each tap device.
 pub const QUEUES: u32 = 2;
 
-/// Makes the pairs whose numbers are in the first argument, and executes the rest as a command.
+/// Shell script that creates the pairs whose numbers are in its first argument, and then executes
+/// its other arguments as a command.
 const SCRIPT: &str = r#"set -e
 quiet=/proc/sys/net/ipv6/conf/default/disable_ipv6
 [ ! -e "$quiet" ] || echo 1 >"$quiet"
@@ -25,7 +26,8 @@ shift
 exec "$@"
 "#;
 
-/// Returns the wrapper that makes these pairs and runs another command in their namespace.
+/// Returns the words of a command that creates these pairs in a new network namespace, and executes
+/// further arguments there. Returns an empty list if there are no pairs.
 pub fn wrapper(pairs: &[usize]) -> Vec<String> {
     if pairs.is_empty() {
         return Vec::new();
@@ -36,14 +38,15 @@ pub fn wrapper(pairs: &[usize]) -> Vec<String> {
     words.chain([numbers.join(" ")]).collect()
 }
 
-/// Returns the reason why this machine cannot have such pairs, if it cannot.
+/// Returns the reason why this machine cannot create the tap devices, if it cannot.
 pub fn missing() -> Option<String> {
     let words = wrapper(&[0]);
     let failure = run(Command::new(&words[0]).args(&words[1..]).arg("true")).err()?;
     Some(format!("no tap devices with several queues: {failure}"))
 }
 
-/// Returns the emulator's option for the back end `name`, one end of a pair.
+/// Returns the emulator's option for the back end `name` on the tap device `end` (0 or 1) of a
+/// pair.
 pub fn back_end(name: &str, pair: usize, end: usize) -> String {
     format!(
         "tap,id={name},ifname=tap{pair}e{end},script=no,downscript=no,vhost=off,queues={QUEUES}"
