@@ -1,7 +1,8 @@
-//! `cargo xtask ci`: the checks and tests that a change must pass, with counts at the end.
+//! `cargo xtask ci`: runs the checks and tests that a change must pass.
 //!
-//! The output of each step goes to a file under `target/ci`. The terminal shows one line per step,
-//! and the last lines of a step that fails.
+//! The output of each step goes to a file below `target/ci`. The terminal shows one line for each
+//! step, and the last lines of the output of a step that fails. The last line has the numbers of
+//! passed, failed and skipped tests.
 
 use std::{
     fs::{self, File},
@@ -21,15 +22,15 @@ mod steps;
 
 use count::Counts;
 
-/// Lines shown of a step that failed.
+/// Number of output lines that the terminal shows for a failed step.
 const SHOWN_LINES: usize = 80;
-/// Time limit of all steps together. The rest of it also limits each step.
+/// Time limit of all steps together.
 const ALL_MAX: Duration = Duration::from_secs(42 * 60);
 
 /// Options of `ci`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Only the steps whose name contains one of these
+    /// Run only the steps whose names contain one of these texts
     filters: Vec<String>,
     /// List the steps
     #[arg(long)]
@@ -38,7 +39,8 @@ pub struct Options {
 
 /// Runs the steps and prints the counts as the last line.
 ///
-/// A failed step is only an exit code, since the counts already name it.
+/// A failed step results in an exit code instead of an error, because the output already names the
+/// step.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let wanted = |step: &&Step| {
         options.filters.is_empty()
@@ -76,6 +78,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(total.failed > 0)))
 }
 
+/// Prints the failed and the skipped tests, and the counts.
 fn print_closing(total: &Counts) {
     if !total.failures.is_empty() {
         println!("\nfailed:");
@@ -101,6 +104,7 @@ fn print_closing(total: &Counts) {
     );
 }
 
+/// Runs one step and counts its tests. `left` is the time that is left for all steps.
 fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     let start = Instant::now();
     if let Some(reason) = (step.skip)() {
@@ -108,7 +112,7 @@ fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
         return Counts::skip(step.name, &reason);
     }
     let log = logs.join(format!("{}.log", step.name));
-    // `timeout` takes 0 as no limit.
+    // A limit of 0 would mean no limit to `timeout`.
     let limit = step.seconds.min(left.as_secs()).max(1);
     let ended = execute(step, limit, &log);
     let seconds = start.elapsed().as_secs_f32();
@@ -132,6 +136,7 @@ fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     counts
 }
 
+/// Prints the last lines of a step's output.
 fn show_end(text: &str, log: &Path) {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(SHOWN_LINES);
@@ -139,13 +144,13 @@ fn show_end(text: &str, log: &Path) {
     println!("    (whole output: {})", log.display());
 }
 
-/// Exit status of `timeout` after the time limit.
+/// Exit status of `timeout` if the time limit ended the command.
 const TIMED_OUT: i32 = 124;
 
-/// Runs a step's command to its end, or to its time limit in seconds.
+/// Runs a step's command to its end, or until the time limit in seconds.
 ///
-/// The command's processes end with it, and with this process: `timeout` forwards signals to its
-/// process group, and receives one when its parent dies.
+/// No process of the command outlives this process: `setpriv` makes the kernel send SIGTERM to
+/// `timeout` when this process dies, and `timeout` forwards the signal to its process group.
 fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;

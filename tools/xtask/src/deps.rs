@@ -1,19 +1,19 @@
-//! `cargo xtask deps`: checks the dependencies in the manifests against the layers.
+//! `cargo xtask deps`: checks that the dependencies in the manifests point down the layers.
 //!
-//! A layer is a top-level folder. Dependencies point down the code map of ARCHITECTURE.md.
+//! A layer is a top-level folder. The code map of ARCHITECTURE.md has the order of the layers.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use tidelane_tests::tools::source_root;
 use toml::{Table, Value};
 
-/// The folders that a folder may depend on besides itself.
+/// The folders on which each folder may depend in addition to itself.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shm", &["proto"]),
     ("nic", &["proto", "shm"]),
     ("service", &["proto", "shm", "nic"]),
-    // The library in the program contains no TCP.
+    // The library in the program contains no TCP, so it must not depend on `proto`.
     ("app", &["shm"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
@@ -25,7 +25,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 
-/// Pairs that `FOLDERS` allows and an invariant forbids.
+/// Dependencies that `FOLDERS` allows, but that an invariant forbids: the dependent crate, the
+/// other crate, and the invariant.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
     (
         "proto/fastpath",
@@ -49,7 +50,7 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The order of the crates in `proto`. A crate may depend on the ones before it.
+/// The order of the crates in `proto`. A crate may depend only on crates before it.
 const PROTO: &[&str] = &[
     "wire",
     "time",
@@ -61,14 +62,16 @@ const PROTO: &[&str] = &[
     "engine",
 ];
 
-/// A crate of the workspace: its folder and the folders of its dependencies.
+/// A crate of the workspace.
 #[derive(Debug)]
 struct Package {
+    /// Folder of the crate, relative to the root of the tree.
     folder: String,
+    /// Folders of the workspace's crates on which the crate depends.
     depends: Vec<String>,
 }
 
-/// Checks every manifest of the workspace.
+/// Checks every manifest of the workspace. Fails if a dependency does not point down.
 pub fn run() -> Result<(), String> {
     let packages = read_workspace(&source_root())?;
     let complaints: Vec<String> = packages.iter().flat_map(check).collect();
@@ -89,6 +92,7 @@ pub fn run() -> Result<(), String> {
     ))
 }
 
+/// Returns a message for each forbidden dependency of a crate.
 fn check(package: &Package) -> Vec<String> {
     let complain = |on: &String| {
         refuse(&package.folder, on).map(|why| format!("{} -> {on}: {why}", package.folder))
@@ -122,6 +126,7 @@ fn refuse(from: &str, on: &str) -> Option<String> {
     }
 }
 
+/// Returns the top-level folder of a path.
 fn top(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }
@@ -131,6 +136,7 @@ fn read_toml(path: &Path) -> Result<Table, String> {
     text.parse().map_err(|e| format!("{}: {e}", path.display()))
 }
 
+/// Reads the manifests of all crates of the workspace.
 fn read_workspace(root: &Path) -> Result<Vec<Package>, String> {
     let workspace = read_toml(&root.join("Cargo.toml"))?;
     let members = workspace["workspace"]["members"]
@@ -163,7 +169,7 @@ fn read_workspace(root: &Path) -> Result<Vec<Package>, String> {
     Ok(manifests.iter().zip(&folders).map(package).collect())
 }
 
-/// Returns the names of the dependencies of every kind and target.
+/// Returns the package names of all dependencies in a manifest, of every kind and for every target.
 fn dependencies(manifest: &Table) -> impl Iterator<Item = String> {
     const KINDS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
     let targets = manifest.get("target").and_then(Value::as_table);

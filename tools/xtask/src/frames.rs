@@ -1,19 +1,21 @@
-//! `cargo xtask frames`: limits the stack frames of `libtidelane.so`.
+//! `cargo xtask frames`: checks the sizes of the stack frames of `libtidelane.so`.
 //!
-//! The library runs in threads and signal handlers of programs, whose stacks may be small. The size
-//! of a frame is read from the machine code: the sum of a function's subtractions from the stack
-//! pointer. The compiler probes a large frame page by page in a loop, which ends at a copy of the
-//! stack pointer minus the whole size.
+//! The library runs in threads and signal handlers of programs, whose stacks may be small. The
+//! check derives the size of a frame from the machine code: the sum of the function's subtractions
+//! from the stack pointer. For a large frame, the compiler touches each page in a loop (stack
+//! probes). The code before the loop computes the final stack pointer in `%r11`, and the loop ends
+//! there.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use tidelane_tests::tools::target_dir;
 
-/// Largest frame, in bytes. Two of them fit into a quarter of a signal stack.
+/// Largest permitted frame in bytes. Two such frames fit into a quarter of a signal stack.
 const FRAME_MAX: u64 = 4096;
+/// Path of the library below the target directory.
 const LIBRARY: &str = "release/libtidelane.so";
-/// Exempt parts of the standard library. They print the backtrace of a panic, and only if the
-/// user set RUST_BACKTRACE.
+/// Parts of the standard library that may have larger frames. They run only to print the backtrace
+/// of a panic if the user has set RUST_BACKTRACE.
 const BACKTRACE: [&str; 4] = [
     "backtrace_rs::",
     "sys::backtrace::",
@@ -21,7 +23,7 @@ const BACKTRACE: [&str; 4] = [
     "gimli::",
 ];
 
-/// Checks all functions of the library.
+/// Checks all functions of the library. Fails with a list of the frames that are too large.
 pub fn run() -> Result<(), String> {
     let library = target_dir().join(LIBRARY);
     let frames = frames(&disassembled(&library)?);
@@ -56,6 +58,7 @@ pub fn run() -> Result<(), String> {
     ))
 }
 
+/// Returns the output of objdump for the library.
 fn disassembled(library: &Path) -> Result<String, String> {
     let mut objdump = Command::new("objdump");
     objdump.args(["--disassemble", "--demangle", "--no-show-raw-insn"]);
@@ -68,7 +71,7 @@ fn disassembled(library: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the frame size of each function in a disassembly.
+/// Returns the frame size in bytes of each function in a disassembly.
 fn frames(text: &str) -> BTreeMap<String, u64> {
     let mut steps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut function = "";
@@ -89,22 +92,24 @@ fn frames(text: &str) -> BTreeMap<String, u64> {
     frames.collect()
 }
 
-/// The effect of an instruction on the frame size.
+/// The effect of one instruction on the size of the frame.
 enum Step {
-    /// The stack pointer decreases by this number of bytes.
+    /// The instruction decreases the stack pointer by this number of bytes.
     Down(u64),
-    /// The loop of probes ends when the stack pointer has decreased by this number of bytes.
+    /// The instruction computes the final stack pointer of a loop of stack probes. The frame has
+    /// this number of bytes.
     Target(u64),
 }
 
-/// Returns the name in a line such as `0000000000001000 <name>:`.
+/// Returns the name of the function that begins in a line such as `0000000000001000 <name>:`.
 fn function_begun(line: &str) -> Option<&str> {
     let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
     let is_hex = address.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then_some(name)
 }
 
-/// Parses `sub $0x18,%rsp` and `lea -0x18(%rsp),%rsp`, and the same for `%r11`.
+/// Parses an instruction such as `sub $0x18,%rsp` or `lea -0x18(%rsp),%r11`. Returns `None` for an
+/// instruction that does not affect the frame.
 fn step_of(line: &str) -> Option<Step> {
     let (_, instruction) = line.split_once(":\t")?;
     let (name, operands) = instruction.split_once(' ')?;

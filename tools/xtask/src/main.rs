@@ -1,4 +1,4 @@
-//! `cargo xtask`: checks, tests and benches of this source tree.
+//! `cargo xtask`: runs the checks, tests and benches of this source tree.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -30,7 +30,8 @@ struct Command {
 enum Task {
     /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Check sizes, places of unsafe code and clocks, comments, and commit subjects
+    /// Check the lengths of files and functions, the places of unsafe code and clocks, the openings
+    /// of comments, and the subjects of commits
     Tidy(tidy::Options),
     /// Run one experiment of bench/figures, as `make bench FIGURE=...` does
     Bench(bench::Options),
@@ -44,9 +45,9 @@ enum Task {
     Suites(suites::Options),
     /// Check that dependencies point down the layers
     Deps,
-    /// Check the stack frames of the code that runs in programs
+    /// Check the sizes of the stack frames of libtidelane.so
     Frames,
-    /// Check the citations of RFC requirements, and count requirements met, excepted and missing
+    /// Check the citations of RFC requirements, and count the requirements by their status
     Spec(spec::Options),
 }
 

@@ -1,10 +1,10 @@
-//! Other crates of the workspace whose program is a subcommand of xtask.
+//! Runs the programs of other crates of the workspace, such as `bench/programs`.
 
 use std::process::Command;
 
 use tidelane_tests::tools::source_root;
 
-/// Builds the program of `package`, and runs it with `arguments`.
+/// Builds the program of `package` in release mode, and runs it with `arguments`.
 pub fn run_package(package: &str, arguments: &[String]) -> Result<(), String> {
     let status = Command::new("cargo")
         .args(["run", "--quiet", "--release", "--package", package, "--"])

@@ -1,4 +1,4 @@
-//! `cargo xtask programs`: builds the crate `bench/programs` and runs it.
+//! `cargo xtask programs`: builds and runs the crate `bench/programs`.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use crate::package::run_package;
 /// Options of `programs`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Arguments of the crate's binary: names of programs, and options (see `--help`)
+    /// Names of programs, and options; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

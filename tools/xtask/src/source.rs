@@ -1,4 +1,4 @@
-//! The source files of the tree, and Rust text reduced to its code.
+//! The source files of the tree, and a scanner that removes comments and literals from Rust code.
 
 use std::{
     fs,
@@ -9,14 +9,14 @@ use std::{
 /// A text file of the tree.
 #[derive(Debug)]
 pub struct SourceFile {
-    /// Path from the root, with `/`.
+    /// Path relative to the root of the tree.
     pub path: String,
     /// Whole content of the file.
     pub text: String,
 }
 
-/// Returns the text files of the tree in the order of their paths: tracked files, and untracked
-/// ones that git does not ignore.
+/// Returns the text files of the tree in the order of their paths: the files that git tracks, and
+/// untracked files that git does not ignore.
 pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -43,6 +43,7 @@ pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
+/// Adds the paths of all files in the directory `below` to `paths`, except for build output.
 fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(root.join(below)) else {
         return;
@@ -59,7 +60,8 @@ fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// Replaces comments, strings and character literals by spaces. Offsets and lines do not change.
+/// Replaces comments, strings and character literals in Rust code by spaces. The offsets and line
+/// numbers of the other code do not change.
 pub fn code_only(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -93,6 +95,7 @@ fn skipped_until(bytes: &[u8], at: usize) -> usize {
     }
 }
 
+/// Returns the offset of `what` at or after `from`, or the length of `bytes` if it is not found.
 fn find(bytes: &[u8], from: usize, what: &[u8]) -> usize {
     let found = bytes[from..]
         .windows(what.len())
@@ -139,7 +142,7 @@ fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
     Some((find(bytes, start + hashes + 1, &end) + end.len()).min(bytes.len()))
 }
 
-/// Returns the end of a character literal. `None` for a lifetime.
+/// Returns the end of the character literal at `at`, or `None` if a lifetime starts there.
 fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
     match &bytes[at + 1..] {
         [b'\\', _, ..] => {

@@ -1,10 +1,12 @@
-//! `cargo xtask spec`: checks the requirements of the RFCs against code and tests.
+//! `cargo xtask spec`: checks the lists of RFC requirements against code and tests.
 //!
-//! `specs/rfcNNNN.toml` lists an RFC's requirements ([`mod@file`] has the format). A requirement
-//! cites the code that implements it and a test that proves it, or the reason for an exception. A
-//! requirement with neither is missing. The check fails if a citation points at nothing
-//! ([`citations`]), if an RFC has more missing requirements than the ratchet allows, or if a
-//! promise of `docs/security.md` names no test ([`promises`]).
+//! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] has the format). A
+//! requirement cites the code that implements it and a test that proves it, or the reason for an
+//! exception. A requirement without either is missing. The check fails
+//!
+//! * if cited code or a cited test does not exist ([`citations`]),
+//! * if an RFC has more missing requirements than the ratchet allows, or
+//! * if a promise of `docs/security.md` names no test ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -20,7 +22,9 @@ mod promises;
 use citations::Tree;
 use file::{Level, Spec, Status};
 
+/// Folder of the lists of requirements.
 const FOLDER: &str = "specs";
+/// Path of the ratchet: the accepted number of missing requirements of each RFC.
 const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
 
 /// Options of `spec`.
@@ -28,13 +32,13 @@ const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
 pub struct Options {
     /// Check only the RFCs with these numbers
     rfcs: Vec<u32>,
-    /// List the missing requirements and the missing parts of each
+    /// List the missing requirements, each with the missing part
     #[arg(long)]
     missing: bool,
     /// List the exceptions with their reasons
     #[arg(long)]
     exceptions: bool,
-    /// Record the present numbers of missing requirements in the ratchet
+    /// Write the present numbers of missing requirements to the ratchet
     #[arg(long)]
     bless: bool,
 }
@@ -62,7 +66,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     Err(format!("spec: {} complaints", complaints.len()))
 }
 
-/// Reads every `specs/rfcNNNN.toml`, in the order of the numbers.
+/// Reads every `specs/rfcNNNN.toml`. Returns the lists in the order of the RFCs' numbers.
 fn read_all(files: &[SourceFile]) -> Result<Vec<Spec>, String> {
     let is_spec = |file: &&SourceFile| {
         let name = file.path.strip_prefix(FOLDER);
@@ -80,6 +84,7 @@ fn read_all(files: &[SourceFile]) -> Result<Vec<Spec>, String> {
     Ok(specs)
 }
 
+/// Returns the messages of all failed checks.
 fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> {
     let tree = Tree::new(files);
     let mut complaints: Vec<String> = specs.iter().flat_map(|spec| tree.check(spec)).collect();
@@ -90,7 +95,7 @@ fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> 
     complaints
 }
 
-/// Returns a message for each RFC with more missing requirements than the ratchet has.
+/// Returns a message for each RFC that has more missing requirements than the ratchet allows.
 fn grown(ratchet: &BTreeMap<u32, usize>, specs: &[Spec]) -> Vec<String> {
     let more = |spec: &Spec| {
         let (now, then) = (
@@ -107,6 +112,7 @@ fn grown(ratchet: &BTreeMap<u32, usize>, specs: &[Spec]) -> Vec<String> {
     specs.iter().filter_map(more).collect()
 }
 
+/// Returns the accepted number of missing requirements of each RFC.
 fn parse_ratchet(text: &str) -> BTreeMap<u32, usize> {
     let entry = |line: &str| {
         let (rfc, missing) = line.split_once(' ')?;
@@ -115,6 +121,7 @@ fn parse_ratchet(text: &str) -> BTreeMap<u32, usize> {
     text.lines().filter_map(entry).collect()
 }
 
+/// Writes the present numbers of missing requirements to the ratchet.
 fn bless(root: &Path, specs: &[Spec]) -> Result<(), String> {
     let head = "# Missing requirements: `rfc number`. Written by `cargo xtask spec --bless`.\n";
     let lines: String = specs
@@ -140,8 +147,8 @@ fn print_table(options: &Options, specs: &[Spec]) {
     print_row("all", sum, "");
 }
 
-/// Counts the requirements that are met, excepted, unused (a MAY) and missing, the missing MUSTs
-/// and SHOULDs, and the untested ones.
+/// Returns seven counts: the requirements that are met, excepted, unused (a MAY that is not
+/// implemented) and missing, the missing MUSTs, the missing SHOULDs, and the untested requirements.
 fn counts(spec: &Spec) -> [usize; 7] {
     let of = |status| spec.count(|s, _| *s == status);
     let missing = |level| spec.count(|s, l| !s.is_settled() && l == level);
@@ -164,6 +171,7 @@ fn print_row(name: &str, counts: [usize; 7], title: &str) {
     );
 }
 
+/// Prints the requirements whose status `wanted` accepts.
 fn print_listed(options: &Options, specs: &[Spec], wanted: impl Fn(&Status) -> bool) {
     for spec in specs {
         if !options.rfcs.is_empty() && !options.rfcs.contains(&spec.rfc) {

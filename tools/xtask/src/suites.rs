@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: builds and runs the crate in `bench/suites`, whose business it is.
+//! `cargo xtask suites`: builds and runs the crate `bench/suites`.
 
 use clap::Args;
 
@@ -12,7 +12,7 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// Runs the suites.
+/// Builds and runs the crate.
 pub fn run(options: &Options) -> Result<(), String> {
     run_package("tidelane-suites", &options.arguments)
 }

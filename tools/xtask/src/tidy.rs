@@ -1,9 +1,9 @@
-//! Checks the style rules that can be automated: the lengths of files, functions and lines, the
-//! files that may contain unsafe code or read clocks, the openings of comments, and the subjects of
-//! commits.
+//! `cargo xtask tidy`: checks the style rules that can be automated.
 //!
-//! `tidy-ratchet.txt` is a list of known offenders with their sizes. An offender may shrink, but
-//! not grow.
+//! The rules concern the lengths of files, functions and lines, the files that may contain unsafe
+//! code or read clocks, the openings of comments, and the subjects of commits. The ratchet,
+//! `tidy-ratchet.txt`, lists the known offences with their sizes. The check accepts a known offence
+//! as long as its size does not grow.
 
 mod comments;
 mod subjects;
@@ -15,31 +15,36 @@ use tidelane_tests::tools::source_root;
 
 use crate::source::{SourceFile, code_only, source_files};
 
+/// Largest number of lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Largest number of lines of a file, without its tests.
 const FILE_LINES_MAX: usize = 500;
+/// Largest number of characters of a line.
 const LINE_LENGTH_MAX: usize = 100;
+/// Path of the ratchet.
 const RATCHET: &str = "tools/xtask/tidy-ratchet.txt";
 
 /// Options of `tidy`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Record the present offenders and their sizes in the ratchet
+    /// Write the present offences and their sizes to the ratchet
     #[arg(long)]
     bless: bool,
 }
 
-/// A file, a function or a commit that breaks a rule.
+/// A rule that a file, a function or a commit breaks.
 #[derive(Debug, PartialEq, Eq)]
 struct Offence {
-    /// Key in the ratchet: the rule and the offender.
+    /// Key in the ratchet: the name of the rule, and the file, function or commit.
     key: String,
-    /// Number of lines, characters or occurrences.
+    /// Size of the offence: a number of lines, characters or occurrences.
     size: usize,
     /// Message for the user: the file, the line and the rule.
     text: String,
 }
 
-/// Checks the files of the tree and the commits of the branch.
+/// Checks the files of the tree and the commits of the branch. Fails if the ratchet does not cover
+/// an offence.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root();
     let mut offences: Vec<Offence> = source_files(&root)?.iter().flat_map(check_file).collect();
@@ -81,7 +86,7 @@ fn bless(root: &Path, offences: &[Offence]) -> Result<(), String> {
     fs::write(root.join(RATCHET), format!("{head}{lines}")).map_err(|error| error.to_string())
 }
 
-/// Returns the known size of each key.
+/// Returns the size of each offence in the text of the ratchet, by key.
 fn parse_ratchet(text: &str) -> BTreeMap<String, usize> {
     let entry = |line: &str| {
         let (size, key) = line.split_once(' ')?;
@@ -131,6 +136,7 @@ fn check_paths(file: &SourceFile) -> Vec<Offence> {
     }]
 }
 
+/// Finds lines that are too long.
 fn check_lines(file: &SourceFile) -> Vec<Offence> {
     let long = |line: &str| line.chars().count() > LINE_LENGTH_MAX;
     let size = file.text.lines().filter(|line| long(line)).count();
@@ -148,7 +154,7 @@ fn check_lines(file: &SourceFile) -> Vec<Offence> {
     }]
 }
 
-/// Returns true if the whole file is test code.
+/// Returns true if the whole file at `path` is test code.
 fn is_test_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     ["tests.rs", "props.rs"].contains(&name)
@@ -172,6 +178,7 @@ fn tests_start(code: &str) -> usize {
     code.len()
 }
 
+/// Finds a file that is too long without its tests.
 fn check_length(file: &SourceFile, code: &str) -> Option<Offence> {
     let lines = code[..tests_start(code)].lines().count();
     if is_test_file(&file.path) || lines <= FILE_LINES_MAX {
@@ -187,14 +194,17 @@ fn check_length(file: &SourceFile, code: &str) -> Option<Offence> {
     })
 }
 
-/// A function: its name, its first line (counted from 0) and its number of lines.
+/// A function in a source file.
 #[derive(Debug, PartialEq, Eq)]
 struct Function {
     name: String,
+    /// First line, counted from 0.
     line: usize,
+    /// Number of lines.
     lines: usize,
 }
 
+/// Finds functions that are too long.
 fn check_functions(file: &SourceFile, code: &str) -> Vec<Offence> {
     let long = functions(code)
         .into_iter()
@@ -211,6 +221,7 @@ fn check_functions(file: &SourceFile, code: &str) -> Vec<Offence> {
     .collect()
 }
 
+/// Returns the functions with a body in `code`.
 fn functions(code: &str) -> Vec<Function> {
     let bytes = code.as_bytes();
     let mut found = Vec::new();
@@ -235,7 +246,7 @@ fn functions(code: &str) -> Vec<Function> {
     found
 }
 
-/// Returns the length in bytes of a function up to the end of its body. Returns `None` for a
+/// Returns the length in bytes of the function at the start of `code`. Returns `None` for a
 /// declaration without a body.
 fn body_end(code: &str) -> Option<usize> {
     let mut brackets = 0;
@@ -262,8 +273,8 @@ fn body_end(code: &str) -> Option<usize> {
     None
 }
 
-/// Finds unsafe code in files that may not contain unsafe code. Finds clocks and random numbers in
-/// crates that must be deterministic.
+/// Finds unsafe code in files that must not contain any, and clocks and random numbers in crates
+/// that must be deterministic.
 fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     let path = file.path.as_str();
     let code = &code[..tests_start(code)];
@@ -307,7 +318,8 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     offences
 }
 
-/// Counts the occurrences of `word` in the code of a file, other than in attributes.
+/// Counts the occurrences of `word` in the code of a file, except for those in attributes. `why` is
+/// the rule.
 fn count_word(path: &str, code: &str, word: &str, why: &str) -> Option<Offence> {
     let is_word_char = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let is_whole_word = |at: usize| {

@@ -1,4 +1,4 @@
-//! Counts tests by the output of test programs.
+//! Counts passed, failed and skipped tests in the output of test programs.
 
 /// The counts of a step's tests.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -7,14 +7,14 @@ pub struct Counts {
     pub passed: usize,
     /// Number of failed tests.
     pub failed: usize,
-    /// Names of the failed tests, each behind the step's name. A step that names no test has its
-    /// own name here.
+    /// Names of the failed tests, each as `STEP: TEST`. If the output names no failed test, the
+    /// list has the name of the step.
     pub failures: Vec<String>,
-    /// Skipped tests, each with the reason.
+    /// Names of the skipped tests, each with the reason.
     pub skips: Vec<(String, String)>,
 }
 
-/// Prefixes of the line that a skipped test prints, which libtest counts as passed.
+/// Prefixes of the line that a test prints if it skips itself. libtest counts this test as passed.
 const SKIP_MARKS: [&str; 2] = ["SKIPPED: ", "SKIP: "];
 
 impl Counts {
@@ -35,8 +35,10 @@ impl Counts {
         self.skips.extend(other.skips);
     }
 
-    /// Counts a step: one check, or the tests of its output. A failed step counts as at least one
-    /// failure.
+    /// Returns the counts of a step with the output `text`.
+    ///
+    /// If `tests` is true, counts the tests in the output. Otherwise the step counts as one check.
+    /// A step that did not succeed counts as at least one failure.
     pub fn of_step(name: &str, tests: bool, succeeded: bool, text: &str) -> Self {
         let mut counts = if tests {
             Self::parse(text)
@@ -55,16 +57,17 @@ impl Counts {
             counts.failures.push(name.to_owned());
         }
         if tests && succeeded && counts == Self::default() {
-            // A step of tests that ran none is reported, as its filter is probably wrong.
+            // Report a step that ran no tests, because its filter is probably wrong.
             counts.skips.push((name.to_owned(), "no tests".to_owned()));
         }
         counts
     }
 
+    /// Counts the tests in the output of test programs.
     fn parse(text: &str) -> Self {
         let mut counts = Self::default();
         let mut test = "a test";
-        // Skipped tests that libtest counts as passed.
+        // Number of tests that skipped themselves, which libtest counts as passed.
         let mut marked = 0;
         for line in text.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
@@ -104,6 +107,7 @@ fn output_of(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
+/// Returns the number before `word` in `text`, or 0 if `word` is not found.
 fn number_before(text: &str, word: &str) -> usize {
     let Some(at) = text.find(word) else { return 0 };
     let digits = text[..at].rsplit(|c: char| !c.is_ascii_digit()).next();

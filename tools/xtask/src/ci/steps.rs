@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask ci`, in the order of their cost.
+//! The steps of `cargo xtask ci`, in the order in which they run.
 
 use tidelane_tests::tools::find_tool;
 
@@ -7,20 +7,21 @@ use crate::lab;
 /// One step: a check, or a command that runs tests.
 #[derive(Debug)]
 pub struct Step {
-    /// Short name.
+    /// Name of the step, and of its log file.
     pub name: &'static str,
-    /// The command, from the root of the tree.
+    /// The command and its arguments. It runs in the root of the source tree.
     pub command: &'static [&'static str],
-    /// Variables to add to the environment.
+    /// Variables to add to the environment of the command.
     pub environment: &'static [(&'static str, &'static str)],
-    /// True if the output lists tests. Otherwise the step counts as one check.
+    /// True if the output lists tests, which are counted. False if the step counts as one check.
     pub tests: bool,
     /// Time limit in seconds.
     pub seconds: u64,
-    /// Returns the reason why the step cannot run on this machine, if there is one.
+    /// Function that returns the reason why the step cannot run on this machine, if there is one.
     pub skip: fn() -> Option<String>,
 }
 
+/// The default values of a step.
 const CHECK: Step = Step {
     name: "",
     command: &[],
@@ -42,7 +43,7 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "deps"],
         ..CHECK
     },
-    // `--missing` lists the missing requirements in the log.
+    // `--missing` makes the log list the missing requirements.
     Step {
         name: "spec",
         command: &["cargo", "xtask", "spec", "--missing"],
@@ -99,7 +100,8 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "loom",
-        // Other compiler flags would rebuild the whole target directory of the other steps.
+        // Use a separate target directory, because the compiler flag would make cargo rebuild the
+        // packages of the other steps.
         command: &[
             "sh",
             "-c",
@@ -110,7 +112,8 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..CHECK
     },
-    // The tests below start these binaries: service, tools, libtidelane.so, tidelane-impair.
+    // Builds the binaries that the tests below start: service, tools, libtidelane.so,
+    // tidelane-impair.
     Step {
         name: "build",
         command: &[
@@ -132,13 +135,14 @@ pub const STEPS: &[Step] = &[
         ],
         ..CHECK
     },
-    // The threads of programs may have small stacks.
+    // Checks the stack frames of libtidelane.so, because threads of programs may have small stacks.
     Step {
         name: "frames",
         command: &["cargo", "xtask", "frames"],
         ..CHECK
     },
-    // Instruction counts do not depend on the machine's load, so a slower packet path fails here.
+    // Fails if the packet path needs more instructions than the limits allow. Unlike times,
+    // instruction counts do not depend on the machine's load.
     Step {
         name: "instructions",
         command: &[
@@ -157,7 +161,8 @@ pub const STEPS: &[Step] = &[
         },
         ..CHECK
     },
-    // Runs seeds of every theme. A failure prints the command that replays its seed.
+    // Runs simulations with seeds of each theme. A failure prints the command that replays the
+    // seed.
     Step {
         name: "sim",
         command: &[
@@ -186,7 +191,7 @@ pub const STEPS: &[Step] = &[
         seconds: 1500,
         ..CHECK
     },
-    // Runs the same programs on a service with two fast-path cores.
+    // Runs a part of the interop tests on a service with two fast-path cores.
     Step {
         name: "cores",
         command: &[
@@ -222,8 +227,8 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..CHECK
     },
-    // The smallest part of the laboratory: Linux 6.1 over veth and virtio-net. Tests that have not
-    // started after `--seconds` are skipped.
+    // Runs the smallest part of the laboratory: Linux 6.1 with veth and virtio-net. The option
+    // `--seconds` skips the tests that have not started in time.
     Step {
         name: "lab",
         command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],

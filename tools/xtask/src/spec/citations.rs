@@ -1,30 +1,33 @@
-//! Checks the citations in both directions: the code and tests that a requirement cites exist, and
-//! the ids that code and scripts cite are requirements.
+//! Checks the citations between requirements and code.
+//!
+//! The code and tests that a requirement cites must exist. The ids that code and packet scripts
+//! cite, such as MUST-18, must be those of requirements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::file::{Requirement, Spec};
 use crate::source::{SourceFile, code_only};
 
-/// Folder of the scripts `rfcNNNN/name.pkt`.
+/// Folder of the packet scripts, `rfcNNNN/name.pkt`.
 const SCRIPTS: &str = "tests/conformance/scripts/";
-/// The remark of a script that the engine does not pass.
+/// Start of the remark in a script that the engine does not pass.
 const LACKS: &str = "// engine: lacks:";
-/// Folders whose tests are listed by name instead of marked with `#[test]`, each with its list.
+/// Folders whose tests are named in a list instead of marked with `#[test]`. An entry has the
+/// folder and the file with the list.
 const LISTED: [(&str, &str); 2] = [
     ("tests/interop/", "tests/interop/main.rs"),
     ("tests/posix/", "tests/posix/posix.c"),
 ];
-/// Keywords that introduce a named item.
+/// Keywords of Rust that introduce the definition of a named item.
 const KEYWORDS: [&str; 9] = [
     "fn", "struct", "enum", "const", "static", "trait", "type", "mod", "union",
 ];
 /// Prefixes of the ids that RFC 9293 gives to its requirements.
 const IDS: [&str; 3] = ["MUST-", "SHLD-", "MAY-"];
-/// The only RFC with such ids.
+/// The only RFC that gives ids to its requirements.
 const IDS_OF: u32 = 9293;
 
-/// The files of the tree by path.
+/// The files of the source tree by path.
 pub struct Tree<'a> {
     files: BTreeMap<&'a str, &'a SourceFile>,
 }
@@ -61,6 +64,7 @@ impl<'a> Tree<'a> {
         spec.requirements.iter().flat_map(each).collect()
     }
 
+    /// Splits a citation `path:symbol` into the file and the symbol.
     fn split<'c>(&self, cited: &'c str) -> Result<(&'a SourceFile, &'c str), String> {
         let (path, symbol) = cited.split_once(':').ok_or("not of the form path:symbol")?;
         let file = self.files.get(path).ok_or("no such file")?;
@@ -102,18 +106,19 @@ impl<'a> Tree<'a> {
         is_test.then_some(()).ok_or("no such test".to_owned())
     }
 
-    /// Returns true if the file has a function `name` and the list names it.
+    /// Returns true if `file` contains the word `name`, and the file `list` contains it too.
     fn is_listed(&self, file: &SourceFile, name: &str, list: &str) -> bool {
         let has = |text: &str| words(&code_only(text)).any(|(_, word)| word == name);
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
     }
 
-    /// Returns a message for each id in code and scripts that no specification has.
+    /// Returns a message for each id of RFC 9293 in code and scripts that is not in the list of its
+    /// requirements.
     pub fn check_ids(&self, specs: &[Spec]) -> Vec<String> {
         let Some(spec) = specs.iter().find(|spec| spec.rfc == IDS_OF) else {
             return Vec::new();
         };
-        // RFC 9293 uses some ids twice. The second word tells them apart: `MUST-20 R1`.
+        // RFC 9293 uses some ids twice. The list distinguishes them by a second word: `MUST-20 R1`.
         let name = |r: &'_ Requirement| r.id.split(' ').next().unwrap_or_default().to_owned();
         let known: BTreeSet<String> = spec.requirements.iter().map(name).collect();
         let is_source = |path: &str| {
@@ -145,13 +150,14 @@ fn defines(code: &str, keyword: &str, symbol: &str) -> bool {
     let mut before = "";
     words(code).any(|(_, word)| {
         let found = before == keyword && word == symbol;
-        // `const fn f` defines `f`, not `fn`.
+        // Look at adjacent words only, so that `const fn f` does not define a constant `fn`.
         before = word;
         found
     })
 }
 
-/// Returns true if the text has a function `name` with `#[test]` and without `#[ignore]`.
+/// Returns true if the text defines a function `name` that is marked with `#[test]`, and not with
+/// `#[ignore]`.
 fn is_marked(text: &str, name: &str) -> bool {
     let code = code_only(text);
     let lines: Vec<&str> = code.lines().map(str::trim).collect();

@@ -80,11 +80,11 @@ impl fmt::Display for Status {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Requirement {
-    /// Clause and number, unique in its RFC.
+    /// Clause of the RFC, or the RFC's id of the requirement. Unique within the RFC.
     pub id: String,
     /// Requirement level (RFC 2119).
     pub level: Level,
-    /// Paraphrase of the requirement.
+    /// Text of the requirement, paraphrased.
     pub text: String,
     /// Code that implements the requirement: `path:symbol`.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// Derives the status from the level and from the fields that are present.
+    /// Returns the status that follows from the level and from the fields that are present.
     pub fn status(&self) -> Status {
         match (self.code.is_empty(), self.test.is_empty()) {
             _ if self.exception.is_some() => Status::Excepted,
@@ -118,7 +118,8 @@ impl Requirement {
         self.exception.as_deref().or(self.lacks.as_deref())
     }
 
-    /// Describes an empty field or a contradiction between fields, if there is one.
+    /// Returns a description of the first empty field or contradiction between fields, if there is
+    /// one.
     fn fault(&self) -> Option<&'static str> {
         let cites = !self.code.is_empty() || !self.test.is_empty();
         let blank = |text: &Option<String>| text.as_ref().is_some_and(|t| t.trim().is_empty());
@@ -136,7 +137,7 @@ impl Requirement {
     }
 }
 
-/// The requirements of one RFC.
+/// The list of requirements of one RFC: the content of one file.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -151,7 +152,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Reads the text of the file at `path`.
+    /// Parses the text of the file at `path`. Fails with a message for the user.
     pub fn parse(path: &str, text: &str) -> Result<Self, String> {
         let name = path.rsplit('/').next().unwrap_or(path);
         let number = name
@@ -174,13 +175,13 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Counts the requirements that `wanted` accepts.
+    /// Returns the number of requirements whose status and level `wanted` accepts.
     pub fn count(&self, wanted: impl Fn(&Status, Level) -> bool) -> usize {
         let wanted = |r: &&Requirement| wanted(&r.status(), r.level);
         self.requirements.iter().filter(wanted).count()
     }
 
-    /// Counts the requirements that are not [settled](Status::is_settled).
+    /// Returns the number of requirements that need further work (not [`Status::is_settled`]).
     pub fn unsettled(&self) -> usize {
         self.count(|status, _| !status.is_settled())
     }

@@ -1,14 +1,14 @@
-//! Checks that each promise of `docs/security.md` names an existing test.
+//! Checks that each promise in the tables of `docs/security.md` names an existing test.
 
 use super::citations::Tree;
 use crate::source::SourceFile;
 
-/// The page with the tables.
+/// Path of the page with the tables of promises.
 const PAGE: &str = "docs/security.md";
-/// Start of the head row of a table of promises.
+/// Start of the heading row of a table of promises.
 const HEAD: &str = "| asset | attacker | promise |";
 
-/// Returns a message for each wrong row of the page's tables, if the page is among `files`.
+/// Returns a message for each row that names no test or a test that does not exist.
 pub fn complaints(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];
@@ -33,6 +33,7 @@ fn rows(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Returns the messages for one row.
 fn check(row: &str, tree: &Tree<'_>) -> Vec<String> {
     let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
     let [_, _, promise, _, tests] = cells[..] else {

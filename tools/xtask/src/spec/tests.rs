@@ -68,7 +68,7 @@ fn tree_files() -> Vec<SourceFile> {
     ]
 }
 
-/// Returns the complaints about a requirement that cites `code` and `test`.
+/// Returns the messages about a requirement that cites `code` and `test`.
 fn wrong(code: &str, test: &str) -> Vec<String> {
     let text = format!(
         "title = \"x\"\n[[requirement]]\nid = \"1\"\nlevel = \"MUST\"\ntext = \"x\"\n\

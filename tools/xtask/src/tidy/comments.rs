@@ -1,14 +1,14 @@
-//! Comments that open with a pronoun instead of the thing's name (STYLE, rule 11).
+//! Finds comments that open with a pronoun instead of the name of a thing (STYLE, rule 11).
 
 use std::path::Path;
 
 use super::Offence;
 use crate::source::SourceFile;
 
-/// Openings that leave open which segment, flow or program a comment is about.
+/// Openings that do not name the segment, flow or program that a comment is about.
 const BANNED: [&str; 5] = ["What", "Who", "Those", "One that", "As before"];
 
-/// Comment markers; a longer marker stands before its prefix.
+/// Comment markers. A longer marker comes before a shorter one that is its prefix.
 const MARKERS: [&str; 7] = ["///", "//!", "//", "/**", "/*", "*", "#"];
 
 /// Counts the comment lines of one file that open with one of `BANNED`.
@@ -32,7 +32,7 @@ pub fn check(file: &SourceFile) -> Option<Offence> {
     })
 }
 
-/// Returns true for sources, scripts and manifests, whose comments are checked.
+/// Returns true if the file is a source, script or manifest, whose comments are checked.
 fn is_checked(path: &str) -> bool {
     let path = Path::new(path);
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
@@ -44,7 +44,7 @@ fn is_checked(path: &str) -> bool {
 fn banned_opening(line: &str) -> Option<&'static str> {
     let line = line.trim_start();
     let comment = MARKERS.iter().find_map(|mark| line.strip_prefix(mark))?;
-    // Without the space it is no comment: `#!`, `#[`, `*pointer`.
+    // A marker without a space after it is no comment: `#!`, `#[`, `*pointer`.
     let text = comment.strip_prefix([' ', '\t'])?.trim_start();
     let opens = |words: &&&str| {
         let rest = text.strip_prefix(**words);

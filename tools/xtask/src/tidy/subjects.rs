@@ -1,28 +1,29 @@
-//! Subjects of the commits that the branch adds to the main line: `area: imperative`.
+//! Checks the subjects of the commits that the branch adds to the main line. A subject has the form
+//! `area: imperative`.
 
 use std::{path::Path, process::Command};
 
 use super::Offence;
 
-/// Length at which `git log --oneline` still fits in 80 columns.
+/// Largest length of a subject. `git log --oneline` then fits in 80 columns.
 const LENGTH_MAX: usize = 72;
-/// Words of an area: `host`, `xtask spec`, `world, netem`.
+/// Largest number of words of an area, such as `host`, `xtask spec`, or `world, netem`.
 const AREA_WORDS_MAX: usize = 3;
-/// The main line, as the clone last saw it.
+/// The main line, as of the last `git fetch`.
 const MAIN_LINE: &str = "origin/main";
 
-/// Words that open a noun phrase or a clause.
+/// Words that are no verbs, but open a noun phrase or a clause.
 const NOT_VERBS: [&str; 12] = [
     "a", "an", "the", "no", "what", "who", "when", "where", "how", "those", "one", "it",
 ];
-/// Imperatives that the rule for verb forms would take for something else.
+/// Imperatives with the ending of another verb form, such as -ing or -ed.
 const IMPERATIVES: [&str; 11] = [
     "bring", "ring", "string", "feed", "seed", "need", "speed", "embed", "shed", "exceed", "bias",
 ];
 
-/// Checks the commits of `MAIN_LINE..HEAD`. `None` if git does not know `MAIN_LINE`.
+/// Checks the commits of `MAIN_LINE..HEAD`. Returns `None` if git does not know `MAIN_LINE`.
 ///
-/// Merge commits are exempt: git words them.
+/// Merge commits are not checked, because git writes their subjects.
 pub fn check(root: &Path) -> Option<Vec<Offence>> {
     let output = Command::new("git")
         .args(["log", "--no-merges", "--format=%h %s"])
@@ -43,14 +44,14 @@ fn check_commit(commit: &str) -> Option<Offence> {
     let (hash, subject) = commit.split_once(' ')?;
     let fault = fault(subject)?;
     Some(Offence {
-        // The subject, because a rebase changes the hash.
+        // The key contains the subject instead of the hash, because a rebase changes the hash.
         key: format!("commit-subject {subject}"),
         size: subject.chars().count(),
         text: format!("commit {hash}: {fault}: {subject}"),
     })
 }
 
-/// Returns the rule that `subject` breaks, if it breaks one.
+/// Returns the first rule that `subject` breaks, if it breaks one.
 fn fault(subject: &str) -> Option<&'static str> {
     if subject.chars().count() > LENGTH_MAX {
         return Some("the subject has more than 72 characters");
@@ -69,14 +70,15 @@ fn fault(subject: &str) -> Option<&'static str> {
         .then_some("the subject ends with a full stop")
 }
 
+/// Returns true if `area` is a list of at most [`AREA_WORDS_MAX`] names.
 fn is_area(area: &str) -> bool {
     let in_name = |c: char| c.is_ascii_alphanumeric() || "/_-.+,".contains(c);
     let name = |word: &str| !word.is_empty() && word.chars().all(in_name);
     area.split(' ').count() <= AREA_WORDS_MAX && area.split(' ').all(name)
 }
 
-/// Returns true unless the form of `verb` shows that it is no imperative, as "adds", "added" or
-/// "adding" do.
+/// Returns true if `verb` may be an imperative. Its form excludes words such as "adds", "added" and
+/// "adding".
 fn is_imperative(verb: &str) -> bool {
     let verb = verb.trim_end_matches(',').to_ascii_lowercase();
     let other = ["ed", "ing"].iter().any(|end| verb.ends_with(end))
