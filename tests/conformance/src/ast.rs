@@ -1,4 +1,5 @@
-//! The syntax tree of a script. Times are in microseconds, and words are unchanged.
+//! The syntax tree of a script. Times are in microseconds. Constants and fields are names, as in
+//! the text of the script.
 
 use crate::release::Range;
 
@@ -16,22 +17,23 @@ pub struct Position {
 pub struct Script {
     /// Remarks on a stack in comments: `// kernel: differs: ...`.
     pub remarks: Vec<Remark>,
-    /// `--name=value` lines.
+    /// Name and value of each line `--name=value`.
     pub options: Vec<(String, String)>,
-    /// Events in order.
+    /// Events in the order of the script.
     pub events: Vec<Event>,
 }
 
-/// A remark that excuses the failure of a stack.
+/// A remark that explains why the script fails on a stack. The run then does not count as failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Remark {
-    /// The stack: `kernel` or `engine` for all IP versions, `kernel-ipv6` and the like for one.
+    /// The stack: `kernel` or `engine` for all IP versions, or with a suffix for one version, such
+    /// as `kernel-ipv6`.
     pub stack: String,
-    /// Kernel releases that the remark is about.
+    /// Kernel releases on which the script fails.
     pub releases: Range,
-    /// True if the stack lacks a feature, false if it only differs.
+    /// True if the stack lacks a feature. False if its behaviour differs.
     pub lacks: bool,
-    /// The different behaviour and its reason, or the lacking feature.
+    /// The different behaviour and its reason, or the missing feature.
     pub reason: String,
 }
 
@@ -46,16 +48,16 @@ pub struct Event {
     pub action: Action,
 }
 
-/// Time of an event, in microseconds.
+/// The time of an event, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Time {
-    /// After the start of the script.
+    /// This time after the start of the script.
     Absolute(u64),
-    /// After the event before.
+    /// This time after the previous event.
     Relative(u64),
-    /// Between two times after the start.
+    /// Between these two times after the start of the script.
     AbsoluteRange(u64, u64),
-    /// Between two times after the event before.
+    /// Between these two times after the previous event.
     RelativeRange(u64, u64),
     /// At any time.
     Any,
@@ -64,22 +66,23 @@ pub enum Time {
 /// The action of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// The program makes a call.
+    /// The program makes a system call.
     Call(CallSpec),
-    /// A packet arrives.
+    /// The stack receives a packet.
     Inject(PacketSpec),
-    /// A packet leaves.
+    /// The stack must send a packet.
     Expect(PacketSpec),
-    /// Sysctls are set: name below `net.ipv4`, value.
+    /// The script sets sysctls. An entry has the name below `net.ipv4`, and the value.
     Settings(Vec<(String, String)>),
-    /// Conditions on `tcp_info` hold.
+    /// Conditions on `tcp_info` must hold.
     Assert(Vec<Assertion>),
 }
 
-/// A system call and its result.
+/// A system call and its expected result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallSpec {
-    /// Time of return of a blocking call, relative to the same base as the event's time.
+    /// Expected time of return of a blocking call, in microseconds after the start or the previous
+    /// event, as the time of the event itself. `None` if the call must not block.
     pub until: Option<u64>,
     /// Name of the call.
     pub name: String,
@@ -87,33 +90,33 @@ pub struct CallSpec {
     pub arguments: Vec<Expr>,
     /// Expected return value.
     pub result: Expr,
-    /// Expected error, by name, for a result of -1.
+    /// Name of the expected error, if the expected return value is -1.
     pub errno: Option<String>,
 }
 
-/// An argument.
+/// An argument or result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expr {
     /// `...`: any value.
     Any,
     /// A number.
     Number(i64),
-    /// A constant of C.
+    /// The name of a constant, such as `SOCK_STREAM`.
     Word(String),
-    /// Bits joined by `|`.
+    /// Numbers or constants joined by `|`.
     Or(Vec<Expr>),
-    /// `"text"`
+    /// A string: `"text"`.
     Text(String),
-    /// `[a, b]`
+    /// A list: `[a, b]`.
     List(Vec<Expr>),
-    /// `{name=value, ...}`
+    /// A structure with named fields: `{name=value, ...}`.
     Struct(Vec<(String, Expr)>),
 }
 
-/// A packet. Fields that the script leaves open are optional.
+/// A packet to inject or to expect. A field that is `None` is not compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketSpec {
-    /// A segment.
+    /// A TCP segment.
     Tcp(TcpSpec),
     /// An ICMP error about a segment that the stack sent.
     Icmp(IcmpSpec),
@@ -122,41 +125,41 @@ pub enum PacketSpec {
 /// The ECN field of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EcnSpec {
-    /// Exactly these two bits.
+    /// This value of the two bits.
     Bits(u8),
-    /// ECT(0) or ECT(1).
+    /// ECT(0) or ECT(1), for an expected packet.
     Capable,
 }
 
-/// A segment.
+/// A TCP segment to inject or to expect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpSpec {
-    /// ECN field in brackets, such as `[ect0]`.
+    /// ECN field. The script has it in brackets, such as `[ect0]`.
     pub ecn: Option<EcnSpec>,
-    /// Source and destination port, if the script names them.
+    /// Source and destination port. `None` for the current connection.
     pub ports: Option<(u16, u16)>,
     /// The eight control bits as on the wire.
     pub flags: u8,
-    /// Sequence number, relative to ISS for segments of the stack.
+    /// Sequence number. That of an expected segment is relative to the stack's ISS.
     pub seq: u32,
     /// Length of the payload in bytes.
     pub len: u32,
-    /// Acknowledgment number, relative to the stack's ISS for arriving segments.
+    /// Acknowledgment number. That of an injected segment is relative to the stack's ISS.
     pub ack: Option<u32>,
-    /// Window field. `None` for any.
+    /// Window field. `None` accepts any window.
     pub win: Option<u16>,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options in order. `None` for any.
+    /// Options in their order. `None` accepts any options.
     pub options: Option<Vec<TcpOption>>,
 }
 
-/// An option of a segment.
+/// A TCP option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TcpOption {
-    /// Padding.
+    /// No-operation, for padding.
     Nop,
-    /// End of the list.
+    /// End of the option list.
     Eol,
     /// Maximum segment size.
     Mss(u16),
@@ -164,56 +167,56 @@ pub enum TcpOption {
     WindowScale(u8),
     /// SACK permitted.
     SackPermitted,
-    /// SACK blocks: left and right edges.
+    /// SACK blocks, each with its left and right edge.
     Sack(Vec<(u32, u32)>),
     /// TSval and TSecr.
     Timestamps(u32, u32),
-    /// A Fast Open cookie, or the request for one (RFC 7413).
+    /// A Fast Open cookie (RFC 7413). An empty cookie is a cookie request.
     FastOpen(Vec<u8>),
-    /// Another option, by kind and data.
+    /// Any other option: kind and data.
     Other(u8, Vec<u8>),
 }
 
-/// An ICMP error.
+/// An ICMP or ICMPv6 error to inject.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IcmpSpec {
-    /// Type and code in ICMP, if it has this error.
+    /// Type and code in ICMP. `None` if ICMP does not have this error.
     pub v4: Option<(u8, u8)>,
-    /// Type and code in ICMPv6, if it has this error.
+    /// Type and code in ICMPv6. `None` if ICMPv6 does not have this error.
     pub v6: Option<(u8, u8)>,
-    /// MTU of "fragmentation needed" or "packet too big".
+    /// MTU of "fragmentation needed" or "packet too big", in bytes.
     pub mtu: Option<u16>,
     /// Sequence number and length of the quoted segment.
     pub about: (u32, u32),
 }
 
-/// `assert condition, message`
+/// A condition on `tcp_info`: `assert condition, term`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assertion {
     /// Position in the script.
     pub at: Position,
-    /// Text of the assertion.
+    /// Text of the condition, for the message.
     pub text: String,
-    /// Term that must not be zero.
+    /// The condition holds if the value of this term is not zero.
     pub condition: Term,
-    /// Term to show in the message.
+    /// Term whose value the message shows if the condition does not hold.
     pub shown: Option<Term>,
 }
 
-/// A term over the fields of `tcp_info`. True is 1, false is 0.
+/// An integer term over the fields of `tcp_info`. A comparison has the value 1 or 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Term {
     /// A number.
     Number(i64),
-    /// A field or a constant.
+    /// The name of a field or constant.
     Name(String),
-    /// `not a` or `-a`
+    /// An operator with one operand: `not a` or `-a`.
     Unary(Op, Box<Term>),
-    /// `a op b`
+    /// An operator with two operands: `a op b`.
     Binary(Op, Box<Term>, Box<Term>),
 }
 
-/// An operator.
+/// An operator of a term.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {

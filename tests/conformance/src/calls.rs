@@ -1,4 +1,7 @@
-//! System calls of a script as values, with resolved constants and the stack's descriptors.
+//! The system calls that scripts can make, and the comparison of their results.
+//!
+//! [`resolve`] converts a call of the script to a [`Call`], in which constants are numbers and
+//! descriptors are those of the stack. [`check`] compares the result with the script.
 
 use std::collections::HashMap;
 
@@ -10,13 +13,13 @@ use crate::{
 /// A descriptor of the stack.
 pub type Fd = i32;
 
-/// Port of a script's listener.
+/// Local port of every `bind`.
 pub const LISTEN_PORT: u16 = 8080;
-/// Port that a script's `connect` goes to.
+/// Remote port of every `connect`.
 pub const CONNECT_PORT: u16 = 8080;
 
-/// A call. It contains neither addresses, which are constants of the run, nor written bytes, which
-/// are the pattern of the stream.
+/// A system call to make on a stack. Calls contain ports but no addresses, because all calls of a
+/// run use the same local and remote address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Call {
@@ -50,7 +53,7 @@ pub enum Call {
         bytes: Vec<u8>,
         flags: i32,
     },
-    /// `sendto` with MSG_FASTOPEN (RFC 7413).
+    /// `sendto` with MSG_FASTOPEN, which opens the connection (RFC 7413).
     SendConnect {
         fd: Fd,
         port: u16,
@@ -87,7 +90,7 @@ pub enum Call {
         entries: Vec<(Fd, i16)>,
         timeout_ms: i32,
     },
-    /// An `ioctl` that returns an int.
+    /// An `ioctl` that writes one `int`, such as FIONREAD.
     Count {
         fd: Fd,
         request: u64,
@@ -100,7 +103,7 @@ macro_rules! constants {
     };
 }
 
-/// Constants that scripts may use.
+/// Constants that scripts may name.
 const CONSTANTS: &[(&str, i64)] = constants! {
     AF_INET SOCK_STREAM SOCK_NONBLOCK SOCK_CLOEXEC IPPROTO_TCP IPPROTO_IP IPPROTO_ICMP
     SOL_SOCKET SOL_TCP SOL_IP
@@ -115,16 +118,16 @@ const CONSTANTS: &[(&str, i64)] = constants! {
     POLLIN POLLPRI POLLOUT POLLERR POLLHUP POLLRDHUP POLLRDNORM POLLWRNORM FIONREAD TIOCOUTQ
 };
 
-/// Errors by name.
+/// Errors that scripts may name.
 const ERRORS: &[(&str, i64)] = constants! {
     EAGAIN EWOULDBLOCK EINPROGRESS EALREADY EISCONN ENOTCONN ECONNREFUSED ECONNRESET ECONNABORTED
     ETIMEDOUT EPIPE EINVAL EBADF EADDRINUSE EADDRNOTAVAIL EHOSTUNREACH ENETUNREACH EMSGSIZE
     EOPNOTSUPP ENOPROTOOPT EPROTO EINTR ENOTSOCK EDESTADDRREQ ENOBUFS EACCES EPERM
 };
 
-/// `asm/sockios.h`.
+/// Request for 1 if the next byte to read is the urgent byte, else 0 (`asm/sockios.h`).
 pub const SIOCATMARK: u64 = 0x8905;
-/// `linux/sockios.h`: SIOCINQ and SIOCOUTQ are FIONREAD and TIOCOUTQ.
+/// Socket requests that scripts may name (`linux/sockios.h`).
 const SOCKIOS: [(&str, i64); 4] = [
     ("SIOCINQ", libc::FIONREAD as i64),
     ("SIOCOUTQ", libc::TIOCOUTQ as i64),
@@ -132,19 +135,19 @@ const SOCKIOS: [(&str, i64); 4] = [
     ("SIOCATMARK", SIOCATMARK as i64),
 ];
 
-/// Returns the number of an error.
+/// Returns the number of the error called `name`.
 pub fn errno(name: &str) -> Option<i32> {
     let found = ERRORS.iter().find(|(known, _)| *known == name);
     found.map(|(_, number)| *number as i32)
 }
 
-/// Returns the name of an error.
+/// Returns the name of an error, or its number if scripts cannot name it.
 pub fn errno_name(number: i32) -> String {
     let found = ERRORS.iter().find(|(_, known)| *known == i64::from(number));
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// Returns the value of a number, a constant, or several joined by `|`.
+/// Returns the value of a number, a constant, or numbers and constants joined by `|`.
 pub fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Number(number) => Ok(*number),
@@ -168,14 +171,16 @@ pub fn number(expr: &Expr) -> Result<i64, String> {
 pub struct Descriptors(HashMap<i64, Fd>);
 
 impl Descriptors {
-    /// Records that the stack's descriptor for `scripted` is `live`.
+    /// Records `live` as the stack's descriptor for the script's descriptor `scripted`.
     pub fn note(&mut self, scripted: i64, live: Fd) {
         self.0.insert(scripted, live);
     }
 
+    /// Returns the stack's descriptor for the descriptor `expr` of the script.
     fn live(&self, expr: &Expr) -> Result<Fd, String> {
         let scripted = number(expr)?;
-        // A descriptor that the script never opened is passed unchanged, to test the error.
+        // The script may use a descriptor that it never opened, to test the error. The stack has no
+        // descriptor from 900 on.
         Ok(self
             .0
             .get(&scripted)
@@ -184,7 +189,7 @@ impl Descriptors {
     }
 }
 
-/// The arguments of a call.
+/// The arguments of a call in a script, and the descriptors to resolve them with.
 struct Arguments<'a> {
     spec: &'a CallSpec,
     descriptors: &'a Descriptors,
@@ -208,7 +213,8 @@ impl Arguments<'_> {
         self.descriptors.live(self.at(0)?)
     }
 
-    /// Returns the value of an option: a list with a number, a string, or a structure.
+    /// Returns the bytes of an option's value. The script has a number, a string, a list or a
+    /// structure.
     fn value(&self, index: usize) -> Result<Vec<u8>, String> {
         let int = |expr: &Expr| Ok::<_, String>((number(expr)? as i32).to_ne_bytes().to_vec());
         match self.at(index)? {
@@ -237,7 +243,7 @@ impl Arguments<'_> {
         }
     }
 
-    /// Returns the requested events in `[{fd=4, events=POLLIN, revents=POLLIN}]`.
+    /// Returns the descriptors and requested events of `[{fd=4, events=POLLIN, revents=POLLIN}]`.
     fn poll_entries(&self) -> Result<Vec<(Fd, i16)>, String> {
         let Expr::List(entries) = self.at(0)? else {
             return Err("poll takes a list of {fd=, events=, revents=}".to_owned());
@@ -250,6 +256,7 @@ impl Arguments<'_> {
     }
 }
 
+/// Returns the value of the field `name` of a structure.
 fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
     let Expr::Struct(fields) = entry else {
         return Err(format!("expected {{{name}=...}}"));
@@ -260,8 +267,8 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// Resolves a call of the script. `domain` is the default domain of sockets; `pattern` returns the
-/// bytes to write to a descriptor.
+/// Resolves a call of the script. `domain` is the socket domain for `...`. `pattern` returns the
+/// next bytes to write to a descriptor, in the given number.
 pub fn resolve(
     spec: &CallSpec,
     descriptors: &Descriptors,
@@ -294,7 +301,7 @@ pub fn resolve(
     }
 }
 
-/// Resolves a call that moves bytes.
+/// Resolves a call that reads or writes bytes.
 fn resolve_transfer(
     arguments: &Arguments<'_>,
     pattern: impl Fn(Fd, usize) -> Vec<u8>,
@@ -309,7 +316,7 @@ fn resolve_transfer(
     }
     let bytes = pattern(fd, len);
     let connects = flags & libc::MSG_FASTOPEN != 0;
-    // SIGPIPE would end the runner.
+    // Without MSG_NOSIGNAL, SIGPIPE would end the runner.
     let flags = flags | libc::MSG_NOSIGNAL;
     Ok(match connects {
         true => Call::SendConnect {
@@ -322,7 +329,7 @@ fn resolve_transfer(
     })
 }
 
-/// Resolves a call on socket options.
+/// Resolves `setsockopt`, `getsockopt`, `fcntl` or `ioctl`.
 fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
     let (fd, command) = (arguments.fd()?, arguments.int(1)?);
     Ok(match arguments.spec.name.as_str() {
@@ -380,7 +387,7 @@ fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
     })
 }
 
-/// Compares the answer of a call with the script. The error names the difference.
+/// Compares the answer of a call with the script. Fails with a message that names the difference.
 pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
     let expected = match (&spec.errno, &spec.result) {
         (Some(name), _) => Some(Err(
@@ -408,6 +415,7 @@ pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
     }
 }
 
+/// Compares the output of a successful call with the script.
 fn check_output(spec: &CallSpec, output: &[u8]) -> Result<(), String> {
     let word = |at: usize| {
         let bytes = output
@@ -441,7 +449,8 @@ fn check_output(spec: &CallSpec, output: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Compares the events of `poll`. `output` has two bytes of events for each entry.
+/// Compares the events that `poll` returned. `output` has the two bytes of `revents` for each
+/// entry.
 fn check_poll(entries: &[Expr], output: &[u8]) -> Result<(), String> {
     for (entry, found) in entries.iter().zip(output.chunks_exact(2)) {
         let should = number(field(entry, "revents")?)? as i16;

@@ -1,7 +1,8 @@
-//! Tidelane's engine in virtual time: the driver of `tests/packetdrill`, with one program.
+//! Tidelane's engine as a stack under test, in virtual time.
 //!
-//! Nothing here sleeps. The clock advances to the next timer of the stack, up to the time that the
-//! runner asks for. A call that would block is tried again after every event.
+//! The engine runs in the driver of `tests/packetdrill`. The clock jumps from timer to timer, up to
+//! the time that the runner requests, and no thread sleeps. The program makes one call at a time. A
+//! call that would block is tried again after every timer and every injected packet.
 
 use std::net::IpAddr;
 
@@ -22,28 +23,28 @@ use crate::{
 
 /// First descriptor number.
 const FD_FIRST: Fd = 3;
-/// Sysctls of the kernel's set-up that the engine does not need.
+/// Sysctls that scripts set for the kernel, and that the engine ignores.
 const KERNEL_ONLY: [&str; 3] = [
     "tcp_invalid_ratelimit",
     "tcp_comp_sack_nr",
     "tcp_autocorking",
 ];
 
-/// Flags of the driver: no segmentation offload, and the ACK timing of the service instead of
-/// Linux'.
+/// Flags of the driver: no segmentation offload, the timing of the service's ACKs and probes
+/// instead of Linux', and Fast Open for clients only.
 const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 
-/// A blocked call.
+/// The call that the program is making.
 #[derive(Debug)]
 struct Pending {
     call: Call,
-    /// True after the first try.
+    /// True after the call was tried once.
     begun: bool,
-    /// True if the call also opens the connection.
+    /// True if the call is a write that opens the connection.
     opens: bool,
-    /// Number of written bytes.
+    /// Number of bytes that the call has written so far.
     done: usize,
-    /// End of the timeout of `poll`.
+    /// Time at which `poll` times out.
     deadline: Option<Instant>,
 }
 
@@ -51,11 +52,15 @@ struct Pending {
 #[derive(Debug, Default)]
 pub struct Engine {
     version: Version,
-    /// The driver, which the first use makes after the script has set its sysctls.
+    /// The driver of the engine. Its first use creates it, after the script has set its sysctls.
     driver: Option<Driver>,
+    /// Settings of the script as `name=value`.
     settings: Vec<String>,
+    /// Number of the next descriptor.
     next_fd: Fd,
+    /// The call under way, if it blocks.
     pending: Option<Pending>,
+    /// The finished call whose result the runner has not taken yet.
     returned: Option<Returned>,
 }
 
@@ -63,7 +68,7 @@ fn endpoint(ip: IpAddr, port: u16) -> Endpoint {
     Endpoint::new(IpAddress::from(ip), port)
 }
 
-/// Returns the start of scripts, which is the start of the driver's clock.
+/// Returns the start time of scripts: the start of the driver's clock.
 fn origin() -> Instant {
     Driver::new(
         Settings::new("").unwrap_or_else(|_| unreachable!()),
@@ -73,7 +78,7 @@ fn origin() -> Instant {
 }
 
 impl Engine {
-    /// Returns an engine on a host that scripts reach over `version`.
+    /// Returns an engine for a script that runs over `version`.
     pub fn new(version: Version) -> Self {
         Self {
             version,
@@ -81,6 +86,7 @@ impl Engine {
         }
     }
 
+    /// Returns the driver. Creates it at the first call.
     fn driver(&mut self) -> &mut Driver {
         let (mtu, settings) = (self.version.mtu(), self.settings.join(","));
         let flags = format!("{RUN},mtu={mtu},{settings}");
@@ -101,7 +107,8 @@ impl Engine {
         origin() + Duration::from_micros(at)
     }
 
-    /// Advances the clock to `to` and runs due timers. Stops early when `enough` returns true.
+    /// Advances the clock to `to`, and runs the timers that are due. Stops early when `enough`
+    /// returns true.
     fn advance(&mut self, to: Instant, enough: impl Fn(&Self) -> bool) {
         while !enough(self) {
             let deadline = self.pending.as_ref().and_then(|pending| pending.deadline);
@@ -117,6 +124,7 @@ impl Engine {
         }
     }
 
+    /// Tries the pending call again, and records its result if it has finished.
     fn try_pending(&mut self) {
         let Some(mut pending) = self.pending.take() else {
             return;
@@ -129,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Tries a call. `None` if it blocks.
+    /// Tries a call. Returns `None` if the call blocks.
     fn attempt(&mut self, pending: &mut Pending) -> Option<Answer> {
         let begun = std::mem::replace(&mut pending.begun, true);
         let call = &pending.call;
@@ -194,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Returns true if a call that would block fails instead.
+    /// Returns true if `call` fails instead of blocking.
     fn returns_at_once(&mut self, call: &Call) -> bool {
         let (fd, flags) = match call {
             Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
@@ -206,6 +214,7 @@ impl Engine {
         self.is_impatient(fd, flags)
     }
 
+    /// Returns true if a call on `fd` does not block, because of O_NONBLOCK or MSG_DONTWAIT.
     fn is_impatient(&mut self, fd: Fd, flags: i32) -> bool {
         let nonblocking = match self.driver().control(fd, libc::F_GETFL, 0) {
             Some(Ok(bits)) => bits as i32 & libc::O_NONBLOCK != 0,
@@ -219,7 +228,7 @@ impl Engine {
         self.next_fd - 1
     }
 
-    /// Makes a call that never blocks and returns no bytes.
+    /// Makes a call that never blocks and has no output.
     fn at_once(&mut self, call: &Call) -> Result<i64, Errno> {
         match *call {
             Call::Socket {
@@ -289,7 +298,8 @@ impl Engine {
         }
     }
 
-    /// `sendto` with MSG_FASTOPEN, or the first write after a deferred `connect`.
+    /// Tries a write that opens the connection: `sendto` with MSG_FASTOPEN and the address `to`, or
+    /// the first write after a deferred `connect`. `done` is the number of bytes written so far.
     fn send_connect(
         &mut self,
         (fd, to): (Fd, Option<Address>),
@@ -415,7 +425,7 @@ impl Stack for Engine {
     }
 
     fn sleep_until(&mut self, at: Micros) {
-        // Before the first event there is no stack whose time could advance.
+        // At time 0 do not create the driver, because the script may still set sysctls.
         if at > 0 || self.driver.is_some() {
             let at = Self::instant(at);
             if at > self.driver().now() {

@@ -1,8 +1,10 @@
-//! The connections of a run, which translate between the script's numbers and the wire.
+//! The connections of a run, and the translation between the script's numbers and those on the
+//! wire.
 //!
-//! A script counts the stack's sequence numbers from zero and chooses those of the remote host.
-//! Only the stack's sequence numbers and timestamps are therefore translated. The bytes of a stream
-//! are a function of their position, so that every byte in either direction is checked.
+//! The script chooses the sequence numbers of the remote host, but cannot know the stack's ISS and
+//! timestamps. The script therefore counts the stack's sequence numbers from the ISS, and names the
+//! stack's timestamps by numbers of its own. Only these numbers are translated. The payload of a
+//! stream is a function of the stream position, so that every byte of both directions is checked.
 
 use std::collections::HashMap;
 
@@ -13,25 +15,26 @@ use crate::{
     wire::{ACK, PUSH, Packet, SYN, URG, icmp_error},
 };
 
-/// Remote port of connections for which the script names no port.
+/// Remote port of a connection to the listener if the script names no port.
 const REMOTE_PORT: u16 = 40_000;
-/// Period of the pattern in a stream, in bytes.
+/// Period of the payload pattern in bytes.
 const PATTERN_LEN: u32 = 251;
 
-/// One connection.
+/// One connection of the script.
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    /// Initial sequence number of the stack, once seen.
+    /// Initial sequence number of the stack. `None` before the stack's SYN.
     iss: Option<u32>,
-    /// Initial sequence number of the remote host, once seen.
+    /// Initial sequence number of the remote host. `None` before the remote host's SYN.
     irs: Option<u32>,
-    /// True after a new SYN, so that the stack may choose another ISS.
+    /// True after a SYN with another sequence number reopened the connection, until the stack's
+    /// SYN.
     reopened: bool,
-    /// Timestamps of the stack: the script's number, and the number on the wire.
+    /// Timestamps that the stack has sent: the script's number, and the TSval on the wire.
     timestamps: Vec<(u32, u32)>,
 }
 
-/// Both ports: the stack's, then the remote host's.
+/// The stack's port, and the remote host's port.
 type Ports = (u16, u16);
 
 /// The connections of a run.
@@ -39,17 +42,17 @@ type Ports = (u16, u16);
 pub struct Flows {
     version: Version,
     flows: HashMap<Ports, Flow>,
-    /// The connection that packets without ports belong to.
+    /// The connection of packets for which the script names no ports.
     current: Option<Ports>,
     /// True if PSH of sent segments is not compared.
     push_ignored: bool,
-    /// Number of bytes read and written, by descriptor.
+    /// Numbers of bytes that the program has read and written, by descriptor.
     positions: HashMap<Fd, (u32, u32)>,
-    /// Stream positions of the urgent bytes that the script injects.
+    /// Stream positions of the urgent bytes that the script has announced.
     urgent_positions: Vec<u32>,
 }
 
-/// Returns the bytes of a stream from position `from` on.
+/// Returns `len` bytes of a stream's payload from the stream position `from` on.
 fn pattern(from: u32, len: usize) -> Vec<u8> {
     let byte = |at: u32| (from.wrapping_add(at) % PATTERN_LEN) as u8;
     (0..len as u32).map(byte).collect()
@@ -64,26 +67,27 @@ impl Flows {
         }
     }
 
-    /// Ignores PSH in sent segments. Only the last segment of a write must have it (RFC 9293
-    /// §3.9.1).
+    /// Makes [`Self::check_outbound`] ignore PSH. Only the last segment of a write must have PSH
+    /// (RFC 9293 §3.9.1), and stacks differ in the other segments.
     pub fn ignore_push(&mut self) {
         self.push_ignored = true;
     }
 
-    /// Returns the bytes that the program writes next.
+    /// Returns the next `len` bytes that the program writes to `fd`.
     pub fn pattern(&self, fd: Fd, len: usize) -> Vec<u8> {
         let (_, written) = self.positions.get(&fd).copied().unwrap_or_default();
         pattern(written, len)
     }
 
-    /// Records and checks `bytes` that the program read, or records `count` written ones.
+    /// Handles a finished transfer of `count` bytes on `fd`. Checks `bytes`, which the program has
+    /// read. If `bytes` is empty, the transfer was a write.
     pub fn note_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
         let (read, written) = self.positions.entry(fd).or_default();
         if bytes.is_empty() {
             *written = written.wrapping_add(count as u32);
             return Ok(());
         }
-        // `recv` skips an urgent byte without SO_OOBINLINE.
+        // Without SO_OOBINLINE, `recv` skips the urgent byte.
         if bytes != pattern(*read, bytes.len()) && self.urgent_positions.contains(read) {
             *read = read.wrapping_add(1);
         }
@@ -94,7 +98,7 @@ impl Flows {
         Ok(())
     }
 
-    /// Checks `bytes` that the program read with MSG_OOB: the latest urgent byte.
+    /// Checks that `bytes`, which the program has read with MSG_OOB, is the last urgent byte.
     pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
         let last = self
             .urgent_positions
@@ -108,7 +112,7 @@ impl Flows {
         Err("this is not the last urgent byte".to_owned())
     }
 
-    /// Returns the packet that the script injects.
+    /// Returns the packet for a segment that the script injects, with the numbers on the wire.
     pub fn inbound(&mut self, spec: &TcpSpec) -> Result<Packet, String> {
         let ports = match spec.ports {
             Some((from, to)) => (to, from),
@@ -146,7 +150,7 @@ impl Flows {
             win: spec.win.unwrap_or(0),
             urgent: spec.urgent,
             options: options.collect::<Result<_, _>>()?,
-            // Data in the SYN is the beginning of the stream.
+            // Data in a SYN starts at stream position 0.
             payload: pattern(
                 spec.seq.wrapping_sub(first).wrapping_add(opens.into()),
                 spec.len as usize,
@@ -154,7 +158,7 @@ impl Flows {
         })
     }
 
-    /// Returns the ICMP error that the script injects.
+    /// Returns the packet for an ICMP error that the script injects, with the numbers on the wire.
     pub fn inbound_icmp(&mut self, spec: &IcmpSpec) -> Result<Vec<u8>, String> {
         let ports = self
             .current
@@ -171,7 +175,8 @@ impl Flows {
         Ok(icmp_error(self.version, error, ports, (seq, spec.about.1)))
     }
 
-    /// Compares a packet of the stack with the script. The error names the difference.
+    /// Compares a packet that the stack sent with the script. Fails with a message that names the
+    /// difference.
     pub fn check_outbound(&mut self, spec: &TcpSpec, bytes: &[u8]) -> Result<(), String> {
         let packet =
             Packet::parse(self.version, bytes).ok_or("not a packet to the remote host")??;
@@ -213,6 +218,7 @@ impl Flows {
 }
 
 impl Flow {
+    /// Translates an option of an injected segment to the numbers on the wire.
     fn inbound_option(&self, option: &TcpOption, iss: u32) -> Result<TcpOption, String> {
         Ok(match option {
             TcpOption::Sack(blocks) => {
@@ -227,8 +233,8 @@ impl Flow {
         })
     }
 
-    /// Translates the timestamp `echo` of the script to the stack's. A number that the stack did
-    /// not send keeps its distance from one that it sent.
+    /// Translates the TSecr `echo` of an injected segment to the number on the wire. If the stack
+    /// has not sent this timestamp, its distance from the last sent timestamp is kept.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps
@@ -241,6 +247,7 @@ impl Flow {
         }
     }
 
+    /// Records the TSval of a sent packet, with the script's number for it.
     fn learn_timestamp(&mut self, spec: &TcpSpec, packet: &Packet) {
         let value = |options: &[TcpOption]| {
             options.iter().find_map(|option| match option {
@@ -257,7 +264,7 @@ impl Flow {
     /// Translates `packet` to the script's numbers.
     fn relative(&self, packet: &Packet) -> Packet {
         let mut relative = packet.clone();
-        // Before the first SYN the numbers are not translated.
+        // Without an ISS, such as in a RST for no connection, keep the number on the wire.
         relative.seq = packet.seq.wrapping_sub(self.iss.unwrap_or(0));
         for option in &mut relative.options {
             if let TcpOption::Timestamps(value, _) = option {
@@ -269,8 +276,8 @@ impl Flow {
     }
 }
 
-/// Returns the name of the first field in which `packet` differs from `spec`, if it does. Only the
-/// flags in `flag_mask` are compared.
+/// Returns the name of the first field in which `packet` differs from `spec`, if there is one. Only
+/// the control bits in `flag_mask` are compared.
 fn difference(spec: &TcpSpec, packet: &Packet, flag_mask: u8) -> Option<&'static str> {
     let ecn_differs = match spec.ecn {
         Some(EcnSpec::Bits(bits)) => bits != packet.ecn,

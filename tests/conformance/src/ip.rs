@@ -1,4 +1,4 @@
-//! The IP layer of a run: versions, addresses and headers.
+//! The IP layer of a script run: the IP version, the addresses, and the headers of packets.
 
 use std::{
     fmt,
@@ -11,12 +11,14 @@ pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
 /// Protocol number of ICMPv6.
 pub const ICMPV6: u8 = 58;
-/// Lengths of headers without options.
+/// Length of an IPv4 header without options, in bytes.
 const V4_LEN: usize = 20;
+/// Length of an IPv6 header, in bytes.
 const V6_LEN: usize = 40;
+/// TTL or hop limit of injected packets.
 const HOP_LIMIT: u8 = 64;
 
-/// The IP version of a run, in packetdrill's terms.
+/// The IP version of a run, with packetdrill's names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Version {
     /// IPv4.
@@ -24,22 +26,24 @@ pub enum Version {
     V4,
     /// IPv6.
     V6,
-    /// IPv4 packets and IPv6 sockets, which use IPv4-mapped addresses.
+    /// IPv4 packets with IPv6 sockets, which use IPv4-mapped addresses.
     Mapped,
 }
 
-/// Addresses of the host under test.
+/// IPv4 address of the host under test.
 const LOCAL_V4: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+/// IPv6 address of the host under test.
 const LOCAL_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1);
-/// Addresses of the remote host, which the script plays.
+/// IPv4 address of the remote host, whose packets the script injects.
 const REMOTE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// IPv6 address of the remote host.
 const REMOTE_V6: Ipv6Addr = Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1);
 
 impl Version {
     /// All versions.
     pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
 
-    /// Returns the name in `--ip_version=`.
+    /// Returns the name of the version in the option `--ip_version=`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
@@ -58,7 +62,7 @@ impl Version {
         matches!(self, Self::V6)
     }
 
-    /// Returns the domain of the sockets.
+    /// Returns the domain of the sockets, AF_INET or AF_INET6.
     pub const fn domain(self) -> i32 {
         match self {
             Self::V4 => libc::AF_INET,
@@ -66,7 +70,8 @@ impl Version {
         }
     }
 
-    /// Returns the MTU of the device. Packets of both versions have room for the same payload.
+    /// Returns the MTU of the device in bytes. The MTU of an IPv6 run is larger by the difference
+    /// of the header lengths, so that segments have the same size over IPv4 and IPv6.
     pub const fn mtu(self) -> u32 {
         1500 + if self.is_v6() {
             (V6_LEN - V4_LEN) as u32
@@ -75,7 +80,7 @@ impl Version {
         }
     }
 
-    /// Returns the address of the host under test that programs use.
+    /// Returns the address of the host under test, as programs pass it to calls.
     pub const fn local(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(LOCAL_V4),
@@ -84,7 +89,7 @@ impl Version {
         }
     }
 
-    /// Returns the address of the remote host that programs use.
+    /// Returns the address of the remote host, as programs pass it to calls.
     pub const fn remote(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(REMOTE_V4),
@@ -93,7 +98,7 @@ impl Version {
         }
     }
 
-    /// Returns the local and the remote address in packets.
+    /// Returns the local and the remote address, as the headers of packets have them.
     fn ends(self) -> [Vec<u8>; 2] {
         match self.is_v6() {
             true => [LOCAL_V6, REMOTE_V6].map(|address| address.octets().to_vec()),
@@ -108,7 +113,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// Computes the Internet checksum, starting with the sum `before`.
+/// Returns the Internet checksum (RFC 1071) of `bytes`. `before` is the sum over other bytes, such
+/// as a pseudo-header.
 pub fn checksum(bytes: &[u8], before: u32) -> u16 {
     let mut sum = before;
     for pair in bytes.chunks(2) {
@@ -119,14 +125,14 @@ pub fn checksum(bytes: &[u8], before: u32) -> u16 {
     !(sum as u16)
 }
 
-/// Computes the sum over the pseudo-header, which is the same in both directions.
+/// Returns the sum over the pseudo-header. The sum is the same for both directions.
 pub fn pseudo_sum(version: Version, protocol: u8, len: usize) -> u32 {
     let addresses = version.ends().concat();
     u32::from(!checksum(&addresses, u32::from(protocol) + len as u32))
 }
 
-/// Returns the IP header of `len` bytes of `protocol`. `inbound` is true for packets from the
-/// remote host.
+/// Returns the IP header of a packet with a payload of `len` bytes. `inbound` is true for a packet
+/// from the remote host.
 pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool) -> Vec<u8> {
     let [local, remote] = version.ends();
     let ends = match inbound {
@@ -149,7 +155,7 @@ pub fn header(version: Version, protocol: u8, ecn: u8, len: usize, inbound: bool
     header
 }
 
-/// A packet of the host under test.
+/// A parsed packet that the host under test sent.
 pub struct Received<'a> {
     /// ECN field.
     pub ecn: u8,
@@ -159,7 +165,8 @@ pub struct Received<'a> {
     pub tcp: &'a [u8],
 }
 
-/// Parses a packet of the host under test. `None` if it is not TCP to the remote host.
+/// Parses a packet that the host under test sent. Returns `None` if the packet is not TCP to the
+/// remote host, and an error if a length or checksum is wrong.
 pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Received<'_>, String>> {
     let [_, remote] = version.ends();
     if version.is_v6() {
@@ -199,6 +206,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Received<'_>, String> {
     })
 }
 
+/// Compares the length in the IP header with the length of the packet.
 fn check_len(said: usize, bytes: &[u8]) -> Result<(), String> {
     match said == bytes.len() {
         true => Ok(()),

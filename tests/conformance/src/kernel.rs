@@ -1,8 +1,9 @@
-//! The kernel's TCP behind a tun device, in a network namespace of its own, in real time.
+//! The kernel's TCP as a stack under test, in real time, behind a tun device.
 //!
-//! The thread that makes the [`Kernel`] enters a new namespace and starts two threads there: one
-//! reads the device, the other makes the program's calls, which may block. The namespace has no
-//! name and no mount, so it ends with the threads and their descriptors in every case.
+//! Each script runs in a new network namespace. The thread that creates the [`Kernel`] enters the
+//! namespace and starts two threads there: one thread reads the device, and the other makes the
+//! program's calls, which may block. The namespace has no name and no mount, so the namespace ends
+//! with its threads and their descriptors, even after a failure.
 
 use std::{
     collections::HashSet,
@@ -31,18 +32,19 @@ mod sys;
 const DEVICE: &str = "tun0";
 /// Largest packet in bytes.
 const PACKET_MAX: usize = 65_536;
-/// IPv6 routes of the thread's namespace: one per line, with the flags in the ninth word.
+/// File with the IPv6 routes of the thread's network namespace. Each line is a route, with the
+/// flags in the ninth word.
 const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
 /// Flag of a route to an address of this host (`linux/ipv6_route.h`).
 const RTF_LOCAL: u32 = 0x8000_0000;
-/// Time limit for an address to become usable.
+/// Time limit for an IPv6 address to become usable, in milliseconds.
 const ADDRESS_WAIT_MS: u32 = 10_000;
-/// Interval at which the reader checks for the end of the run.
+/// Interval at which the reader thread checks for the end of the run, in milliseconds.
 const READER_POLL_MS: i32 = 20;
-/// Lateness that is not the stack's fault: a tick of the kernel's timers (at most 10 ms), and
-/// scheduling.
+/// Lateness in microseconds that is not the stack's fault: a tick of the kernel's timers (at most
+/// 10 ms), and scheduling.
 const SLACK: Micros = 12_000;
-/// Settings of every run, equal to the engine's defaults.
+/// Sysctls of every run. The engine has the same defaults.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -58,29 +60,36 @@ const SETTINGS: [(&str, &str); 12] = [
     ("tcp_fastopen", "1"),
 ];
 
-/// Settings that kernels before 6.5 lack, with the value that matches the behaviour of these
-/// kernels.
+/// Sysctls that kernels before 6.5 do not have, each with the value that describes the behaviour of
+/// these kernels.
 const SETTINGS_LACKING: [(&str, &str); 1] = [("tcp_syn_linear_timeouts", "0")];
 
-/// The sysctl that is set as a socket option instead.
+/// The sysctl that is applied as a socket option instead.
 const CONGESTION: &str = "tcp_congestion_control";
 /// Default congestion control.
 const CONGESTION_DEFAULT: &str = "cubic";
 
-/// The open sockets.
+/// The open sockets of the program, which the end of the run closes.
 type OpenSockets = Arc<Mutex<HashSet<Fd>>>;
 
-/// The kernel as a stack under test.
+/// The kernel as a stack under test. Dropping it ends the threads and closes the sockets.
 #[derive(Debug)]
 pub struct Kernel {
     version: Version,
+    /// Start of the script.
     start: Instant,
+    /// The tun device.
     device: Arc<OwnedFd>,
+    /// True at the end of the run, which ends the reader thread.
     over: Arc<AtomicBool>,
+    /// Packets that the reader thread has read from the device.
     packets: Receiver<(Instant, Vec<u8>)>,
+    /// Calls for the caller thread. `None` at the end of the run.
     calls: Option<Sender<Call>>,
+    /// Answers of the caller thread, each with its time of return.
     answers: Receiver<(Instant, Answer)>,
     open: OpenSockets,
+    /// Name of the congestion control of new sockets.
     congestion: Arc<Mutex<String>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -97,6 +106,7 @@ pub fn unavailable() -> Option<String> {
     ip.is_err().then(|| "needs ip, of iproute2".to_owned())
 }
 
+/// Runs `ip` with these arguments.
 fn ip(arguments: &str) -> io::Result<()> {
     let output = Command::new("ip").args(arguments.split(' ')).output()?;
     if output.status.success() {
@@ -106,12 +116,13 @@ fn ip(arguments: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip {arguments}: {}", text.trim())))
 }
 
+/// Sets a sysctl below `net.ipv4` in the thread's network namespace.
 fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
 }
 
-/// Gives the device one address and all routes, and silences the packets that the kernel would send
-/// on its own.
+/// Configures the device with one address and the default route. Switches off the IPv6 packets that
+/// the kernel would send unasked, such as router solicitations.
 fn set_up_device(version: Version) -> io::Result<()> {
     ip("link set dev lo up")?;
     let setting = |name: &str, value: &str| {
@@ -121,7 +132,7 @@ fn set_up_device(version: Version) -> io::Result<()> {
     };
     let local = match version.is_v6() {
         true => {
-            // No link-local address, and no router solicitation.
+            // Assign no link-local address, and send no router solicitations.
             setting("addr_gen_mode", "1");
             setting("accept_ra", "0");
             format!("-6 address add {}/48 dev {DEVICE} nodad", version.local())
@@ -143,7 +154,7 @@ fn set_up_device(version: Version) -> io::Result<()> {
     ip(&format!("{family} route add default dev {DEVICE}"))
 }
 
-/// Waits for a new IPv6 address, which the kernel activates a moment after it was added.
+/// Waits until the kernel has activated a new IPv6 address.
 fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
     let wanted: String = address.octets().map(|byte| format!("{byte:02x}")).concat();
     let in_force = |line: &str| {
@@ -163,8 +174,8 @@ fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
 }
 
 impl Kernel {
-    /// Moves the calling thread, and the threads that it starts later, to a new network namespace
-    /// for a script over `version`.
+    /// Returns a kernel for a script that runs over `version`. Moves the calling thread, and the
+    /// threads that it starts later, to a new network namespace.
     pub fn new(version: Version) -> io::Result<Self> {
         sys::new_network_namespace()?;
         sys::take_precedence();
@@ -210,12 +221,14 @@ impl Kernel {
         at.saturating_duration_since(self.start).as_micros() as Micros
     }
 
+    /// Returns the time that is left until `at`.
     fn until(&self, at: Micros) -> Duration {
         let at = self.start + Duration::from_micros(at);
         at.saturating_duration_since(Instant::now())
     }
 }
 
+/// Runs the reader thread: reads packets from the device until the run is over.
 fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8>)>) {
     let mut buffer = vec![0; PACKET_MAX];
     while !over.load(Ordering::Relaxed) {
@@ -230,7 +243,7 @@ fn read_device(device: &OwnedFd, over: &AtomicBool, to: &Sender<(Instant, Vec<u8
     }
 }
 
-/// The thread that makes the program's calls.
+/// The state of the caller thread, which makes the program's calls.
 struct Caller {
     version: Version,
     open: OpenSockets,
@@ -238,6 +251,7 @@ struct Caller {
 }
 
 impl Caller {
+    /// Runs the caller thread: makes each call and sends its answer, until the run is over.
     fn make_calls(&self, calls: &Receiver<Call>, to: &Sender<(Instant, Answer)>) {
         while let Ok(call) = calls.recv() {
             let answer = sys::call(&call, self.version);
@@ -248,6 +262,7 @@ impl Caller {
         }
     }
 
+    /// Records opened and closed sockets, and sets the congestion control of a new socket.
     fn note(&self, call: &Call, answer: &Answer) {
         if let (Call::Socket { .. }, Ok(fd)) = (call, answer.result) {
             let name = self.congestion.lock();
@@ -277,8 +292,8 @@ impl Stack for Kernel {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == CONGESTION {
-            // A namespace may only choose an algorithm of the host's list of allowed ones. Root may
-            // set any as a socket option.
+            // A network namespace may select only an algorithm of the host's list of allowed ones
+            // as its default. Root may select any algorithm as a socket option.
             let mut congestion = self
                 .congestion
                 .lock()
@@ -303,7 +318,8 @@ impl Stack for Kernel {
 
     fn start(&mut self, call: Call) {
         if let Some(calls) = &self.calls {
-            // Fails only if the caller thread has ended, and then no answer comes either.
+            // Sending fails only if the caller thread has ended. The runner then gets no answer,
+            // and the script fails.
             let _ = calls.send(call);
         }
     }
@@ -323,7 +339,7 @@ impl Stack for Kernel {
         loop {
             let (at, bytes) = self.packets.recv_timeout(self.until(by)).ok()?;
             let at = self.micros(at);
-            // The kernel also sends packets that are not TCP.
+            // Skip packets of the kernel that are not TCP.
             if crate::wire::Packet::parse(self.version, &bytes).is_some() {
                 return Some(Sent { at, bytes });
             }
@@ -339,10 +355,11 @@ impl Drop for Kernel {
             let open = open.lock().unwrap_or_else(PoisonError::into_inner);
             open.iter().copied().collect()
         };
-        // `shutdown` ends a blocked call.
+        // `shutdown` ends a call that is blocked on the socket.
         sockets(&self.open).into_iter().for_each(sys::shutdown);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed its message.
+            // Ignore the error of a thread that panicked, because the thread has printed its
+            // message.
             let _ = thread.join();
         }
         sockets(&self.open).into_iter().for_each(sys::close);

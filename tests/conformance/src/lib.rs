@@ -1,8 +1,8 @@
-//! Packet scripts in packetdrill's notation, run against Tidelane's engine and the Linux kernel.
+//! Runs packet scripts in packetdrill's notation against Tidelane's engine and the Linux kernel.
 //!
-//! `docs/design/conformance.md` describes the notation and the two stacks. [`parse`] turns a text
-//! into a [`Script`](ast::Script). [`run`] executes its events on a [`Stack`](stack::Stack), of
-//! which there are two.
+//! [`parse`] parses the text of a script to a [`Script`](ast::Script). [`run`] executes the events
+//! of the script on a [`Stack`](stack::Stack). The stacks are the [`engine`] and the [`kernel`].
+//! `docs/design/conformance.md` describes the notation and the stacks.
 
 pub mod ast;
 pub mod calls;

@@ -1,6 +1,7 @@
-//! The parser of scripts, a recursive descent over characters. There is no tokenizer, because the
-//! meaning of a character depends on the context: `.` is a flag, a decimal point, and part of
-//! `...`.
+//! The parser of scripts: a recursive-descent parser over characters.
+//!
+//! The parser has no tokenizer, because the meaning of a character depends on the context. For
+//! example, `.` is a control bit, a decimal point, or a part of `...`.
 
 use crate::ast::{Action, Event, Script, Time};
 
@@ -16,7 +17,7 @@ use cursor::Cursor;
 pub use cursor::{ParseError, Parsed};
 pub use defines::expand;
 
-/// Parses a script.
+/// Parses the text of a script. Fails with the position of the first syntax error.
 pub fn parse(text: &str) -> Parsed<Script> {
     let mut cursor = Cursor::new(text);
     let mut script = Script::default();
@@ -47,6 +48,7 @@ pub fn parse(text: &str) -> Parsed<Script> {
     Ok(script)
 }
 
+/// Parses an event: its time and its action.
 fn event(cursor: &mut Cursor<'_>) -> Parsed<Event> {
     let at = cursor.position();
     let time = time(cursor)?;
@@ -74,6 +76,7 @@ fn event(cursor: &mut Cursor<'_>) -> Parsed<Event> {
     Ok(Event { at, time, action })
 }
 
+/// Parses the time of an event.
 fn time(cursor: &mut Cursor<'_>) -> Parsed<Time> {
     if cursor.eat("*") {
         return Ok(Time::Any);
@@ -110,7 +113,8 @@ fn time(cursor: &mut Cursor<'_>) -> Parsed<Time> {
     })
 }
 
-/// Parses a block of shell commands. Only `sysctl` is allowed, and no shell runs.
+/// Parses a block of shell commands between backquotes. Only `sysctl` is permitted, and no shell
+/// runs. Returns the names below `net.ipv4` and the values.
 fn settings(cursor: &mut Cursor<'_>) -> Parsed<Vec<(String, String)>> {
     cursor.take(1);
     let mut found = Vec::new();

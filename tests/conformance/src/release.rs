@@ -1,14 +1,14 @@
-//! Releases of Linux, and the range of releases in a remark.
+//! Releases of Linux, and ranges of releases in the remarks of scripts.
 
 use std::fs;
 
-/// The numbers of a release: major, minor, stable update. Some distributions use another number in
-/// the last place, as in `6.1.0-50-amd64`.
+/// A release of Linux: the major number, the minor number, and the number of the stable update.
+/// Some distributions have another number in the last place, as in `6.1.0-50-amd64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
-    /// Parses the numbers at the start of `text`, such as `6.12.117+deb13-amd64`.
+    /// Parses the numbers at the start of a text such as `6.12.117+deb13-amd64`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|c: char| c != '.' && !c.is_ascii_digit());
@@ -29,14 +29,14 @@ impl Release {
 /// A range of releases. The default contains all releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Range {
-    /// First release of the range.
+    /// First release of the range. `None` means no lower bound.
     pub from: Option<Release>,
-    /// First release behind the range.
+    /// First release after the range. `None` means no upper bound.
     pub before: Option<Release>,
 }
 
 impl Range {
-    /// Parses `< 6.10`, `>= 6.2`, or `>= 6.2 < 6.10`. An empty text stands for all releases.
+    /// Parses `< 6.10`, `>= 6.2`, or `>= 6.2 < 6.10`. An empty text is the range of all releases.
     pub fn parse(text: &str) -> Option<Self> {
         let mut range = Self::default();
         let mut words = text.split_whitespace();
@@ -51,8 +51,8 @@ impl Range {
         Some(range)
     }
 
-    /// Returns true if the release is in the range. An unknown release is only in the range of all
-    /// releases.
+    /// Returns true if the release is in the range. An unknown release (`None`) is only in the
+    /// range of all releases.
     pub fn has(&self, release: Option<Release>) -> bool {
         let Some(release) = release else {
             return *self == Self::default();

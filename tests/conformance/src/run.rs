@@ -1,4 +1,4 @@
-//! Executes the events of a script on a stack, in their order.
+//! The runner: executes the events of a script on a stack, in their order, and checks the results.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use crate::{
     tcp_info::{TCP_INFO_LEN, TcpInfo},
 };
 
-/// Default of `--tolerance_usecs`.
+/// Default of the option `--tolerance_usecs`.
 const TOLERANCE: Micros = 10_000;
-/// Time limit for a packet at `*`.
+/// Time limit for a packet that the script expects at any time (`*`).
 const ANY_TIME_MAX: Micros = 10_000_000;
-/// Time that a late packet is still awaited, so that the message can tell its lateness.
+/// Additional time to wait for a late packet or call, so that the message can state the lateness.
 const LATE_MAX: Micros = 1_000_000;
 
-/// Lateness of the runner above which a failure may be the fault of a busy machine.
+/// Lateness of the runner above which a busy machine may be the cause of a failure.
 const LATE_ENOUGH: Micros = 3_000;
 
 /// The failure of a run.
@@ -28,7 +28,7 @@ pub struct Failure {
     pub at: Position,
     /// Description of the failure.
     pub message: String,
-    /// True if a time was wrong or the runner was late, so that a busy machine may be the cause.
+    /// True if a busy machine may be the cause: a time was wrong, or the runner was late.
     pub timing: bool,
 }
 
@@ -48,14 +48,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A call whose result is not checked yet.
+/// A call that was started and whose result is not checked yet.
 struct Pending<'a> {
     at: Position,
     spec: &'a CallSpec,
     /// Expected time of return.
     until: Micros,
+    /// The descriptor, if the call reads or writes bytes of the stream.
     fd: Option<Fd>,
-    /// True if the call reads urgent data.
+    /// True if the call reads urgent data (MSG_OOB).
     urgent: bool,
 }
 
@@ -65,17 +66,19 @@ struct Run<'a, S> {
     version: Version,
     flows: Flows,
     descriptors: Descriptors,
-    /// Descriptor of the connection that assertions read.
+    /// The descriptor that was opened last. Assertions read its `tcp_info`.
     subject: Option<Fd>,
     pending: Option<Pending<'a>>,
-    /// Base of relative times.
+    /// Time of the previous event, from which relative times count.
     base: Micros,
+    /// Permitted deviation of times.
     tolerance: Micros,
-    /// Largest lateness of the runner.
+    /// Largest lateness of the runner so far.
     late: Micros,
 }
 
-/// Runs `script` over `version` on a new `stack`.
+/// Runs `script` over `version` on `stack`, which must be new. Fails at the first event whose
+/// result differs from the script.
 pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<(), Failure> {
     let start = Position { line: 1, column: 1 };
     let mut tolerance = TOLERANCE;
@@ -83,7 +86,7 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
     for (name, value) in &script.options {
         match (name.as_str(), value.parse()) {
             ("tolerance_usecs", Ok(micros)) => tolerance = micros,
-            // The caller has handled this option.
+            // The caller runs the script only over the versions that this option names.
             ("ip_version", _) => {}
             (name, _) if name.starts_with("define") => {}
             ("push", _) if value == "any" => flows.ignore_push(),
@@ -110,13 +113,14 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
     let result = steps.find(Result::is_err).unwrap_or(Ok(()));
     let result = result.and_then(|()| run.finish_call());
     result.map_err(|failure| Failure {
-        // A late event may have met the stack in another state.
+        // If an event was late, the stack may have been in another state.
         timing: failure.timing || run.late > LATE_ENOUGH,
         ..failure
     })
 }
 
 impl<'a, S: Stack> Run<'a, S> {
+    /// Executes one event.
     fn step(&mut self, event: &'a Event) -> Result<(), Failure> {
         let from_base = |span: Micros| self.base + span;
         let (earliest, latest) = match event.time {
@@ -143,6 +147,7 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
+    /// Fails if the runner executes an event that was due at `due` too late.
     fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);
         self.late = self.late.max(late);
@@ -165,6 +170,7 @@ impl<'a, S: Stack> Run<'a, S> {
         Ok(())
     }
 
+    /// Starts a call. Waits for its end unless the script says that it blocks.
     fn call(
         &mut self,
         event: &'a Event,
@@ -183,7 +189,7 @@ impl<'a, S: Stack> Run<'a, S> {
         };
         let urgent = matches!(call, Call::Receive { flags, .. } if flags & libc::MSG_OOB != 0);
         let fd = match call {
-            // MSG_PEEK does not advance the stream.
+            // A read with MSG_PEEK does not advance the stream position.
             Call::Receive { flags, .. } if flags & libc::MSG_PEEK != 0 => None,
             Call::Receive { fd, .. } | Call::Send { fd, .. } => Some(fd),
             Call::SendConnect { fd, .. } => Some(fd),
@@ -257,6 +263,8 @@ impl<'a, S: Stack> Run<'a, S> {
         Ok(())
     }
 
+    /// Waits for the next packet of the stack, and compares it with the script. Returns the time of
+    /// the packet.
     fn expect(
         &mut self,
         at: Position,
@@ -312,6 +320,7 @@ impl<'a, S: Stack> Run<'a, S> {
         Ok(())
     }
 
+    /// Reads the `tcp_info` of the descriptor that was opened last.
     fn tcp_info(&mut self) -> Result<TcpInfo, String> {
         let fd = self
             .subject

@@ -1,4 +1,4 @@
-//! The interface between the runner and a stack under test.
+//! The interface between the runner of scripts ([`crate::run`]) and a stack under test.
 
 use crate::calls::Call;
 
@@ -14,12 +14,12 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// The answer of a call.
+/// The answer of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Return value, or the error number.
+    /// Return value, or the error number (errno).
     pub result: Result<i64, i32>,
-    /// Output for the caller: received bytes, the value of an option, events of `poll`.
+    /// Output of the call: received bytes, the value of an option, or the events of `poll`.
     pub output: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-/// A finished call.
+/// The end of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Returned {
     /// Time of return.
@@ -42,29 +42,31 @@ pub struct Returned {
     pub answer: Answer,
 }
 
-/// A TCP stack, its program and its wire.
+/// A stack under test, with its clock, the program on it, and its network device.
 pub trait Stack {
-    /// Returns the time.
+    /// Returns the present time.
     fn now(&self) -> Micros;
 
-    /// Returns the lateness of an event that is not the stack's fault: zero in virtual time.
+    /// Returns the lateness that an event may have without a fault of the stack. It is zero for a
+    /// stack in virtual time.
     fn slack(&self) -> Micros;
 
-    /// Sets a sysctl below `net.ipv4`. The error says why it is refused.
+    /// Sets the sysctl `name` below `net.ipv4`. Fails with the reason why the stack refuses it.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;
 
-    /// Lets time pass until `at`.
+    /// Waits until the time `at`. Timers of the stack run meanwhile.
     fn sleep_until(&mut self, at: Micros);
 
-    /// Starts a call of the program. At most one call is under way.
+    /// Starts a call of the program. The previous call must have returned.
     fn start(&mut self, call: Call);
 
-    /// Waits for the end of the call until `by`. `None` if it still blocks.
+    /// Waits until the call returns, at most until `by`. Returns `None` if the call still blocks.
     fn returned(&mut self, by: Micros) -> Option<Returned>;
 
-    /// Lets a packet arrive.
+    /// Delivers a packet, from the IP header on, to the stack.
     fn inject(&mut self, packet: &[u8]);
 
-    /// Waits for the next sent packet until `by`. `None` if there is none.
+    /// Waits for the next packet that the stack sends, at most until `by`. Returns `None` if there
+    /// is none.
     fn next_packet(&mut self, by: Micros) -> Option<Sent>;
 }

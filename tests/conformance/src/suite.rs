@@ -1,4 +1,5 @@
-//! Runs all scripts of a folder on both stacks and all IP versions, and prints a line for each.
+//! Reads the scripts of a folder, runs them on a stack and over the IP versions, and judges the
+//! results.
 
 use std::{
     collections::VecDeque,
@@ -19,11 +20,13 @@ use crate::{
     run::{self, Failure},
 };
 
-/// Default number of concurrent runs on the kernel, which nearly always sleep.
+/// Default number of concurrent runs on the kernel. The number is large because the runs sleep
+/// nearly always.
 pub const KERNEL_RUNS: usize = 12;
-/// Number of runs on the kernel after which a failure by time counts, as the machine may be busy.
+/// Largest number of runs of a script on the kernel while a busy machine may be the cause of its
+/// failures.
 const KERNEL_TRIES: u32 = 8;
-/// Pause before a repeated run. It is multiplied by the number of earlier runs.
+/// Pause before a repeated run, multiplied by the number of earlier repeated runs.
 const KERNEL_PAUSE: Duration = Duration::from_millis(500);
 
 /// A stack under test.
@@ -44,7 +47,7 @@ impl fmt::Display for StackName {
     }
 }
 
-/// A stack and the IP version under it.
+/// A stack under test, and the IP version of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Platform {
     /// Stack under test.
@@ -54,7 +57,7 @@ pub struct Platform {
 }
 
 impl fmt::Display for Platform {
-    /// Formats the name that remarks use: `engine` for IPv4, `engine-ipv6`.
+    /// Formats the name that remarks use, such as `engine` for IPv4 and `engine-ipv6` for IPv6.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.version {
             Version::V4 => write!(f, "{}", self.stack),
@@ -66,29 +69,31 @@ impl fmt::Display for Platform {
 /// A script file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Path below the folder of scripts, without `.pkt`.
+    /// Path of the file below the folder of scripts, without `.pkt`.
     pub name: String,
+    /// Path of the file.
     path: PathBuf,
-    /// The parsed script, or its error, for each IP version.
+    /// The parsed script, or the message of its error, for each IP version that the script
+    /// supports.
     scripts: Vec<(Version, Result<Script, String>)>,
 }
 
-/// The verdict on a script on a stack.
+/// The verdict on a run of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The stack behaves as the script says.
     Passed,
-    /// The stack differs for the reason in a remark.
+    /// The stack behaves differently, and a remark gives this reason.
     Differs(String),
-    /// The stack lacks the feature in a remark.
+    /// The stack lacks a feature, which a remark names.
     Lacks(String),
-    /// The stack cannot be tested here, for this reason.
+    /// The stack cannot be tested on this machine, for this reason.
     Skipped(String),
-    /// The stack differs without a remark.
+    /// The stack behaves differently without a remark, or a remark is wrong.
     Failed(String),
 }
 
-/// The result of a script on a stack.
+/// The result of a run of a script.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Name of the script.
@@ -104,7 +109,8 @@ pub struct Outcome {
 }
 
 impl Source {
-    /// Reads the script at `path`.
+    /// Reads and parses the script at `path` in `folder`. A syntax error is kept as the script's
+    /// result.
     pub fn read(path: &Path, folder: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path)?;
         let short = path.strip_prefix(folder).unwrap_or(path);
@@ -137,13 +143,14 @@ impl Source {
         })
     }
 
+    /// Returns the script for an IP version, or `None` if the script does not support the version.
     fn script(&self, version: Version) -> Option<&Result<Script, String>> {
         let mut scripts = self.scripts.iter();
         let found = scripts.find(|(own, _)| *own == version);
         found.map(|(_, script)| script)
     }
 
-    /// Reads all scripts in and below `folder`, sorted by name.
+    /// Reads all scripts in and below `folder`, in the order of their names.
     pub fn read_all(folder: &Path) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
         let mut folders = vec![folder.to_owned()];
@@ -181,8 +188,8 @@ impl Source {
         }
     }
 
-    /// Runs the script in a new thread, because the stack may panic or change the thread's
-    /// namespace. The error has the message, and true if a busy machine may be the cause.
+    /// Runs the script in a new thread, because the stack may panic or move the thread to another
+    /// network namespace. The error has the message, and true if a busy machine may be the cause.
     fn run_script(&self, platform: Platform, script: &Script) -> Result<(), (String, bool)> {
         let copy = script.clone();
         let run = thread::spawn(move || run_on(platform, &copy));
@@ -196,7 +203,8 @@ impl Source {
         }
     }
 
-    /// Applies the remarks to a result. A remark that does not hold is a failure.
+    /// Returns the verdict on a result, with regard to the remarks of the script. If a remark says
+    /// that the script fails here, but the script passes, the verdict is a failure.
     fn judge(&self, platform: Platform, script: &Script, result: Result<(), String>) -> Verdict {
         let names = [platform.stack.to_string(), platform.to_string()];
         let release = Release::running();
@@ -217,7 +225,8 @@ impl Source {
     }
 }
 
-/// Returns true if the script's `--ip_version=` has `version`, or the script has no such option.
+/// Returns true if the script supports `version`: the option `--ip_version=` names the version, or
+/// the script does not have the option.
 fn is_for(version: Version, script: &Script) -> Result<bool, String> {
     let mut options = script.options.iter();
     let Some((_, names)) = options.find(|(name, _)| name == "ip_version") else {
@@ -228,6 +237,7 @@ fn is_for(version: Version, script: &Script) -> Result<bool, String> {
     Ok(named.contains(&version))
 }
 
+/// Creates a stack and runs the script on it.
 fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     let no_stack = |error: io::Error| Failure {
         at: Default::default(),
@@ -244,7 +254,7 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     }
 }
 
-/// Runs a script alone again if a busy machine may be the cause of its failure.
+/// Repeats a failed run while a busy machine may be the cause, with no other run beside it.
 fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;
@@ -257,8 +267,9 @@ fn repeat(sources: &[Source], outcome: &mut Outcome) {
     }
 }
 
-/// Runs the scripts of `sources` that support one of `versions` on `stack`, with `kernel_runs`
-/// concurrent runs on the kernel. Calls `report` with each result in order.
+/// Runs `sources` on `stack` over each of `versions` that a script supports. `kernel_runs` is the
+/// number of concurrent runs on the kernel. Calls `report` with each result, in the order of
+/// versions and names.
 pub fn run_all(
     sources: &[Source],
     stack: StackName,
@@ -304,7 +315,7 @@ pub fn run_all(
     done.iter().for_each(report);
 }
 
-/// Runs all scripts of `queue`, at most `workers` at the same time.
+/// Runs the scripts of `queue` in `workers` threads, and returns their results.
 fn run_together(queue: VecDeque<(Platform, &Source)>, workers: usize) -> Vec<Outcome> {
     let queue = Mutex::new(queue);
     let next = || {

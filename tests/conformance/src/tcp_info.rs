@@ -1,9 +1,10 @@
-//! `struct tcp_info`, field by field.
+//! The fields of `struct tcp_info`, by name.
 
-/// Requested length of `struct tcp_info`, in bytes.
+/// Length of `struct tcp_info` that the runner requests, in bytes.
 pub const TCP_INFO_LEN: usize = 256;
 
-/// Offsets and sizes of the fields. [`TcpInfo::field`] handles the two fields that share a byte.
+/// The fields: name, offset and size in bytes. [`TcpInfo::field`] handles the two window scales,
+/// which share a byte.
 const FIELDS: [(&str, usize, usize); 52] = [
     ("tcpi_state", 0, 1),
     ("tcpi_ca_state", 1, 1),
@@ -69,7 +70,7 @@ impl TcpInfo {
         Self(bytes)
     }
 
-    /// Returns a field by its name. `None` if there is no such field.
+    /// Returns the value of a field, or `None` if there is no field with this name.
     pub fn field(&self, name: &str) -> Option<i64> {
         let shared = self.0.get(6).copied().unwrap_or(0);
         match name {

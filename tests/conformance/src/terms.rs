@@ -7,7 +7,7 @@ use crate::{
     tcp_info::TcpInfo,
 };
 
-/// Constants that scripts use besides the fields.
+/// Constants that terms may name in addition to the fields of `tcp_info`.
 const CONSTANTS: [(&str, i64); 23] = [
     ("True", 1),
     ("False", 0),
@@ -35,7 +35,7 @@ const CONSTANTS: [(&str, i64); 23] = [
 ];
 
 impl Term {
-    /// Evaluates the term. The error says why it has no value.
+    /// Evaluates the term. Fails with a message if a name is unknown, or if a divisor is zero.
     pub fn value(&self, info: &TcpInfo) -> Result<i64, String> {
         match self {
             Self::Number(number) => Ok(*number),
@@ -64,6 +64,7 @@ impl Term {
 }
 
 impl Op {
+    /// Applies an operator with two operands. Returns `None` if the divisor is zero.
     fn apply(self, a: i64, b: i64) -> Option<i64> {
         Some(match self {
             Self::Or => i64::from(a != 0 || b != 0),
@@ -84,6 +85,7 @@ impl Op {
         })
     }
 
+    /// Returns the operator as scripts write it.
     fn text(self) -> &'static str {
         match self {
             Self::Or => "or",

@@ -1,5 +1,4 @@
-//! Conversion of packets to bytes and back. It does not use the engine's codec, which is under
-//! test.
+//! Encodes and parses packets. The code is independent of the engine's codec, which is under test.
 
 use std::fmt;
 
@@ -19,7 +18,7 @@ pub const ACK: u8 = 16;
 /// Control bit URG.
 pub const URG: u8 = 32;
 
-/// A segment with the fields that scripts name.
+/// A TCP segment, with the fields that scripts name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// ECN field of the IP header.
@@ -40,12 +39,13 @@ pub struct Packet {
     pub win: u16,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options in order.
+    /// Options in their order.
     pub options: Vec<TcpOption>,
     /// Payload.
     pub payload: Vec<u8>,
 }
 
+/// Encodes options without padding.
 fn emit_options(options: &[TcpOption]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for option in options {
@@ -77,6 +77,7 @@ fn emit_options(options: &[TcpOption]) -> Vec<u8> {
     bytes
 }
 
+/// Parses one option. An option with a wrong length is returned as [`TcpOption::Other`].
 fn parse_option(kind: u8, body: &[u8]) -> TcpOption {
     let word = |at: usize| {
         let bytes = body.get(at..at + 4)?;
@@ -121,7 +122,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<TcpOption>, String> {
 }
 
 impl Packet {
-    /// Returns the packet from the remote host.
+    /// Encodes the segment as a packet from the remote host, with an IP header.
     pub fn emit(&self, version: Version) -> Vec<u8> {
         let mut options = emit_options(&self.options);
         options.resize(options.len().next_multiple_of(4), 0);
@@ -143,7 +144,8 @@ impl Packet {
         [header, tcp].concat()
     }
 
-    /// Parses a packet of the host under test. `None` if it is not TCP to the remote host.
+    /// Parses a packet that the host under test sent. Returns `None` if the packet is not TCP to
+    /// the remote host, and an error if the packet is malformed.
     pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Self, String>> {
         let received = ip::parse(version, bytes)?;
         Some(received.and_then(|received| Self::parse_tcp(version, &received)))
@@ -179,7 +181,8 @@ impl Packet {
     }
 }
 
-/// Returns an ICMP or ICMPv6 error about a segment of the host under test.
+/// Encodes an ICMP or ICMPv6 error about a segment that the host under test sent. `ports` are the
+/// segment's source and destination port, and `(seq, len)` its sequence number and payload length.
 pub fn icmp_error(
     version: Version,
     (kind, code, mtu): (u8, u8, u16),
@@ -277,12 +280,13 @@ mod tests {
         }
     }
 
-    /// Returns `packet` in the other direction.
+    /// Returns the test packet as a packet from the host under test to the remote host.
     fn outbound(version: Version) -> Vec<u8> {
         let inbound = packet().emit(version);
         let header = ip::header(version, TCP, packet().ecn, 0, false);
         let mut bytes = [&header, &inbound[header.len()..]].concat();
-        // The length differs, and with it the checksum of IPv4.
+        // `header` has a wrong length field, and over IPv4 a wrong checksum. Copy the correct
+        // fields.
         let same = if version.is_v6() { 4..6 } else { 2..12 };
         bytes[same.clone()].copy_from_slice(&inbound[same]);
         bytes

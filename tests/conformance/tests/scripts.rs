@@ -1,6 +1,9 @@
-//! Runs all scripts on both stacks. Arguments are filters, as in libtest; an argument that is a
-//! file is the only script to run. `--engine` and `--kernel` choose a stack, `--ip_version=ipv6` an
-//! IP version. `--jobs=1` runs the scripts on the kernel one after another.
+//! Runs the packet scripts on the engine and on the kernel, and prints results in the format of
+//! libtest.
+//!
+//! Arguments select scripts whose names contain one of them. An argument that is the path of a file
+//! runs only this file. `--engine` or `--kernel` selects one stack, and `--ip_version=ipv6` one IP
+//! version. `--jobs=N` sets the number of concurrent runs on the kernel. `--list` prints the names.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 
@@ -9,6 +12,7 @@ use tidelane_conformance::{
     suite::{KERNEL_RUNS, Outcome, Source, StackName, Verdict, run_all},
 };
 
+/// Numbers of results so far.
 #[derive(Default)]
 struct Tally {
     passed: u32,
@@ -17,6 +21,7 @@ struct Tally {
 }
 
 impl Tally {
+    /// Prints and counts one result.
     fn tell(&mut self, outcome: &Outcome) {
         let test = format!("test {}::{} ...", outcome.platform, outcome.name);
         let seconds = outcome.took.as_secs_f32();

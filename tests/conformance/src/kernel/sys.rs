@@ -1,4 +1,4 @@
-//! The system calls of the kernel's side.
+//! The system calls that a run on the kernel makes. All unsafe code of this crate is in this file.
 
 use std::{
     ffi::c_void,
@@ -17,9 +17,10 @@ use crate::{
     stack::Answer,
 };
 
-/// Request number of `linux/if_tun.h`.
+/// Request that attaches a descriptor to a tun device (`linux/if_tun.h`).
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 
+/// Converts the return value of a call. -1 becomes the error in `errno`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -35,23 +36,23 @@ pub fn is_root() -> bool {
 
 /// Moves the calling thread to a new network namespace.
 pub fn new_network_namespace() -> io::Result<()> {
-    // SAFETY: CLONE_NEWNET changes nothing that memory safety rests on.
+    // SAFETY: the call has no effect on memory.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Gives the calling thread, and the threads that it starts, precedence over ordinary work. They
-/// nearly always sleep, and scripts compare their times.
+/// Gives the calling thread, and the threads that it starts later, precedence over other processes
+/// (nice -20), because scripts check the times of events. The threads sleep nearly always.
 pub fn take_precedence() {
-    // SAFETY: the call touches no memory. Without the privilege it has no effect.
+    // SAFETY: the call touches no memory. Without the privilege the call has no effect.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, -20) };
 }
 
-/// Makes a tun device without packet information.
+/// Creates a tun device that reads and writes bare IP packets (IFF_NO_PI).
 pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the pointer is to a valid C string.
     let fd =
         check(unsafe { libc::open(c"/dev/net/tun".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })?;
-    // SAFETY: `fd` was just opened, and nobody else has it.
+    // SAFETY: `fd` was just opened, and no other value owns it.
     let device = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: `ifreq` is plain data, for which zero is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -64,7 +65,7 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Waits up to `timeout_ms`. Returns true if there is something to read.
+/// Waits at most `timeout_ms` milliseconds. Returns true if the descriptor is readable.
 pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -114,7 +115,7 @@ fn answer(result: i64) -> Answer {
     })
 }
 
-/// Makes a call of a script that runs over `version`, and waits for its end.
+/// Makes a call of a script that runs over `version`. Blocks until the call returns.
 pub fn call(call: &Call, version: Version) -> Answer {
     match call {
         Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
@@ -164,9 +165,9 @@ pub fn call(call: &Call, version: Version) -> Answer {
     }
 }
 
-/// Makes a call that takes only numbers.
+/// Makes a call whose arguments are numbers.
 fn without_memory(call: &Call) -> Answer {
-    // SAFETY: none of these touches memory, and `accept` may have null pointers.
+    // SAFETY: none of these calls touches memory. `accept` permits null pointers.
     let result = unsafe {
         match *call {
             Call::Socket {
@@ -212,8 +213,8 @@ fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer {
     answer(unsafe { libc::setsockopt(fd, level, name, bytes, len) }.into())
 }
 
-/// Sets the congestion control of a new socket. If the kernel lacks it, the default stays, and
-/// assertions of the script fail.
+/// Sets the congestion control of a new socket. If the kernel does not have the algorithm, the
+/// socket keeps the default, and assertions of the script fail.
 pub fn set_congestion(fd: Fd, name: &str) {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
 }
@@ -222,8 +223,8 @@ fn option(fd: Fd, level: i32, name: i32, len: usize) -> Answer {
     let mut output = vec![0_u8; len];
     let mut len = len as libc::socklen_t;
     let place = output.as_mut_ptr().cast::<c_void>();
-    // The library of the engine exports its own `getsockopt`, so call the kernel by number.
-    // SAFETY: the length is the buffer's.
+    // Make the call by its number, because `tests/packetdrill` is linked into this program and
+    // exports its own `getsockopt`. SAFETY: the length is the buffer's.
     let result =
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, place, &raw mut len) };
     output.truncate(len as usize);

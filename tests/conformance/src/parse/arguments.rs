@@ -1,9 +1,9 @@
-//! Parses system calls.
+//! Parses the system calls of a script.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{CallSpec, Expr};
 
-/// Parses a call, behind the event's time.
+/// Parses a call, after the time of its event.
 pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     let until = match cursor.eat("...") {
         true => {
@@ -30,7 +30,7 @@ pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
         false => None,
     };
     if cursor.eat("(") {
-        // The text of the error is only for readers.
+        // Skip the description of the error in parentheses.
         cursor.need_until(")")?;
     }
     Ok(CallSpec {
@@ -42,6 +42,7 @@ pub fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     })
 }
 
+/// Parses operands that are joined by `|`.
 fn expression(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     let first = operand(cursor)?;
     let mut parts = vec![first];
@@ -54,6 +55,7 @@ fn expression(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     })
 }
 
+/// Parses an argument without `|`.
 fn operand(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     let what = "an argument: a number, a name, \"text\", [list], {fields} or ...";
     if cursor.eat("...") {
@@ -79,6 +81,7 @@ fn operand(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     }
 }
 
+/// Parses a list: `[a, b]`.
 fn list(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     cursor.eat("[");
     let mut parts = Vec::new();
@@ -91,6 +94,7 @@ fn list(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     Ok(Expr::List(parts))
 }
 
+/// Parses a structure: `{name=value, ...}`.
 fn fields(cursor: &mut Cursor<'_>) -> Parsed<Expr> {
     cursor.eat("{");
     let mut parts = Vec::new();

@@ -1,5 +1,5 @@
-//! The parser's cursor reads words and numbers, skips blanks and comments, and counts lines and
-//! columns.
+//! The parser's cursor, which reads words and numbers, skips blanks and comments, and counts lines
+//! and columns.
 
 use crate::{
     ast::{Position, Remark},
@@ -11,13 +11,15 @@ use crate::{
 pub struct ParseError {
     /// Position of the error.
     pub at: Position,
-    /// The expected and the actual text.
+    /// The message: the expected text, and the text that was found.
     pub message: String,
 }
 
-/// Parses a remark: `kernel: differs: <reason>`, `kernel-ipv6 < 6.10: differs: <reason>`, `kernel <
-/// 6.5: lacks: <reason>`, `engine: lacks: <reason>`. `differs` and a range of releases are valid
-/// for the kernel only.
+/// Parses a remark in a comment. Returns `None` if the comment contains no remark.
+///
+/// A remark has the form `STACK [RANGE]: differs: REASON` or `STACK [RANGE]: lacks: REASON`, such
+/// as `kernel-ipv6 < 6.10: differs: REASON`. A remark on the engine has no range of releases, and
+/// the word `lacks`.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
@@ -44,7 +46,7 @@ fn remark(comment: &str) -> Option<Remark> {
 /// Result of a parser function.
 pub type Parsed<T> = Result<T, ParseError>;
 
-/// A position in the text of a script, with the remarks that were found before the position.
+/// The position of the parser in the text of a script, and the remarks in the comments before it.
 pub struct Cursor<'a> {
     /// The text from the position on.
     rest: &'a str,
@@ -56,6 +58,7 @@ pub struct Cursor<'a> {
     pub remarks: Vec<Remark>,
 }
 
+/// Returns true if `c` may be in a word.
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
@@ -101,18 +104,18 @@ impl<'a> Cursor<'a> {
         self.rest.chars().next()
     }
 
-    /// Returns true if `text` is next.
+    /// Returns true if the rest of the script starts with `text`.
     pub fn is_next(&self, text: &str) -> bool {
         self.rest.starts_with(text)
     }
 
-    /// Returns true if `word` is next as a whole word.
+    /// Returns true if the rest of the script starts with the whole word `word`.
     pub fn is_next_word(&self, word: &str) -> bool {
         let after = self.rest.strip_prefix(word);
         after.is_some_and(|after| !after.starts_with(is_word))
     }
 
-    /// Returns the error "expected `what`, found ...", with the text at the position.
+    /// Returns the error "expected `what`, found ..." with the word or character at the position.
     pub fn error<T>(&self, what: &str) -> Parsed<T> {
         let line = self.rest.lines().next().unwrap_or("").trim_end();
         let found: String = match line.chars().next() {
@@ -170,7 +173,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes the text up to and including `end`. Returns the text before `end`.
+    /// Consumes the text up to and including `end`, and the blanks after it. Returns the text
+    /// before `end`.
     pub fn need_until(&mut self, end: &str) -> Parsed<&'a str> {
         let Some(len) = self.rest.find(end) else {
             return self.error(&format!("a closing {end}"));
@@ -181,7 +185,8 @@ impl<'a> Cursor<'a> {
         Ok(inside)
     }
 
-    /// Consumes and returns a word. Fails with "expected `what`" if no word is next.
+    /// Consumes and returns a word, and consumes the blanks after it. Fails with "expected `what`"
+    /// if there is no word.
     pub fn need_word(&mut self, what: &str) -> Parsed<&'a str> {
         if !self.rest.starts_with(is_word) {
             return self.error(what);
@@ -191,7 +196,8 @@ impl<'a> Cursor<'a> {
         Ok(word)
     }
 
-    /// Parses a decimal or hexadecimal number, at most `max`. `what` names the number in errors.
+    /// Parses a decimal or hexadecimal (`0x`) number. Fails if the number exceeds `max`. `what`
+    /// names the number in errors.
     pub fn need_number(&mut self, what: &str, max: u64) -> Parsed<u64> {
         let at = self.position();
         if !self.rest.starts_with(|c: char| c.is_ascii_digit()) {
@@ -235,7 +241,8 @@ impl<'a> Cursor<'a> {
         }
         let at = self.position();
         let whole = self.take_while(|c| c.is_ascii_digit());
-        // "..." is the range of a blocking call (`0.1...0.2 read(...)`), not a fraction.
+        // Do not take "..." for a fraction: it separates the times of a blocking call, as in
+        // `0.1...0.2 read(...)`.
         let fraction = match self.is_next("...") {
             false if self.is_next(".") => {
                 self.take(1);
@@ -277,8 +284,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Stores the remark in `comment`. A comment that begins with two blanks continues the reason
-    /// of the last remark.
+    /// Stores the remark in `comment`, if there is one. A comment that begins with two blanks
+    /// continues the reason of the last remark.
     fn note_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);

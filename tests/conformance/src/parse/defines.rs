@@ -1,9 +1,11 @@
-//! Definitions: `--define=NAME=value`, and `--define-ipv6=NAME=value` for IPv6.
+//! Definitions in scripts: `--define=NAME=value` for all IP versions, and for example
+//! `--define-ipv6=NAME=value` for one version.
 
 use std::collections::BTreeMap;
 
-/// Expands each `$NAME` of a script to the value of the last definition for `version` (a name), or
-/// else of the last definition for all versions.
+/// Replaces each `$NAME` in a script by its value. `version` is the name of the IP version, such as
+/// `ipv6`. The last definition for this version counts. Without one, the last definition for all
+/// versions counts.
 pub fn expand(text: &str, version: &str) -> String {
     let own = format!("--define-{version}=");
     let mut values = BTreeMap::new();
@@ -11,7 +13,7 @@ pub fn expand(text: &str, version: &str) -> String {
         let lines = text.lines().filter_map(|line| line.strip_prefix(mark));
         values.extend(lines.filter_map(|line| line.split_once('=')));
     }
-    // In reverse order a name is expanded before its own prefixes.
+    // Expand the names in reverse order, so that `$AB` is expanded before `$A`.
     values
         .iter()
         .rev()

@@ -1,9 +1,9 @@
-//! Parses segments and ICMP errors.
+//! Parses the segments and ICMP errors of a script.
 
 use super::{ParseError, Parsed, cursor::Cursor};
 use crate::ast::{EcnSpec, IcmpSpec, PacketSpec, TcpOption, TcpSpec};
 
-/// Control bits by letter. `.` is ACK.
+/// The control bits by their letters. The letter of ACK is `.`.
 const FLAGS: [(char, u8); 8] = [
     ('F', 1),
     ('S', 2),
@@ -15,7 +15,8 @@ const FLAGS: [(char, u8); 8] = [
     ('W', 128),
 ];
 
-/// An ICMP error by name, with type and code in ICMP and in ICMPv6. The second word may be empty.
+/// An ICMP error: the two words of its name, its type and code in ICMP, and its type and code in
+/// ICMPv6. The second word may be empty.
 type IcmpKind = (
     &'static str,
     &'static str,
@@ -23,6 +24,7 @@ type IcmpKind = (
     Option<(u8, u8)>,
 );
 
+/// The ICMP errors that scripts can inject.
 const ICMP_KINDS: [IcmpKind; 20] = [
     ("unreachable", "net_unreachable", Some((3, 0)), None),
     ("unreachable", "host_unreachable", Some((3, 1)), None),
@@ -51,7 +53,7 @@ const ICMP_KINDS: [IcmpKind; 20] = [
     ("parameter_problem", "", Some((12, 0)), Some((4, 0))),
 ];
 
-/// Parses a packet, behind its direction.
+/// Parses a packet, after the sign of its direction. `inbound` is true for a packet to inject.
 pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     let ecn = ecn(cursor, inbound)?;
     if cursor.is_next_word("icmp") {
@@ -89,6 +91,7 @@ pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     Ok(PacketSpec::Tcp(tcp))
 }
 
+/// Parses an ECN field in brackets, such as `[ect0]`, if there is one.
 fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     let close = match cursor.peek() {
         Some('[') => "]",
@@ -115,7 +118,7 @@ fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     cursor.error("noecn, ect0, ect1, ect01 or ce")
 }
 
-/// Parses ports such as `5000 > 8080`. The `>` distinguishes them from a sequence number.
+/// Parses source and destination port, such as `5000 > 8080`, if the packet starts with a digit.
 fn ports(cursor: &mut Cursor<'_>) -> Parsed<Option<(u16, u16)>> {
     if !cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
         return Ok(None);
@@ -126,6 +129,7 @@ fn ports(cursor: &mut Cursor<'_>) -> Parsed<Option<(u16, u16)>> {
     Ok(Some((from, to)))
 }
 
+/// Parses the control bits, such as `S.`, or `-` for none.
 fn flags(cursor: &mut Cursor<'_>) -> Parsed<u8> {
     if cursor.eat("-") {
         return Ok(0);
@@ -150,7 +154,8 @@ fn flags(cursor: &mut Cursor<'_>) -> Parsed<u8> {
     Ok(bits)
 }
 
-/// Parses a range such as `1:1001(1000)`. Returns start and length.
+/// Parses a range of sequence numbers with its length, such as `1:1001(1000)`. Returns the start
+/// and the length.
 fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
     let at = cursor.position();
     let start = cursor.need_u32("a range of sequence numbers, start:end(length)")?;
@@ -168,6 +173,7 @@ fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
     Ok((start, len))
 }
 
+/// Parses the TCP options after `<`. Returns `None` for `<...>`, which accepts any options.
 fn options(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<Vec<TcpOption>>> {
     if cursor.is_next("...") {
         if inbound {
@@ -189,6 +195,7 @@ fn options(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<Vec<TcpOptio
     }
 }
 
+/// Parses one TCP option.
 fn option(cursor: &mut Cursor<'_>) -> Parsed<TcpOption> {
     let at = cursor.position();
     let word = cursor.need_word("an option (mss, wscale, sackOK, sack, TS, nop, eol, FO)")?;
@@ -206,7 +213,7 @@ fn option(cursor: &mut Cursor<'_>) -> Parsed<TcpOption> {
             TcpOption::Timestamps(value, cursor.need_u32("TSecr")?)
         }
         "FO" => TcpOption::FastOpen(hex(cursor)?),
-        // An option without a name, by its kind. packetdrill does not have this notation.
+        // `kind` introduces an option that has no name. packetdrill lacks this notation.
         "kind" => {
             let kind = cursor.need_number("the number of an option", 255)? as u8;
             TcpOption::Other(kind, hex(cursor)?)
@@ -220,6 +227,7 @@ fn option(cursor: &mut Cursor<'_>) -> Parsed<TcpOption> {
     })
 }
 
+/// Parses one or more SACK blocks, such as `1:2 3:4`.
 fn sack_blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
     let mut blocks = Vec::new();
     while blocks.is_empty() || cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
@@ -230,7 +238,7 @@ fn sack_blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
     Ok(blocks)
 }
 
-/// Parses hexadecimal bytes, possibly none.
+/// Parses bytes in hexadecimal digits. The list may be empty.
 fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     let at = cursor.position();
     let digits = cursor.take_while(|c| c.is_ascii_hexdigit());
@@ -246,6 +254,7 @@ fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     })
 }
 
+/// Parses an ICMP error with the range of the quoted segment.
 fn icmp(cursor: &mut Cursor<'_>) -> Parsed<IcmpSpec> {
     cursor.eat("icmp");
     let Some((kind, ..)) = ICMP_KINDS.iter().find(|known| cursor.is_next_word(known.0)) else {

@@ -1,11 +1,12 @@
 //! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`.
 //!
-//! packetdrill passes these blocks to Python. Scripts only use integer expressions of it.
+//! packetdrill passes these blocks to Python. This parser supports only Python's integer
+//! expressions, because scripts use no others.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{Assertion, Op, Term};
 
-/// Comparisons, longest first.
+/// The comparison operators. A longer operator comes before a shorter one that is its prefix.
 const COMPARISONS: [(&str, Op); 6] = [
     ("==", Op::Equal),
     ("!=", Op::NotEqual),
@@ -15,7 +16,7 @@ const COMPARISONS: [(&str, Op); 6] = [
     (">", Op::Greater),
 ];
 
-/// Parses a block, from its `%{` on.
+/// Parses a block, which starts with `%{`.
 pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
     cursor.take(1);
     if !cursor.is_next("{") {
@@ -36,6 +37,7 @@ pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
     }
 }
 
+/// Parses `assert condition` or `assert condition, term`.
 fn assertion(cursor: &mut Cursor<'_>) -> Parsed<Assertion> {
     if !cursor.eat_word("assert") {
         return cursor.error("\"assert\"");
@@ -58,6 +60,7 @@ fn binary(op: Op, left: Term, right: Term) -> Term {
     Term::Binary(op, Box::new(left), Box::new(right))
 }
 
+/// Parses terms joined by `or`.
 fn disjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = conjunction(cursor)?;
     while cursor.eat_word("or") {
@@ -66,6 +69,7 @@ fn disjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     Ok(left)
 }
 
+/// Parses terms joined by `and`.
 fn conjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = negation(cursor)?;
     while cursor.eat_word("and") {
@@ -74,6 +78,7 @@ fn conjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     Ok(left)
 }
 
+/// Parses `not` and its operand, or a comparison.
 fn negation(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     match cursor.eat_word("not") {
         true => Ok(Term::Unary(Op::Not, Box::new(negation(cursor)?))),
@@ -81,7 +86,7 @@ fn negation(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
-/// Parses comparisons. `a < b <= c` stands for `a < b and b <= c`.
+/// Parses comparisons. A chain such as `a < b <= c` means `a < b and b <= c`.
 fn comparison(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = bits(cursor)?;
     let mut chain = None;
@@ -98,6 +103,7 @@ fn comparison(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     Ok(chain.unwrap_or(left))
 }
 
+/// Parses terms joined by `&` or `|`.
 fn bits(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = sum(cursor)?;
     loop {
@@ -112,6 +118,7 @@ fn bits(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
+/// Parses terms joined by `+` or `-`.
 fn sum(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = product(cursor)?;
     loop {
@@ -126,6 +133,7 @@ fn sum(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
+/// Parses terms joined by `*`, `/`, `//` or `%`.
 fn product(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = atom(cursor)?;
     loop {
@@ -142,6 +150,7 @@ fn product(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     }
 }
 
+/// Parses a number, a name, a negative term, or a term in parentheses.
 fn atom(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     if cursor.eat("(") {
         let inside = disjunction(cursor)?;

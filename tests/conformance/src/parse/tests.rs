@@ -24,7 +24,7 @@ fn call(text: &str) -> CallSpec {
     }
 }
 
-/// Returns line, column and message of the syntax error in `text`.
+/// Returns the line, the column and the message of the syntax error in `text`.
 fn complaint(text: &str) -> (u32, u32, String) {
     let error = parse(text).expect_err(text);
     (error.at.line, error.at.column, error.message)
@@ -198,7 +198,7 @@ fn a_remark_may_be_about_some_releases() {
     assert_eq!(has(6, 12), [false, false]);
 }
 
-/// Wrong texts, each with line, column and message of the error.
+/// Texts with a syntax error, each with the line, the column and the message of the error.
 const WRONG: &[(&str, u32, u32, &str)] = &[
     (
         "+0 < S 0:0(0) win 70000",
