@@ -1,4 +1,5 @@
-//! The book of results: `result.json` has a row for each program, `TABLE.md` shows them.
+//! The kept results of all programs: `result.json` has a row for each program, and `TABLE.md` shows
+//! the rows as a table.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +15,7 @@ use crate::{catalog::Entry, load::Sample};
 
 mod table;
 
-/// The disturbance of wire and service.
+/// The disturbance during a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
@@ -22,7 +23,7 @@ pub enum Condition {
     Plain,
     /// 1 % of the packets of each direction are lost.
     Loss,
-    /// `kill -9` of the service, and a new `tidelane up`.
+    /// The service is killed (`kill -9`), and started again (`tidelane up`).
     Outage,
 }
 
@@ -30,29 +31,30 @@ pub enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sides {
-    /// Neither end.
+    /// Neither end: server and client are on the kernel.
     Kernel,
-    /// The server.
+    /// Only the server.
     TidelaneServer,
-    /// The client.
+    /// Only the client.
     TidelaneClient,
-    /// Both ends.
+    /// Server and client.
     Both,
 }
 
-/// The result of a cell.
+/// The result of a check, shown in a cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
-    /// The digest is right, and the connections were accelerated where they should be.
+    /// The client's output has the expected digest, and every end that should be accelerated was.
     Passed,
-    /// The digest is right, and connections stayed with the kernel.
+    /// The client's output has the expected digest, but a connection that should be accelerated
+    /// stayed with the kernel.
     Kernel,
-    /// The digest is wrong, or the cell failed in another way.
+    /// The digest is wrong, or the check failed in another way.
     Failed,
 }
 
-/// A cell of the table.
+/// A cell of the table: the result of one check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cell {
     /// The result.
@@ -62,7 +64,7 @@ pub struct Cell {
     pub note: String,
 }
 
-/// A cell with its row and column.
+/// A cell with its place in the row of its program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placed {
     condition: Condition,
@@ -71,19 +73,23 @@ pub struct Placed {
     cell: Cell,
 }
 
-/// The load of a program on both stacks: medians, the kernel's first.
+/// The results of a program's load on both stacks. Arrays of two have the kernel's value first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadRow {
+    /// Description of one request.
     request: String,
+    /// Medians of the requests per second.
     rate: [f64; 2],
+    /// Medians of the 99th percentile of latency in microseconds, if the client prints it.
     p99_us: [Option<f64>; 2],
+    /// Medians of the CPU milliseconds of server and service per 1000 requests.
     cpu_ms: [f64; 2],
-    /// Tidelane's rate over the kernel's, pair by pair: median, smallest and largest.
+    /// Median, smallest and largest of the rounds' ratios of Tidelane's rate to the kernel's.
     ratio: [f64; 3],
     rounds: usize,
-    /// True if all connections on Tidelane were accelerated.
+    /// True if all connections of the runs on Tidelane were accelerated.
     pub accelerated: bool,
-    /// The reason for which there are no figures.
+    /// The reason why the load failed, if it failed.
     pub failed: Option<String>,
 }
 
@@ -95,17 +101,19 @@ pub struct Row {
     kind: String,
     /// The version that the program prints.
     pub version: String,
+    /// Commit of Tidelane.
     commit: String,
-    /// The reason for which nothing was measured.
+    /// The reason why the program was not measured, if it was not.
     pub skipped: Option<String>,
     cells: Vec<Placed>,
-    /// The load, if the program has one.
+    /// The results of the load. `None` if no load was run.
     pub load: Option<LoadRow>,
 }
 
-/// The kept rows.
+/// The kept rows of all programs, by name.
 #[derive(Debug)]
 pub struct Book {
+    /// Folder of `result.json` and `TABLE.md`.
     folder: PathBuf,
     rows: BTreeMap<String, Row>,
 }
@@ -119,7 +127,7 @@ const ALL_SIDES: [Sides; 4] = [
 const CONDITIONS: [Condition; 3] = [Condition::Plain, Condition::Loss, Condition::Outage];
 
 impl Sides {
-    /// Returns the variant for these ends.
+    /// Returns the variant. `server` and `client` are true for an end on Tidelane.
     pub fn of(server: bool, client: bool) -> Self {
         match (server, client) {
             (false, false) => Self::Kernel,
@@ -160,7 +168,7 @@ impl Cell {
 }
 
 impl LoadRow {
-    /// Returns a row without figures.
+    /// Returns a row without results.
     pub fn new(request: &str) -> Self {
         Self {
             request: request.to_owned(),
@@ -174,7 +182,8 @@ impl LoadRow {
         }
     }
 
-    /// Takes the medians of the rounds.
+    /// Sets the results to the medians of the rounds. `kernel` and `ours` have the samples in the
+    /// order of the rounds.
     pub fn take(&mut self, kernel: &[Sample], ours: &[Sample]) {
         let sides = [kernel, ours];
         let of = |samples: &[Sample], value: fn(&Sample) -> f64| {
@@ -196,7 +205,7 @@ impl LoadRow {
 }
 
 impl Row {
-    /// Returns an empty row.
+    /// Returns a row without results.
     pub fn new(entry: &Entry) -> Self {
         Self {
             name: entry.name.clone(),
@@ -210,7 +219,7 @@ impl Row {
         }
     }
 
-    /// Adds a cell.
+    /// Adds a cell and prints it.
     pub fn add(&mut self, condition: Condition, sides: Sides, cell: Cell) {
         let Cell { mark, note } = &cell;
         println!(
@@ -225,7 +234,7 @@ impl Row {
         });
     }
 
-    /// Prints the cells that are not printed yet.
+    /// Prints the parts of the row other than its cells, which [`Self::add`] has printed.
     pub fn print(&self) {
         if let Some(why) = &self.skipped {
             println!("  skipped: {why}");
@@ -266,7 +275,7 @@ impl Book {
         })
     }
 
-    /// Returns true unless a cell failed that did not fail in the kept row.
+    /// Returns true if every failed cell of `row` also failed in the kept row.
     pub fn no_worse(&self, row: &Row) -> bool {
         let failed = |cell: Option<&Cell>| cell.is_some_and(|cell| cell.mark == Mark::Failed);
         let before = self.rows.get(&row.name);
@@ -278,8 +287,10 @@ impl Book {
             })
     }
 
-    /// Replaces a row and writes both files. The rows are read again first, because another run may
-    /// have written some. A program that cannot be installed here keeps its old row.
+    /// Replaces a row and writes `result.json` and `TABLE.md`.
+    ///
+    /// Reads the files again first, because another run may have changed them. A program that was
+    /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         fs::create_dir_all(tools_dir())?;
         let lock = fs::File::create(tools_dir().join("book.lock"))?;
@@ -291,7 +302,7 @@ impl Book {
         self.write()
     }
 
-    /// Writes both files.
+    /// Writes `result.json` and `TABLE.md`.
     pub fn write(&self) -> Result<(), Stop> {
         let mut rows: Vec<Row> = self.rows.values().cloned().collect();
         rows.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
@@ -306,7 +317,7 @@ impl Book {
     }
 }
 
-/// The file `result.json`.
+/// The content of `result.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     machine: String,

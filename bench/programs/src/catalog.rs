@@ -1,8 +1,16 @@
-//! The catalogue: a file of `catalog/` for each program.
+//! The catalogue: the folder `catalog/` with a TOML file for each program.
 //!
-//! Texts may contain names of places: `{home}` (the server's folder), `{www}` (its random files),
-//! `{out}` (for output of clients), `{tools}` (packages of PyPI and npm), `{server}` and `{client}`
-//! (addresses), `{port}`, and `{origin}` (address and port of the HTTP server behind proxies).
+//! Commands and files may contain placeholders:
+//!
+//! | placeholder | value |
+//! |---|---|
+//! | `{home}` | folder of the server |
+//! | `{www}` | folder of random files that servers serve |
+//! | `{out}` | folder for the output of clients |
+//! | `{tools}` | folder of packages of PyPI and npm |
+//! | `{server}`, `{client}` | IP addresses of the two sides |
+//! | `{port}` | port of the server |
+//! | `{origin}` | address and port of the HTTP server behind proxies |
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,7 +18,8 @@ use serde::Deserialize;
 use tidelane_programs::{folder, packages::tools_dir};
 use tidelane_tests::Stop;
 
-/// Repeats the check for three seconds, at least once, and prints the microseconds of each.
+/// Shell script that repeats the command CHECK for three seconds, but at least once, and prints the
+/// duration of each repetition in microseconds.
 const CHECKS: &str = "end=$(($(date +%s%N) + 3000000000))
 while start=$(date +%s%N); [ $start -lt $end ]; do
     { CHECK
@@ -22,42 +31,43 @@ done";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Name of the file without `.toml`.
+    /// Name of the program: that of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// The title of its row.
+    /// Title of the program's row in the table.
     pub title: String,
-    /// The kind of program.
+    /// Kind of program, such as "web server".
     pub kind: String,
     /// A shell command that prints the version.
     pub version: String,
     /// Debian packages of server and client.
     #[serde(default)]
     pub packages: Vec<String>,
-    /// Packages of PyPI, with their versions.
+    /// Packages of PyPI, as `NAME==VERSION`.
     #[serde(default)]
     pub pip: Vec<String>,
-    /// Packages of npm, with their versions.
+    /// Packages of npm, as `NAME@VERSION`.
     #[serde(default)]
     pub npm: Vec<String>,
-    /// A shell command that builds something in `{tools}`; executed once per run.
+    /// A shell command that builds files in `{tools}`. It is executed once per run.
     pub build: Option<String>,
-    /// A part of the reason for which the program stays with the kernel under `tidelane run`, if it
-    /// does.
+    /// A part of the reason why `tidelane run` leaves the program to the kernel. `None` if the
+    /// program can be accelerated.
     pub kernel: Option<String>,
-    /// The port of the server.
+    /// Port of the server.
     pub port: u16,
-    /// Start an HTTP server with the files on the client's side, on port 8000 of the kernel.
+    /// True to start an HTTP server with the random files on the client's side, on the kernel, at
+    /// port 8000. Proxies forward requests to it.
     #[serde(default)]
     pub origin: bool,
-    /// Files in `{home}` by name.
+    /// Files to write to `{home}`, by name.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// The server.
     pub server: Server,
-    /// The client, whose output is compared.
+    /// The client whose output is compared.
     pub check: Check,
-    /// The load. Without one, the check is repeated.
+    /// The load. `None` to repeat the check instead.
     #[serde(default)]
     pub load: Option<Load>,
 }
@@ -66,21 +76,21 @@ pub struct Entry {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// A shell command that is executed before the start, not under `tidelane run`.
+    /// A shell command that is executed before the start, on the kernel.
     pub prepare: Option<String>,
-    /// The server's command, without a shell.
+    /// The server's command. It is split at blanks and executed without a shell.
     pub command: String,
-    /// The user that the server runs as, if not root.
+    /// User that the server runs as. `None` for root.
     pub user: Option<String>,
-    /// A shell command on the server's side that succeeds when the server is ready. It is executed
-    /// once the port listens.
+    /// A shell command on the server's side that succeeds when the server is ready. It is repeated
+    /// after the server listens on its port.
     pub ready: Option<String>,
-    /// Time limit of the start.
+    /// Time limit of the start in seconds.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
 
-/// A client whose output is compared.
+/// A client whose output is compared with a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -88,7 +98,7 @@ pub struct Check {
     pub client: String,
     /// The file of `{www}` or `{home}` that the client must write to standard output.
     pub gives: String,
-    /// Time limit in seconds without loss.
+    /// Time limit in seconds on a wire without loss. The limit is doubled on a lossy wire.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
@@ -97,15 +107,15 @@ pub struct Check {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// A shell command on the client's side, which ends by itself.
+    /// A shell command on the client's side that ends by itself.
     pub client: String,
-    /// The format of its output.
+    /// Format of the command's output.
     pub reads: Reads,
-    /// The description of one request.
+    /// Description of one request.
     pub request: String,
 }
 
-/// Load clients whose output can be parsed.
+/// Output formats of load clients.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
@@ -117,9 +127,9 @@ pub enum Reads {
     Ab,
     /// `sysbench --percentile=99`.
     Sysbench,
-    /// A line of JSON, as `tidelane-load` prints it.
+    /// A line of JSON with the fields of `tidelane-load`.
     Json,
-    /// A line with the microseconds of each request.
+    /// A line for each request, with its duration in microseconds. Requests are sequential.
     Microseconds,
 }
 
@@ -128,7 +138,7 @@ fn thirty() -> u64 {
 }
 
 impl Entry {
-    /// Returns the load, or else whole checks in sequence for some seconds.
+    /// Returns the load. For an entry without a load, the load is a sequence of checks.
     pub fn load(&self) -> Load {
         let checks = || Load {
             client: CHECKS.replace("CHECK", &self.check.client),
@@ -138,7 +148,7 @@ impl Entry {
         self.load.clone().unwrap_or_else(checks)
     }
 
-    /// Replaces `{tools}` by the folder of the installed packages, and `{port}`.
+    /// Replaces the placeholders `{tools}` and `{port}`.
     pub fn fill(&self, text: &str) -> String {
         let tools = tools_dir().display().to_string();
         text.replace("{tools}", &tools)
@@ -146,7 +156,8 @@ impl Entry {
     }
 }
 
-/// Reads the entries with these names, or all.
+/// Reads the entries with these names, or all entries if there are no names. Returns them in the
+/// order of kind and name.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Entry>, Stop> {
     let named = |(name, entry)| Entry { name, ..entry };
     let mut entries: Vec<Entry> = folder::read(folder, names)?

@@ -1,5 +1,7 @@
-//! The cells of a row: each combination of stacks undisturbed, through loss and through the death
-//! of the service, and the load on both stacks in turn.
+//! Measures the cells and the load of a program's row.
+//!
+//! Each combination of stacks is checked without a disturbance, with packet loss, and with a killed
+//! service. The load runs on the two stacks in turn.
 
 use tidelane_tests::{Service, Side, Stop};
 
@@ -13,7 +15,8 @@ use crate::{
     witness::Carried,
 };
 
-/// Fills the row. A failure becomes a failed cell and does not end the run.
+/// Measures all cells and the load, and adds them to the row. A failure becomes a failed cell, and
+/// the run continues.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     let kernel = match Stand::new(entry, Kind::PLAIN) {
         Ok(stand) => stand,
@@ -41,7 +44,8 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     }
 }
 
-/// Fills the kernel's cell alone, and runs one load.
+/// Runs only the check with both ends on the kernel, and one load. Adds the cell to the row, and
+/// prints the load.
 pub fn try_kernel(entry: &Entry, row: &mut Row) {
     let stand = match Stand::new(entry, Kind::PLAIN) {
         Ok(stand) => stand,
@@ -58,7 +62,7 @@ pub fn try_kernel(entry: &Entry, row: &mut Row) {
     stand.end();
 }
 
-/// Fills the cells of a client on a service, with a server on the kernel.
+/// Adds the cells with only the client on Tidelane.
 fn of_client(mut stand: Stand<'_>, row: &mut Row) {
     match stand.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
@@ -78,7 +82,8 @@ fn of_client(mut stand: Stand<'_>, row: &mut Row) {
     stand.end();
 }
 
-/// Fills the cells of a server on a service: a client on a service, and the death of one or both.
+/// Adds the other cells with the server on Tidelane: with the client on Tidelane, and with killed
+/// services.
 fn of_server(mut stand: Stand<'_>, row: &mut Row) {
     let entry = stand.entry;
     let mut client = stand.wire.service_with(Side::Client, &[]);
@@ -107,7 +112,8 @@ fn of_server(mut stand: Stand<'_>, row: &mut Row) {
     stand.end();
 }
 
-/// Runs one check on a wire without loss.
+/// Runs one check without a disturbance, and adds its cell. `client` is the client's service, if it
+/// has one.
 fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(stand.service.is_some(), client.is_some());
     let result = check::run(
@@ -120,7 +126,7 @@ fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
     row.add(Condition::Plain, sides, cell(stand, result));
 }
 
-/// Fills the cells of a server on a lossy wire.
+/// Adds the cells with packet loss, with the server on Tidelane if `accelerated` is true.
 fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     let sides = [Sides::of(accelerated, false), Sides::of(accelerated, true)];
     let stand = match Stand::new(
@@ -157,7 +163,8 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     stand.end();
 }
 
-/// Runs the load on the kernel and on Tidelane in turn, each round in the other order.
+/// Runs the load on the kernel and on Tidelane in turn. Each round uses the reverse order of the
+/// round before.
 fn loads(kernel: &Stand<'_>, ours: &Stand<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
@@ -182,6 +189,7 @@ fn loads(kernel: &Stand<'_>, ours: &Stand<'_>, load: &Load, rounds: usize) -> Lo
     row
 }
 
+/// Adds failed cells for all combinations of `conditions` and `sides`.
 fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Stop) {
     for condition in conditions {
         for sides in sides {
@@ -236,6 +244,7 @@ fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
     }
 }
 
+/// Returns the last lines of a reason, on one line.
 fn words(stop: Stop) -> String {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     tidelane_programs::brief(&text)

@@ -1,4 +1,4 @@
-//! A client whose output is compared with a file.
+//! The check: runs a client, and compares its output with a file.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -10,25 +10,26 @@ use crate::{
     witness::{Carried, Witness},
 };
 
-/// The conditions of a check.
+/// The circumstances of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
-    /// The service that the client is on, if any.
+    /// The service that the client runs on. `None` for the kernel.
     pub client: Option<&'a Service>,
     /// True if the wire loses packets.
     pub lossy: bool,
 }
 
-/// A check that passed.
+/// The result of a check that passed.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The stack that carried the connections.
     pub carried: Carried,
-    /// The messages of `tidelane run` and the library in the client.
+    /// The first message that `tidelane run` or the library printed in the client, if there is one.
     pub said: Option<String>,
 }
 
-/// Runs the client once, compares its output, and finds the stack that carried its connections.
+/// Runs the client once, compares its output, and determines the stack that carried its
+/// connections.
 pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
     let output = stand.output();
     let witness = Witness::new(stand, how.client)?;
@@ -39,7 +40,8 @@ pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
     })
 }
 
-/// Runs the client once and compares its output. Without `how` the client is on the kernel.
+/// Runs the client once with its output to the file `output`, and compares the output. Without
+/// `how`, the client is on the kernel. Returns the message of [`Checked::said`].
 pub fn transfer(
     stand: &Stand<'_>,
     output: &Path,
@@ -70,12 +72,12 @@ pub fn transfer(
         .map(str::to_owned))
 }
 
-/// Returns a shell text whose standard output goes to a file.
+/// Returns a shell command that runs `text` with its standard output to a file.
 pub fn into_file(text: &str, output: &Path) -> String {
     format!("{{ {text}\n}} > {}", output.display())
 }
 
-/// Fails unless a client's output has the digest of the file.
+/// Fails unless the client's output has the same digest as `file`.
 pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     let (want, got) = (digest(file)?, digest(output)?);
     let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);
@@ -89,6 +91,7 @@ pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     )))
 }
 
+/// Returns the SHA-256 digest of a file.
 fn digest(path: &Path) -> Result<String, Stop> {
     let line = command(&["sha256sum", &path.display().to_string()])?;
     Ok(line

@@ -1,15 +1,16 @@
-//! Counters of the kernel's TCP in a namespace of a wire.
+//! Reads the counters of the kernel's TCP in a network namespace of a wire.
 
 use tidelane_tests::{Side, Stop, Wire, command};
 
-/// Returns a TCP counter of the kernel in a namespace, such as `ActiveOpens`.
+/// Returns a counter of the kernel's TCP, such as `ActiveOpens`, in the namespace of one side.
 pub fn kernel_count(wire: &Wire, side: Side, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(side);
     let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
     counter(&text, name).ok_or_else(|| Stop::Fail(format!("no {name}")))
 }
 
-/// Returns a TCP counter from the pairs of lines of `/proc/net/snmp`.
+/// Returns a TCP counter from the text of `/proc/net/snmp`, which has a line of names and then a
+/// line of values for each protocol.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
     let mut names = lines.next()?.split_whitespace();

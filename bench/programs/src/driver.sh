@@ -1,6 +1,7 @@
-# Runs check.sh of the directory $1, for $2 seconds at most, each time that a file go.N appears:
-# output in out.N, errors in err.N, exit status in done.N (124 if the time was over). Ends after
-# four times, or when nothing is asked for two minutes.
+# Runs check.sh in the directory $1 each time that a file go.N appears there, with a time limit of
+# $2 seconds. The output goes to out.N, the errors to err.N, and the exit status to done.N. The
+# status is 124 if the time limit ended the check. The script ends after four checks, or after two
+# minutes without a new file.
 cd "$1" || exit 1
 for round in 1 2 3 4; do
     waited=0

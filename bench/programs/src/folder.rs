@@ -1,11 +1,12 @@
-//! A catalogue: a folder with a TOML file for each entry.
+//! Reads a catalogue: a folder with a TOML file for each entry.
 
 use std::{fs, path::Path};
 
 use serde::de::DeserializeOwned;
 use tidelane_tests::Stop;
 
-/// Reads the entries with these names, or all. An entry's name is that of its file without `.toml`.
+/// Reads the entries with these names, or all entries if there are no names. The name of an entry
+/// is that of its file without `.toml`. Fails if there is no entry with one of the names.
 pub fn read<T: DeserializeOwned>(
     folder: &Path,
     names: &[String],

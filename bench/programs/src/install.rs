@@ -1,5 +1,5 @@
-//! Installs the packages of an entry: Debian's by `scripts/setup.sh programs`, those of PyPI and
-//! npm into a folder of the target directory.
+//! Installs the packages of an entry. Debian's packages are installed by `scripts/setup.sh
+//! programs`, and packages of PyPI and npm into a folder below the target directory.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use tidelane_tests::{Stop, command};
 
 use crate::catalog::Entry;
 
-/// Installs missing packages. A skip names the package that is not available.
+/// Installs the packages that are missing. Returns a skip with the reason if a package is not
+/// available.
 pub fn install(entry: &Entry) -> Result<(), Stop> {
     fs::create_dir_all(tools_dir())?;
     packages::debian(&entry.packages).map_err(skip)?;
@@ -26,6 +27,7 @@ pub fn install(entry: &Entry) -> Result<(), Stop> {
     }
 }
 
+/// Installs a package of PyPI into a virtual environment that all programs share.
 fn pip(package: &str) -> Result<(), Stop> {
     let venv = tools_dir().join("venv").display().to_string();
     once(&tools_dir(), "venv", || {
@@ -37,7 +39,8 @@ fn pip(package: &str) -> Result<(), Stop> {
     })
 }
 
-/// Installs a package of npm in a folder of its own, because several versions have the same name.
+/// Installs a package of npm into a separate folder, because several versions of a package have the
+/// same name.
 fn npm(package: &str) -> Result<(), Stop> {
     let folder = tools_dir().join(package).display().to_string();
     once(&tools_dir(), package, || {
@@ -46,7 +49,7 @@ fn npm(package: &str) -> Result<(), Stop> {
     })
 }
 
-/// Returns the first line of the program's version output, or the empty text.
+/// Returns the first line that the program's version command prints, or an empty text.
 pub fn version(entry: &Entry) -> String {
     packages::first_line(&entry.fill(&entry.version), &tools_dir())
 }

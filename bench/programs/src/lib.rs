@@ -1,12 +1,13 @@
-//! The common parts of `programs` and `suites`: packages of this machine, catalogues as folders of
-//! TOML files, and the kernel's counters.
+//! The common parts of `bench/programs` and `bench/suites`: installing packages, reading
+//! catalogues, and reading the kernel's counters.
 #![forbid(unsafe_code)]
 
 pub mod counters;
 pub mod folder;
 pub mod packages;
 
-/// Returns the last words of a text, on one line.
+/// Returns the last three lines of a text that are not blank, on one line of at most 301
+/// characters.
 pub fn brief(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()

@@ -1,4 +1,4 @@
-//! Runs loads and parses the output of their clients.
+//! Runs the load of a program, and parses the output of the load client.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     witness::{Carried, Witness},
 };
 
-/// Time limit of a load, which ends by itself.
+/// Time limit of a load. A load normally ends by itself before.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 
 /// The result of one run of a load.
@@ -26,16 +26,19 @@ pub struct Sample {
     pub cpu_ms: f64,
 }
 
-/// The parsed output of a client.
+/// The parsed output of a load client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Read {
+    /// Requests per second.
     rate: f64,
+    /// 99th percentile of the latency in microseconds, if the client prints it.
     p99_us: Option<f64>,
     /// Total number of requests, if the client prints it.
     requests: Option<f64>,
 }
 
-/// Runs the load once from a client on the kernel.
+/// Runs the load once, with the client on the kernel. Returns the results, and the stack that
+/// carried the connections.
 pub fn run(stand: &Stand<'_>, load: &Load) -> Result<(Sample, Carried), Stop> {
     let witness = Witness::new(stand, None)?;
     let cpu = stand.cpu_seconds()?;
@@ -91,7 +94,7 @@ fn read_wrk(text: &str) -> Result<Read, String> {
     read().ok_or_else(|| format!("no figures in: {}", brief(text)))
 }
 
-/// Returns the word after a label.
+/// Returns the first word after `label` in the line that starts with `label`.
 fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     let line = text
         .lines()
@@ -102,7 +105,7 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
         .next()
 }
 
-/// Parses a time with its unit, as wrk prints it.
+/// Parses a time with its unit, as wrk prints it. Returns microseconds.
 fn micros(text: &str) -> Option<f64> {
     let (number, factor) = match text {
         text if text.ends_with("us") => (text.strip_suffix("us")?, 1.0),
@@ -112,7 +115,8 @@ fn micros(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// Parses the last line: `"GET","rps","avg","min","p50","p95","p99","max"`, in milliseconds.
+/// Parses the last line of redis-benchmark: `"GET","rps","avg","min","p50","p95","p99","max"`.
+/// Latencies are in milliseconds.
 fn read_redis(text: &str) -> Option<Read> {
     let line = text
         .lines()
@@ -174,7 +178,8 @@ fn read_json(text: &str) -> Result<Read, String> {
     })
 }
 
-/// Parses lines of microseconds, one per request, of sequential connections.
+/// Parses lines with the duration of each request in microseconds. The requests are sequential, so
+/// that the sum of the durations is the duration of the load.
 fn read_microseconds(text: &str) -> Option<Read> {
     let mut times: Vec<f64> = text
         .lines()

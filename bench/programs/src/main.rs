@@ -1,9 +1,10 @@
-//! `cargo xtask programs`: real programs on the kernel and on Tidelane, and their table.
+//! `cargo xtask programs`: runs real programs on the kernel and on Tidelane, and writes a table of
+//! the results.
 //!
-//! A file of `catalog` describes one program: what to install, how to start it, a client whose
-//! output must have the digest of a file, and a load. The crate makes the wires, runs the
-//! [`cells`], asks the services' counters whether the connections were accelerated ([`witness`]),
-//! and keeps the results in the [`book`].
+//! A file of `catalog` describes one program: its packages, its start, a client whose output must
+//! have the digest of a file, and a load. The crate builds the wires ([`stand`]) and runs the
+//! checks and the load ([`cells`]). It reads from the services' counters whether connections were
+//! accelerated ([`witness`]), and keeps the results in `result.json` and `TABLE.md` ([`book`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -31,21 +32,22 @@ use catalog::Entry;
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask programs")]
 struct Options {
-    /// Programs, by the names of their files in bench/programs/catalog; without one, all
+    /// Names of programs: the files in bench/programs/catalog without .toml. Without names, all
+    /// programs
     names: Vec<String>,
     /// List the programs
     #[arg(long)]
     list: bool,
-    /// Rounds of each load
+    /// Number of rounds of each load
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Run only the kernel's cell and one load on the kernel, to try an entry; keep nothing
+    /// Run only one check and one load on the kernel, to try a new entry. Do not keep the results
     #[arg(long)]
     try_kernel: bool,
-    /// Do not keep the rows in the table
+    /// Do not write the results to result.json and TABLE.md
     #[arg(long)]
     no_keep: bool,
-    /// Write the table again from the rows that are kept
+    /// Write TABLE.md again from result.json, and run nothing
     #[arg(long)]
     write: bool,
 }
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chosen programs. Returns true if no cell failed that passed in the kept table.
+/// Runs the selected programs. Returns true if every failed cell also failed in the kept results.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/programs");
     let entries = catalog::read(&folder.join("catalog"), &options.names)?;
@@ -89,7 +91,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Measures one program. An error becomes the reason in its row.
+/// Measures one program. If it cannot be installed or started, the row has the reason.
 fn measure(entry: &Entry, options: &Options) -> Row {
     let mut row = Row::new(entry);
     if let Err(Stop::Skip(why) | Stop::Fail(why)) = install::install(entry) {

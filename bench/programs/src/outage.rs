@@ -1,4 +1,5 @@
-//! `kill -9` of the service, and a new `up`, while server and client go on.
+//! Checks with a killed service: the service is killed and started again while server and client
+//! run.
 //!
 //! ```text
 //!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again
@@ -14,19 +15,20 @@ use crate::{
     witness::Witness,
 };
 
-/// Time for which a client works before the service is killed.
+/// Time for which a client runs before the service is killed.
 const AT_WORK: Duration = Duration::from_millis(300);
-/// Time limit for the working client to end. Its connections may fail.
+/// Time limit for this client to end. Its connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
-/// Time limit for the new service to know a listener.
+/// Time limit for the end of a killed service, and for the new service to learn of a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Exit status of `timeout` for a client that it ended.
+/// Exit status of `timeout` if it ended the client.
 const HANGS: &str = "124";
-/// A client that only waits sends nothing that the kernel could answer with a RST.
+/// Message for a client that waits for its server forever. Such a client sends no segment that the
+/// kernel could answer with a RST.
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
-/// Kills the server's service. The clients are on the kernel.
+/// Kills the server's service and starts it again. The clients are on the kernel.
 pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     let client = at_work(stand)?;
     thread::sleep(AT_WORK);
@@ -43,10 +45,10 @@ pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
     ended.map(|()| after)
 }
 
-/// Kills the client's service, and the server's, if it has one.
+/// Kills the client's service, and the server's service if there is one, and starts them again.
 ///
-/// One shell on the client's service runs the checks before, during and after. It outlives the
-/// service, and the programs that it starts meanwhile are on the kernel.
+/// One shell on the client's service runs the checks before, during and after the outage. The shell
+/// outlives the service. The programs that it starts during the outage are on the kernel.
 pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, Stop> {
     let mut driver = Driver::new(stand, &service)?;
     driver.check(stand).map_err(|stop| named("before", stop))?;
@@ -71,19 +73,21 @@ pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, St
     })
 }
 
+/// Adds the phase of the check to a failure.
 fn named(when: &str, stop: Stop) -> Stop {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// Starts a client on the kernel, which works when the service dies.
+/// Starts a client on the kernel, which is running when the service is killed.
 fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
     let text = stand.fill(&stand.entry.load().client);
     let text = check::into_file(&text, &stand.output());
     stand.shell(Side::Client, &text).spawn()
 }
 
-/// Waits for the end of the working client. Only a hang is a failure.
+/// Waits for the end of the client that was running when the service was killed. The client may
+/// fail, but must not hang.
 fn ends(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
@@ -93,17 +97,19 @@ fn ends(mut client: Running) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Kills the server's service, if there is one.
 fn kill_server(stand: &mut Stand<'_>) -> Result<(), Stop> {
     let Some(service) = &stand.service else {
         return Ok(());
     };
-    // A server that forks for each connection may be left to the kernel by now.
+    // Ask again, because a server that forks for each connection may have been left to the kernel
+    // since.
     stand.had_listener &= service.has_listener(stand.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
 }
 
-/// Runs `tidelane up` on the server's side, if it had a service, and waits for the listener.
+/// Starts the server's service again, if there was one, and waits until it knows the listener.
 fn up_again(stand: &mut Stand<'_>) -> Result<(), Stop> {
     stand.service_again()?;
     let (true, Some(service)) = (stand.had_listener, &stand.service) else {
@@ -123,6 +129,7 @@ struct Driver {
 }
 
 impl Driver {
+    /// Starts the shell.
     fn new(stand: &Stand<'_>, service: &Service) -> Result<Self, Stop> {
         let home = stand.output().with_extension("driver");
         fs::create_dir_all(&home)?;
@@ -141,13 +148,13 @@ impl Driver {
         })
     }
 
-    /// Starts the check.
+    /// Makes the shell start the check.
     fn start(&mut self) -> Result<(), Stop> {
         self.round += 1;
         Ok(fs::write(self.home.join(format!("go.{}", self.round)), "")?)
     }
 
-    /// Waits for the check's end and returns its exit status.
+    /// Waits for the end of the check, and returns its exit status.
     fn end(&mut self, stand: &Stand<'_>) -> Result<String, Stop> {
         let done = self.home.join(format!("done.{}", self.round));
         let limit = Duration::from_secs(stand.entry.check.seconds) + END_MAX;

@@ -1,4 +1,4 @@
-//! Packages of this machine's package managers, the folder of PyPI's and npm's, and versions.
+//! Installs packages, and runs the commands that print versions.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tidelane_tests::{
     tools::{source_root, target_dir},
 };
 
-/// Installs missing Debian packages, by `scripts/setup.sh programs`.
+/// Installs the Debian packages that are missing, by `scripts/setup.sh programs`.
 pub fn debian(packages: &[String]) -> Result<(), Stop> {
     if packages.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ fn last_line(text: &str) -> String {
     line.unwrap_or("it cannot be installed").to_owned()
 }
 
-/// Runs `install` unless a mark in `folder` shows that this was done before.
+/// Runs `install` once. A file in `folder`, named after `mark`, records that it has succeeded.
 pub fn once(
     folder: &Path,
     mark: &str,
@@ -50,7 +50,8 @@ pub fn once(
     Ok(fs::write(mark, "")?)
 }
 
-/// Returns the first line that a shell command prints, or the empty text.
+/// Returns the first line that a shell command prints in `folder`, shortened to 60 characters, or
+/// an empty text.
 pub fn first_line(text: &str, folder: &Path) -> String {
     let output = Command::new("sh")
         .arg("-c")
@@ -73,7 +74,8 @@ pub fn first_line(text: &str, folder: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Returns a search path with the system directories only, without version managers of developers.
+/// Returns the value of PATH for programs: the system directories and Tidelane's tools. Directories
+/// of version managers in a developer's PATH are left out.
 pub fn search_path() -> String {
     let load = target_dir().join("release");
     format!(

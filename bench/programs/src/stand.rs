@@ -1,4 +1,4 @@
-//! A stand: a wire with a program's server at one end, on the kernel or on a service.
+//! A stand: a wire with a running server at one end, on the kernel or on Tidelane.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,66 +21,70 @@ use crate::catalog::Entry;
 
 /// Port of the HTTP server behind proxies.
 const ORIGIN_PORT: u16 = 8000;
-/// Random files for all clients, by name and size.
+/// Random files that servers serve. An entry has the name and the size in bytes.
 const FILES: [(&str, u64); 4] = [
     ("64", 64),
     ("1k", 1024),
     ("100k", 100 << 10),
     ("1m", 1 << 20),
 ];
-/// Loss of a lossy wire, in packets per million and direction.
+/// Lost packets per million in each direction of a lossy wire.
 const LOSS_PPM: u32 = 10_000;
-/// Lifetime of a lossy wire in seconds.
+/// Time limit of the program that drops packets, in seconds.
 const LOSSY_SECONDS: u64 = 900;
 
 /// The kind of a stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// True if the server runs on a service.
+    /// True if the server is on Tidelane.
     pub accelerated: bool,
-    /// True if the wire loses 1 % of the packets of each direction.
+    /// True if the wire drops 1 % of the packets of each direction.
     pub lossy: bool,
 }
 
 impl Kind {
-    /// On the kernel.
+    /// A server on the kernel.
     pub const PLAIN: Self = Self {
         accelerated: false,
         lossy: false,
     };
-    /// On a service.
+    /// A server on Tidelane.
     pub const ACCELERATED: Self = Self {
         accelerated: true,
         lossy: false,
     };
-    /// On the kernel, with loss.
+    /// A server on the kernel, with packet loss.
     pub const LOSSY: Self = Self {
         accelerated: false,
         lossy: true,
     };
 }
 
-/// The wire with its server. Fields are dropped in order: programs before their wire.
+/// A wire with its server. The order of the fields makes the programs drop before the wire.
 #[derive(Debug)]
 pub struct Stand<'a> {
-    /// The program.
+    /// The catalogue entry of the program.
     pub entry: &'a Entry,
     /// The server's process.
     pub server: RefCell<Running>,
-    /// The server's service, if it is on one.
+    /// The server's service. `None` if the server is on the kernel.
     pub service: Option<Service>,
+    /// The HTTP server behind a proxy.
     _origin: Option<Nginx>,
+    /// The program that drops packets.
     _loss: Option<Running>,
     /// The wire.
     pub wire: Wire,
+    /// Folder of the server: `{home}`.
     home: PathBuf,
+    /// Number of output files of clients so far.
     outputs: Cell<u32>,
-    /// True once the service had a listener on the server's port.
+    /// True if the service knew a listener on the server's port.
     pub had_listener: bool,
 }
 
 impl<'a> Stand<'a> {
-    /// Makes the wire, and starts the server.
+    /// Builds the wire, starts the server, and waits until the server is ready.
     pub fn new(entry: &'a Entry, kind: Kind) -> Result<Self, Stop> {
         let (wire, loss) = if kind.lossy {
             let impairment = Impairment {
@@ -117,8 +121,8 @@ impl<'a> Stand<'a> {
         Ok(stand)
     }
 
-    /// Waits until the server listens, and until the service knows the listener, if it accelerates
-    /// it.
+    /// Waits until the server is ready, and until the service knows its listener. A server that the
+    /// service does not accelerate has no listener there.
     fn wait_ready(&mut self) -> Result<(), Stop> {
         let entry = self.entry;
         let limit = Duration::from_secs(entry.server.seconds);
@@ -134,7 +138,8 @@ impl<'a> Stand<'a> {
             })?;
         }
         if let Some(service) = &self.service {
-            // A program that stays with the kernel never has a listener there.
+            // Wait shorter for a program that the library leaves to the kernel, because its
+            // listener is not expected.
             let patience = Duration::from_secs(if entry.kernel.is_some() { 1 } else { 5 });
             let listener = wait_until(patience, "a listener", || service.has_listener(entry.port));
             self.had_listener = listener.is_ok();
@@ -142,12 +147,12 @@ impl<'a> Stand<'a> {
         Ok(())
     }
 
-    /// Replaces the names of places in a command or a file.
+    /// Replaces the placeholders in a command or a file.
     pub fn fill(&self, text: &str) -> String {
         fill(self.entry, &self.home, text)
     }
 
-    /// Returns a shell command for one side, with the places filled in.
+    /// Returns a shell that executes `text` on one side.
     pub fn shell(&self, side: Side, text: &str) -> Program {
         shell(&self.wire, side, text)
     }
@@ -162,7 +167,7 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// Returns a new path for the output of a client.
+    /// Returns the path of a new file for the output of a client.
     pub fn output(&self) -> PathBuf {
         self.outputs.set(self.outputs.get() + 1);
         self.wire
@@ -170,7 +175,7 @@ impl<'a> Stand<'a> {
             .join(format!("client-{}.out", self.outputs.get()))
     }
 
-    /// Starts a new service on the server's side after the death of the previous one.
+    /// Starts the server's service again after it was killed. Does nothing if there was no service.
     pub fn service_again(&mut self) -> Result<(), Stop> {
         if let Some(dead) = &self.service {
             self.service = Some(self.wire.service_again(dead)?);
@@ -178,7 +183,7 @@ impl<'a> Stand<'a> {
         Ok(())
     }
 
-    /// Returns the reason for which `tidelane run` left the server to the kernel, if it did.
+    /// Returns the reason why `tidelane run` left the server to the kernel, if it did.
     pub fn reason(&self) -> Option<String> {
         let (_, errors) = self.server.borrow().written();
         let left = |line: &&str| line.starts_with("tidelane: ") && line.contains("with the kernel");
@@ -186,7 +191,8 @@ impl<'a> Stand<'a> {
         Some(line.trim_start_matches("tidelane: ").to_owned())
     }
 
-    /// Returns the reason in `tidelane ss` for connections and listeners of the port on the kernel.
+    /// Returns the reason that `tidelane ss` shows for a socket of the server's port that is not
+    /// accelerated, if there is one.
     pub fn reason_of_sockets(&self) -> Option<String> {
         let port = format!(":{}", self.entry.port);
         let sockets = self.service.as_ref()?.sockets().ok()?;
@@ -200,7 +206,7 @@ impl<'a> Stand<'a> {
         reasons.filter_map(told).find(|reason| !reason.is_empty())
     }
 
-    /// Returns the CPU seconds of all processes on the server's side: server and service.
+    /// Returns the CPU seconds of all processes on the server's side: the server and its service.
     pub fn cpu_seconds(&self) -> Result<f64, Stop> {
         let space = self.wire.namespace(Side::Server);
         let pids = command(&["ip", "netns", "pids", &space])?;
@@ -209,7 +215,7 @@ impl<'a> Stand<'a> {
         Ok(ticks.sum::<u64>() as f64 / per_second)
     }
 
-    /// Returns the end of the server's output, for a finding.
+    /// Returns the last lines of the server's output, on one line.
     pub fn server_words(&self) -> String {
         let (output, errors) = self.server.borrow().written();
         let text = format!("{output}\n{errors}");
@@ -220,15 +226,15 @@ impl<'a> Stand<'a> {
         lines[lines.len().saturating_sub(4)..].join(" | ")
     }
 
-    /// Ends the server before its wire, so that the server can shut down in order.
+    /// Ends the server with SIGTERM, so that it shuts down in order before the wire is removed.
     pub fn end(self) {
-        // Remaining processes end with the namespace.
+        // Ignore errors, because remaining processes end with the namespace.
         let _ = self.server.borrow().signal(Signal::TERM);
         let _ = self.server.borrow_mut().ends_within(Duration::from_secs(2));
     }
 }
 
-/// Returns user and system time of a process and its ended children, in ticks.
+/// Returns the user and system time of a process and of its ended children, in clock ticks.
 fn ticks_of(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
@@ -239,6 +245,7 @@ fn ticks_of(pid: &str) -> Option<u64> {
         .sum()
 }
 
+/// Replaces all placeholders in `text`.
 fn fill(entry: &Entry, home: &std::path::Path, text: &str) -> String {
     entry
         .fill(text)
@@ -257,7 +264,8 @@ fn shell(wire: &Wire, side: Side, text: &str) -> Program {
         .env("HOME", &wire.scratch().display().to_string())
 }
 
-/// Writes the random files, a text, and the entry's own files.
+/// Writes the random files, a file `text` with lines of hexadecimal digits, and the files of the
+/// entry.
 fn write_files(entry: &Entry, home: &std::path::Path) -> Result<(), Stop> {
     let www = home.join("www");
     fs::create_dir_all(&www)?;
@@ -278,6 +286,7 @@ fn write_files(entry: &Entry, home: &std::path::Path) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Starts the HTTP server behind a proxy, with the random files.
 fn start_origin(wire: &Wire, home: &std::path::Path) -> Result<Nginx, Stop> {
     let options = NginxOptions {
         workers: 1,
@@ -291,6 +300,7 @@ fn start_origin(wire: &Wire, home: &std::path::Path) -> Result<Nginx, Stop> {
     Ok(origin)
 }
 
+/// Executes the entry's `prepare` command.
 fn prepare(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Result<(), Stop> {
     let limit = Duration::from_secs(entry.server.seconds.max(60));
     if let Some(user) = &entry.server.user {
@@ -302,6 +312,7 @@ fn prepare(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Result<(), Sto
     Ok(())
 }
 
+/// Returns the server's command, with the user that it runs as.
 fn server_program(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Program {
     let line = fill(entry, home, &entry.server.command);
     let mut words = line.split_whitespace();

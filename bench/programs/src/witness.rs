@@ -1,42 +1,45 @@
-//! Finds the stack that carried connections, from counters of the services and of both kernels.
+//! Determines the stack that carried a client's connections, from the counters of the services and
+//! of the kernel in the two namespaces.
 
 use tidelane_programs::counters::kernel_count;
 use tidelane_tests::{Service, Side, Stop};
 
 use crate::stand::Stand;
 
-/// Connections opened so far, as each stack counts them.
+/// Numbers of opened connections, as each stack counts them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Opens {
-    /// By the kernel of the client's namespace.
+    /// Active opens to the server by the kernel in the client's namespace.
     kernel: u64,
-    /// By the client's service.
+    /// Active opens by the client's service.
     client: u64,
-    /// By listeners of the server's service.
+    /// Passive opens by the server's service.
     passive: u64,
-    /// By listeners of the kernel in the server's namespace, from any peer.
+    /// Passive opens by the kernel in the server's namespace.
     kernel_passive: u64,
 }
 
-/// The counters before a client runs.
+/// Compares the counters after a client's run with those before.
 #[derive(Debug)]
 pub struct Witness<'a> {
     stand: &'a Stand<'a>,
+    /// The service that the client runs on. `None` for the kernel.
     client: Option<&'a Service>,
+    /// The counters before the client's run.
     before: Opens,
 }
 
 /// The stacks that carried a client's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// Tidelane on each side that should be accelerated.
+    /// Tidelane carried all connections, at each end that has a service.
     Accelerated,
-    /// The kernel carried some of the connections.
+    /// The kernel carried `kernels` of the `connections`, at an end that has a service.
     Kernel { connections: u64, kernels: u64 },
 }
 
 impl<'a> Witness<'a> {
-    /// Reads the counters. `client` is the service that the client runs on.
+    /// Reads the counters before a client's run. `client` is the service that the client runs on.
     pub fn new(stand: &'a Stand<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
         let before = Opens::now(stand, client)?;
         Ok(Self {
@@ -46,14 +49,16 @@ impl<'a> Witness<'a> {
         })
     }
 
-    /// Compares the counters with their values at the start.
+    /// Reads the counters after the client's run, and returns the stack that carried its
+    /// connections.
     pub fn ask(&self) -> Result<Carried, Stop> {
         let now = Opens::now(self.stand, self.client)?;
         let by_kernel = now.kernel - self.before.kernel;
         let by_service = now.client - self.before.client;
         let passive = now.passive - self.before.passive;
         let connections = by_kernel + by_service;
-        // An attempt that no stack accepted, because an accept queue was full, counts for neither.
+        // Do not count an attempt that no stack accepted, for example because an accept queue was
+        // full.
         let taken_by_kernel = now.kernel_passive - self.before.kernel_passive;
         let missed_by_server = match self.stand.service {
             Some(_) => connections.saturating_sub(passive).min(taken_by_kernel),
@@ -72,6 +77,7 @@ impl<'a> Witness<'a> {
 }
 
 impl Opens {
+    /// Reads all counters.
     fn now(stand: &Stand<'_>, client: Option<&Service>) -> Result<Self, Stop> {
         let count = |service: Option<&Service>, name: &str| -> Result<u64, Stop> {
             let Some(service) = service else { return Ok(0) };
@@ -86,9 +92,13 @@ impl Opens {
     }
 }
 
-/// Returns the number of connections that the kernel of the client's namespace opened to the
-/// server. Connections of the client to itself over loopback, as portable programs make socket
-/// pairs, count at both ends there. The server opens connections to the origin only.
+/// Returns the number of connections that the kernel in the client's namespace has opened to the
+/// server.
+///
+/// Some clients connect to themselves over loopback, for example to emulate socket pairs. The
+/// kernel counts these connections as active and as passive opens, so the passive opens are
+/// subtracted. With an origin, the passive opens are the server's connections to the origin
+/// instead.
 fn kernel_opens(stand: &Stand<'_>) -> Result<u64, Stop> {
     let count = |name| kernel_count(&stand.wire, Side::Client, name);
     let own = if stand.entry.origin {

@@ -1,10 +1,10 @@
-//! The table as Markdown.
+//! Formats the kept rows as the Markdown file `TABLE.md`.
 
 use std::fmt::Write;
 
 use super::{ALL_SIDES, CONDITIONS, Kept, LoadRow, Mark, Row};
 
-/// Returns the whole file.
+/// Returns the content of `TABLE.md`.
 pub fn text(kept: &Kept) -> String {
     let mut text = include_str!("head.md").to_owned();
     let measured: Vec<&Row> = kept
@@ -70,6 +70,7 @@ pub fn text(kept: &Kept) -> String {
     text
 }
 
+/// Returns the line of a program in the table.
 fn line(row: &Row) -> String {
     let marks = CONDITIONS.map(|condition| {
         let mark = |sides| match row.cell(condition, sides).map(|cell| cell.mark) {
@@ -97,7 +98,8 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Returns the columns of a load: request, rates, ratio, percentiles, CPU.
+/// Returns the columns of a load: request, requests per second, ratio, 99th percentiles, and CPU
+/// time.
 pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     let Some(load) = load else {
         return ["none", "", "", "", ""].map(str::to_owned);
@@ -124,7 +126,7 @@ pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     ]
 }
 
-/// Writes a line for each different reason of a row.
+/// Appends a line to `text` for each different reason for which cells of a program did not pass.
 fn findings(row: &Row, text: &mut String) {
     let mut notes: Vec<(String, String)> = Vec::new();
     for placed in row
