@@ -1,4 +1,5 @@
-//! The book of results: `result.json` has a row for each suite, `TABLE.md` shows them.
+//! The kept results of all suites: `result.json` has a row for each suite, and `TABLE.md` shows the
+//! rows as a table.
 
 use std::{
     collections::BTreeMap,
@@ -13,28 +14,28 @@ use crate::{catalog::Suite, compare::Pair, prepare::suites_dir, reads::Verdict, 
 
 mod table;
 
-/// A case that did not pass on both stacks in the first run.
+/// A case that did not pass on both stacks, after repetitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
     case: String,
     kernel: Verdict,
     tidelane: Verdict,
-    /// The reason in the catalogue.
+    /// The reason that the catalogue gives for the difference, if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
-/// A case that passed in a repetition.
+/// A case that failed on one stack at first, and passed there in a repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flaky {
     case: String,
-    /// The stack on which the case had not passed.
+    /// The stack on which the case was repeated.
     stack: String,
-    /// The run after the first in which it passed.
+    /// Number of the repetition in which the case passed, from 1.
     repeat: usize,
 }
 
-/// Cases that the suite's command omits.
+/// Cases that the suite's command omits, and the reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
     cases: String,
@@ -48,32 +49,35 @@ pub struct Row {
     title: String,
     /// The version that the suite prints.
     pub version: String,
+    /// Commit of Tidelane.
     commit: String,
     /// Options of `tidelane run`.
     pub run_options: String,
-    /// The reason for which nothing was compared.
+    /// The reason why the suite was not run, if it was not.
     pub skipped: Option<String>,
+    /// Number of all cases.
     cases: usize,
     passed_on_both: usize,
     skipped_on_both: usize,
-    /// Cases that passed on one stack alone.
+    /// Cases that passed on only one stack.
     differ: Vec<Finding>,
-    /// Cases that passed on neither stack, and were not skipped on both.
+    /// Cases that passed on neither stack, except for those that were skipped on both stacks.
     passed_on_neither: Vec<Finding>,
     flaky: Vec<Flaky>,
     left_out: Vec<LeftOut>,
-    /// Connections of the run on the kernel, and of the one on Tidelane.
+    /// Opened connections of the run on the kernel, and of the run on Tidelane.
     pub connections: [Opens; 2],
 }
 
-/// The kept rows, by suite and options.
+/// The kept rows of all suites, by the suite's name and the options of `tidelane run`.
 #[derive(Debug)]
 pub struct Book {
+    /// Folder of `result.json` and `TABLE.md`.
     folder: PathBuf,
     rows: BTreeMap<(String, String), Row>,
 }
 
-/// The file `result.json`.
+/// The content of `result.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     machine: String,
@@ -81,7 +85,7 @@ struct Kept {
 }
 
 impl Row {
-    /// Returns an empty row.
+    /// Returns a row without cases.
     pub fn new(suite: &Suite, run_options: &str) -> Self {
         let left_out = suite.left_out.iter().map(|left_out| LeftOut {
             cases: left_out.case.clone(),
@@ -105,7 +109,7 @@ impl Row {
         }
     }
 
-    /// Adds the cases of a part.
+    /// Adds the cases of one part of the suite.
     pub fn add(&mut self, suite: &Suite, pairs: &BTreeMap<String, Pair>) {
         self.cases += pairs.len();
         for (case, pair) in pairs {
@@ -132,7 +136,7 @@ impl Row {
         }
     }
 
-    /// Returns true if no case passed on one stack alone without a known reason.
+    /// Returns true if the catalogue gives a reason for each case that passed on only one stack.
     pub fn is_fine(&self) -> bool {
         self.differ.iter().all(|finding| finding.why.is_some())
     }
@@ -159,8 +163,10 @@ impl Book {
         })
     }
 
-    /// Replaces a row and writes both files. The rows are read again first, because another run may
-    /// have written some. A suite that cannot be installed here keeps its old row.
+    /// Replaces a row and writes `result.json` and `TABLE.md`.
+    ///
+    /// Reads the files again first, because another run may have changed them. A suite that was
+    /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         let lock = fs::File::create(suites_dir().join("book.lock"))?;
         lock.lock()?;
@@ -172,7 +178,7 @@ impl Book {
         self.write()
     }
 
-    /// Writes both files.
+    /// Writes `result.json` and `TABLE.md`.
     pub fn write(&self) -> Result<(), Stop> {
         let kept = Kept {
             machine: machine::describe(),

@@ -1,7 +1,8 @@
-//! The catalogue: a file of `catalog/` for each suite.
+//! The catalogue: the folder `catalog/` with a TOML file for each suite.
 //!
-//! Commands may contain names of places: `{source}` (the suite's source), `{place}` (the folder of
-//! its builds), `{part}` (the part that runs) and, in repetitions, `{cases}`.
+//! Commands may contain placeholders: `{source}` (folder of the suite's source), `{place}` (folder
+//! of its builds), `{part}` (the part of the suite to run) and, in repetitions, `{cases}` (the
+//! cases to run).
 
 use std::path::Path;
 
@@ -15,40 +16,40 @@ use crate::reads::Reads;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
-    /// Name of the file without `.toml`.
+    /// Name of the suite: that of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// The title of its row.
+    /// Title of the suite's row in the table.
     pub title: String,
     /// A shell command in `{source}` that prints the version.
     pub version: String,
     /// Debian packages for building and running.
     #[serde(default)]
     pub packages: Vec<String>,
-    /// The source, if the packages do not contain the suite.
+    /// Origin of the source. `None` if the packages contain the suite.
     pub source: Option<Source>,
-    /// A shell command in `{source}` that builds the suite; executed once.
+    /// A shell command in `{source}` that builds the suite. It is executed once.
     pub build: Option<String>,
-    /// A shell command in `{source}` that runs one part, or all of a suite without parts.
+    /// A shell command in `{source}` that runs one part, or the whole suite if it has no parts.
     pub command: String,
-    /// The format of its output.
+    /// Format of the command's output.
     pub reads: Reads,
-    /// Parts, which run in sequence.
+    /// Names of the parts, which run in sequence.
     #[serde(default)]
     pub parts: Vec<String>,
-    /// Time limit of a part.
+    /// Time limit of a part in seconds.
     pub seconds: u64,
-    /// The repetition of single cases; without it, whole parts are repeated.
+    /// Repetition of single cases. `None` to repeat whole parts instead.
     pub again: Option<Again>,
-    /// Cases that may differ.
+    /// Cases that may pass on only one stack, with the reasons.
     #[serde(default)]
     pub differs: Vec<Differs>,
-    /// Cases that the command omits.
+    /// Cases that the command omits, with the reasons.
     #[serde(default)]
     pub left_out: Vec<Differs>,
 }
 
-/// The origin of a source.
+/// The origin of a suite's source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Source {
@@ -64,25 +65,26 @@ pub enum Source {
 pub struct Again {
     /// A shell command in `{source}`.
     pub command: String,
-    /// The text of a case within `{cases}`, such as `-m {case}`.
+    /// Text that stands for a case in `{cases}`, such as `-m {case}`.
     pub case: String,
-    /// True if the command takes one case only.
+    /// True if the command accepts only one case.
     #[serde(default)]
     pub single: bool,
 }
 
-/// A pattern of cases, with a reason.
+/// A pattern of cases, and the reason why they are treated differently.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differs {
-    /// The name of the case; `*` matches any text.
+    /// Pattern of the names of the cases, in which `*` matches any text.
     pub case: String,
-    /// The reason.
+    /// Reason, as the table shows it.
     pub why: String,
 }
 
 impl Suite {
-    /// Returns the chosen parts, or all. A suite without parts is one part without a name.
+    /// Returns the chosen parts, or all parts if none are chosen. A suite without parts has one
+    /// part with an empty name. Fails if the suite has no such part.
     pub fn parts(&self, chosen: &[String]) -> Result<Vec<String>, Stop> {
         if let Some(part) = chosen.iter().find(|part| !self.parts.contains(part)) {
             return Err(Stop::Fail(format!("{} has no part {part}", self.name)));
@@ -94,7 +96,7 @@ impl Suite {
         })
     }
 
-    /// Returns the reason for which this case may differ, if there is one.
+    /// Returns the reason why the case may pass on only one stack, if the catalogue gives one.
     pub fn why_differs(&self, case: &str) -> Option<&str> {
         let differs = self.differs.iter();
         let mut fitting = differs.filter(|differs| fits(&differs.case, case));
@@ -114,7 +116,8 @@ fn fits(pattern: &str, text: &str) -> bool {
     ends.any(|index| fits(rest, &tail[index..])) || fits(rest, "")
 }
 
-/// Reads the suites with these names, or all, in the order of their names.
+/// Reads the suites with these names, or all suites if there are no names. Returns them in the
+/// order of their names.
 pub fn read(folder: &Path, names: &[String]) -> Result<Vec<Suite>, Stop> {
     let named = |(name, suite)| Suite { name, ..suite };
     let mut suites: Vec<Suite> = folder::read(folder, names)?

@@ -1,4 +1,4 @@
-//! The comparison: each part on the kernel and on Tidelane, with repetitions of differing cases.
+//! Runs each part of a suite on the kernel and on Tidelane, and compares the results case by case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use crate::{
     stand::{Ran, Stack, Stand},
 };
 
-/// Repetitions of a case that passed on one stack alone.
+/// Largest number of repetitions of a case that passed on only one stack.
 const REPEATS: usize = 3;
-/// Limit of single repetitions; beyond it the whole part is repeated, if the command takes one
-/// case.
+/// Largest number of cases that are repeated singly if the repetition command accepts only one
+/// case. For more cases, the whole part is repeated.
 const SINGLE_MAX: usize = 12;
 
 /// The verdicts of both stacks on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The last verdicts, of the kernel and of Tidelane.
+    /// The last verdict on the kernel, and the last verdict on Tidelane.
     pub verdicts: [Verdict; 2],
-    /// The repetition in which the case passed, on the kernel and on Tidelane. 0 means that none
-    /// was needed, or that none helped.
+    /// The number of the repetition in which the case passed, on the kernel and on Tidelane. 0 if
+    /// the case was not repeated, or passed in no repetition.
     pub repeats: [usize; 2],
 }
 
@@ -43,7 +43,7 @@ pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// Runs the parts on both stacks and fills the row.
+/// Runs the parts on both stacks, and adds the cases to the row.
 pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Result<(), Stop> {
     let stands = [Stack::Kernel, Stack::Tidelane(row.run_options.clone())];
     let [kernel, ours] = stands.map(|stack| Stand::new(suite, place, stack));
@@ -58,7 +58,7 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
             seen.push(ran.cases);
         }
         if seen.iter().all(Cases::is_empty) {
-            // A part without any output on either stack is a finding, too.
+            // Report a part whose output has no cases on either stack.
             seen[0].insert(format!("{part}: no cases"), Verdict::Lost);
         }
         let pairs = pair_verdicts(&stands, suite, part, &seen)?;
@@ -67,7 +67,7 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
     Ok(())
 }
 
-/// Repeats the cases that passed on one stack alone, and pairs the verdicts.
+/// Pairs the verdicts of the two stacks. Repeats the cases that passed on only one stack.
 fn pair_verdicts(
     stands: &[Stand<'_>; 2],
     suite: &Suite,
@@ -102,7 +102,8 @@ fn pair_verdicts(
     Ok(pairs)
 }
 
-/// Repeats cases up to three times. Returns the passed cases, each with its repetition.
+/// Repeats the cases `wanted` at most [`REPEATS`] times. Returns the cases that passed, each with
+/// the number of the repetition.
 fn again(
     stand: &Stand<'_>,
     suite: &Suite,
@@ -155,6 +156,7 @@ fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String>
     groups.into_iter().map(command).collect()
 }
 
+/// Prints the counts of a run.
 fn print(stand: &Stand<'_>, part: &str, ran: &Ran) {
     let count = |verdict| ran.cases.values().filter(|v| **v == verdict).count();
     println!(

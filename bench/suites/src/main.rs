@@ -1,8 +1,10 @@
-//! `cargo xtask suites`: test suites of other projects, on the kernel and on Tidelane, by case.
+//! `cargo xtask suites`: runs test suites of other projects on the kernel and on Tidelane, and
+//! compares the results case by case.
 //!
-//! A file of `catalog` describes one suite: packages, source, build, command, and how its output is
-//! read ([`reads`]). The crate runs the suite on the kernel and under `tidelane run` ([`stand`]),
-//! compares what passed ([`compare`]), and keeps the results in the [`book`].
+//! A file of `catalog` describes one suite: its packages, source, build and command, and the format
+//! of its output ([`reads`]). The crate runs the suite on the kernel and under `tidelane run`
+//! ([`stand`]), compares the results ([`compare`]), and keeps them in `result.json` and `TABLE.md`
+//! ([`book`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -27,24 +29,24 @@ use catalog::Suite;
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask suites")]
 struct Options {
-    /// Suites, by the names of their files in bench/suites/catalog; without one, all
+    /// Names of suites: the files in bench/suites/catalog without .toml. Without names, all suites
     names: Vec<String>,
     /// List the suites
     #[arg(long)]
     list: bool,
-    /// Run only these parts of each suite; keep nothing
+    /// Run only these parts of each suite. Do not keep the results
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
-    /// Run without --loopback: connections over loopback stay with the kernel
+    /// Run without --loopback, so that connections over loopback stay with the kernel
     #[arg(long)]
     plain: bool,
-    /// Run on the kernel only, to try an entry; keep nothing
+    /// Run only on the kernel, to try a new entry. Do not keep the results
     #[arg(long)]
     try_kernel: bool,
-    /// Do not keep the rows in the table
+    /// Do not write the results to result.json and TABLE.md
     #[arg(long)]
     no_keep: bool,
-    /// Write the table again from the rows that are kept
+    /// Write TABLE.md again from result.json, and run nothing
     #[arg(long)]
     write: bool,
 }
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chosen suites. Returns true if each difference has a reason in the catalogue.
+/// Runs the selected suites. Returns true if the catalogue gives a reason for each difference.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/suites");
     let suites = catalog::read(&folder.join("catalog"), &options.names)?;
@@ -95,7 +97,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Measures one suite. An error becomes the reason in its row.
+/// Runs one suite. If this fails, the row has the reason.
 fn measure(suite: &Suite, options: &Options) -> Row {
     let mut row = Row::new(suite, options.run_options());
     let result = measure_into(&mut row, suite, options);

@@ -1,4 +1,4 @@
-//! Prepares a suite: packages, source from the package managers, and build, all of them under
+//! Prepares a suite: installs its packages, fetches its source, and builds it below
 //! `target/suites`.
 
 use std::{
@@ -18,13 +18,14 @@ use crate::catalog::{Source, Suite};
 /// The folders of a suite.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The folder of its builds.
+    /// Folder of the suite's builds and logs.
     pub folder: PathBuf,
-    /// The folder of its source.
+    /// Folder of the suite's source.
     pub source: PathBuf,
 }
 
-/// Installs, fetches and builds missing parts. A skip names the package that is not available.
+/// Installs, fetches and builds the parts that are missing. Returns a skip with the reason if a
+/// part is not available.
 pub fn prepare(suite: &Suite) -> Result<Place, Stop> {
     packages::debian(&suite.packages).map_err(skip)?;
     let folder = suites_dir().join(&suite.name);
@@ -44,13 +45,13 @@ pub fn prepare(suite: &Suite) -> Result<Place, Stop> {
 }
 
 impl Place {
-    /// Replaces the names of places.
+    /// Replaces the placeholders `{source}` and `{place}`.
     pub fn fill(&self, text: &str) -> String {
         text.replace("{source}", &self.source.display().to_string())
             .replace("{place}", &self.folder.display().to_string())
     }
 
-    /// Returns the first line of the suite's version output.
+    /// Returns the first line that the suite's version command prints.
     pub fn version(&self, suite: &Suite) -> String {
         packages::first_line(&self.fill(&suite.version), &self.source)
     }
@@ -61,7 +62,7 @@ pub fn suites_dir() -> PathBuf {
     target_dir().join("suites")
 }
 
-/// Builds a suite with low priority.
+/// Builds a suite in `folder` with low priority. The output goes to `log`.
 fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
     println!("  building; the log is {}", log.display());
     let output = fs::File::create(log)?;
@@ -79,7 +80,8 @@ fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
     Err(Stop::Fail(format!("the build failed: {}", brief(&words))))
 }
 
-/// Unpacks a source package. The package lists are the run's own: the machine's, for sources.
+/// Fetches a source package of Debian and unpacks it below `folder`. Apt uses separate package
+/// lists, so that this machine's lists do not change.
 fn debian_source(package: &str, folder: &Path) -> Result<PathBuf, Stop> {
     once(folder, package, || {
         let options = source_lists()?;
@@ -103,8 +105,8 @@ fn unpacked(folder: &Path) -> Result<PathBuf, Stop> {
         .ok_or_else(|| Stop::Fail("no source was unpacked".to_owned()))
 }
 
-/// Returns options of apt: the machine's Debian lists, converted to sources, and folders for
-/// downloads.
+/// Returns options that make apt use this machine's Debian archives for source packages, with
+/// separate folders for its lists.
 fn source_lists() -> Result<[String; 3], Stop> {
     let apt = suites_dir().join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
@@ -116,7 +118,7 @@ fn source_lists() -> Result<[String; 3], Stop> {
     for path in parts {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let name = path.file_name().unwrap_or_default();
-        // Lists of other vendors have no sources.
+        // Leave out the lists of other vendors, which may have no source packages.
         if text.contains("/debian") {
             fs::write(apt.join("parts").join(name), as_sources(&text))?;
         }
@@ -128,7 +130,7 @@ fn source_lists() -> Result<[String; 3], Stop> {
     ])
 }
 
-/// Converts a list of either format from binaries to sources.
+/// Converts a list of package archives, in either format of apt, from binary to source packages.
 fn as_sources(text: &str) -> String {
     let turned = text.lines().map(|line| {
         if line.starts_with("Types:") {
@@ -144,7 +146,8 @@ fn as_sources(text: &str) -> String {
     turned.map(|line| line + "\n").collect()
 }
 
-/// Puts a crate's source into a small workspace, where it replaces the registry's crate.
+/// Fetches the source of a crate, given as `NAME VERSION`, and unpacks it as a member of a new
+/// workspace. The workspace uses this source instead of the registry's.
 fn crate_source(named: &str, folder: &Path) -> Result<PathBuf, Stop> {
     let (name, version) = named
         .split_once(' ')

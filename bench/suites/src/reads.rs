@@ -10,43 +10,44 @@ mod tap;
 mod tinytest;
 mod unittest;
 
-/// The result of a case.
+/// The result of a case in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The suite did not run the case, by its own choice.
+    /// The suite skipped the case.
     Skipped,
     /// The case passed.
     Passed,
-    /// The suite reports a failure.
+    /// The suite reports that the case failed.
     Failed,
-    /// The case began without an end, or the suite did not reach it.
+    /// The output has no result of the case: the case did not end, or was not reached.
     Lost,
 }
 
-/// Cases by name.
+/// Results by the names of the cases.
 pub type Cases = BTreeMap<String, Verdict>;
 
 /// Output formats of suites.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// Python's unittest, verbose.
+    /// The verbose output of Python's unittest.
     Unittest,
-    /// TAP lines whose descriptions are the names, as libuv's.
+    /// TAP lines. The name of a case is its description, as in libuv.
     TapNamed,
-    /// TAP lines whose numbers are the names.
+    /// TAP lines. The name of a case is its number.
     TapNumbered,
     /// libevent's tinytest.
     Tinytest,
-    /// Rust's own test programs.
+    /// Rust's test programs (libtest).
     Cargo,
     /// The test suite of redis.
     Redis,
 }
 
 impl Reads {
-    /// Parses the cases of a part's output. Names get the part as prefix unless the suite does so.
+    /// Parses the output `text` of a part. The names of cases get the part as a prefix, except in
+    /// the formats whose names are unique without it.
     pub fn read(self, part: &str, text: &str) -> Cases {
         let cases = match self {
             Self::Unittest => return unittest::read(text),

@@ -1,4 +1,4 @@
-//! A stand: a wire with a suite's programs at the server's end, on the kernel or on a service.
+//! A stand: a wire whose server's side runs the programs of a suite, on the kernel or on Tidelane.
 
 use std::{
     cell::Cell,
@@ -18,21 +18,21 @@ use tidelane_tests::{
 
 use crate::{catalog::Suite, prepare::Place, reads::Cases};
 
-/// The stack under the suite.
+/// The stack on which the suite runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// The kernel alone.
     Kernel,
-    /// A service, with `tidelane run` and these options.
+    /// Tidelane. The text has the options of `tidelane run`.
     Tidelane(String),
 }
 
-/// TCP connections opened, at either end, as each stack counts them.
+/// Numbers of active and passive opens, as each stack counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opens {
-    /// By the kernel.
+    /// Opens by the kernel.
     pub kernel: u64,
-    /// By the service.
+    /// Opens by the service.
     pub service: u64,
 }
 
@@ -55,7 +55,7 @@ impl std::ops::AddAssign for Opens {
 }
 
 impl Opens {
-    /// Returns the service's share of all connections.
+    /// Returns the service's share of all opens, or `None` if there were no opens.
     pub fn share(self) -> Option<f64> {
         let all = self.kernel + self.service;
         (all > 0).then(|| self.service as f64 / all as f64)
@@ -65,29 +65,30 @@ impl Opens {
 /// The result of one run of a command.
 #[derive(Debug)]
 pub struct Ran {
-    /// The cases of its output.
+    /// The cases in the command's output.
     pub cases: Cases,
     /// Duration in seconds.
     pub seconds: f64,
-    /// True if the command exceeded its time limit and was ended.
+    /// True if the time limit ended the command.
     pub ended: bool,
 }
 
-/// The wire and the service. Fields are dropped in order: the service before its wire.
+/// A wire and its service. The order of the fields makes the service drop before the wire.
 #[derive(Debug)]
 pub struct Stand<'a> {
     suite: &'a Suite,
     place: &'a Place,
     stack: Stack,
     service: Option<Service>,
-    /// Processes of the namespace before the suite started.
+    /// Processes of the server's namespace before the suite started.
     own: BTreeSet<u32>,
     wire: Wire,
+    /// Number of commands that were run.
     runs: Cell<u32>,
 }
 
 impl<'a> Stand<'a> {
-    /// Makes the wire, and starts the service, if any.
+    /// Builds the wire, and starts the service if the stack is Tidelane.
     pub fn new(suite: &'a Suite, place: &'a Place, stack: Stack) -> Result<Self, Stop> {
         let wire = Wire::with(&WireOptions::default())?;
         let service = match &stack {
@@ -117,13 +118,14 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// Runs a command of the suite to its end, and ends the processes that it leaves behind.
+    /// Runs a command of the suite to its end or time limit, and kills the processes that it leaves
+    /// behind.
     pub fn run(&self, command: &str, part: &str) -> Result<Ran, Stop> {
         let command = self.place.fill(command).replace("{part}", part);
         let limit = Duration::from_secs(self.suite.seconds) * patience();
         let (source, scratch) = (self.place.source.display(), self.wire.scratch().display());
         let text = format!("cd {source} && {{ {command}\n}} 2>&1");
-        // The command leads a session, so that the processes that it starts can be ended with it.
+        // Run the command as the leader of a session, so that its children can be killed with it.
         let program = self.wire.program(Side::Server, "setsid");
         let program = program
             .args("nice -n 5 sh -c")
@@ -162,7 +164,7 @@ impl<'a> Stand<'a> {
         })
     }
 
-    /// Returns the number of connections so far.
+    /// Returns the number of opens so far.
     pub fn opens(&self) -> Result<Opens, Stop> {
         let mut opens = Opens::default();
         for name in ["ActiveOpens", "PassiveOpens"] {
@@ -177,7 +179,7 @@ impl<'a> Stand<'a> {
         Ok(opens)
     }
 
-    /// Logs the state of each thread of a suite that does not end.
+    /// Writes the state of each thread and socket to a log file, to find the cause of a hang.
     fn note_tasks(&self, part: &str) -> Result<(), Stop> {
         let space = self.wire.namespace(Side::Server);
         let tasks = tidelane_tests::tasks::of_namespace(&space);
@@ -188,7 +190,7 @@ impl<'a> Stand<'a> {
         Ok(fs::write(self.log(part, "tasks"), tasks + &sockets)?)
     }
 
-    /// Returns the path of a log file of this part and stack.
+    /// Returns the path of a log file of the present run of a part. `kind` is the extension.
     fn log(&self, part: &str, kind: &str) -> PathBuf {
         let part = if part.is_empty() { "all" } else { part };
         let (part, name, runs) = (part.replace('/', "-"), self.name(), self.runs.get());
@@ -196,12 +198,12 @@ impl<'a> Stand<'a> {
         logs.join(format!("{part}.{name}.{runs}.{kind}"))
     }
 
-    /// Ends the processes that a run left in the namespace.
+    /// Kills the processes that a run has left in the namespace, and waits for their end.
     fn end_leftovers(&self) -> Result<(), Stop> {
         wait_until(Duration::from_secs(10), "the end of a suite", || {
             let left: Vec<u32> = pids(&self.wire)?.difference(&self.own).copied().collect();
             for pid in &left {
-                // The process may have ended meanwhile.
+                // Ignore the error, because the process may have ended meanwhile.
                 let _ = send_signal(*pid, rustix::process::Signal::KILL);
             }
             Ok(left.is_empty())

@@ -1,4 +1,4 @@
-//! The table as Markdown.
+//! Formats the kept rows as the Markdown file `TABLE.md`.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const COLUMNS: [&str; 10] = [
     "commit",
 ];
 
-/// Returns the whole file.
+/// Returns the content of `TABLE.md`.
 pub fn text(kept: &Kept) -> String {
     let mut text = include_str!("head.md").to_owned();
     let (measured, skipped): (Vec<&Row>, Vec<&Row>) =
@@ -47,7 +47,7 @@ pub fn text(kept: &Kept) -> String {
     text
 }
 
-/// Returns a row as a line of the table.
+/// Returns the line of a suite in the table, or in the list of suites that were not run.
 pub fn line(row: &Row) -> String {
     if let Some(why) = &row.skipped {
         return format!("* {}{}: {why}\n", row.title, options(row));
@@ -76,7 +76,7 @@ pub fn line(row: &Row) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Returns the accelerated share of connections.
+/// Returns the text for the share of accelerated connections.
 fn share(opens: Opens) -> String {
     let all = opens.kernel + opens.service;
     match opens.share() {
@@ -85,6 +85,7 @@ fn share(opens: Opens) -> String {
     }
 }
 
+/// Returns the options of `tidelane run` in parentheses, or an empty text.
 fn options(row: &Row) -> String {
     if row.run_options.is_empty() {
         String::new()
@@ -106,7 +107,8 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Returns the cases that did not pass on both stacks at once, one per line.
+/// Returns lines for the cases that did not pass on both stacks in the first run, and for the cases
+/// that were not run.
 pub fn findings(row: &Row) -> String {
     let mut text = String::new();
     let title = format!("{}{}", row.title, options(row));
@@ -150,6 +152,7 @@ pub fn findings(row: &Row) -> String {
     text
 }
 
+/// Adds `case` to the group with this heading.
 fn add<'a>(groups: &mut Vec<(String, Vec<&'a str>)>, head: String, case: &'a str) {
     match groups.iter_mut().find(|(known, _)| *known == head) {
         Some((_, cases)) => cases.push(case),

@@ -1,4 +1,4 @@
-//! Test programs of Rust: `test name ... ok`.
+//! Parses the output of Rust's test programs (libtest): `test name ... ok`.
 
 use super::{Cases, Verdict, note};
 

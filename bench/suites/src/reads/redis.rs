@@ -1,8 +1,8 @@
-//! The test suite of redis: `[ok]: name (12 ms)`.
+//! Parses the output of the test suite of redis: `[ok]: name (12 ms)`.
 
 use super::{Cases, Verdict, note};
 
-/// Parses the output of a unit.
+/// Parses the output of a unit, which is a part of the suite.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
@@ -28,7 +28,7 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// Returns a name without the duration of the case.
+/// Removes the duration of the case, such as ` (12 ms)`, from a name.
 fn without_time(name: &str) -> &str {
     match name.rsplit_once(" (") {
         Some((head, tail)) if tail.ends_with(" ms)") => head,

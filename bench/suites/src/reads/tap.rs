@@ -1,12 +1,14 @@
-//! The Test Anything Protocol: `ok 1 - name # SKIP reason`.
+//! Parses the Test Anything Protocol (TAP): `ok 1 - name # SKIP reason`.
 
 use super::{Cases, Verdict, note};
 
-/// Parses TAP lines, with descriptions or with numbers as names.
+/// Parses TAP lines. The name of a case is its description if `named` is true, and otherwise its
+/// number.
 pub fn read(text: &str, named: bool) -> Cases {
     let mut cases = Cases::new();
     for line in text.lines() {
-        // `prove` prints the first form as the second.
+        // A test program that skips all its cases prints `1..0`, for which `prove` prints
+        // `skipped`.
         if line.starts_with("1..0") || line.contains(" .. skipped: ") {
             note(&mut cases, "all", Verdict::Skipped);
         }

@@ -1,9 +1,9 @@
-//! libevent's tinytest: `group/name: [forking] OK`. A case's output stands between its name and its
-//! result.
+//! Parses the output of libevent's tinytest: `group/name: [forking] OK`. The output of a case may
+//! stand between its name and its result.
 
 use super::{Cases, Verdict};
 
-/// Parses the output of the test program. A repeated case has its last result.
+/// Parses the output of the test program. If a case occurs several times, its last result counts.
 pub fn read(text: &str) -> Cases {
     let mut cases = Cases::new();
     let mut current = None;
@@ -19,14 +19,14 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// Returns the name of the case that begins in a line.
+/// Returns the name of the case that begins in this line, if one begins.
 fn begun(line: &str) -> Option<&str> {
     let (name, _) = line.split_once(": ")?;
     let word = |c: char| c.is_ascii_alphanumeric() || "_-/+.".contains(c);
     (name.contains('/') && !name.starts_with('/') && name.chars().all(word)).then_some(name)
 }
 
-/// Returns the result at the end of a line.
+/// Returns the result at the end of this line, if there is one.
 fn ended(line: &str) -> Option<Verdict> {
     let line = line.trim_end();
     if line.ends_with("OK") {

@@ -1,4 +1,4 @@
-//! Python's unittest, verbose: `test_x (test.test_socket.Class.test_x) ... ok`.
+//! Parses the verbose output of Python's unittest: `test_x (test.test_socket.Class.test_x) ... ok`.
 //!
 //! The output of a case may stand between its name and its result. The summary at the end repeats
 //! the name of each failed case.
@@ -15,8 +15,8 @@ pub fn read(text: &str) -> Cases {
         if let Some(rest) = after_any(line, &["FAIL: ", "ERROR: "]) {
             failed.extend(name(rest));
         } else if line.starts_with("Ran ") && line.contains(" test") {
-            // The run came to its end, so cases without a result failed, and only the summary shows
-            // them.
+            // The run has ended. A case whose result was not found has passed, unless the summary
+            // lists it as failed.
             for case in begun.drain(..) {
                 record_if_absent(&mut cases, &case, Verdict::Passed);
             }
@@ -37,18 +37,19 @@ pub fn read(text: &str) -> Cases {
     cases
 }
 
-/// Records a verdict for a case that has none.
+/// Records a verdict for a case whose result was not found.
 fn record_if_absent(cases: &mut Cases, case: &str, verdict: Verdict) {
     if let Some(lost @ Verdict::Lost) = cases.get_mut(case) {
         *lost = verdict;
     }
 }
 
+/// Returns the text after the first of `heads` with which the line starts.
 fn after_any<'a>(line: &'a str, heads: &[&str]) -> Option<&'a str> {
     heads.iter().find_map(|head| line.strip_prefix(head))
 }
 
-/// Returns the dotted name in `test_x (test.test_socket.Class.test_x)`, without the package.
+/// Returns the dotted name in `test_x (test.test_socket.Class.test_x)`, without the package `test`.
 fn name(line: &str) -> Option<String> {
     let (method, rest) = line.split_once(" (")?;
     let (dotted, _) = rest.split_once(')')?;
@@ -64,7 +65,7 @@ fn name(line: &str) -> Option<String> {
     })
 }
 
-/// Returns the result at the end of a line.
+/// Returns the result at the end of this line, if there is one.
 fn ended(line: &str) -> Option<Verdict> {
     let (_, tail) = line.rsplit_once("... ").unwrap_or(("", line));
     let words = [
