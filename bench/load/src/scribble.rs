@@ -82,8 +82,8 @@ fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut word = 0u64;
     while Instant::now() < deadline {
-        // Write only single words at first: a single wrong value among valid ones gets further in
-        // the service's checks. Overwrite whole areas later.
+        // Write only single words at first, because a single wrong value among valid values passes
+        // more of the service's checks. Overwrite whole areas later.
         let sweep = word > 20_000 && random.next().is_multiple_of(5000);
         if sweep {
             for area in &areas {

@@ -6,8 +6,8 @@ pub mod counters;
 pub mod folder;
 pub mod packages;
 
-/// Returns the last three lines of a text that are not blank, on one line of at most 301
-/// characters.
+/// Returns the last three lines of a text that are not blank, on one line. Only the last 301
+/// characters of the line are kept.
 pub fn brief(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
