@@ -1,30 +1,32 @@
-//! A packet that waits for fragments.
+//! An IP packet whose fragments are being collected.
 
 use tidelane_time::Instant;
 use tidelane_wire::{DatagramId, DropReason, Ecn, Fragment, WholeHeaders};
 
 use crate::{PIECES_MAX, ecn::EcnSet};
 
-/// Memory of a packet besides its fragments, in bytes.
+/// Memory charged for a packet in addition to its fragments, in bytes.
 pub const DATAGRAM_COST: usize = 512;
-/// Memory of a fragment besides its payload, in bytes.
+/// Memory charged for a fragment in addition to its payload, in bytes.
 pub const PIECE_COST: usize = 64;
 
-/// Largest IP header that is kept for an ICMP error. Only IPv6 has longer ones.
+/// Largest IP header that is kept for an ICMP error, in bytes. Only IPv6 headers with extensions
+/// are longer.
 const HEADER_KEPT_MAX: usize = 128;
 
 const _: () = assert!(size_of::<Datagram>() + HEADER_KEPT_MAX <= DATAGRAM_COST);
 const _: () = assert!(size_of::<Piece>() <= PIECE_COST);
 
-/// A packet that was not completed in time.
+/// An incomplete packet that timed out, as input for the ICMP error to its sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unfinished {
-    /// The first fragment if it has arrived: the headers of its frame, and the packet up to the
-    /// fragment's end.
+    /// Headers of the first fragment's frame, and the packet's bytes up to the end of that
+    /// fragment. `None` if the first fragment has not arrived, or if its IP header was too long to
+    /// keep.
     pub first: Option<(WholeHeaders, Vec<u8>)>,
 }
 
-/// Payload of a fragment.
+/// Payload of a received fragment. `start` is its offset in the packet's payload, in bytes.
 #[derive(Debug)]
 struct Piece {
     start: usize,
@@ -37,30 +39,31 @@ impl Piece {
     }
 }
 
-/// Data of the fragment at offset zero.
+/// Data of the fragment at offset zero, from which the reassembled packet takes its headers.
 #[derive(Debug)]
 struct First {
     headers: WholeHeaders,
     ecn: Ecn,
-    /// Header of the packet as received, or `None` if it is too long.
+    /// IP header as received, or `None` if it exceeds [`HEADER_KEPT_MAX`].
     header: Option<Box<[u8]>>,
 }
 
-/// Fragments of one packet.
+/// Fragments of one packet. Owned by the reassembler.
 #[derive(Debug)]
 pub struct Datagram {
     id: DatagramId,
     deadline: Instant,
+    /// Number of packets of this source whose first arrival was later.
     younger: u32,
-    /// Payloads in order, without overlap.
+    /// Payloads in order of their offsets, without overlap.
     pieces: Vec<Piece>,
-    /// Bytes in `pieces`.
+    /// Total length of the payloads in `pieces`, in bytes.
     len: usize,
-    /// Length of the packet's payload, known once the last fragment has arrived.
+    /// Length of the packet's payload in bytes. Known once the last fragment has arrived.
     end: Option<usize>,
     first: Option<First>,
     ecn: EcnSet,
-    /// Reason why the packet can never be completed.
+    /// Reason why the packet can never be completed, such as an overlap.
     broken: Option<DropReason>,
 }
 
@@ -80,7 +83,7 @@ impl Datagram {
         }
     }
 
-    /// Id of the packet.
+    /// Identification of the packet.
     pub fn id(&self) -> &DatagramId {
         &self.id
     }
@@ -100,23 +103,25 @@ impl Datagram {
         self.end == Some(self.len)
     }
 
-    /// Memory of the packet in bytes.
+    /// Memory charged for the packet and its fragments, in bytes.
     pub fn cost(&self) -> usize {
         DATAGRAM_COST + self.pieces.len() * PIECE_COST + self.len
     }
 
-    /// Counts a later packet if it has the same source.
+    /// Counts the later packet `id` if it has the same source as this packet.
     pub fn note_younger(&mut self, id: &DatagramId) {
         self.younger += u32::from(self.id.src == id.src);
     }
 
-    /// Number of later packets of the same source.
+    /// Number of later packets from the same source.
     pub fn younger(&self) -> u32 {
         self.younger
     }
 
-    /// Adds a fragment. A fragment that contradicts others breaks the packet; an exact duplicate
-    /// does not.
+    /// Adds a fragment. Returns an error if the fragment is dropped.
+    ///
+    /// A fragment that overlaps earlier fragments, or that contradicts the known end, marks the
+    /// packet as broken and frees its data. An exact duplicate has no effect on the packet.
     pub fn take(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         if let Some(reason) = self.broken {
             return Err(reason);
@@ -171,8 +176,8 @@ impl Datagram {
         Ok(())
     }
 
-    /// Checks the end of a fragment: the last fragment ends at the end of the payload, and others
-    /// end before.
+    /// Checks the end of a fragment. The last fragment must end at the end of the packet's payload.
+    /// All other fragments must end before it.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let furthest = self.pieces.last().map_or(0, Piece::end);
         let fits = match (self.end, fragment.more) {
@@ -187,7 +192,7 @@ impl Datagram {
         Err(DropReason::FragmentOverlap)
     }
 
-    /// Returns the frame of the whole packet.
+    /// Returns the frame of the reassembled packet.
     pub fn frame(self) -> Result<Vec<u8>, DropReason> {
         let first = self.first.ok_or(DropReason::BadFragment)?;
         let ecn = self.ecn.combined(first.ecn);
@@ -202,7 +207,7 @@ impl Datagram {
         Ok(frame)
     }
 
-    /// Returns the data for an ICMP error.
+    /// Returns the data for the ICMP error about a packet that timed out.
     pub fn unfinished(self) -> Unfinished {
         let start = |first: First| {
             let mut packet = Vec::from(first.header?);

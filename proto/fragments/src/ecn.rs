@@ -3,7 +3,8 @@
 
 use tidelane_wire::Ecn;
 
-/// Set of the fragments' codepoints.
+/// Set of the ECN codepoints that the fragments of one packet had. Bit `n` stands for codepoint
+/// `n`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EcnSet(u8);
 
@@ -17,11 +18,11 @@ impl EcnSet {
         self.0 & 1 << ecn as u8 != 0
     }
 
-    /// Returns the codepoint of the reassembled packet: CE if any fragment is marked CE, otherwise
-    /// `first`, the codepoint of the first fragment.
+    /// Returns the codepoint of the reassembled packet. This is CE if any fragment has CE.
+    /// Otherwise it is `first`, the codepoint of the first fragment.
     ///
-    /// Returns `None` if the set has Not-ECT and another codepoint. Any result for this mix could
-    /// hide congestion, so the packet is dropped. Linux drops the packet, too.
+    /// Returns `None` if the set contains Not-ECT and another codepoint. Any result for this mix
+    /// could hide congestion, so the packet is dropped, as in Linux.
     pub fn combined(self, first: Ecn) -> Option<Ecn> {
         let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
         if self.has(Ecn::NotEct) && !only_not_ect {

@@ -1,27 +1,30 @@
 //! IP reassembly (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
 //!
-//! A [`Reassembler`] takes fragments and returns frames. It has no clock and does no I/O: time is
-//! an argument, and the driver calls [`Reassembler::expire`] at [`Reassembler::next_timeout`].
+//! A [`Reassembler`] takes fragments and returns the frames of reassembled packets. It has no clock
+//! and does no I/O: time is an argument, and the driver calls [`Reassembler::expire`] at
+//! [`Reassembler::next_timeout`].
 //!
-//! Anybody can send fragments of packets that are never completed, so all state is bounded. The
-//! oldest packet makes room for a new one, because a packet whose other fragments are still on
-//! their way is young.
+//! All state is bounded, because an attacker can send fragments of packets that are never
+//! completed. At a limit, the oldest incomplete packet is dropped in favour of a new one: fragments
+//! that are still in flight belong to recent packets.
 //!
-//! | bound | |
+//! | limit | value |
 //! |---|---|
-//! | [`BYTES_MAX`] | of memory, the cost of each packet and fragment included |
-//! | [`SOURCE_BYTES_MAX`] | of these, for packets from one address |
-//! | [`DATAGRAMS_MAX`] | packets that wait |
+//! | [`BYTES_MAX`] | bytes of memory for all incomplete packets and their fragments |
+//! | [`SOURCE_BYTES_MAX`] | bytes of memory for the incomplete packets from one source address |
+//! | [`DATAGRAMS_MAX`] | incomplete packets |
 //! | [`PIECES_MAX`] | fragments of one packet |
-//! | [`YOUNGER_MAX`] | packets of the same source that were begun after one that waits |
-//! | [`TIMEOUT`] | from a packet's first arrival on |
+//! | [`YOUNGER_MAX`] | later packets of the same source before an incomplete packet is dropped |
+//! | [`TIMEOUT`] | time from the first arrival of a packet to its timeout |
 //!
-//! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A packet that has lost a
-//! fragment must not be completed by a fragment of a later packet. [`YOUNGER_MAX`] bounds that, as
-//! `ipfrag_max_dist` does in Linux; the transport's checksum detects the rest (RFC 4963).
+//! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A fragment of a later
+//! packet could therefore complete a packet that has lost a fragment. [`YOUNGER_MAX`] limits this
+//! risk, as `ipfrag_max_dist` does in Linux. The transport checksum detects most of the remaining
+//! cases (RFC 4963).
 //!
-//! Overlapping fragments end their packet (RFC 5722; Linux does so for IPv4, too). Later fragments
-//! of that packet are dropped until it expires. An exact duplicate of a fragment has no effect.
+//! An overlapping fragment invalidates the whole packet (RFC 5722; Linux does this for IPv4, too).
+//! Later fragments of the packet are dropped until its timeout. An exact duplicate of a fragment
+//! has no effect.
 #![forbid(unsafe_code)]
 
 mod datagram;
@@ -33,24 +36,26 @@ use tidelane_wire::{DatagramId, DropReason, Fragment, IpAddress};
 pub use crate::datagram::Unfinished;
 use crate::datagram::{DATAGRAM_COST, Datagram, PIECE_COST};
 
-/// Largest memory of incomplete packets, in bytes.
+/// Largest memory of all incomplete packets, in bytes.
 pub const BYTES_MAX: usize = 256 << 10;
-/// Part of `BYTES_MAX` for packets from one address.
+/// Largest memory of the incomplete packets from one source address, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 128 << 10;
 /// Largest number of incomplete packets.
 pub const DATAGRAMS_MAX: usize = 256;
-/// Largest number of fragments per packet: those of the longest packet on a path of 576 bytes.
+/// Largest number of fragments per packet. A packet of 64 KiB fits, even over a path with an MTU of
+/// 576 bytes.
 pub const PIECES_MAX: usize = 128;
 /// Number of later packets of the same source after which an incomplete packet is dropped.
 pub const YOUNGER_MAX: u32 = 64;
-/// Time that a packet waits for its fragments: RFC 8200 §4.5, and the minimum of RFC 1122 §3.3.2.
+/// Time that a packet waits for its fragments (RFC 8200 §4.5). It is the minimum of RFC 1122
+/// §3.3.2.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One packet always fits, with any number of fragments.
+/// A packet of any length and number of fragments fits within the limit of its source.
 const _: () = assert!(DATAGRAM_COST + PIECES_MAX * PIECE_COST + (64 << 10) <= SOURCE_BYTES_MAX);
 const _: () = assert!(SOURCE_BYTES_MAX < BYTES_MAX);
 
-/// Counters, with the names of Linux's `IpReasm…`.
+/// Counters of reassembly. The names are those of Linux's `IpReasmReqds` and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Fragments received.
@@ -63,19 +68,19 @@ pub struct Counters {
     pub timeouts: u64,
 }
 
-/// All incomplete packets.
+/// Reassembles IP packets. Owns all incomplete packets.
 #[derive(Debug, Default)]
 pub struct Reassembler {
     /// Incomplete packets, the oldest first.
     datagrams: Vec<Datagram>,
-    /// Memory in bytes, as [`BYTES_MAX`] counts it.
+    /// Memory charged for all incomplete packets, in bytes. At most [`BYTES_MAX`].
     bytes: usize,
     counters: Counters,
 }
 
 impl Reassembler {
-    /// Adds a fragment. Returns the frame of the whole packet if it is complete now, or an error if
-    /// the fragment was dropped.
+    /// Adds a fragment. Returns the frame of the reassembled packet if this fragment completes it.
+    /// Returns an error if the fragment is dropped.
     pub fn push(
         &mut self,
         now: Instant,
@@ -107,7 +112,8 @@ impl Reassembler {
         whole.map(Some)
     }
 
-    /// Removes and returns a packet that has timed out. The caller repeats this until `None`.
+    /// Removes and returns a packet that has timed out at `now`. The caller repeats the call until
+    /// `None`.
     pub fn expire(&mut self, now: Instant) -> Option<Unfinished> {
         loop {
             if self.next_timeout()? > now {
@@ -123,9 +129,10 @@ impl Reassembler {
         }
     }
 
-    /// Returns the time at which [`expire`](Self::expire) is due.
+    /// Returns the time at which [`expire`](Self::expire) is due, or `None` if no packet is
+    /// incomplete.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // All packets wait equally long, so the oldest is the first.
+        // All packets have the same timeout, so the first packet times out first.
         self.datagrams.first().map(Datagram::deadline)
     }
 
@@ -134,7 +141,7 @@ impl Reassembler {
         self.counters
     }
 
-    /// Memory of incomplete packets in bytes, at most [`BYTES_MAX`].
+    /// Memory charged for all incomplete packets in bytes, at most [`BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -148,7 +155,7 @@ impl Reassembler {
         self.datagrams.iter().rposition(|known| known.id() == id)
     }
 
-    /// Adds a packet. Returns its index.
+    /// Adds a packet without fragments. Returns its index.
     fn begin(&mut self, now: Instant, id: DatagramId) -> usize {
         for datagram in &mut self.datagrams {
             datagram.note_younger(&id);
@@ -165,8 +172,8 @@ impl Reassembler {
         self.datagrams.len() - 1
     }
 
-    /// Drops other packets until the packet at `at` may have `cost` bytes more. Returns its new
-    /// index.
+    /// Drops other packets until the packet at `at` may use `cost` more bytes. Returns the packet's
+    /// new index.
     fn make_room(&mut self, mut at: usize, cost: usize) -> usize {
         while let Some(victim) = self.victim(at, cost) {
             self.give_up(victim);
@@ -175,8 +182,9 @@ impl Reassembler {
         at
     }
 
-    /// Returns the oldest packet other than that at `at`, of the same source if the source exceeds
-    /// its limit.
+    /// Returns the index of the packet to drop, or `None` if there is room for `cost` more bytes.
+    /// This is the oldest packet other than the one at `at`. It has the same source if that source
+    /// exceeds its limit.
     fn victim(&self, at: usize, cost: usize) -> Option<usize> {
         let src = self.datagrams.get(at)?.id().src;
         let others = || (0..self.datagrams.len()).filter(|other| *other != at);

@@ -1,5 +1,5 @@
-//! Properties: fragments of any size in any order give the whole packet; hostile fragments give no
-//! data that was not sent.
+//! Property tests. Fragments of any size in any order give the original packet. Hostile fragments
+//! give only data that was sent.
 
 use proptest::prelude::*;
 use tidelane_wire::{Ecn, IpAddress, MacAddress, parse_frame, protocol};
@@ -26,8 +26,8 @@ fn fragment(id: u32, host: u8, start: usize, more: bool, payload: &[u8]) -> Frag
     }
 }
 
-/// Boundaries of pieces in units of eight bytes from 0 to `len`, and the order of arrival, in which
-/// an index may occur more than once.
+/// Generates a payload, the boundaries of its fragments as offsets in bytes, and the order of their
+/// arrival. An index that occurs twice in the order is a duplicate.
 fn cut() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
     let payload = prop::collection::vec(any::<u8>(), 1..5000);
     (
@@ -48,7 +48,8 @@ fn cut() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
         })
 }
 
-/// Host, packet, start and length in units, more-fragments flag, and value of the bytes.
+/// Generates fragments: host, identification, start and length in units of eight bytes,
+/// more-fragments flag, and the value of all payload bytes.
 fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     let any_part = (
         0u8..3,
@@ -61,7 +62,7 @@ fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     prop::collection::vec(any_part, 0..300)
 }
 
-/// Returns true if some of `parts`, one after the other, make up `whole`.
+/// Returns true if `whole` is a sequence of `parts`, each at its own offset.
 fn is_made_of(whole: &[u8], parts: &[(usize, Vec<u8>)]) -> bool {
     let mut reached = vec![false; whole.len() + 1];
     reached[0] = true;

@@ -7,7 +7,7 @@ use super::*;
 const US: [u8; 4] = [10, 0, 0, 1];
 const NOW: Instant = Instant::from_secs(5);
 
-/// A fragment of packet `id` from host `host` with the payload at `offset`.
+/// A fragment of packet `id` from host `host`, with its payload at byte `offset`.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     host: u8,
@@ -59,7 +59,7 @@ fn push(all: &mut Reassembler, part: Part<'_>) -> Result<Option<Vec<u8>>, DropRe
     all.push(NOW, &part.fragment())
 }
 
-/// Splits `payload` into parts of `len` bytes each.
+/// Splits `payload` into fragments of `len` bytes each.
 fn parts(id: u16, payload: &[u8], len: usize) -> Vec<Part<'_>> {
     let last = (payload.len() - 1) / len;
     let part = |(at, bytes)| Part::new(id, at * len, at < last, bytes);
@@ -90,7 +90,7 @@ fn rfc1122_section_3_3_2_fragments_become_one_packet() {
     assert_eq!((counters.reqds, counters.oks, counters.fails), (12, 4, 0));
 }
 
-/// RFC 1122 §3.3.2: only the length field limits the size.
+/// The length field alone limits the size of a packet (RFC 1122 §3.3.2).
 #[test]
 fn rfc1122_section_3_3_2_the_longest_packet_becomes_whole() {
     let whole = payload(65_515);
@@ -146,15 +146,15 @@ fn rfc5722_section_4_fragments_that_overlap_end_their_packet() {
     let changed: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
     let known = [(0, 800, true), (1600, 2000, false)];
     let overlapping = [
-        (0, 800, true, &changed), // the same place, other bytes
+        (0, 800, true, &changed), // the same range with other bytes
         (0, 808, true, &whole),
-        (0, 400, true, &whole), // within
+        (0, 400, true, &whole), // within a known fragment
         (792, 1600, true, &whole),
         (800, 1608, true, &whole),
-        (800, 2000, true, &whole), // an end that is none
+        (800, 2000, true, &whole), // ends like the last fragment, but has the more-fragments flag
         (1592, 2000, false, &whole),
         (2000, 2001, false, &whole2()),
-        (800, 1600, false, &whole), // another end
+        (800, 1600, false, &whole), // a last fragment with another end
     ];
     for (start, end, more, bytes) in overlapping {
         let mut all = Reassembler::default();
@@ -165,7 +165,7 @@ fn rfc5722_section_4_fragments_that_overlap_end_their_packet() {
         let bad = Part::new(1, start, more, &bytes[start..end]);
         let refused = Err(DropReason::FragmentOverlap);
         assert_eq!(push(&mut all, bad), refused, "{start}..{end}");
-        // Later fragments of the packet are dropped, too, and its data is freed.
+        // Later fragments of the packet are dropped, too. The memory of its data is free.
         let middle = Part::new(1, 800, true, &whole[800..1600]);
         assert_eq!(push(&mut all, middle), refused);
         assert_eq!((all.bytes(), all.counters().fails), (DATAGRAM_COST, 1));
@@ -205,7 +205,7 @@ fn a_packet_times_out() {
     assert_eq!(all.next_timeout(), Some(NOW + TIMEOUT));
     assert_eq!(all.expire(NOW + TIMEOUT - Duration::from_millis(1)), None);
 
-    // The first fragment can be quoted.
+    // The ICMP error can quote the first fragment.
     let Unfinished { first } = all.expire(later + TIMEOUT).expect("the older one");
     let (headers, packet) = first.expect("its first fragment");
     assert_eq!(headers.src, IpAddress::from_v4([10, 0, 0, 2]));
@@ -216,7 +216,7 @@ fn a_packet_times_out() {
     assert_eq!(all.expire(later + TIMEOUT), None);
     assert_eq!((all.counters().fails, all.counters().timeouts), (2, 2));
     assert_eq!((all.waiting(), all.bytes()), (0, 0));
-    // A fragment that arrives too late starts a new packet.
+    // A fragment that arrives after the timeout starts a new packet.
     let late = Part::new(1, 800, false, &whole[800..]);
     assert_eq!(push(&mut all, late), Ok(None));
 }
@@ -251,7 +251,7 @@ fn memory_is_bounded_per_source_and_the_oldest_packet_makes_room() {
         assert!(all.bytes() <= SOURCE_BYTES_MAX);
     }
     assert!(all.bytes() > SOURCE_BYTES_MAX - 10_000);
-    // Many hosts, one of which sends all of its fragments.
+    // Many hosts begin a packet each. Another host completes all of its packets.
     for id in 0..200 {
         push(&mut all, begun(10 + (id % 200) as u8, id)).unwrap();
         assert!(all.bytes() <= BYTES_MAX);
@@ -305,7 +305,7 @@ fn rfc3168_section_5_3_ce_of_any_fragment_marks_the_packet() {
 
 #[test]
 fn frames_are_parsed_and_emitted_alike() {
-    // A fragment parsed from a frame: IPv6 with a hop-by-hop header.
+    // IPv6 fragments with a hop-by-hop header, parsed from frames.
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     frame.extend([0x60, 0x20, 0, 0, 0, 8 + 8 + 24, 0, 64]);
     for last in [2, 1] {

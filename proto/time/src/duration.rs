@@ -13,7 +13,7 @@ pub struct Duration(pub u64);
 impl Duration {
     /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// The longest span, which means "for ever".
+    /// The longest span, used for "no limit".
     pub const MAX: Self = Self(u64::MAX);
 
     /// `nanos` nanoseconds.
@@ -61,7 +61,7 @@ impl Duration {
         self.0 == 0
     }
 
-    /// Returns the sum, or `None` if it does not fit.
+    /// Returns the sum, or `None` on overflow.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(nanos) => Some(Self(nanos)),
@@ -77,7 +77,7 @@ impl Duration {
         }
     }
 
-    /// Returns `self * factor`, or `None` if it does not fit.
+    /// Returns `self * factor`, or `None` on overflow.
     pub const fn checked_mul(self, factor: u64) -> Option<Self> {
         match self.0.checked_mul(factor) {
             Some(nanos) => Some(Self(nanos)),

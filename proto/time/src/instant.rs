@@ -7,8 +7,8 @@ use core::{
 
 use crate::Duration;
 
-/// A point in time: nanoseconds since an origin that the driver chooses, such as the boot or the
-/// start of a simulation.
+/// A point in time, in nanoseconds since an origin. The driver chooses the origin, such as the boot
+/// or the start of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);
@@ -16,7 +16,7 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// Later than every deadline. Means "never".
+    /// The latest instant, used for "never". No deadline is later.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
@@ -49,17 +49,17 @@ impl Instant {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin: the clock of RFC 7323 timestamps.
+    /// Whole milliseconds since the origin, which is the unit of our RFC 7323 timestamps.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns `self + duration`, or `None` if it does not fit.
+    /// Returns `self + duration`, or `None` on overflow.
     pub const fn checked_add(self, duration: Duration) -> Option<Self> {
         match self.0.checked_add(duration.0) {
             Some(nanos) => Some(Self(nanos)),
@@ -67,7 +67,7 @@ impl Instant {
         }
     }
 
-    /// Returns `self - duration`, or `None` if that is before the origin.
+    /// Returns `self - duration`, or `None` if the result is before the origin.
     pub const fn checked_sub(self, duration: Duration) -> Option<Self> {
         match self.0.checked_sub(duration.0) {
             Some(nanos) => Some(Self(nanos)),

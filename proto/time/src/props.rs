@@ -1,4 +1,4 @@
-//! Properties: the wheel compared with an ordered map, and the limits of the arithmetic.
+//! Property tests: the wheel behaves as an ordered map, and arithmetic saturates.
 
 extern crate std;
 
@@ -107,8 +107,8 @@ proptest! {
         prop_assert!(wheel.is_empty() && oracle.is_empty());
     }
 
-    /// A caller that sleeps until `next_deadline` fires each entry exactly at its deadline. The
-    /// number of wake-ups is bounded.
+    /// A caller that sleeps until `next_deadline` fires each entry exactly at its deadline, after a
+    /// bounded number of wake-ups.
     #[test]
     fn sleeping_until_next_deadline_fires_on_time(spans in prop::collection::vec(span(), 1..100)) {
         let mut wheel = TimerWheel::new();

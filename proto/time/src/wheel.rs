@@ -1,50 +1,52 @@
-//! A hierarchical hashed timer wheel. Insert and cancel take constant time, without allocation once
-//! the wheel has grown.
+//! A hierarchical hashed timer wheel. Insertion and cancellation take constant time. They do not
+//! allocate unless the number of entries exceeds its previous maximum.
 //!
 //! Deadlines keep their full resolution; the wheel only sorts them into slots. Level 0 has 64 slots
 //! of one tick (2^16 ns, about 66 us). The slots of each further level are 64 times as long. Eight
-//! levels cover all of `u64`, so there is no overflow list:
+//! levels cover all of `u64`, so the wheel needs no overflow list:
 //!
 //! ```text
 //! level 0   one tick per slot     up to   4.2 ms ahead
 //! level 1   64 ticks              up to 268   ms
-//! level 2   4096 ticks            up to  17    s      (200 ms RTO: one or two moves in its life)
-//! ...       level 7: for ever
+//! level 2   4096 ticks            up to 17    s      (a 200 ms RTO moves once or twice)
+//! ...       level 7               up to `Instant::MAX`
 //! ```
 //!
 //! The level of an entry is given by the highest bit in which its tick differs from `cursor`, the
 //! tick up to which all slots were processed. The occupied slots of a level are therefore ahead of
-//! the cursor, and all entries of a level are before those of the next level: the earliest slot is
-//! the lowest bit of the lowest non-empty level. When the cursor reaches a slot of a higher level,
-//! its entries move to lower levels. When the cursor reaches a slot of level 0, the expired entries
-//! move to the due list, from which [`TimerWheel::expire_next`] takes them one by one.
+//! the cursor, and all entries of a level are earlier than the entries of the next level. The
+//! earliest slot is the lowest set bit of the lowest non-empty level.
+//!
+//! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
+//! When the cursor reaches a slot of level 0, the expired entries move to the due list, from which
+//! [`TimerWheel::expire_next`] takes them one by one.
 
 use alloc::{boxed::Box, vec::Vec};
 
 use crate::Instant;
 
-/// Nanoseconds per tick, as a power of two.
+/// Binary logarithm of the nanoseconds per tick.
 const TICK_LOG2: u32 = 16;
-/// Slots per level, as a power of two.
+/// Binary logarithm of the slots per level.
 const LEVEL_LOG2: u32 = 6;
 /// Slots per level.
 const SLOTS: usize = 1 << LEVEL_LOG2;
-/// Number of levels, which cover every `Instant`.
+/// Number of levels. Together they cover every `Instant`.
 const LEVELS: usize = 8;
-/// The list of expired entries.
+/// Number of the due list, which holds the expired entries.
 const DUE: u16 = (SLOTS * LEVELS) as u16;
-/// List number of a free entry.
+/// Marks a free entry in [`Entry::list`].
 const FREE: u16 = DUE + 1;
-/// End of a list.
+/// Index that ends a list.
 const NIL: u32 = u32::MAX;
-/// Number of entries that [`TimerWheel::next_deadline`] examines in a slot. If there are more, it
-/// returns the slot's start.
+/// Number of entries that [`TimerWheel::next_deadline`] examines in the earliest slot. If the slot
+/// has more entries, the result is the start of the slot.
 const EXACT_SCAN_MAX: usize = 8;
 
 const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
 
 /// Handle of one entry of a [`TimerWheel`]. The handle becomes stale when the entry fires or is
-/// cancelled. Cancelling a stale handle has no effect, even if the entry's place was reused.
+/// cancelled. A stale handle never matches another entry, even if the entry's memory is reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerHandle {
     index: u32,
@@ -52,7 +54,7 @@ pub struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// A handle of no entry.
+    /// A handle that matches no entry.
     pub const NULL: Self = Self {
         index: NIL,
         generation: 0,
@@ -64,6 +66,7 @@ impl TimerHandle {
     }
 }
 
+/// An entry of the wheel. Each used entry is in one doubly linked list: a slot or the due list.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
     at: Instant,
@@ -85,7 +88,8 @@ const EMPTY: List = List {
     tail: NIL,
 };
 
-/// A set of deadlines in the order of time, each with a small value such as a flow id.
+/// A set of deadlines, each with a small value such as a flow id. Entries fire in the order of
+/// time.
 #[derive(Debug)]
 pub struct TimerWheel<T: Copy> {
     entries: Vec<Entry<T>>,
@@ -93,13 +97,14 @@ pub struct TimerWheel<T: Copy> {
     len: u32,
     /// Tick up to which all slots were processed.
     cursor: u64,
-    /// Lower bound of all deadlines outside the due list.
+    /// Lower bound of the deadlines of all entries outside the due list.
     not_before: Instant,
-    /// As `not_before`, or zero while the due list has entries, so that an idle poll is one
-    /// comparison.
+    /// Earliest time at which a poll can find an entry: `not_before`, or zero while the due list
+    /// has entries. A poll that finds nothing is therefore one comparison.
     wake_at: Instant,
-    /// One bit per non-empty slot of each level.
+    /// One bit for each non-empty slot of each level.
     occupied: [u64; LEVELS],
+    /// The slots of all levels, and then the due list.
     lists: Box<[List; DUE as usize + 1]>,
 }
 
@@ -110,7 +115,7 @@ impl<T: Copy> Default for TimerWheel<T> {
 }
 
 impl<T: Copy> TimerWheel<T> {
-    /// Creates an empty wheel, which grows with its entries and never shrinks.
+    /// Creates an empty wheel. The wheel grows with its entries and never shrinks.
     pub fn new() -> Self {
         Self::with_capacity(0)
     }
@@ -144,7 +149,8 @@ impl<T: Copy> TimerWheel<T> {
         self.entries.capacity()
     }
 
-    /// Adds an entry with deadline `at`. A deadline in the past fires at the next poll.
+    /// Adds an entry with the deadline `at`. An entry whose deadline has passed fires at the next
+    /// poll.
     pub fn insert(&mut self, at: Instant, value: T) -> TimerHandle {
         let index = self.allocate(at, value);
         self.place(index);
@@ -166,16 +172,17 @@ impl<T: Copy> TimerWheel<T> {
         Some(self.remove(handle.index))
     }
 
-    /// Returns the deadline of the entry of `handle`.
+    /// Returns the deadline of the entry of `handle`, or `None` if the handle is stale.
     pub fn deadline(&self, handle: TimerHandle) -> Option<Instant> {
         let entry = self.entries.get(handle.index as usize)?;
         (entry.generation == handle.generation && entry.list != FREE).then_some(entry.at)
     }
 
-    /// Takes one entry whose deadline is at or before `now`. The caller repeats this until `None`.
+    /// Takes one entry whose deadline is at or before `now`. The caller repeats the call until
+    /// `None`.
     ///
-    /// Entries fire in the order of their ticks, and in any order within a tick. `now` must not go
-    /// backwards; if it does, nothing fires that had not expired at the latest `now`.
+    /// Entries fire in the order of their ticks, and in any order within a tick. `now` should not
+    /// go backwards. If it does, only entries that had expired at the latest `now` fire.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if now < self.wake_at {
@@ -190,10 +197,11 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Returns the time of the next poll: never later than the earliest deadline, and at most a
-    /// slot earlier.
+    /// Returns the time of the next poll, or `None` if the wheel is empty. The time is never later
+    /// than the earliest deadline.
     ///
-    /// The time is exact after a poll that returned `None`, if few entries share the earliest slot.
+    /// The time is earlier than that deadline by at most one slot. It is exact after a poll that
+    /// returned `None`, if few entries share the earliest slot.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
@@ -206,7 +214,7 @@ impl<T: Copy> TimerWheel<T> {
     }
 
     /// Returns true if [`TimerWheel::expire_next`] should be called at `now`. After a cancellation,
-    /// the call may find nothing.
+    /// the call may find no entry.
     #[inline]
     pub const fn is_due(&self, now: Instant) -> bool {
         now.0 >= self.wake_at.0
@@ -256,7 +264,8 @@ impl<T: Copy> TimerWheel<T> {
         Some((level, slot, start))
     }
 
-    /// Returns the earliest deadline of a slot with few entries, else the slot's start.
+    /// Returns the earliest deadline in a slot with few entries, or the slot's start if it has
+    /// many.
     fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
         let mut earliest = Instant::MAX;
         let mut index = self.lists[level * SLOTS + slot].head;
@@ -271,7 +280,7 @@ impl<T: Copy> TimerWheel<T> {
         Instant(start << TICK_LOG2)
     }
 
-    /// Moves the entries of a higher slot, which the cursor has reached, to lower levels.
+    /// Moves the entries of a slot above level 0, which the cursor has reached, to lower levels.
     fn cascade(&mut self, level: usize, slot: usize) {
         let list = level * SLOTS + slot;
         let mut index = self.lists[list].head;
@@ -284,8 +293,8 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Moves the expired entries of a level-0 slot to the due list. Returns true if the slot has
-    /// other entries, whose earliest deadline is then `not_before`.
+    /// Moves the expired entries of a level-0 slot to the due list. Returns true if entries remain
+    /// in the slot. `not_before` is then the earliest of their deadlines.
     fn collect_due(&mut self, slot: usize, now: Instant) -> bool {
         let mut earliest_left = Instant::MAX;
         let mut index = self.lists[slot].head;

@@ -24,12 +24,12 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+/// An IP address of either version. An IPv4 address is stored in its mapped form, `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct IpAddress(pub [u8; 16]);
 
-/// Prefix of an IPv4-mapped address, as one number for the comparison.
+/// Prefix of an IPv4-mapped address, as one number for a fast comparison.
 const V4_PREFIX: u128 = u128::from_ne_bytes(IpAddress::UNSPECIFIED_V4.0);
 const V4_PREFIX_MASK: u128 = (!(u32::MAX as u128)).to_be();
 
@@ -68,17 +68,18 @@ impl IpAddress {
         matches!(u128::from_be_bytes(self.0), 0 | 0xffff_0000_0000)
     }
 
-    /// Returns true if a socket that is bound to this address has the address `other`: both are
-    /// equal, or this is the unspecified address of the same version. A dual-stack socket at `::`
-    /// is not considered here.
+    /// Returns true if a socket that is bound to this address receives packets for the address
+    /// `other`. This is the case if the addresses are equal, or if this is the unspecified address
+    /// of the same version. The function does not consider dual-stack sockets, which are bound to
+    /// `::` and receive IPv4, too.
     #[inline]
     pub fn covers(self, other: Self) -> bool {
         self == other || self.is_unspecified() && self.is_v4() == other.is_v4()
     }
 
-    /// Returns true if the first `len` bits equal those of `prefix`. The length of an IPv4 prefix
-    /// includes the 96 bits of the mapped form. A shorter prefix is one of IPv6, and contains no
-    /// IPv4 address.
+    /// Returns true if the first `len` bits equal the first `len` bits of `prefix`. The length of
+    /// an IPv4 prefix includes the 96 bits of the mapped form. A prefix shorter than 96 bits is an
+    /// IPv6 prefix and contains no IPv4 address.
     pub fn shares_prefix(self, prefix: Self, len: u8) -> bool {
         if len < 96 && self.is_v4() {
             return false;
@@ -87,8 +88,8 @@ impl IpAddress {
         len == 0 || differs >> (128 - u32::from(len.min(128))) == 0
     }
 
-    /// Returns the first `len` bits, followed by zeros. The length of an IPv4 prefix includes the
-    /// 96 bits of the mapped form.
+    /// Returns the address with all bits after the first `len` cleared. The length of an IPv4
+    /// prefix includes the 96 bits of the mapped form.
     pub const fn masked(self, len: u8) -> Self {
         let mask = match len {
             0 => 0,
@@ -98,7 +99,7 @@ impl IpAddress {
         Self((u128::from_be_bytes(self.0) & mask).to_be_bytes())
     }
 
-    /// Returns true for `fe80::/10`, addresses that are only valid on one link.
+    /// Returns true for addresses in `fe80::/10`, which are valid on one link only.
     pub const fn is_link_local_v6(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }

@@ -1,40 +1,41 @@
 //! The internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 //!
-//! A [`Sum`] adds words in the machine's byte order. The result differs from the sum in network
-//! byte order by one swap at the end. Whole machine words can therefore be added: eight bytes with
-//! one add-with-carry, which on x86-64 takes a third of the instructions of SSE2. Partial sums can
-//! be added if each piece but the last has an even length.
+//! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, the result is the
+//! sum in network byte order with its two bytes swapped (RFC 1071 §2 (B)). The code therefore adds
+//! whole machine words: eight bytes with one add-with-carry, which on x86-64 takes a third of the
+//! instructions of SSE2. Sums of adjacent pieces can be added if each piece but the last has an
+//! even length.
 
 use crate::address::IpAddress;
 
-/// A partial sum, modulo 2^64 - 1.
+/// A partial one's complement sum in the machine's byte order, modulo 2^64 - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Bytes per iteration: two carry chains that the processor executes in parallel.
+/// Bytes per iteration. They form two carry chains, which the processor executes in parallel.
 const BLOCK: usize = 64;
-/// Bytes of one carry chain.
+/// Bytes per carry chain.
 const CHAIN: usize = 32;
 
 impl Sum {
-    /// The sum of no data.
+    /// The sum of zero bytes of data.
     pub const ZERO: Self = Self(0);
 
-    /// Returns the sum of a number in network byte order.
+    /// Returns the sum of one 16-bit number, given in host byte order.
     #[inline]
     pub const fn of_u16(number: u16) -> Self {
         Self(number.to_be() as u64)
     }
 
-    /// Returns the sum of two pieces.
+    /// Returns the sum of two pieces of data.
     #[inline]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(add(self.0, other.0))
     }
 
-    /// Returns the sum folded to 16 bits and not complemented, as a number to store in network byte
-    /// order.
+    /// Returns the sum folded to 16 bits, without the final complement. The caller stores the
+    /// result in network byte order.
     #[inline]
     pub const fn fold(self) -> u16 {
         // Adding the two halves leaves their sum, with end-around carry, in the upper half.
@@ -43,30 +44,31 @@ impl Sum {
         (sum as u16).to_be()
     }
 
-    /// Returns the value of the checksum field, which was zero when the sum was computed.
+    /// Returns the value for the checksum field. The field must have been zero when the sum was
+    /// computed.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// Returns true if data that includes its checksum field is intact.
+    /// Returns true if the summed data, which includes the checksum field, is intact.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.fold() == 0xffff
     }
 }
 
-/// A sum of a few words without carries, for headers that are patched.
+/// A sum of 16-bit words that defers all carries, for headers that are patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SmallSum(u32);
 
 impl SmallSum {
-    /// Creates a sum to which at most 2^16 - 1 numbers can be added.
+    /// Creates a sum. At most 2^16 - 1 numbers can be added to it.
     pub(crate) const fn new(sum: Sum) -> Self {
         Self(sum.fold().to_be() as u32)
     }
 
-    /// Adds a number in network byte order.
+    /// Adds a 16-bit number, given in host byte order.
     #[inline]
     pub(crate) const fn plus_u16(self, number: u16) -> Self {
         Self(self.0 + number.to_be() as u32)
@@ -78,7 +80,8 @@ impl SmallSum {
         Sum(self.0 as u64)
     }
 
-    /// Returns the value of the checksum field, which was zero when the sum was computed.
+    /// Returns the value for the checksum field. The field must have been zero when the sum was
+    /// computed.
     #[inline]
     pub(crate) const fn checksum(self) -> u16 {
         let sum = self.0.wrapping_add(self.0.rotate_left(16)) >> 16;
@@ -94,7 +97,7 @@ const fn add(a: u64, b: u64) -> u64 {
     sum.wrapping_add(carry as u64)
 }
 
-/// Returns the sum of `bytes`. A last odd byte is padded with a zero.
+/// Returns the sum of `bytes`. An odd last byte is padded with a zero.
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     let (blocks, tail) = bytes.as_chunks::<BLOCK>();
@@ -124,7 +127,7 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(src_tail)))
 }
 
-/// Returns the sum of a few header words, without carries.
+/// Returns the sum of a few header words. The 64-bit sum needs no carry.
 #[inline]
 pub(crate) fn sum_words(words: &[u32]) -> Sum {
     Sum(words.iter().copied().map(u64::from).sum())
@@ -141,7 +144,7 @@ fn add_block(sums: &mut [u64; 2], block: &[u8; BLOCK]) {
     }
 }
 
-/// Returns the sum of less than a block.
+/// Returns the sum of a piece shorter than a block.
 #[inline]
 fn sum_tail(tail: &[u8]) -> u64 {
     let (words, rest) = tail.as_chunks::<8>();
@@ -167,7 +170,7 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
     }
 }
 
-/// Returns the sum of the pseudo-header for TCP and UDP, for the IP version of `src`.
+/// Returns the sum of the pseudo-header for TCP and UDP. The addresses choose the IP version.
 #[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {
@@ -177,16 +180,16 @@ pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> 
 }
 
 /// Returns the sum of the IPv4 pseudo-header (RFC 9293 §3.1). `len` is the length of transport
-/// header and payload.
+/// header and payload in bytes.
 #[inline]
 pub fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: u32) -> Sum {
     let addresses = u64::from(u32::from_ne_bytes(src)) + u64::from(u32::from_ne_bytes(dst));
-    // At most four numbers of 32 bits: no carry.
+    // The sum of four 32-bit numbers fits in 64 bits, so there is no carry.
     Sum(addresses + protocol_and_len(protocol, len).0)
 }
 
 /// Returns the sum of the IPv6 pseudo-header (RFC 8200 §8.1). `len` is the length of transport
-/// header and payload.
+/// header and payload in bytes.
 #[inline]
 pub fn pseudo_header_v6(src: [u8; 16], dst: [u8; 16], protocol: u8, len: u32) -> Sum {
     Sum(sum_tail(&src))

@@ -1,13 +1,13 @@
-//! Reasons to drop a packet. The code that drops a packet counts its reason.
+//! Reasons to drop a packet.
 
 use core::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// Reason why a packet or segment was dropped.
+        /// Reason why a packet or segment was dropped. The code that drops the packet counts it.
         ///
-        /// All layers share one list. A packet is therefore counted once, and [`DropReason::index`]
-        /// is an index into one array of counters.
+        /// All layers share one list, so that each packet is counted once. [`DropReason::index`] is
+        /// an index into one array of counters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -42,40 +42,40 @@ drop_reasons! {
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",
-    /// A fragment, in a function that handles whole packets only.
+    /// A fragment reached a function that handles whole packets only.
     Fragment => "fragment",
-    /// A fragment with an invalid length or offset.
+    /// The fragment has an invalid length or offset.
     BadFragment => "bad_fragment",
-    /// A fragment that overlaps another one, or belongs to a datagram with overlaps (RFC 5722, RFC
-    /// 8200 §4.5).
+    /// The fragment overlaps another fragment, or an earlier overlap has invalidated its packet
+    /// (RFC 5722, RFC 8200 §4.5).
     FragmentOverlap => "fragment_overlap",
-    /// A duplicate fragment.
+    /// The fragment is an exact duplicate.
     FragmentDuplicate => "fragment_duplicate",
-    /// A fragment of a datagram with too many fragments.
+    /// The packet has too many fragments, or there is no memory for the fragment.
     FragmentLimit => "fragment_limit",
-    /// Fragments whose ECN fields are inconsistent (RFC 3168 §5.3).
+    /// The ECN fields of the packet's fragments are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",
     /// The TCP data offset is invalid.
     BadTcpHeader => "bad_tcp_header",
     /// The TCP or ICMP checksum is wrong.
     BadChecksum => "bad_checksum",
-    /// An ICMP message that is not an error, or whose quote is too short.
+    /// The ICMP message is not an error, or its quote is invalid.
     BadIcmp => "bad_icmp",
     /// The source or destination is not a valid address for TCP (multicast, broadcast, "this
     /// network").
     BadAddress => "bad_address",
     /// The source is not possible on this link: an address of this host, a loopback address, or a
-    /// broadcast address of its routes.
+    /// broadcast address of the link's routes.
     MartianSource => "martian_source",
-    /// The route to the source uses another interface, and `rp_filter` forbids that (RFC 3704).
+    /// The route to the source uses another interface, and `rp_filter` forbids this (RFC 3704).
     ReversePath => "reverse_path",
-    /// An IPv4 source route option (RFC 7126 §4.3, §4.4).
+    /// The packet has an IPv4 source route option (RFC 7126 §4.3, §4.4).
     SourceRoute => "source_route",
-    /// The packet is longer than the path MTU or the frame allows.
+    /// The packet is longer than the path MTU, or than a transmit frame.
     TooLong => "too_long",
 
     // Demultiplexing.
-    /// The core of the flow does not keep up with the packets that other cores pass to it.
+    /// The core of the flow cannot keep up with the packets that other cores pass to it.
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
@@ -83,45 +83,46 @@ drop_reasons! {
     NotClaimed => "not_claimed",
     /// There is no flow, and the segment does not open one.
     NoFlow => "no_flow",
-    /// A SYN for a port without a listener.
+    /// The segment is a SYN for a port without a listener.
     NoListener => "no_listener",
     /// An operator's rule refuses the connection.
     RuleDenied => "rule_denied",
 
     // Segment arrival.
-    /// The timestamp is older than TS.Recent (RFC 7323 §5).
+    /// TSval is older than TS.Recent (RFC 7323 §5).
     Paws => "paws",
     /// SEG.SEQ is not in the receive window (RFC 9293 §3.10.7.4).
     OutOfWindow => "out_of_window",
-    /// All data of the segment is duplicate.
+    /// All data of the segment has already been received.
     Duplicate => "duplicate",
     /// SEG.ACK acknowledges unsent data.
     AckUnsent => "ack_unsent",
     /// SEG.ACK is older than SND.UNA by more than MAX.SND.WND (RFC 5961 §5).
     AckTooOld => "ack_too_old",
-    /// The segment has no ACK, which its state requires.
+    /// The segment has no ACK flag, which the state of the connection requires.
     NoAck => "no_ack",
-    /// Flags that are invalid in every state (SYN with FIN, or no flags).
+    /// The flags are invalid in every state, such as SYN with FIN, or no flags.
     BadFlags => "bad_flags",
-    /// A SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
+    /// The segment is a SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
     UnexpectedSyn => "unexpected_syn",
-    /// A RST that is in the window but not at RCV.NXT (RFC 5961 §3).
+    /// The segment is a RST in the window, but not at RCV.NXT (RFC 5961 §3).
     InexactRst => "inexact_rst",
-    /// Payload after the peer's FIN.
+    /// The segment has payload after the peer's FIN.
     DataAfterFin => "data_after_fin",
-    /// Payload for an application that has closed its socket.
+    /// The segment has payload, but the application has closed its socket.
     DataAfterClose => "data_after_close",
-    /// An ICMP error whose quoted sequence number is not outstanding (RFC 5927 §4.1).
+    /// The quoted sequence number of an ICMP error is not outstanding (RFC 5927 §4.1).
     IcmpOutOfWindow => "icmp_out_of_window",
-    /// The ACK of a handshake without data, while the listener waits for data (TCP_DEFER_ACCEPT).
+    /// The segment is the ACK of a handshake without data, and the listener waits for data
+    /// (TCP_DEFER_ACCEPT).
     AcceptDeferred => "accept_deferred",
-    /// An answer that a rate limit suppressed (challenge ACKs, RSTs).
+    /// A rate limit suppressed the answer, such as a challenge ACK or a RST.
     RateLimited => "rate_limited",
 
     // Room.
     /// There is no memory in the application's region for the payload.
     RxBufferFull => "rx_buffer_full",
-    /// Too many out-of-order ranges.
+    /// The connection has too many out-of-order ranges.
     ReassemblyFull => "reassembly_full",
     /// The SYN queue of the listener is full.
     SynQueueFull => "syn_queue_full",
@@ -137,7 +138,7 @@ drop_reasons! {
     EventRingFull => "event_ring_full",
     /// The MAC address of the next hop is not known yet.
     NoNeighbor => "no_neighbor",
-    /// No route to the destination.
+    /// There is no route to the destination.
     NoRoute => "no_route",
     /// The queue of a link, or of the local path between programs of one host, is full.
     LinkQueueFull => "link_queue_full",

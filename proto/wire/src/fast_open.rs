@@ -1,23 +1,23 @@
-//! The Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for one.
+//! The TCP Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for a cookie.
 //!
 //! The kind of the option is 34. Its experimental form (RFC 6994) has kind 254 and a two-byte
-//! identifier. A peer that uses the experimental form is answered in the same form.
+//! identifier. The stack answers a peer in the form that the peer used.
 
 /// Kind of the option.
 pub(crate) const KIND: u8 = 34;
 /// Kind of experimental options.
 pub(crate) const KIND_EXPERIMENT: u8 = 254;
-/// Identifier of the experimental form.
+/// ExID of Fast Open in the experimental form.
 const EXPERIMENT: [u8; 2] = [0xf9, 0x89];
-/// Padding to a multiple of four bytes.
+/// Kind of the no-operation option, which pads to a multiple of four bytes.
 const NOP: u8 = 1;
 
-/// Least length of a cookie.
+/// Smallest length of a cookie, in bytes.
 const COOKIE_LEN_MIN: usize = 4;
-/// Largest length of a cookie.
+/// Largest length of a cookie, in bytes.
 const COOKIE_LEN_MAX: usize = 16;
 
-/// A cookie of 4 to 16 bytes with an even length. An empty one is the request for a cookie.
+/// A cookie of 4 to 16 bytes with an even length. An empty cookie stands for the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenCookie {
     bytes: [u8; COOKIE_LEN_MAX],
@@ -31,7 +31,7 @@ impl FastOpenCookie {
         len: 0,
     };
 
-    /// Creates a cookie, or a request if `bytes` is empty. Returns `None` for an invalid length.
+    /// Creates a cookie, or a request if `bytes` is empty. Returns `None` if the length is invalid.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let len = bytes.len();
         let fits = len == 0 || (COOKIE_LEN_MIN..=COOKIE_LEN_MAX).contains(&len);
@@ -49,24 +49,24 @@ impl FastOpenCookie {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// Returns true for a request.
+    /// Returns true if this is the request for a cookie.
     pub const fn is_request(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Fast Open option, which is valid in a SYN only.
+/// The Fast Open option. The option is valid in a SYN only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenOption {
     /// Cookie or request.
     pub cookie: FastOpenCookie,
-    /// The option has the experimental form.
+    /// True if the option has the experimental form.
     pub experimental: bool,
 }
 
 impl FastOpenOption {
-    /// Parses the option's bytes after kind and length. Returns `None` for another experiment or an
-    /// invalid cookie length.
+    /// Parses the body of the option, which follows kind and length. Returns `None` if the
+    /// experimental option is not Fast Open, or if the length of the cookie is invalid.
     pub(crate) fn parse(kind: u8, body: &[u8]) -> Option<Self> {
         let experimental = kind == KIND_EXPERIMENT;
         let cookie = match experimental {
@@ -79,18 +79,18 @@ impl FastOpenOption {
         })
     }
 
-    /// Length of the option without padding.
+    /// Length of the option without padding, in bytes.
     fn option_len(&self) -> usize {
         let head = if self.experimental { 4 } else { 2 };
         head + usize::from(self.cookie.len)
     }
 
-    /// Length that [`FastOpenOption::emit`] writes: a multiple of four.
+    /// Number of bytes that [`FastOpenOption::emit`] writes: a multiple of four.
     pub(crate) fn len(&self) -> usize {
         self.option_len().next_multiple_of(4)
     }
 
-    /// Writes the option, followed by padding.
+    /// Writes the option, followed by padding. Returns the number of bytes written.
     pub(crate) fn emit(&self, buf: &mut [u8]) -> usize {
         let (len, whole) = (self.option_len(), self.len());
         let (option, fill) = buf[..whole].split_at_mut(len);

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::address::{Endpoint, IpAddress};
 
-/// 4-tuple of a connection, as this host sees it.
+/// The 4-tuple of a connection, from the view of this host.
 #[derive(Clone, Copy, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct FlowKey {
     /// Address and port of this host.
@@ -13,7 +13,7 @@ pub struct FlowKey {
     pub peer: Endpoint,
 }
 
-/// Odd constants without structure (digits of the golden ratio and of the square root of two).
+/// Odd constants with irregular bits: digits of the golden ratio and of the square root of two.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const ROOT_TWO: u64 = 0x6a09_e667_f3bc_c909;
 
@@ -23,7 +23,7 @@ impl FlowKey {
         Self { local, peer }
     }
 
-    /// Returns the key as the peer sees the connection.
+    /// Returns the 4-tuple from the view of the peer.
     pub const fn reversed(self) -> Self {
         Self {
             local: self.peer,
@@ -31,9 +31,9 @@ impl FlowKey {
         }
     }
 
-    /// Returns a few bits that differ between the flows of one host, from the ports and the peer's
-    /// last bytes. The value is predictable, so it serves only as a cache index whose result is
-    /// checked.
+    /// Returns an unkeyed hash of the ports and the last bytes of the peer's address. A peer can
+    /// predict the value. It may therefore only index a cache whose entries are compared with the
+    /// full key.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
         let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
@@ -41,12 +41,12 @@ impl FlowKey {
         self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 
-    /// Returns a keyed hash by folded multiplications over all 36 bytes, or two of them if both
-    /// ends are IPv4 and the upper halves are known.
+    /// Returns a keyed hash over all 36 bytes, made of folded multiplications. If both ends are
+    /// IPv4, the upper halves are zero and are skipped.
     ///
-    /// With a secret `seed`, a peer that chooses addresses and ports cannot produce collisions on
-    /// purpose, unless it sees hashes or measures the time of single lookups. The hash is not a
-    /// pseudo-random function: do not derive sequence numbers or cookies from it.
+    /// The `seed` must be secret. A peer that chooses addresses and ports then cannot cause
+    /// collisions on purpose, unless it sees hashes or measures the time of single lookups. The
+    /// hash is not a pseudo-random function: do not derive sequence numbers or cookies from it.
     #[inline]
     pub fn hash64(&self, seed: [u64; 2]) -> u64 {
         let [local_high, local_low] = halves(self.local.addr);
@@ -56,7 +56,7 @@ impl FlowKey {
         if local_high | peer_high != 0 {
             hash ^= fold(local_high ^ seed[1] ^ GOLDEN, peer_high ^ seed[0] ^ GOLDEN);
         }
-        // Ports vary most, so they pass through two multiplications.
+        // The ports vary most, so they pass through two multiplications.
         fold(
             hash ^ ports.rotate_left(32),
             seed[1] ^ seed[0].rotate_left(32) ^ ROOT_TWO,
@@ -65,8 +65,8 @@ impl FlowKey {
 }
 
 impl PartialEq for FlowKey {
-    /// Compares without early exit, each address as one number, because the keys of a lookup are
-    /// nearly always equal.
+    /// Compares the whole keys without an early exit. A lookup compares keys that are nearly always
+    /// equal, so an early exit would only add branches.
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
         let local =
@@ -84,7 +84,7 @@ fn halves(address: IpAddress) -> [u64; 2] {
     [both as u64, (both >> 64) as u64]
 }
 
-/// Both halves of the 128-bit product, mixed.
+/// Returns the exclusive or of both halves of the 128-bit product.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

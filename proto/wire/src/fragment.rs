@@ -1,6 +1,7 @@
 //! IP fragments (RFC 791 §3.2, RFC 8200 §4.5), and the headers of reassembled packets.
 //!
-//! This module checks each fragment by itself. The reassembly checks them together.
+//! This module checks each fragment on its own. The crate `tidelane-fragments` checks the fragments
+//! of a packet together.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -18,17 +19,18 @@ use crate::{
     },
 };
 
-/// Unit of offsets in bytes. The length of every fragment but the last is a multiple of it.
+/// Unit of fragment offsets, in bytes. The length of every fragment but the last is a multiple of
+/// it.
 const UNIT: usize = 8;
-/// Largest length of a packet, in the length fields of both versions.
+/// Largest value of the length field of IPv4 and IPv6, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
 
-/// Identifies the packet of a fragment.
+/// Identifies the packet that a fragment belongs to (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DatagramId {
     /// Identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// Transport protocol. Zero for IPv6, where only the first fragment has it.
+    /// Transport protocol. Zero for IPv6, where only the first fragment names the transport.
     pub protocol: u8,
     /// Source of the packet.
     pub src: IpAddress,
@@ -36,7 +38,7 @@ pub struct DatagramId {
     pub dst: IpAddress,
 }
 
-/// A fragment in a frame.
+/// A fragment of an IP packet. The slices borrow from the received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment<'a> {
     /// Source MAC address.
@@ -47,17 +49,17 @@ pub struct Fragment<'a> {
     pub datagram: DatagramId,
     /// Offset of the fragment's payload in the packet's payload, in bytes.
     pub offset: u16,
-    /// More-fragments flag: the fragment is not the last.
+    /// More-fragments flag. True if this is not the last fragment.
     pub more: bool,
     /// ECN field.
     pub ecn: Ecn,
     /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Protocol of the packet's payload: a transport, or an extension header.
+    /// Protocol of the packet's payload: a transport protocol or an extension header.
     pub next: u8,
-    /// Bytes of the packet before the payload, with all extension headers.
+    /// Bytes of the packet before the payload: the IP header and all extension headers.
     pub header: &'a [u8],
-    /// Payload of the fragment; never empty.
+    /// Payload of the fragment. Never empty.
     pub payload: &'a [u8],
 }
 
@@ -67,8 +69,8 @@ impl Fragment<'_> {
         usize::from(self.offset) + self.payload.len()
     }
 
-    /// Checks length and offset (RFC 791 §3.2, RFC 8200 §4.5). `before` are the bytes besides the
-    /// payload that count in the packet's length.
+    /// Checks length and offset (RFC 791 §3.2, RFC 8200 §4.5). `before` is the number of header
+    /// bytes that count towards the packet's length field.
     fn check(&self, before: usize) -> Result<(), DropReason> {
         let len = self.payload.len();
         let whole_units = len.is_multiple_of(UNIT) || !self.more;
@@ -78,7 +80,8 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// Returns the headers of the reassembled frame, if this is the first fragment.
+    /// Returns the headers of the reassembled frame. The caller calls this for the first fragment
+    /// only.
     pub fn whole(&self) -> WholeHeaders {
         WholeHeaders {
             src_mac: self.src_mac,
@@ -91,9 +94,11 @@ impl Fragment<'_> {
     }
 }
 
-/// Parses a frame that [`parse_frame`](crate::parse_frame) rejected as a fragment. Returns
-/// `BadFragment` if the packet is not a fragment, or an invalid one: empty, beyond the longest
-/// packet, or not the last and not a multiple of eight bytes.
+/// Parses a frame that [`parse_frame`](crate::parse_frame) rejected as a fragment.
+///
+/// Returns `BadFragment` if the packet is not a fragment, if the fragment is empty, if it reaches
+/// beyond the largest packet length, or if it is not the last and its length is not a multiple of
+/// eight bytes.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -135,7 +140,7 @@ fn parse_v4<'a>(
             src: address(12),
             dst: address(16),
         },
-        // The shift drops the flags and keeps the thirteen bits of the offset.
+        // The shift drops the flags and turns the 13-bit offset into bytes.
         offset: word << 3,
         more: word & FLAG_MF != 0,
         ecn: Ecn::from_tos(fixed[1]),
@@ -178,7 +183,7 @@ fn parse_v6<'a>(
     if fragment.offset == 0 && !fragment.more {
         return Err(DropReason::BadFragment);
     }
-    // The first fragment has all headers, including that of the transport (RFC 7112 §5).
+    // The first fragment contains all headers, including the transport header (RFC 7112 §5).
     let first_of_tcp = fragment.offset == 0 && fragment.next == protocol::TCP;
     if first_of_tcp && fragment.payload.len() < TCP_HEADER_LEN {
         return Err(DropReason::BadFragment);
@@ -187,7 +192,7 @@ fn parse_v6<'a>(
     Ok(fragment)
 }
 
-/// Header fields of the reassembled frame, which are those of the first fragment.
+/// Header fields of a reassembled frame. The first fragment supplies them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WholeHeaders {
     /// Source MAC address.
@@ -206,8 +211,8 @@ pub struct WholeHeaders {
 
 impl WholeHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
-    /// length of the headers. Options and extension headers of the fragments are left out, because
-    /// they are for routers or may be skipped.
+    /// length of both headers in bytes. The headers have no IP options and no extension headers: a
+    /// host may skip them, or they are addressed to routers.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

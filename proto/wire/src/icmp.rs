@@ -1,4 +1,4 @@
-//! ICMP errors that quote our segments. [`crate::icmpv6`] has those of IPv6.
+//! ICMP errors that quote our segments. [`crate::icmpv6`] parses the errors of ICMPv6.
 
 use crate::{
     address::{Endpoint, IpAddress},
@@ -28,9 +28,10 @@ pub enum IcmpErrorKind {
     ProtocolUnreachable,
     /// Port unreachable (type 3 code 3).
     PortUnreachable,
-    /// Fragmentation needed and DF set (type 3 code 4); for ICMPv6, packet too big.
+    /// Fragmentation needed and DF set (type 3 code 4), or ICMPv6 packet too big (type 2).
     FragmentationNeeded {
-        /// MTU of the next hop (RFC 1191, 8201); zero if the router does not report it.
+        /// MTU of the next hop in bytes (RFC 1191, RFC 8201). Zero if the router does not report
+        /// it.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).
@@ -39,7 +40,7 @@ pub enum IcmpErrorKind {
     TimeExceeded,
     /// Parameter problem (type 12).
     ParameterProblem,
-    /// Another code of these types.
+    /// An error of type 3 (ICMPv6: type 1) with any other code.
     Other {
         /// The type.
         kind: u8,
@@ -48,21 +49,22 @@ pub enum IcmpErrorKind {
     },
 }
 
-/// An ICMP error, with the segment of ours that it quotes.
+/// A parsed ICMP error. The error quotes a segment that this host sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
     /// Kind of the error.
     pub kind: IcmpErrorKind,
-    /// 4-tuple as this host sees it: `local` is the quoted source.
+    /// 4-tuple from the view of this host: `local` is the source of the quoted segment.
     pub key: FlowKey,
-    /// SEG.SEQ of the quoted segment. The error is valid only if it is outstanding (RFC 5927 §4.1).
+    /// SEG.SEQ of the quoted segment. The error is valid only if this number is outstanding (RFC
+    /// 5927 §4.1).
     pub seq: SeqNumber,
 }
 
-/// Parses the payload of an ICMP packet: an error that quotes a TCP segment.
+/// Parses the payload of an ICMP packet. The message must be an error that quotes a TCP segment.
 ///
-/// Returns `BadIcmp` for other messages and `UnsupportedProtocol` for quotes of other protocols.
-/// The quote must have the first eight bytes of the TCP header.
+/// Returns `BadIcmp` for other messages, and `UnsupportedProtocol` if the quote is of another
+/// protocol. The quote must contain the first eight bytes of the TCP header.
 pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -92,8 +94,8 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
     })
 }
 
-/// Parses the quoted IPv4 header, and the ports and the sequence number after it. Routers may have
-/// changed the quoted length and checksum, so they are not checked.
+/// Parses the quoted IPv4 header, and the ports and the sequence number after it. The quoted length
+/// and checksum are not checked, because routers may have changed them.
 fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
     let header = quote
         .first_chunk::<IPV4_HEADER_LEN>()
@@ -114,8 +116,8 @@ fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
     quoted_segment(src, dst, transport)
 }
 
-/// Parses ports and sequence number at the start of a quoted segment from `src` (this host) to
-/// `dst`.
+/// Parses the ports and the sequence number at the start of a quoted segment. This host, `src`,
+/// sent the segment to `dst`.
 pub(crate) fn quoted_segment(
     src: IpAddress,
     dst: IpAddress,

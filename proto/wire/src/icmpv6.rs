@@ -14,8 +14,8 @@ const TYPE_TOO_BIG: u8 = 2;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
-/// Parses an ICMPv6 packet: an error that quotes a TCP segment. Returns the errors of
-/// [`parse_icmp_error`](crate::parse_icmp_error).
+/// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The errors are
+/// those of [`parse_icmp_error`](crate::parse_icmp_error).
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let icmp = packet.payload;
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
@@ -43,7 +43,8 @@ pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> 
     Ok(IcmpError { kind, key, seq })
 }
 
-/// Kinds of RFC 4443 §3. Rejections by policy or route (codes 5 and 6) count as prohibited.
+/// Maps type and code to the kind (RFC 4443 §3). Rejections by policy or route (codes 5 and 6)
+/// count as prohibited.
 fn error_kind(kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
     Some(match (kind, code) {
         (TYPE_UNREACHABLE, 0) => IcmpErrorKind::NetUnreachable,

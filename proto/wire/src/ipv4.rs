@@ -1,4 +1,4 @@
-//! Ethernet frames and IPv4 packets. [`crate::ipv6`] has IPv6.
+//! Ethernet frames and IPv4 packets. [`crate::ipv6`] parses IPv6 packets.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -55,7 +55,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// Returns the ECN field in the low two bits of `tos`.
+    /// Returns the ECN field, which is the low two bits of the TOS or traffic class byte.
     #[inline]
     pub const fn from_tos(tos: u8) -> Self {
         match tos & 3 {
@@ -67,7 +67,7 @@ impl Ecn {
     }
 }
 
-/// A parsed IP packet. `A` is the address type: [`IpAddress`], or four bytes for IPv4.
+/// A parsed IP packet. `A` is the address type: [`IpAddress`], or `[u8; 4]` for IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a, A = IpAddress> {
     /// Source MAC address; zero if the packet was parsed without an Ethernet frame.
@@ -120,8 +120,8 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     }
 }
 
-/// Parses a frame as [`parse_frame`] does, if the frame carries an IPv4 header without options.
-/// Returns `None` for other frames.
+/// Parses a frame like [`parse_frame`], but only if the frame carries an IPv4 header without
+/// options. Returns `None` for other frames.
 ///
 /// A receive loop calls this function first. The compiler then specializes the loop for IPv4: the
 /// upper 12 bytes of each [`IpAddress`] are constants, and the packet stays in registers.
@@ -137,7 +137,7 @@ pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropRe
     })
 }
 
-/// Parses an IPv4 packet (RFC 791), and checks version, lengths, checksum and options. Rejects
+/// Parses an IPv4 packet (RFC 791). Checks version, lengths, checksum and options. Rejects
 /// fragments and source routes.
 pub fn parse_ipv4(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet(&[0; ETHERNET_HEADER_LEN], bytes)
@@ -181,8 +181,8 @@ fn parse_packet<'a>(
     build_packet(link, &header_words(fixed), checksum::sum(header), payload).map(Packet::widen)
 }
 
-/// Returns the header and the payload of an IPv4 packet or fragment. Checks the header's version,
-/// lengths, checksum and options.
+/// Splits an IPv4 packet or fragment into header and payload. Checks the version, the lengths, the
+/// checksum and the options of the header.
 pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
     let header = bytes
         .first_chunk::<IPV4_HEADER_LEN>()

@@ -25,8 +25,8 @@ mod extension {
     pub const DESTINATION: u8 = 60;
 }
 
-/// Parses an IPv6 packet: version, length, extension headers. Rejects fragments, except an atomic
-/// fragment, which is the whole packet (RFC 6946).
+/// Parses an IPv6 packet: header, length and extension headers. Rejects fragments. Accepts an
+/// atomic fragment, because it carries the whole packet (RFC 6946).
 pub fn parse_ipv6(bytes: &[u8]) -> Result<Packet<'_>, DropReason> {
     parse_packet_v6(&[0; ETHERNET_HEADER_LEN], bytes)
 }
@@ -52,7 +52,7 @@ pub(crate) fn parse_packet_v6<'a>(
     })
 }
 
-/// Returns the header, and the bytes after it that its payload length covers.
+/// Splits a packet into the header and the bytes that its payload length covers.
 pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &[u8]), DropReason> {
     let (header, rest) = bytes
         .split_first_chunk::<IPV6_HEADER_LEN>()
@@ -65,9 +65,11 @@ pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &
     Ok((header, rest))
 }
 
-/// Returns source and destination. An IPv4-mapped address is not valid on the wire (RFC 4942 §2.2)
-/// and would count as IPv4 here. It is replaced by `::`, which is not valid as source or
-/// destination.
+/// Returns source and destination address.
+///
+/// The function replaces an IPv4-mapped address by `::`. A mapped address is not valid on the wire
+/// (RFC 4942 §2.2), and the stack would take it for an IPv4 address. `::` is neither a valid source
+/// nor a valid destination.
 pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress) {
     let address = |at: usize| {
         let mut bytes = [0; 16];
@@ -82,8 +84,10 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
     (address(8), address(24))
 }
 
-/// Skips the extension headers. Returns the number and the bytes of the transport. Options are for
-/// routers or may be skipped (RFC 8200 §4.2). A routing header must have no segments left.
+/// Skips the extension headers. Returns the protocol number and the bytes of the transport.
+///
+/// The function ignores the options in extension headers, because they are for routers or may be
+/// skipped (RFC 8200 §4.2). A routing header must have no segments left.
 pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         let len = match next {
@@ -118,19 +122,20 @@ fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     Ok((usize::from(units) + 1) * EXTENSION_UNIT)
 }
 
-/// A fragment header, and the data after it.
+/// The fields of a fragment header, and the data after the header.
 pub(crate) struct FragmentPart<'a> {
     /// Protocol of the packet's payload.
     pub next: u8,
-    /// Offset in bytes, with the more-fragments flag in the last bit.
+    /// Offset in bytes. The lowest bit is the more-fragments flag.
     pub word: u16,
-    /// Identification.
+    /// Identification of the packet.
     pub id: u32,
     /// Data after the fragment header.
     pub payload: &'a [u8],
 }
 
-/// Skips the extension headers up to the fragment header. Returns `BadFragment` if there is none.
+/// Skips the extension headers before the fragment header. Returns `BadFragment` if there is no
+/// fragment header.
 pub(crate) fn fragment(mut next: u8, mut rest: &[u8]) -> Result<FragmentPart<'_>, DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         match next {

@@ -1,20 +1,20 @@
-//! TCP options. The parser is tolerant; the emitter uses the order and alignment of Linux.
+//! TCP options. The parser is tolerant. The emitter uses the order and alignment of Linux.
 //!
-//! Peers and middleboxes identify stacks by their option layout, and some mishandle other layouts.
-//! A SYN therefore carries `mss, sackOK, TS, nop, wscale` and perhaps Fast Open. Other segments
-//! carry `nop, nop, TS` and then `nop, nop, SACK`.
+//! Peers and middleboxes identify stacks by the layout of their options, and some mishandle unusual
+//! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale` and optionally Fast Open. Other
+//! segments carry `nop, nop, TS` and then `nop, nop, SACK`.
 
 use crate::{
     fast_open::{self, FastOpenOption},
     sequence::SeqNumber,
 };
 
-/// Largest length of all options.
+/// Largest length of all options of a segment, in bytes.
 pub const OPTIONS_LEN_MAX: usize = 40;
-/// Largest number of SACK blocks without timestamps (RFC 2018 §3). With timestamps, one block less
-/// fits.
+/// Largest number of SACK blocks without timestamps (RFC 2018 §3). With timestamps, three blocks
+/// fit.
 pub const SACK_BLOCKS_MAX: usize = 4;
-/// Largest window shift. A larger one counts as this (RFC 7323 §2.3).
+/// Largest window shift. A larger received shift counts as this value (RFC 7323 §2.3).
 const WSCALE_MAX: u8 = 14;
 
 const KIND_END: u8 = 0;
@@ -25,21 +25,22 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// Length and start of the aligned form of timestamps.
+/// Timestamps after two no-operations: the length of the options in bytes, and their first four
+/// bytes.
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
 /// The timestamps option (RFC 7323 §3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Timestamps {
-    /// Timestamp clock of the sender.
+    /// TSval: the timestamp clock of the sender.
     pub tsval: u32,
-    /// Echoed timestamp, which is valid with ACK only.
+    /// TSecr: the echoed timestamp. Valid with ACK only.
     pub tsecr: u32,
 }
 
 impl Timestamps {
-    /// Returns the timestamps to send, with TSval increased by `offset`.
+    /// Returns the timestamps with TSval increased by `offset`.
     #[inline(always)]
     const fn with_offset(self, offset: u32) -> Self {
         Self {
@@ -48,8 +49,8 @@ impl Timestamps {
         }
     }
 
-    /// Subtracts the `offset` of our TSval from a received TSecr. A TSecr of zero echoes nothing
-    /// and stays.
+    /// Subtracts the `offset` of our TSval from a received TSecr. A TSecr of zero echoes no
+    /// timestamp and is not changed.
     pub const fn subtract_offset(&mut self, offset: u32) {
         if self.tsecr != 0 {
             self.tsecr = self.tsecr.wrapping_sub(offset);
@@ -57,14 +58,14 @@ impl Timestamps {
     }
 }
 
-/// Blocks of a SACK option (RFC 2018 §3), the most recent one first.
+/// Blocks of a SACK option (RFC 2018 §3). The first block contains the most recent segment.
 ///
-/// Nearly every segment has no blocks, which takes one byte to write and to test. A SYN never has
-/// blocks. Its Fast Open option is stored in their place ([`TcpOptions::fast_open`]).
+/// Nearly every segment has no blocks. To write or to test this state takes one byte. A SYN never
+/// has blocks, so its Fast Open option shares their memory ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
 
-/// Options that few segments have, at most one of them per segment.
+/// Options that few segments have. A segment has at most one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 enum SackOrFastOpen {
     #[default]
@@ -80,7 +81,7 @@ struct Blocks {
     len: BlockCount,
 }
 
-/// Number of blocks. An enum, so that [`SackOrFastOpen`] can use its invalid values as
+/// Number of SACK blocks. An enum has invalid values, which [`SackOrFastOpen`] uses as
 /// discriminant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -92,7 +93,7 @@ enum BlockCount {
 }
 
 impl BlockCount {
-    /// Returns the next number, or `None` if there is no room.
+    /// Returns the next number, or `None` if there is no room for another block.
     const fn increment(self) -> Option<Self> {
         match self {
             Self::One => Some(Self::Two),
@@ -109,10 +110,10 @@ const _: () = {
 };
 
 impl SackBlocks {
-    /// No SACK option.
+    /// The state without a SACK option.
     pub const EMPTY: Self = Self(SackOrFastOpen::None);
 
-    /// Appends `[left, right)`. Returns false if there is no room.
+    /// Appends the block `[left, right)`. Returns false if there is no room.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
         let SackOrFastOpen::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
@@ -131,7 +132,7 @@ impl SackBlocks {
         true
     }
 
-    /// Blocks as `(left edge, right edge)`.
+    /// Returns the blocks as `(left edge, right edge)`.
     #[inline]
     pub fn as_slice(&self) -> &[(SeqNumber, SeqNumber)] {
         match &self.0 {
@@ -148,7 +149,7 @@ impl SackBlocks {
         self.as_slice().len()
     }
 
-    /// Returns true if there are no blocks. A SYN may have a Fast Open option in their place.
+    /// Returns true if there are no blocks. A Fast Open option may be stored nevertheless.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         matches!(self.0, SackOrFastOpen::None | SackOrFastOpen::FastOpen(_))
@@ -174,23 +175,23 @@ impl FromIterator<(SeqNumber, SeqNumber)> for SackBlocks {
     }
 }
 
-/// Options that this stack supports.
+/// The TCP options of a segment that this stack supports. It ignores all other options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TcpOptions {
-    /// Maximum segment size (RFC 9293 §3.7.1), in a SYN only.
+    /// Maximum segment size in bytes (RFC 9293 §3.7.1), in a SYN only.
     pub mss: Option<u16>,
-    /// Window scale, at most 14 (RFC 7323 §2), in a SYN only.
+    /// Window shift, at most 14 (RFC 7323 §2), in a SYN only.
     pub wscale: Option<u8>,
-    /// SACK permitted (RFC 2018 §2), in a SYN only.
+    /// SACK-permitted option (RFC 2018 §2), in a SYN only.
     pub sack_permitted: bool,
-    /// Timestamps (RFC 7323 §3).
+    /// Timestamps option (RFC 7323 §3).
     pub timestamps: Option<Timestamps>,
     /// SACK blocks (RFC 2018 §3).
     pub sack: SackBlocks,
 }
 
 impl TcpOptions {
-    /// No options.
+    /// The empty set of options.
     pub const NONE: Self = Self {
         mss: None,
         wscale: None,
@@ -199,14 +200,14 @@ impl TcpOptions {
         sack: SackBlocks::EMPTY,
     };
 
-    /// Options of a data segment: timestamps.
+    /// Returns the options of a data segment: timestamps.
     #[inline]
     pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
         Self::ordinary(Some(Timestamps { tsval, tsecr }))
     }
 
-    /// Options of most segments: timestamps or nothing. Built field by field, because a copy of
-    /// [`TcpOptions::NONE`] would also copy the bytes of absent blocks.
+    /// Returns the options of most segments: timestamps or nothing. The function sets each field,
+    /// because a copy of [`TcpOptions::NONE`] would also copy the memory of absent SACK blocks.
     #[inline(always)]
     pub const fn ordinary(timestamps: Option<Timestamps>) -> Self {
         Self {
@@ -218,7 +219,7 @@ impl TcpOptions {
         }
     }
 
-    /// Fast Open option: a cookie or a request (RFC 7413 §4.1.1), in a SYN only.
+    /// Returns the Fast Open option: a cookie or a request (RFC 7413 §4.1.1), in a SYN only.
     pub const fn fast_open(&self) -> Option<FastOpenOption> {
         match self.sack.0 {
             SackOrFastOpen::FastOpen(option) => Some(option),
@@ -226,8 +227,8 @@ impl TcpOptions {
         }
     }
 
-    /// Adds a Fast Open option. Returns false, without any effect, if it does not fit or there are
-    /// SACK blocks.
+    /// Adds a Fast Open option. Returns false and changes nothing if there is no room, or if there
+    /// are SACK blocks.
     pub fn set_fast_open(&mut self, option: FastOpenOption) -> bool {
         let fits = self.sack.is_empty() && self.base_len() + option.len() <= OPTIONS_LEN_MAX;
         if fits {
@@ -238,15 +239,15 @@ impl TcpOptions {
 
     /// Parses the bytes between the fixed header and the payload.
     ///
-    /// Unknown options and options with a wrong length are skipped. Parsing ends at a length that
-    /// is out of bounds; the options before it are valid (RFC 9293 §3.1 MUST-6, MUST-7).
+    /// Unknown options and options with a wrong length are skipped. Parsing ends at an option whose
+    /// length is out of bounds; the options before it remain valid (RFC 9293 §3.1 MUST-6, MUST-7).
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Self {
         Self::parse_timestamps_only(bytes).unwrap_or_else(|| Self::parse_any(bytes))
     }
 
-    /// As [`TcpOptions::parse`], for options that are aligned timestamps or empty. Returns `None`
-    /// for others.
+    /// Parses options like [`TcpOptions::parse`], but only aligned timestamps or no options at all.
+    /// Returns `None` in all other cases.
     #[inline(always)]
     pub fn parse_timestamps_only(bytes: &[u8]) -> Option<Self> {
         let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
@@ -304,7 +305,8 @@ impl TcpOptions {
         }
     }
 
-    /// Length that [`TcpOptions::emit`] writes: a multiple of four, at most [`OPTIONS_LEN_MAX`].
+    /// Number of bytes that [`TcpOptions::emit`] writes: a multiple of four, at most
+    /// [`OPTIONS_LEN_MAX`].
     #[inline]
     pub fn len(&self) -> usize {
         if self.has_at_most_timestamps() {
@@ -327,7 +329,7 @@ impl TcpOptions {
         }
     }
 
-    /// Length without SACK blocks and Fast Open.
+    /// Length without SACK blocks and Fast Open, in bytes.
     fn base_len(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
@@ -355,7 +357,8 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    /// Number of SACK blocks that fit after `len` bytes of other options. The rest is left out.
+    /// Number of SACK blocks that fit after `len` bytes of other options. Further blocks are not
+    /// sent.
     #[inline]
     fn sack_that_fits(&self, len: usize) -> usize {
         self.sack
@@ -363,17 +366,18 @@ impl TcpOptions {
             .min((OPTIONS_LEN_MAX - len).saturating_sub(4) / 8)
     }
 
-    /// Writes the options. Returns their length, [`TcpOptions::len`].
+    /// Writes the options. Returns their length in bytes, which is [`TcpOptions::len`].
     ///
     /// # Panics
     ///
-    /// If `buf` is shorter than that.
+    /// If `buf` is shorter than the options.
     #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         self.emit_from(0, buf)
     }
 
-    /// As [`emit`](Self::emit), with TSval increased by `offset` (RFC 7323 §7.1).
+    /// Writes the options like [`emit`](Self::emit), with TSval increased by `offset` (RFC 7323
+    /// §7.1).
     #[inline(always)]
     pub fn emit_from(&self, offset: u32, buf: &mut [u8]) -> usize {
         if !self.has_at_most_timestamps() {
@@ -426,8 +430,8 @@ impl TcpOptions {
     }
 }
 
-/// Returns the timestamps if the options are `nop, nop, timestamps` and nothing else, as in most
-/// segments.
+/// Returns the bytes of TSval and TSecr if the options are exactly `nop, nop, timestamps`, as in
+/// most segments.
 #[inline(always)]
 pub(crate) fn aligned_timestamps(bytes: &[u8]) -> Option<&[u8; 8]> {
     let bytes: &[u8; ALIGNED_TIMESTAMPS_LEN] = bytes.try_into().ok()?;

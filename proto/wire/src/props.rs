@@ -1,4 +1,4 @@
-//! Properties: parse(emit(x)) = x, checksums equal the naive sum, and no input causes a panic.
+//! Property tests: parse(emit(x)) = x, checksums equal a naive sum, and no input causes a panic.
 
 extern crate std;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{checksum::Sum, *};
 
-/// RFC 1071 literally: big-endian words, and carries folded one by one.
+/// Computes the sum as RFC 1071 defines it: big-endian words, each carry folded at once.
 fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for word in bytes.chunks(2) {
@@ -18,7 +18,7 @@ fn naive_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Bytes with long runs of zeros and ones, for errors in carries.
+/// Generates bytes with long runs of zeros and ones, which provoke errors in carries.
 fn lumpy_bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), Just(0u8), Just(0xffu8)];
     prop_oneof![
@@ -80,7 +80,7 @@ proptest! {
         let (head, tail) = bytes.split_at(cut);
         prop_assert_eq!(checksum::sum(head).plus(checksum::sum(tail)).fold(), sum.fold());
         prop_assert_eq!(Sum::of_u16(sum.fold()).fold(), sum.fold());
-        // Storing the complement makes the data valid.
+        // Data that contains its own checksum is valid.
         prop_assert!(Sum::of_u16(sum.checksum()).plus(sum).is_valid());
     }
 
@@ -175,7 +175,8 @@ proptest! {
         let _ = tcp_checksum_ok(address, address, &bytes, true);
     }
 
-    /// Nearly valid bytes, which get further: common kinds and lengths in any order.
+    /// Parses nearly valid options: common kinds and lengths in any order. They reach deeper than
+    /// random bytes.
     #[test]
     fn option_soup_never_panics(
         soup in prop::collection::vec(prop_oneof![0u8..12, Just(34u8)], 0..40),

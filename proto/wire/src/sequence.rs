@@ -1,7 +1,7 @@
 //! TCP sequence numbers: 32-bit, modulo 2^32, and therefore **not ordered**.
 //!
 //! `a before b` and `b before c` do not imply `a before c`. This type therefore implements neither
-//! `PartialOrd` nor subtraction; every comparison has a name.
+//! `PartialOrd` nor subtraction. Every comparison is a named function.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use core::fmt;
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// The number in a header.
+    /// Returns the number as in the header, in host byte order.
     pub const fn to_u32(self) -> u32 {
         self.0
     }
@@ -40,8 +40,8 @@ impl SeqNumber {
         !self.before(other)
     }
 
-    /// Returns true if `self` lies in `[start, start + len)`, the test for "SEG.SEQ is in the
-    /// window".
+    /// Returns true if `self` lies in `[start, start + len)`. This is the test for "SEG.SEQ is in
+    /// the window".
     #[inline]
     pub const fn in_window(self, start: Self, len: u32) -> bool {
         self.0.wrapping_sub(start.0) < len
@@ -63,8 +63,8 @@ impl SeqNumber {
         Self(self.0.wrapping_sub(count))
     }
 
-    /// Returns how far `self` is after `start`, modulo 2^32. The result says nothing about the
-    /// order.
+    /// Returns how far `self` is after `start`, modulo 2^32. The result does not tell which number
+    /// is later.
     #[inline]
     pub const fn distance_from(self, start: Self) -> u32 {
         self.0.wrapping_sub(start.0)

@@ -14,11 +14,11 @@ use crate::{
     sequence::SeqNumber,
 };
 
-/// Length of a header without options.
+/// Length of a TCP header without options, in bytes.
 pub const TCP_HEADER_LEN: usize = 20;
-/// Largest length of a header.
+/// Largest length of a TCP header, in bytes.
 pub const TCP_HEADER_LEN_MAX: usize = TCP_HEADER_LEN + OPTIONS_LEN_MAX;
-/// Place of the checksum field.
+/// Position of the checksum field in the header.
 const CHECKSUM_AT: core::ops::Range<usize> = 16..18;
 
 /// The control bits (RFC 9293 §3.1).
@@ -70,7 +70,7 @@ impl TcpFlags {
         self.0 &= !other.0;
     }
 
-    /// Returns the union of both.
+    /// Returns the union of both sets of flags.
     #[inline]
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -93,7 +93,7 @@ impl BitOrAssign for TcpFlags {
 }
 
 impl fmt::Display for TcpFlags {
-    /// Writes the letters of tcpdump, with `.` for ACK.
+    /// Writes the flags as the letters of tcpdump, with `.` for ACK.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (bit, letter) in "FSRP.UEW".chars().enumerate() {
             if self.0 & 1 << bit != 0 {
@@ -110,7 +110,7 @@ impl fmt::Debug for TcpFlags {
     }
 }
 
-/// A received segment, with the RFC's SEG.SEQ, SEG.ACK, SEG.WND and so on.
+/// A received segment. The fields are the RFC's SEG.SEQ, SEG.ACK, SEG.WND and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
     /// Port of the sender.
@@ -119,13 +119,13 @@ pub struct Segment<'a> {
     pub dst_port: u16,
     /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// SEG.ACK, which is valid with [`TcpFlags::ACK`] only.
+    /// SEG.ACK. Valid with [`TcpFlags::ACK`] only.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field of the header, not scaled.
+    /// Window field of the header, without the window shift.
     pub wnd: u16,
-    /// Urgent pointer field.
+    /// Urgent pointer field of the header.
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
@@ -133,8 +133,8 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
-/// Fields of a received segment for the fast path. A field is only loaded when its method is
-/// called.
+/// Fields of a received segment for the fast path. An implementation loads a field only when its
+/// method is called.
 pub trait SegmentView {
     /// Control bits.
     fn flags(&self) -> TcpFlags;
@@ -142,7 +142,7 @@ pub trait SegmentView {
     fn seq(&self) -> SeqNumber;
     /// SEG.ACK.
     fn ack(&self) -> SeqNumber;
-    /// Window field of the header.
+    /// Window field of the header, without the window shift.
     fn wnd(&self) -> u16;
     /// Timestamps.
     fn timestamps(&self) -> Option<Timestamps>;
@@ -197,7 +197,7 @@ impl SegmentView for Segment<'_> {
 }
 
 impl Segment<'_> {
-    /// SEG.LEN: bytes of payload, plus one each for SYN and FIN (RFC 9293 §3.4).
+    /// SEG.LEN: bytes of payload, plus one for SYN and one for FIN (RFC 9293 §3.4).
     #[inline]
     #[allow(
         clippy::len_without_is_empty,
@@ -209,7 +209,7 @@ impl Segment<'_> {
         self.payload.len() as u32 + controls
     }
 
-    /// Returns all fields but the payload.
+    /// Returns all fields except the payload.
     pub const fn header(&self) -> SegmentHeader {
         SegmentHeader {
             src_port: self.src_port,
@@ -224,7 +224,7 @@ impl Segment<'_> {
     }
 }
 
-/// Fields of a header to send, for [`emit_tcp`].
+/// Header fields of a segment to send, as input for [`emit_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentHeader {
     /// Port of this host.
@@ -233,11 +233,11 @@ pub struct SegmentHeader {
     pub dst_port: u16,
     /// SEG.SEQ.
     pub seq: SeqNumber,
-    /// SEG.ACK; zero without [`TcpFlags::ACK`].
+    /// SEG.ACK. Zero without [`TcpFlags::ACK`].
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field, already scaled.
+    /// Window field, with the window shift already applied.
     pub wnd: u16,
     /// Urgent pointer field.
     pub urgent: u16,
@@ -252,13 +252,14 @@ impl SegmentHeader {
         TCP_HEADER_LEN + self.options.len()
     }
 
-    /// Always false: a header has at least [`TCP_HEADER_LEN`] bytes.
+    /// Returns false: a header has at least [`TCP_HEADER_LEN`] bytes.
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// Header, options and payload of a segment, within bounds. See [`TcpParts::segment`].
+/// Header, options and payload of a segment as slices whose bounds were checked.
+/// [`TcpParts::segment`] parses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpParts<'a> {
     header: &'a [u8; TCP_HEADER_LEN],
@@ -266,14 +267,16 @@ pub struct TcpParts<'a> {
     payload: &'a [u8],
 }
 
-/// Parses a segment. The caller checks the checksum by [`tcp_checksum_ok`].
+/// Parses a segment. The function does not check the checksum; the caller calls
+/// [`tcp_checksum_ok`].
 #[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
     Ok(split_tcp(transport)?.segment())
 }
 
-/// The fallible first half of [`parse_tcp`]. A receive loop that calls the two halves separately
-/// does not copy a segment out of a `Result`.
+/// Splits a segment into header, options and payload. This is the fallible first half of
+/// [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`] out of
+/// a `Result`.
 #[inline(always)]
 pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
     let header = transport
@@ -294,20 +297,20 @@ pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
 }
 
 impl<'a> TcpParts<'a> {
-    /// Returns source and destination port.
+    /// Returns source port and destination port.
     #[inline(always)]
     pub fn ports(&self) -> (u16, u16) {
         let [a, b, c, d, ..] = *self.header;
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
-    /// Parses the fields.
+    /// Parses all fields. This is the second half of [`parse_tcp`].
     pub fn segment(&self) -> Segment<'a> {
         self.with(TcpOptions::parse(self.options))
     }
 
     /// Returns the segment if its only options are timestamps, or if it has no options. A receive
-    /// loop with separate code for this case carries no other options, and loads each field on
+    /// loop with separate code for this case copies no other options and loads each field on
     /// demand.
     #[inline(always)]
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
@@ -339,7 +342,7 @@ impl<'a> TcpParts<'a> {
     }
 }
 
-/// A segment without options other than timestamps. See [`TcpParts::timestamps_only`].
+/// A segment without options other than timestamps. [`TcpParts::timestamps_only`] creates it.
 #[derive(Clone, Copy, Debug)]
 pub struct TimestampsOnly<'a> {
     parts: TcpParts<'a>,
@@ -390,11 +393,11 @@ impl SegmentView for TimestampsOnly<'_> {
     }
 }
 
-/// Returns true if the checksum is valid, or counts as valid.
+/// Returns true if the checksum is valid, or accepted as unfinished.
 ///
-/// With `partial_allowed`, a field that holds the sum of the pseudo-header alone counts as valid. A
-/// kernel peer behind a veth leaves it so (CHECKSUM_PARTIAL), because the segment has not left the
-/// host. Allow this on such a link only.
+/// With `partial_allowed`, the function also accepts a checksum field that holds only the sum of
+/// the pseudo-header. A kernel peer behind a veth sends such segments (CHECKSUM_PARTIAL), because
+/// they never reach a physical link. Allow this only on a veth.
 #[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,
@@ -414,7 +417,8 @@ fn is_whole(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
-/// Returns true if the checksum field is `pseudo`. Zero has two representations.
+/// Returns true if the checksum field equals the sum `pseudo`. One's complement has two
+/// representations of zero.
 #[inline(always)]
 fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
@@ -425,7 +429,7 @@ fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
     field == pseudo || (field == 0 && pseudo == 0xffff)
 }
 
-/// Writes a header with a zero checksum. Returns its length.
+/// Writes a TCP header with a checksum of zero. Returns the header's length in bytes.
 ///
 /// # Panics
 ///
@@ -435,8 +439,8 @@ pub fn emit_tcp(buf: &mut [u8], header: &SegmentHeader) -> usize {
     emit_tcp_with(buf, header, &header.options, 0)
 }
 
-/// As [`emit_tcp`], with `options` instead of those in `header`, which saves a copy. TSval is
-/// increased by `offset` ([`TcpOptions::emit_from`]).
+/// Writes a TCP header like [`emit_tcp`], but with `options` instead of `header.options`, which
+/// saves a copy. The function increases TSval by `offset` ([`TcpOptions::emit_from`]).
 ///
 /// # Panics
 ///
@@ -462,7 +466,7 @@ pub fn emit_tcp_with(
     header_len
 }
 
-/// Writes the checksum of an emitted header, from the sums of pseudo-header and payload.
+/// Completes the checksum of an emitted header from the sums of the pseudo-header and the payload.
 ///
 /// # Panics
 ///
@@ -474,7 +478,8 @@ pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
     header[CHECKSUM_AT].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Prepares checksum offload: writes the sum of the pseudo-header, which the driver or NIC expects.
+/// Prepares checksum offload. The driver or NIC expects the sum of the pseudo-header in the
+/// checksum field.
 ///
 /// # Panics
 ///

@@ -6,25 +6,27 @@ use crate::{
     ipv4::{Ecn, protocol},
 };
 
-/// Length of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 pub const ETHERNET_HEADER_LEN: usize = 14;
-/// Length of an IPv4 header without options.
+/// Length of an IPv4 header without options, in bytes.
 pub const IPV4_HEADER_LEN: usize = 20;
-/// Length of an IPv6 header without extension headers.
+/// Length of an IPv6 header without extension headers, in bytes.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Length of the headers that [`HeaderTemplate::write`] writes for IPv4.
+/// Length of the headers that [`HeaderTemplate::write`] writes for IPv4, in bytes.
 pub const FRAME_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
-/// Length of the headers for IPv6, the largest.
+/// Length of the headers that [`HeaderTemplate::write`] writes for IPv6, in bytes.
 pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
-/// Default TTL or hop limit, as in the kernel.
+/// Default TTL or hop limit, the same as in Linux.
 const TTL: u8 = 64;
-/// IP header fields that an application may set for a connection. The engine sets ECN.
+/// IP header fields that an application may set for a connection. The ECN field is not one of them,
+/// because the engine sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpFields {
     /// Traffic class: the DiffServ field in the upper six bits. The lower two bits are ignored.
     pub traffic_class: u8,
-    /// TTL or hop limit. Zero counts as one, because it must not be sent (RFC 1122 §3.2.1.7).
+    /// TTL or hop limit. Zero counts as one, because a TTL of zero must not be sent (RFC 1122
+    /// §3.2.1.7).
     pub hop_limit: u8,
 }
 
@@ -42,18 +44,18 @@ impl Default for IpFields {
     }
 }
 
-/// "Don't fragment", for path MTU discovery.
+/// Flags and fragment offset with DF set, for path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// Ethernet and IP header of a flow's segments, with the constant parts of their checksums.
+/// Ethernet and IP header of a flow's segments, and the checksums of their constant fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
     /// Length of the headers in `bytes`.
     len: u8,
-    /// Sum of the IPv4 header, with zero for length, identification, ECN and checksum.
+    /// Sum of the IPv4 header, computed with length, identification, ECN and checksum zero.
     ip_sum: SmallSum,
-    /// Sum of the TCP pseudo-header, with a length of zero.
+    /// Sum of the TCP pseudo-header, computed with a length of zero.
     pseudo_sum: SmallSum,
     /// Offset that is added to TSval (RFC 7323 §7.1).
     timestamp_offset: u32,
@@ -62,8 +64,8 @@ pub struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// Creates the headers of TCP segments from `src` to `dst`, with DF and TTL 64. Returns `None`
-    /// if the addresses are not of one version.
+    /// Creates the headers of TCP segments from `src` to `dst`, with DF and a TTL of 64. Returns
+    /// `None` if the addresses are of different IP versions.
     pub fn new(
         src_mac: MacAddress,
         dst_mac: MacAddress,
@@ -121,34 +123,34 @@ impl HeaderTemplate {
         }
     }
 
-    /// Sets the IPv6 flow label to the low 20 bits of `label` (RFC 6437 §3: constant for a flow,
-    /// hard to guess, and evenly distributed).
+    /// Sets the IPv6 flow label to the low 20 bits of `label`. RFC 6437 §3 wants labels that are
+    /// constant for a flow, hard to guess and evenly distributed.
     pub fn set_flow_label(&mut self, label: u32) {
         if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
         }
     }
 
-    /// Sets the offset that is added to the timestamp clock (RFC 7323 §7.1). The default is zero.
+    /// Sets the offset that is added to TSval (RFC 7323 §7.1). The default is zero.
     pub const fn set_timestamp_offset(&mut self, offset: u32) {
         self.timestamp_offset = offset;
     }
 
-    /// Returns the offset that is added to the timestamp clock.
+    /// Returns the offset that is added to TSval.
     #[inline]
     pub const fn timestamp_offset(&self) -> u32 {
         self.timestamp_offset
     }
 
-    /// Identification of the flow's next IPv4 packet, zero by default. Each flow counts from a
-    /// number of its own, as in Linux. A shared counter would show each peer how many packets
-    /// go to other peers (RFC 7739 §3).
+    /// Identification of the flow's next IPv4 packet, zero by default. Each flow has its own
+    /// counter, as in Linux. A counter for all flows would reveal to each peer how many packets go
+    /// to other peers (RFC 7739 §3).
     #[inline]
     pub const fn ip_id(&self) -> u16 {
         self.ip_id
     }
 
-    /// Sets the identification of the next packet.
+    /// Sets the identification of the flow's next packet.
     pub const fn set_ip_id(&mut self, ip_id: u16) {
         self.ip_id = ip_id;
     }
@@ -159,7 +161,8 @@ impl HeaderTemplate {
         self.ip_id = self.ip_id.wrapping_add(packets);
     }
 
-    /// Sets DiffServ field and TTL, or their IPv6 equivalents (RFC 9293 MUST-48, SHLD-22, MUST-49).
+    /// Sets the DiffServ field and the TTL, or traffic class and hop limit of IPv6 (RFC 9293
+    /// MUST-48, SHLD-22, MUST-49).
     pub fn set_fields(&mut self, fields: IpFields) {
         let class = fields.traffic_class & IpFields::DSCP;
         let hop_limit = fields.hop_limit.max(1);
@@ -174,8 +177,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Clears DF if fragments are `allowed`, and sets it otherwise (the default). Has no effect for
-    /// IPv6.
+    /// Clears DF if `allowed`, so that routers may fragment. Sets DF otherwise, which is the
+    /// default. The function has no effect for IPv6.
     pub fn set_fragments(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
@@ -185,8 +188,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Replaces the bits of `mask` in the first word of an IPv6 header: version, traffic class,
-    /// flow label.
+    /// Replaces the bits in `mask` of the first word of an IPv6 header, which has version, traffic
+    /// class and flow label.
     fn put_first_word(&mut self, mask: u32, bits: u32) {
         let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
         let old = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
@@ -194,19 +197,19 @@ impl HeaderTemplate {
         ip[..4].copy_from_slice(&new.to_be_bytes());
     }
 
-    /// Returns true for IPv6 headers.
+    /// Returns true if the headers are IPv6 headers.
     #[inline]
     pub fn is_v6(&self) -> bool {
         usize::from(self.len) == FRAME_HEADERS_LEN_MAX
     }
 
-    /// Length of the headers that [`write`](Self::write) writes.
+    /// Length of the headers that [`write`](Self::write) writes, in bytes.
     #[inline]
     pub fn headers_len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Sets the MAC addresses, when the neighbor is resolved or has changed.
+    /// Sets the MAC addresses. The caller does this when the neighbor is resolved or has changed.
     pub fn set_link(&mut self, src_mac: MacAddress, dst_mac: MacAddress) {
         self.bytes[0..6].copy_from_slice(&dst_mac.0);
         self.bytes[6..12].copy_from_slice(&src_mac.0);
@@ -229,8 +232,9 @@ impl HeaderTemplate {
         MacAddress([a, b, c, d, e, f])
     }
 
-    /// Writes both headers to the start of `buf`. Returns their length. `tcp_len` is the length of
-    /// TCP header and payload. IPv6 ignores `ip_id`.
+    /// Writes the Ethernet and the IP header to the start of `buf`. Returns their length in bytes.
+    /// `tcp_len` is the length of TCP header and payload in bytes. IPv6 has no identification and
+    /// ignores `ip_id`.
     ///
     /// # Panics
     ///
@@ -241,8 +245,8 @@ impl HeaderTemplate {
         self.headers_len()
     }
 
-    /// As [`write`](Self::write), but returns the rest of `buf` for the TCP header, or `None` if
-    /// `buf` is shorter than the headers.
+    /// Writes the headers like [`write`](Self::write). Returns the rest of `buf` for the TCP
+    /// header, or `None` if `buf` is shorter than the headers.
     #[inline(always)]
     pub fn write_before<'b>(
         &self,
@@ -280,7 +284,8 @@ impl HeaderTemplate {
         Some(behind)
     }
 
-    /// Returns the sum of the TCP pseudo-header for a segment of `tcp_len` bytes.
+    /// Returns the sum of the TCP pseudo-header for a segment of `tcp_len` bytes, header and
+    /// payload.
     #[inline]
     pub fn pseudo_header(&self, tcp_len: u16) -> Sum {
         self.pseudo_sum.plus_u16(tcp_len).widen()

@@ -1,4 +1,4 @@
-//! Captured bytes of a Linux host on a veth, malformed input, and names.
+//! Tests with captured frames of Linux hosts on a veth, with malformed input, and of names.
 
 extern crate std;
 
@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, format, string::ToString, vec, vec::Vec};
 
 use crate::*;
 
-/// SYN, SYN,ACK, data and FIN of one connection without offload: complete checksums.
+/// SYN, SYN-ACK, data and FIN of one connection without offload. The checksums are complete.
 const SYN: &str = "d62d9b9040ff96d05da5ad6f08004500003ccb10400040065b0f0a4d00010a4d00028e861f90\
                    15a68bef00000000a002faf0f3920000020405b40402080aa5bf4f71000000000103030a";
 const SYN_ACK: &str = "96d05da5ad6fd62d9b9040ff08004500003c00004000400626200a4d00020a4d00011f908e86\
@@ -17,10 +17,10 @@ const FIN: &str = "d62d9b9040ff96d05da5ad6f080045000034cb14400040065b130a4d00010
                    15a68bf4ad47bf718011003f143300000101080aa5bf4f717fc91c49";
 const RST: &str = "96d05da5ad6fd62d9b9040ff08004500002800004000400626340a4d00020a4d00010051b406\
                    000000005caae77650140000a2bb0000";
-/// Data with checksum offload: the checksum field holds the sum of the pseudo-header.
+/// Data with checksum offload. The checksum field holds the sum of the pseudo-header.
 const PARTIAL: &str = "aa3db38568bd8a39abc44f540800450000388b7a400040069aa90a4d00010a4d0002\
                        85521f90bb6fa3681fdfce398018003f14c700000101080acdee4607734414f670696e67";
-/// Host unreachable from a router, which quotes a SYN.
+/// ICMP "host unreachable" from a router. The error quotes a SYN.
 const UNREACHABLE: &str = "96d05da5ad6fd62d9b9040ff080045c0005803350000400162140a4d00020a4d0001\
                            030111ce000000004500003c589240004006cd890a4d00010a4e000586ec0051\
                            7283c8b600000000a002faf0ba520000020405b40402080a58db62c600000000\
@@ -49,8 +49,8 @@ pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
     (packet, parse_tcp(packet.payload).unwrap())
 }
 
-/// Writes a frame from parsed values. With the options layout of the original, the result is the
-/// original.
+/// Writes a frame from parsed values. The result equals the original frame if the options have the
+/// layout of the original.
 fn emitted(packet: &Packet<'_>, segment: &Segment<'_>, ip_id: u16) -> Vec<u8> {
     let template =
         HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
@@ -181,7 +181,7 @@ fn unfinished_checksum_is_taken_only_where_allowed() {
         &frame[FRAME_HEADERS_LEN..],
         true
     ));
-    // A complete checksum is valid on such a link, too. A truncated header never is.
+    // A complete checksum is valid on a veth, too. A truncated header is never valid.
     assert!(tcp_checksum_ok(
         src,
         dst,
@@ -210,7 +210,7 @@ fn truncation_at_every_length_is_refused() {
     }
 }
 
-/// The IPv4 header of `hex` with one byte replaced and a correct checksum.
+/// Replaces one byte in the IPv4 header of the frame `hex` and corrects the checksum.
 fn with_ip_byte(hex: &str, at: usize, value: u8) -> Vec<u8> {
     let mut frame = bytes(hex);
     frame[ETHERNET_HEADER_LEN + at] = value;
@@ -247,7 +247,7 @@ fn refusals_have_their_reason() {
     assert_eq!(parse_tcp(&transport), Err(DropReason::BadTcpHeader));
 }
 
-/// A frame with these IPv4 options, in words.
+/// Inserts these IPv4 options into a frame. Their length is a multiple of four bytes.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let mut frame = bytes(DATA);
     let behind = FRAME_HEADERS_LEN..FRAME_HEADERS_LEN;
@@ -265,10 +265,10 @@ fn with_ip_options(options: &[u8]) -> Vec<u8> {
 fn ip_options_are_skipped() {
     for options in [
         &[1, 1, 1, 0][..],
-        // Router alert, and record route.
+        // Router alert and record route.
         &[148, 4, 0, 0],
         &[7, 7, 4, 0, 0, 0, 0, 0],
-        // There are no options after the end of the list.
+        // The parser ignores bytes after the end of the option list.
         &[0, 131, 7, 4],
     ] {
         let frame = with_ip_options(options);
@@ -306,16 +306,16 @@ fn malformed_options_end_or_are_skipped() {
         ..TcpOptions::NONE
     };
     for (options, expected) in [
-        // Lengths zero, one and out of bounds: the options before them are valid.
+        // After a length of zero, of one or out of bounds, the options before it are valid.
         (&[2, 4, 5, 0xb4, 3, 0, 9, 9][..], mss),
         (&[2, 4, 5, 0xb4, 3, 1, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 3, 9, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 1, 1, 1, 3], mss),
-        // Known kinds with a wrong length are skipped; the options after them are parsed.
+        // Known kinds with a wrong length are skipped. The options after them are parsed.
         (&[3, 2, 8, 3, 0, 5, 5, 0, 0, 0, 2, 4, 5, 0xb4], mss),
-        // Unknown kinds are skipped (34 is TCP Fast Open). No option follows the end.
+        // Unknown kinds are skipped. An option after the end of the list is ignored.
         (&[253, 2, 2, 4, 5, 0xb4, 0, 0, 3, 3, 7, 0], mss),
-        // A shift that is too large counts as the largest (RFC 7323 §2.3).
+        // A shift that is too large counts as the largest shift (RFC 7323 §2.3).
         (
             &[3, 3, 200],
             TcpOptions {
@@ -372,7 +372,8 @@ fn icmp_error_names_our_flow() {
     }
 }
 
-/// An ICMP message with the quote of [`UNREACHABLE`] cut to the minimum of RFC 792.
+/// Returns an ICMP message that quotes the segment of [`UNREACHABLE`], cut to the minimum of RFC
+/// 792. `edit` may change the message before its checksum is computed.
 fn icmp(kind: u8, code: u8, mtu: u16, edit: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut icmp = bytes(UNREACHABLE)[FRAME_HEADERS_LEN..FRAME_HEADERS_LEN + 8 + 28].to_vec();
     icmp[..4].copy_from_slice(&[kind, code, 0, 0]);
@@ -404,7 +405,7 @@ fn icmp_kinds() {
     }
     for (message, reason) in [
         (icmp(8, 0, 0, |_| ()), DropReason::BadIcmp),
-        // Source quench (RFC 9293 MUST-55, RFC 6633).
+        // Source quench is obsolete (RFC 9293 MUST-55, RFC 6633).
         (icmp(4, 0, 0, |_| ()), DropReason::BadIcmp),
         (
             icmp(3, 3, 0, |i| i[8 + 9] = 17),
@@ -461,8 +462,8 @@ fn addresses() {
     assert_eq!(key.reversed().reversed(), key);
 }
 
-/// Adjacent keys, as clients produce them, must fill the buckets evenly at both ends of the hash,
-/// for seeds with structure, too.
+/// Clients often have adjacent ports and addresses. Their hashes must fill the buckets evenly, by
+/// the low and by the high bits of the hash, even if the seed is not random.
 #[test]
 fn hash_spreads_neighbouring_keys() {
     for seed in [
@@ -478,7 +479,8 @@ fn hash_spreads_neighbouring_keys() {
                 let key = FlowKey::new(Endpoint::v4([10, 0, 0, 1], 80), peer);
                 buckets[(key.hash64(seed) >> shift) as usize % 1024] += 1;
             }
-            // Chi-squared with 1023 degrees of freedom: mean 1023, deviation 45.
+            // The sum is chi-squared with 1023 degrees of freedom: mean 1023, standard deviation
+            // 45.
             let chi: f64 = buckets
                 .iter()
                 .map(|n| (f64::from(*n) - 64.0).powi(2) / 64.0)
@@ -585,7 +587,7 @@ fn fields_of_the_program_are_in_the_ip_header_beside_ecn() {
                 (frame[15], frame[22])
             };
             assert_eq!(sent, (class & 0xfc | ecn as u8, hop_limit.max(1)));
-            // Addresses, lengths and, for IPv4, the checksum are correct.
+            // The addresses, the lengths and, for IPv4, the checksum are correct.
             let packet = parse_frame(&frame).unwrap();
             assert_eq!((packet.ttl, packet.ecn), (hop_limit.max(1), ecn));
         }

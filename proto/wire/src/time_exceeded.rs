@@ -1,4 +1,4 @@
-//! The ICMP error for a packet whose fragments did not all arrive (RFC 1122 §3.3.2, RFC 8200 §4.5).
+//! The ICMP error for a packet that was not reassembled in time (RFC 1122 §3.3.2, RFC 8200 §4.5).
 
 use crate::{
     checksum::{self, Sum},
@@ -9,18 +9,21 @@ use crate::{
     template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
 };
 
-/// "Fragment reassembly time exceeded", in both versions.
+/// Code of "fragment reassembly time exceeded" in ICMP and ICMPv6.
 const CODE: u8 = 1;
-/// Longest quotes, so that every host accepts the error: RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c).
+/// Longest quotes in bytes. Errors of this size reach every host (RFC 1812 §4.3.2.3, RFC 4443 §2.4
+/// (c)).
 const QUOTE_V4_MAX: usize = 576 - IPV4_HEADER_LEN - ICMP_HEADER_LEN;
 const QUOTE_V6_MAX: usize = 1280 - IPV6_HEADER_LEN - ICMP_HEADER_LEN;
-/// Largest length of the frame.
+/// Largest length of the frame with the error, in bytes.
 pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN + QUOTE_V6_MAX;
 
-/// Writes the frame that answers an incomplete packet. `first` are the headers of its first
-/// fragment, and `packet` its bytes from the IP header on. `ttl` and `ip_id` are those of the
-/// answer (IPv6 has no identification). Returns the frame's length, or `None` if `frame` is shorter
-/// than [`TIME_EXCEEDED_LEN_MAX`].
+/// Writes the frame with the error to the sender of an incomplete packet.
+///
+/// `first` has the headers of the packet's first fragment. `packet` has the bytes of that
+/// fragment's packet, from the IP header on. `ttl` and `ip_id` are header fields of the error;
+/// ICMPv6 has no identification. Returns the length of the frame in bytes, or `None` if `frame` is
+/// shorter than [`TIME_EXCEEDED_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
     first: &WholeHeaders,

@@ -8,7 +8,8 @@ const SRC: [u8; 4] = [10, 0, 0, 2];
 const DST: [u8; 4] = [10, 0, 0, 1];
 const MORE: u16 = 0x2000;
 
-/// A frame with an IPv4 packet whose flags and offset are `word`, after `options` words of options.
+/// Returns a frame with an IPv4 packet. `word` has the flags and the offset, and `options` is the
+/// number of 32-bit words of options.
 fn v4(word: u16, options: usize, payload: &[u8]) -> Vec<u8> {
     let header_len = 20 + 4 * options;
     let mut ip = vec![0x45 + options as u8, 2];
@@ -27,7 +28,8 @@ fn v4(word: u16, options: usize, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame with an IPv6 packet whose fragment header ends in `word`, after extension headers.
+/// Returns a frame with an IPv6 packet that has a fragment header after these extension headers.
+/// `word` has the offset and the more-fragments flag.
 fn v6(word: u16, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     frame.extend([0x60, 0x10, 0, 0]);
@@ -76,7 +78,7 @@ fn fields_of_a_fragment() {
         assert_eq!(fragment.src_mac, MacAddress([2, 0, 0, 0, 0, 2]));
     }
     for extensions in [&[][..], &[0], &[0, 60, 43]] {
-        // The last fragment may have an odd length. The reserved bits are ignored.
+        // The last fragment may have an odd length. The parser ignores the reserved bits.
         let mut frame = v6(40 | 6, extensions, &[7; 5]);
         if extensions.last() == Some(&43) {
             let left = frame.len() - 5 - 8 - 8 + 3;
@@ -110,19 +112,20 @@ fn impossible_fragments_are_refused() {
     assert_eq!(refused(v6(0, &[], &[7; 24])), bad);
     assert_eq!(refused(v6(1, &[], &[7; 25])), bad);
     assert_eq!(refused(v6(8, &[], &[])), bad);
-    // RFC 7112 §5: the first fragment has all headers.
+    // The first fragment must contain all headers (RFC 7112 §5).
     assert_eq!(refused(v6(1, &[], &[7; 16])), bad);
     assert_eq!(refused(v6(1, &[], &[7; 24])), Ok(()));
-    // A packet without a fragment header.
+    // A packet without a fragment header is not a fragment.
     let mut none = v6(1, &[], &[7; 24]);
     none[14 + 6] = protocol::TCP;
     assert_eq!(refused(none), bad);
 }
 
-/// The "ping of death": no packet is longer than its length field allows.
+/// The parser refuses the "ping of death": a fragment that ends beyond 65,535 bytes.
 #[test]
 fn no_fragment_reaches_beyond_the_longest_packet() {
-    // The last offset is 65,528. The length includes the header of IPv4, but not that of IPv6.
+    // The largest offset is 65,528. The length field of IPv4 includes the header; that of IPv6 does
+    // not.
     let v4_end =
         |offset: u16, options, len| parse_fragment(&v4(offset / 8, options, &vec![7; len])).is_ok();
     assert!(v4_end(65_512, 0, 3) && !v4_end(65_512, 0, 4));
@@ -197,7 +200,7 @@ fn the_sender_gets_an_error_for_an_incomplete_packet() {
         );
         assert_eq!(packet.payload[..8][1], 1);
         assert!(frame[14..].starts_with(&packet.payload[8..]));
-        // The parser accepts the error if it does not quote a fragment header.
+        // The ICMPv6 error quotes a fragment header, which the parser of errors does not accept.
         if packet.dst.is_v4() {
             assert_eq!(out[18..20], [0x12, 0x34]);
             let error = parse_icmp_error(packet.payload).unwrap();

@@ -1,4 +1,4 @@
-//! Captured bytes of a Linux host with IPv6 on a veth without offload.
+//! Tests with captured frames of Linux hosts with IPv6 on a veth without offload.
 
 extern crate std;
 
@@ -21,7 +21,7 @@ const DATA: &str = "d6b9b3a268a8b6f4449c1cf086dd600447bb00240640fd77000000000000
 const FIN: &str = "b6f4449c1cf0d6b9b3a268a886dd600bf09800200640fd77000000000000000000000000\
                    0001fd7700000000000000000000000000021f90a4e8a189c085945f0f8a8011003f9f37\
                    00000101080ad728e1cebdcb9b1e";
-/// No route to destination, from a router that quotes a SYN.
+/// ICMPv6 "no route to destination" from a router. The error quotes a SYN.
 const UNREACHABLE: &str = "b6f4449c1cf0d6b9b3a268a886dd6004717400583a40fd77000000000000000000000000\
                            0001fd770000000000000000000000000002010022f20000000060017a4d00280640fd77\
                            0000000000000000000000000002fd770009000000000000000000000005c7d000513700\
@@ -97,7 +97,8 @@ fn truncation_and_damage_are_refused() {
     assert_eq!(parse_frame(&version), Err(DropReason::BadIpHeader));
 }
 
-/// [`DATA`] with these extension headers before TCP: next-header number and bytes of each.
+/// Inserts extension headers before the TCP header of [`DATA`]. Each has its next-header number and
+/// its bytes.
 fn extended(headers: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let data = bytes(DATA);
     let mut chain = Vec::new();
