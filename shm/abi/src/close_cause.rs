@@ -1,5 +1,5 @@
-//! Values of [`ServiceHalf::cause`](crate::ServiceHalf::cause). The numbers belong to this ABI;
-//! errno exists only in `app/sockets`.
+//! Values of [`ServiceHalf::cause`](crate::ServiceHalf::cause). These numbers are part of the ABI
+//! and differ from errno, which exists only in `app/sockets`.
 
 /// Both directions ended with a FIN.
 pub const FINISHED: u32 = 1;
@@ -7,16 +7,16 @@ pub const FINISHED: u32 = 1;
 pub const RESET: u32 = 2;
 /// The peer refused the connection (RST in SYN-SENT).
 pub const REFUSED: u32 = 3;
-/// No answer: user timeout, or the last retransmission or keepalive probe expired.
+/// The user timeout expired, or the last retransmission or keepalive probe had no answer.
 pub const TIMED_OUT: u32 = 4;
-/// Host unreachable, by ICMP or a failed neighbour resolution.
+/// The host is unreachable: an ICMP error arrived, or neighbour resolution failed.
 pub const HOST_UNREACHABLE: u32 = 5;
-/// No route to the network.
+/// There is no route to the network.
 pub const NET_UNREACHABLE: u32 = 6;
 /// No local port is left.
 pub const NO_PORT: u32 = 7;
-/// The service refused or aborted the connection: memory, limits, or invalid values in the
-/// program's half.
+/// The service refused or aborted the connection. The reason is a lack of memory, a limit, or an
+/// invalid value in the program's half of the slot.
 pub const ABORTED: u32 = 8;
-/// A limit of the program's user was reached.
+/// A limit for the program's user was reached.
 pub const LIMIT: u32 = 9;

@@ -1,12 +1,12 @@
 //! The layout of all memory and messages that cross the boundary between a program and the service.
 //!
-//! The crate holds only data: no functions beyond constants and assertions (STYLE rule 7). All
-//! structures are `repr(C)`, hold offsets instead of pointers, and have no implicit padding. The
-//! boundary consists of three memories:
+//! The crate holds only data: no functions beyond constants and assertions. All structures are
+//! `repr(C)`, hold offsets instead of pointers, and have no implicit padding. Programs and service
+//! share these memories and messages:
 //!
-//! * the **program region**: three sealed, sparse memfds per program, which the service creates and
-//!   both sides map next to each other. The program can only read the receive buffers. The service
-//!   trusts nothing that it reads from the rest.
+//! * the **program region**: three sealed, sparse memfds per program. The service creates them, and
+//!   both sides map them next to each other. The program can only read the receive buffers. The
+//!   service validates everything that it reads from the rest.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
 //!
@@ -17,10 +17,10 @@
 //! |          | 1 MiB each      | 256 B each        | service allocates  | program alloc. |
 //! ```
 //!
-//! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection;
-//! the first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
-//! the byte at position `p` at `o + (p & (2^log2 - 1))`. A larger buffer can therefore replace a
-//! buffer by copying each byte to its offset under the new mask.
+//! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection.
+//! The first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
+//! the byte at position `p` at `o + (p & (2^log2 - 1))`. To replace a buffer by a larger one, its
+//! owner copies each byte to the offset that the new size gives.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -33,8 +33,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
 
-/// Version of the ABI, increased with every change of this crate. Registration refuses another
-/// version.
+/// Version of the ABI. Every change of this crate increases it. The service refuses the
+/// registration of a program with another version.
 pub const ABI_VERSION: u32 = 15;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
@@ -45,30 +45,30 @@ pub const MESSAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNMS");
 
 /// Length of the region header in bytes.
 pub const HEADER_LEN: u64 = 4096;
-/// Length of a context's part of the region in bytes (rings and indices).
+/// Length of a context's part of the region in bytes. This part holds the rings and their indices.
 pub const CONTEXT_LEN: u64 = 1 << 20;
-/// Largest number of ring sets of a program: one per context and fast-path core.
+/// Largest number of contexts of a program, counted once for each fast-path core.
 pub const CONTEXTS_MAX: u32 = 128;
 /// Largest number of fast-path cores of a service.
 pub const CORES_MAX: usize = 16;
 /// Number of entries of the route table in the service page.
 pub const ROUTES_MAX: usize = 256;
-/// Smallest stream buffer: 2 KiB.
+/// Binary logarithm of the smallest stream buffer: 2 KiB.
 pub const STREAM_BUFFER_LOG2_MIN: u8 = 11;
-/// Largest stream buffer: 8 MiB.
+/// Binary logarithm of the largest stream buffer: 8 MiB.
 pub const STREAM_BUFFER_LOG2_MAX: u8 = 23;
-/// Number of entries of each data ring (power of two).
+/// Number of entries of each data ring, a power of two.
 pub const DATA_RING_LEN: u32 = 8192;
-/// Number of entries of each control ring (power of two).
+/// Number of entries of each control ring, a power of two.
 pub const CONTROL_RING_LEN: u32 = 1024;
 
-/// Returns the region offset of context `n`.
+/// Returns the region offset of context `n` in bytes.
 pub const fn context_offset(n: u32) -> u64 {
     HEADER_LEN + n as u64 * CONTEXT_LEN
 }
 
-/// Header of the program region. The service writes it before the program maps the region, and it
-/// is constant afterwards.
+/// Header of the program region. The service writes the header before the program maps the region.
+/// The header is constant afterwards.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
@@ -76,7 +76,7 @@ pub struct Header {
     pub magic: u64,
     /// [`ABI_VERSION`].
     pub abi_version: u32,
-    /// Number of slots: connections that the program can have at the same time.
+    /// Number of slots, which is the largest number of simultaneous connections of the program.
     pub slots_max: u32,
     /// Length of the region in bytes.
     pub region_len: u64,
@@ -92,10 +92,11 @@ pub struct Header {
     pub tx_len: u64,
 }
 
-/// Producer and consumer index of a single-producer single-consumer ring, in a cache line each.
+/// Producer and consumer index of a single-producer single-consumer ring. Each index has its own
+/// cache line.
 ///
-/// Indices count entries since the start and wrap at 2^32. The slot of an entry is `index & (len -
-/// 1)`.
+/// The indices count entries since the creation of the ring and wrap at 2^32. The position of an
+/// entry is `index & (len - 1)`.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct RingIndex {
@@ -107,59 +108,61 @@ pub struct RingIndex {
     _pad1: [u32; 15],
 }
 
-/// Start of a context: the indices of its four rings, followed by the sleep words.
+/// Start of a context: the indices of its four rings, and the words of the sleep protocol.
 ///
 /// The entries of the rings follow at fixed offsets from the start of the context.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ContextHead {
-    /// Program to service; entries are words of [`data_request`].
+    /// Ring from program to service. The entries are words of [`data_request`].
     pub data_request: RingIndex,
-    /// Service to program; entries are words of [`data_event`].
+    /// Ring from service to program. The entries are words of [`data_event`].
     pub data_event: RingIndex,
-    /// Program to service; entries are [`ControlRequest`].
+    /// Ring from program to service. The entries are [`ControlRequest`].
     pub control_request: RingIndex,
-    /// Service to program; entries are [`ControlEvent`].
+    /// Ring from service to program. The entries are [`ControlEvent`].
     pub control_event: RingIndex,
-    /// 1 while the program sleeps or is about to sleep, and needs its doorbell rung. The program
-    /// sets the word, checks the event rings once more, and sleeps. The service clears the word
-    /// when it rings.
+    /// 1 while the program sleeps, or is about to sleep, and the service must ring its doorbell.
+    /// The program sets the word, checks the event rings once more, and sleeps. The service clears
+    /// the word when it rings the doorbell.
     pub needs_wakeup: AtomicU32,
-    /// CPU on which the context's thread ran last, plus one; 0 if unknown. This is a hint.
+    /// CPU on which the context's thread ran last, plus one. 0 if unknown. The service treats the
+    /// value as a hint.
     pub cpu_hint: AtomicU32,
     _pad: [u32; 14],
 }
 
-/// Offset of the data-request entries (`u64` each) from the context's start.
+/// Offset of the data-request entries (`u64` each) from the start of the context, in bytes.
 pub const DATA_REQUEST_OFFSET: u64 = 4096;
-/// Offset of the data-event entries (`u64` each) from the context's start.
+/// Offset of the data-event entries (`u64` each) from the start of the context, in bytes.
 pub const DATA_EVENT_OFFSET: u64 = DATA_REQUEST_OFFSET + 8 * DATA_RING_LEN as u64;
-/// Offset of the control-request entries (128 bytes each) from the context's start.
+/// Offset of the control-request entries (128 bytes each) from the start of the context, in bytes.
 pub const CONTROL_REQUEST_OFFSET: u64 = DATA_EVENT_OFFSET + 8 * DATA_RING_LEN as u64;
-/// Offset of the control-event entries (64 bytes each) from the context's start.
+/// Offset of the control-event entries (64 bytes each) from the start of the context, in bytes.
 pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RING_LEN as u64;
 
-/// Words of the data-request ring: `kind << 56 | arg << 32 | slot`.
+/// Kinds of words in the data-request ring. A word is `kind << 56 | arg << 32 | slot`.
 pub mod data_request {
     /// The program's half of the slot has changed: bytes written, bytes read, or flags.
     pub const ADVANCE: u8 = 1;
-    /// Sends the events of the slot to context `arg` from now on, beginning with its current state.
+    /// The service sends the events of the slot to context `arg` from now on. The first event
+    /// reports the slot's current state.
     pub const ASSIGN: u8 = 2;
     /// The program has accepted `arg` connections of listener `slot`.
     pub const ACCEPT_TAKEN: u8 = 3;
 }
 
-/// Words of the data-event ring: `kind << 56 | slot`.
+/// Kinds of words in the data-event ring. A word is `kind << 56 | slot`.
 pub mod data_event {
     /// The service's half of the slot has changed.
     pub const READY: u8 = 1;
-    /// Last event of a connection: the service has released the slot. The send buffer belongs to
-    /// the program again, and the slot may be reused with another generation.
+    /// The service has released the slot. This is the last event of the connection. The send buffer
+    /// belongs to the program again, and the service may reuse the slot with another generation.
     pub const RELEASED: u8 = 2;
 }
 
-/// State of a connection that the program and the service share. Each side writes one hot cache
-/// line. Two cold lines follow.
+/// State of a connection that program and service share. Each side writes its own hot cache line.
+/// Two cold cache lines follow.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Slot {
@@ -173,16 +176,19 @@ pub struct Slot {
     pub options: SlotOptions,
 }
 
-/// The service's half of a [`Slot`], which the program only reads.
+/// The half of a [`Slot`] that the service writes and the program only reads.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ServiceHalf {
-    /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::URGENT`],
-    /// bytes from the position in `urgent` on are not read like ordinary data.
+    /// Receive buffer: see [`BufferWord`]. The service stores it before `rx_head`. With
+    /// [`buffer_word::URGENT`], the program does not read the bytes from the position in `urgent`
+    /// on like ordinary data.
     pub rx_buffer: AtomicU64,
-    /// Last value of the program's `tx_buffer` that the service uses. An older buffer is free.
+    /// Value of the program's `tx_buffer` that the service uses. The program may free older
+    /// buffers.
     pub tx_buffer_seen: AtomicU64,
-    /// Number of uses of this slot: even while free, odd while a connection has the slot.
+    /// Number of times that the slot was occupied or released. Odd while a connection has the slot,
+    /// even while the slot is free.
     pub generation: AtomicU32,
     /// Stream position after the last in-order byte received.
     pub rx_head: AtomicU32,
@@ -191,35 +197,40 @@ pub struct ServiceHalf {
     pub tx_acked: AtomicU32,
     /// Bits of [`service_flags`].
     pub flags: AtomicU32,
-    /// Cause of the connection's end, as [`CloseCause`]; 0 while it lives.
+    /// Cause of the connection's end, as [`CloseCause`]. 0 while the connection is open.
     pub cause: AtomicU32,
-    /// Receive window limit in bytes. The program announces its reads (ADVANCE) when it has read a
-    /// quarter of the limit since its last announcement.
+    /// Limit of the receive window in bytes. The program sends ADVANCE when it has read a quarter
+    /// of the limit since its last ADVANCE.
     pub rx_window: AtomicU32,
-    /// Limit of bytes that are written and not acknowledged: the limit of the send buffer.
+    /// Limit of bytes that are written and not acknowledged, which is the size limit of the send
+    /// buffer.
     pub tx_limit: AtomicU32,
-    /// With [`SlotOptions::tx_reports`]: stream position after the last byte that was sent.
+    /// Stream position after the last byte sent. Valid with [`SlotOptions::tx_reports`].
     pub tx_sent: AtomicU32,
-    /// With SOFT_ERROR: the last error, as `count << 8 | cause`, with the cause as [`CloseCause`].
+    /// Last path error, as `count << 8 | cause`. The cause is a [`CloseCause`]. Valid with
+    /// SOFT_ERROR.
     pub soft_error: AtomicU32,
-    /// With URGENT: stream position of the urgent byte before the one in `urgent`, or the same
-    /// position.
+    /// Stream position of the urgent byte before the one in `urgent`, or the position in `urgent`
+    /// if there is none. Valid with URGENT.
     pub urgent_before: AtomicU32,
-    /// With URGENT: the last urgent byte, as `position << 32 | state << 8 | byte`. The state is one
-    /// of [`urgent_state`]; the byte is valid in state ARRIVED. Stored before `rx_head`.
+    /// Last urgent byte, as `position << 32 | state << 8 | byte`. The state is one of
+    /// [`urgent_state`]. The byte is valid in state ARRIVED. The word is valid with URGENT and
+    /// stored before `rx_head`.
     pub urgent: AtomicU64,
 }
 
-/// The program's half of a [`Slot`]. The service reads each field once per use and validates the
-/// value.
+/// The half of a [`Slot`] that the program writes. The service reads each field once per use and
+/// validates the value.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ProgramHalf {
-    /// Send buffer: see [`BufferWord`]. Stored before `tx_head`.
+    /// Send buffer: see [`BufferWord`]. The program stores it before `tx_head`.
     pub tx_buffer: AtomicU64,
-    /// Last value of the service's `rx_buffer` that the program uses. An older buffer is free.
+    /// Value of the service's `rx_buffer` that the program uses. The service may free older
+    /// buffers.
     pub rx_buffer_seen: AtomicU64,
-    /// Generation that the program acts for. The service ignores a half with another generation.
+    /// Generation of the slot that the program refers to. The service ignores this half if the slot
+    /// has another generation.
     pub generation: AtomicU32,
     /// Stream position after the last byte that the program wrote.
     pub tx_head: AtomicU32,
@@ -227,51 +238,53 @@ pub struct ProgramHalf {
     pub rx_read: AtomicU32,
     /// Bits of [`program_flags`].
     pub flags: AtomicU32,
-    /// SO_LINGER seconds plus one, 0 if off. Linger 0 is CLOSE with ABORT.
+    /// SO_LINGER in seconds, plus one. 0 if the option is off. A linger time of 0 is expressed by
+    /// CLOSE with ABORT.
     pub linger: AtomicU32,
-    /// Not 0 while the program moves bytes of a SHARED connection, which must not be taken away
-    /// then.
+    /// Not 0 while the program copies bytes of a SHARED connection. Another process cannot take the
+    /// connection during this time.
     pub busy: AtomicU32,
     _pad: [u32; 6],
 }
 
-/// A stream buffer in one word: `kib << 8 | log2`, where `kib` is the region offset in units of 1
-/// KiB. Zero: no buffer.
+/// A stream buffer in one word: `kib << 8 | log2`, where `kib` is the region offset in KiB. Zero
+/// stands for no buffer.
 pub mod buffer_word {
-    /// Number of bits of the logarithm of the size.
+    /// Number of bits for the binary logarithm of the size.
     pub const LOG2_BITS: u32 = 8;
-    /// Unit of the offset in bytes.
+    /// Unit of the region offset, in bytes.
     pub const OFFSET_UNIT: u64 = 1024;
     /// Flag of a receive buffer that has, or will have, urgent data. The flag does not change the
-    /// buffer.
+    /// location of the buffer.
     pub const URGENT: u64 = 1 << 63;
 }
 
-/// A buffer as a word: see [`buffer_word`].
+/// A stream buffer as a word: see [`buffer_word`].
 pub type BufferWord = u64;
 
 /// Bits of [`ServiceHalf::flags`].
 pub mod service_flags {
     /// The handshake is complete.
     pub const ESTABLISHED: u32 = 1 << 0;
-    /// The peer sent FIN and all data before it is in the buffer: end of file after `rx_head`.
+    /// The peer sent FIN, and all data before it is in the buffer. End of file follows `rx_head`.
     pub const FIN_RECEIVED: u32 = 1 << 1;
     /// The connection is over, and `cause` has the reason. Unread bytes can still be read.
     pub const CLOSED: u32 = 1 << 2;
     /// The peer has acknowledged our FIN.
     pub const FIN_ACKED: u32 = 1 << 3;
-    /// The connection stays within this service: the local path.
+    /// Both ends of the connection are programs of this service, which use the local path.
     pub const LOCAL_PATH: u32 = 1 << 4;
-    /// Other processes hold the connection too (fork).
+    /// Other processes hold the connection, too, because of a fork.
     pub const SHARED: u32 = 1 << 5;
-    /// With SHARED: another process has the connection at present, and nothing else in this slot is
-    /// valid any more. TAKE brings the connection back.
+    /// Another process has the connection at present. The other fields of this slot are not valid.
+    /// TAKE brings the connection back. The flag is only set together with SHARED.
     pub const MIGRATED: u32 = 1 << 6;
-    /// With MIGRATED: the connection has changed since it moved, or the other process is gone.
+    /// The connection has changed since it moved to another process, or that process is gone. The
+    /// flag is only set together with MIGRATED.
     pub const EVENT_PENDING: u32 = 1 << 7;
     /// A path error occurred that did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
-    /// The program has not read beyond the urgent data: see `urgent`.
+    /// The program has not read beyond the urgent byte in `urgent`.
     pub const URGENT: u32 = 1 << 9;
 }
 
@@ -285,13 +298,13 @@ pub mod urgent_state {
 
 /// Bits of [`ProgramHalf::flags`].
 pub mod program_flags {
-    /// No data follows `tx_head`: send FIN.
+    /// The program writes no more data: send FIN after `tx_head`.
     pub const SHUT_WRITE: u32 = 1 << 0;
-    /// The program discards data that arrives from now on (shutdown for reading).
+    /// The program discards data that arrives from now on, because of a shutdown for reading.
     pub const SHUT_READ: u32 = 1 << 1;
     /// The program closed the socket and does not read this slot again.
     pub const CLOSE: u32 = 1 << 2;
-    /// With CLOSE: send RST instead of FIN.
+    /// Send RST instead of FIN. The flag is only valid together with CLOSE.
     pub const ABORT: u32 = 1 << 3;
     /// TCP_NODELAY.
     pub const NODELAY: u32 = 1 << 4;
@@ -303,20 +316,21 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
-    /// A SYN that waits for data is sent without data
+    /// The service sends a SYN that waits for data without any data
     /// ([`syn_room`](super::ControlEvent::syn_room)).
     pub const OPEN_NOW: u32 = 1 << 9;
-    /// Unit of the counter in the upper bits, which counts changes of
+    /// Unit of the counter in the upper bits. The counter counts changes of
     /// [`SlotOptions`](super::SlotOptions).
     pub const OPTIONS_ONE: u32 = 1 << 10;
-    /// Mask of that counter.
+    /// Mask of the counter of option changes.
     pub const OPTIONS: u32 = !(OPTIONS_ONE - 1);
 }
 
 /// Reason for the end of a connection: see [`close_cause`].
 pub type CloseCause = u32;
 
-/// Addresses of a connection, with IPv4 as `::ffff:a.b.c.d`. Ports are in host byte order.
+/// Addresses and ports of a connection. IPv4 addresses are `::ffff:a.b.c.d`. Ports are in host byte
+/// order.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotNames {
@@ -328,11 +342,11 @@ pub struct SlotNames {
     pub local_port: u16,
     /// Peer's port.
     pub peer_port: u16,
-    /// Effective send MSS when the connection was established.
+    /// Effective send MSS in bytes when the connection was established.
     pub mss: u32,
-    /// Identity of the connection, unique during the life of the service.
+    /// Identity of the connection, unique during the lifetime of the service.
     pub connection: u64,
-    /// Zero.
+    /// Must be zero.
     pub reserved: [u64; 2],
 }
 
@@ -344,44 +358,46 @@ pub struct ControlRequest {
     pub kind: u32,
     /// Initial option bits of [`program_flags`].
     pub flags: u32,
-    /// The program's own number for the socket, which events return.
+    /// The program's own number for the socket. The service returns it in events.
     pub cookie: u64,
     /// CONNECT: peer's address.
     pub peer_addr: [u8; 16],
-    /// CONNECT: local address; zero lets the service choose.
+    /// CONNECT: local address. Zero lets the service choose.
     pub local_addr: [u8; 16],
-    /// CONNECT: peer's port, host byte order.
+    /// CONNECT: peer's port, in host byte order.
     pub peer_port: u16,
-    /// CONNECT: local port of a reservation made before (RESERVE message); zero lets the service
-    /// choose.
+    /// CONNECT: local port that the program has reserved with a RESERVE message. Zero lets the
+    /// service choose.
     pub local_port: u16,
-    /// LISTENER_*: number of the listener.
+    /// LISTENER_JOIN, LISTENER_LEAVE: number of the listener.
     pub listener: u32,
-    /// CONNECT: bits of [`fast_open`]; 0 for no Fast Open.
+    /// CONNECT: bits of [`fast_open`]. 0 for a connection without Fast Open.
     pub fast_open: u32,
-    /// Zero.
+    /// Must be zero.
     pub reserved_word: u32,
     /// CONNECT: options that affect the SYN.
     pub options: OpenOptions,
-    /// Zero.
+    /// Must be zero.
     pub reserved: [u64; 3],
 }
 
 /// Bits of [`ControlRequest::fast_open`].
 pub mod fast_open {
-    /// Sends data with the SYN, or requests a cookie (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
+    /// Send data with the SYN, or request a cookie (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
     pub const ASK: u32 = 1 << 0;
-    /// TCP_FASTOPEN_NO_COOKIE.
+    /// Send data without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub const WITHOUT_COOKIE: u32 = 1 << 1;
 }
 
 /// Kinds of [`ControlRequest`].
 pub mod control_request {
-    /// Active open. The answer is CONNECT_STARTED, CONNECT_FAILED or CONNECT_KERNEL.
+    /// Opens a connection actively. The answer is CONNECT_STARTED, CONNECT_FAILED or
+    /// CONNECT_KERNEL.
     pub const CONNECT: u32 = 1;
-    /// This context accepts connections of `listener` (it called accept, or waits for it).
+    /// This context accepts connections of `listener` from now on, because its thread calls accept
+    /// or waits for connections.
     pub const LISTENER_JOIN: u32 = 2;
-    /// This context accepts no more connections of `listener`.
+    /// This context accepts no further connections of `listener`.
     pub const LISTENER_LEAVE: u32 = 3;
 }
 
@@ -393,7 +409,8 @@ pub struct ControlEvent {
     pub kind: u32,
     /// Slot of the connection.
     pub slot: u32,
-    /// Cookie of the request (CONNECT_*) or of the listener (ACCEPTED).
+    /// Cookie of the request (CONNECT_STARTED, CONNECT_FAILED, CONNECT_KERNEL) or of the listener
+    /// (ACCEPTED).
     pub cookie: u64,
     /// Generation of the slot.
     pub generation: u32,
@@ -401,8 +418,8 @@ pub struct ControlEvent {
     pub cause: u32,
     /// ACCEPTED: number of the listener.
     pub listener: u32,
-    /// CONNECT_STARTED: number of bytes that the SYN can carry, while it waits for the program to
-    /// write or to set OPEN_NOW. 0: the SYN has been sent.
+    /// CONNECT_STARTED: number of bytes that the SYN can carry. The SYN waits until the program
+    /// writes data or sets OPEN_NOW. 0 if the SYN has been sent.
     pub syn_room: u32,
     /// Zero.
     pub reserved: [u32; 8],
@@ -412,17 +429,19 @@ pub struct ControlEvent {
 pub mod control_event {
     /// The connection has `slot`, whose names are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
-    /// The open failed and there is no slot: see `cause`. (A later failure shows in the slot.)
+    /// The connection could not be opened and has no slot. `cause` has the reason. A failure after
+    /// CONNECT_STARTED is reported in the slot.
     pub const CONNECT_FAILED: u32 = 2;
-    /// An established connection of a listener, in `slot`, whose names are valid.
+    /// A connection of a listener is established. `slot` has the connection, and its names are
+    /// valid.
     pub const ACCEPTED: u32 = 3;
-    /// The service does not carry this destination (its own address, without an accelerated
-    /// listener), or a limit was reached: the program connects with the kernel. Only for routes
-    /// with [`super::ROUTE_ASK`] or [`super::ROUTE_WITHIN_HOST`].
+    /// The program must connect with the kernel instead. Either the destination is an address of
+    /// this host without an accelerated listener, or a limit was reached. The event occurs only for
+    /// routes with [`super::ROUTE_ASK`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
-/// The service page: one per service, read-only for programs.
+/// The service page. Each service has one, which its programs map read-only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ServicePage {
@@ -434,34 +453,35 @@ pub struct ServicePage {
     pub cores: u32,
     /// Sequence lock of `routes`: odd while the service changes the table.
     pub routes_sequence: AtomicU32,
-    /// Number of entries of `routes` in use, longest prefix first.
+    /// Number of entries of `routes` in use. The entries with the longest prefixes come first.
     pub routes_len: AtomicU32,
     _pad: [u64; 5],
-    /// A cache line per core.
+    /// One cache line for each core.
     pub core: [CoreLine; CORES_MAX],
-    /// Routes that decide if a destination is accelerated.
+    /// Routes that decide whether connections to a destination are accelerated.
     pub routes: [RouteEntry; ROUTES_MAX],
 }
 
-/// The part of a fast-path core's state that programs may read.
+/// State of a fast-path core that programs may read.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CoreLine {
-    /// 1 while the core sleeps or is about to sleep, and needs its doorbell rung.
+    /// 1 while the core sleeps, or is about to sleep, and the program must ring the core's
+    /// doorbell.
     pub needs_wakeup: AtomicU32,
-    /// CPU of the core plus one; 0 if the core is not pinned.
+    /// CPU of the core plus one. 0 if the core is not pinned.
     pub cpu: AtomicU32,
     _pad: [u32; 14],
 }
 
-/// An address prefix, with addresses as in [`SlotNames`]. The fields are words, so that they can be
-/// read under the sequence lock.
+/// An address prefix. Addresses are as in [`SlotNames`]. The fields are atomic words, so that
+/// programs can read them under the sequence lock.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RouteEntry {
-    /// The two halves of the address: big-endian bytes, read as native words.
+    /// The two halves of the address: bytes in network order, read as native words.
     pub addr: [AtomicU64; 2],
-    /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
+    /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
     pub prefix_len: AtomicU32,
     /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`], [`ROUTE_ASK`] or [`ROUTE_WITHIN_HOST`].
     pub accelerated: AtomicU32,
@@ -471,12 +491,12 @@ pub struct RouteEntry {
 pub const ROUTE_KERNEL: u32 = 0;
 /// Connections to this prefix are accelerated.
 pub const ROUTE_ACCELERATED: u32 = 1;
-/// The interface's own address: the service knows at CONNECT if an accelerated program listens
-/// there. The program waits for the first answer (CONNECT_STARTED or CONNECT_KERNEL) before connect
-/// returns.
+/// The prefix is the interface's own address. Only the service knows whether an accelerated program
+/// listens there. `connect` in the program therefore waits for the answer CONNECT_STARTED or
+/// CONNECT_KERNEL.
 pub const ROUTE_ASK: u32 = 2;
-/// Loopback, or another address of this host: as [`ROUTE_ASK`] for programs that want such
-/// connections within the service, as [`ROUTE_KERNEL`] for the others.
+/// The prefix is loopback or another address of this host. Programs that want connections within
+/// the host treat it as [`ROUTE_ASK`]. All others treat it as [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -1,9 +1,9 @@
-//! Options that programs set on their connections.
+//! Socket options that programs set on their connections.
 
 use core::sync::atomic::AtomicU32;
 
-/// Options of a [`Slot`](crate::Slot) beyond the bits of [`program_flags`](crate::program_flags).
-/// Zero stands for the service's default.
+/// Options of a [`Slot`](crate::Slot) that are not bits of [`program_flags`](crate::program_flags).
+/// The program writes them. Zero stands for the service's default.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SlotOptions {
@@ -11,7 +11,7 @@ pub struct SlotOptions {
     pub keepalive_idle_s: AtomicU32,
     /// TCP_KEEPINTVL in seconds.
     pub keepalive_interval_s: AtomicU32,
-    /// TCP_KEEPCNT.
+    /// TCP_KEEPCNT: number of probes.
     pub keepalive_probes: AtomicU32,
     /// TCP_USER_TIMEOUT in milliseconds.
     pub user_timeout_ms: AtomicU32,
@@ -19,7 +19,7 @@ pub struct SlotOptions {
     pub mss_max: AtomicU32,
     /// TCP_CONGESTION: one of [`congestion`].
     pub congestion: AtomicU32,
-    /// SO_RCVBUF, in bytes of payload: the receive window, which then does not grow.
+    /// SO_RCVBUF in bytes of payload. This is the receive window, which does not grow.
     pub rx_buffer: AtomicU32,
     /// TCP_WINDOW_CLAMP in bytes.
     pub window_clamp: AtomicU32,
@@ -27,16 +27,17 @@ pub struct SlotOptions {
     pub rx_low: AtomicU32,
     /// TCP_LINGER2 in seconds, or [`FIN_WAIT_2_NEVER`].
     pub fin_wait_2_s: AtomicU32,
-    /// [`OpenOptions::tos`] to [`OpenOptions::hop_limit`], in memory order.
+    /// The fields [`OpenOptions::tos`] to [`OpenOptions::hop_limit`], in memory order.
     pub ip_fields: AtomicU32,
-    /// TCP_SYNCNT.
+    /// TCP_SYNCNT: number of SYN retransmissions.
     pub syn_retries: AtomicU32,
-    /// Not 0: the program needs READY when bytes were sent, and their number in
-    /// [`tx_sent`](crate::ServiceHalf::tx_sent) (TCP_NOTSENT_LOWAT).
+    /// Not 0 if the service must send READY when bytes have left the host, and report their
+    /// position in [`tx_sent`](crate::ServiceHalf::tx_sent) (TCP_NOTSENT_LOWAT).
     pub tx_reports: AtomicU32,
-    /// Number of changes of `tx_urgent`.
+    /// Counter of the changes of `tx_urgent`.
     pub tx_urgents: AtomicU32,
-    /// Stream position after urgent data (MSG_OOB). Changed before [`tx_head`] moves there.
+    /// Stream position after the last urgent byte (MSG_OOB). The program stores it before
+    /// [`tx_head`] reaches the position.
     ///
     /// [`tx_head`]: crate::ProgramHalf::tx_head
     pub tx_urgent: AtomicU32,
@@ -70,9 +71,9 @@ pub struct OpenOptions {
     pub traffic_class: u8,
     /// IPV6_UNICAST_HOPS.
     pub hop_limit: u8,
-    /// TCP_SYNCNT.
+    /// TCP_SYNCNT: number of SYN retransmissions.
     pub syn_retries: u8,
-    /// TCP_DEFER_ACCEPT: number of SYN,ACK timeouts for which a connection waits for its first
+    /// TCP_DEFER_ACCEPT: number of SYN-ACK timeouts for which a connection waits for its first
     /// data.
     pub defer_accept: u8,
     /// Zero.
@@ -81,7 +82,8 @@ pub struct OpenOptions {
     pub pacing_rate_max: u64,
 }
 
-/// Value of [`OpenOptions::fin_wait_2_s`]: the connection skips FIN-WAIT-2 and is reset.
+/// Value of [`OpenOptions::fin_wait_2_s`] for a connection that is reset instead of entering
+/// FIN-WAIT-2.
 pub const FIN_WAIT_2_NEVER: u32 = u32::MAX;
 
 /// Numbers of congestion control algorithms.

@@ -1,6 +1,7 @@
-//! Messages over the registration socket.
+//! Messages between program and service over the registration socket.
 
-/// A registration message, in both directions. File descriptors travel with it (SCM_RIGHTS).
+/// A registration message in either direction. File descriptors are passed as ancillary data
+/// (SCM_RIGHTS). Each field names the kinds of messages that use it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -10,83 +11,84 @@ pub struct Message {
     pub abi_version: u32,
     /// One of [`message`].
     pub kind: u32,
-    /// Answers: 0, or the reason of a refusal ([`refusal`]).
+    /// Answers: 0, or the reason of a refusal from [`refusal`].
     pub refusal: u32,
     /// CONTEXT, TAKE: number of the context.
     pub context: u32,
-    /// LISTEN: the program's number of the listener.
+    /// LISTEN: the program's own number for the listener.
     pub cookie: u64,
-    /// LISTEN's answer, UNLISTEN: the service's number of the listener.
+    /// Answer to LISTEN, and UNLISTEN: the service's number for the listener.
     pub listener: u32,
-    /// LISTEN: length of the accept queue.
+    /// LISTEN: largest length of the accept queue.
     pub backlog: u32,
     /// REGISTERED: length of the program region in bytes.
     pub region_len: u64,
-    /// NOTE: inode number of the kernel socket that `reason` refers to.
+    /// NOTE: inode number of the kernel socket that is not accelerated.
     pub inode: u64,
-    /// NOTE: one of [`not_accelerated`]. An answer with [`refusal::LIMIT`] has it too.
+    /// NOTE: one of [`not_accelerated`]. Also present in an answer with [`refusal::LIMIT`].
     pub reason: u32,
     /// RESERVE: the reserved port, in host byte order.
     pub port: u32,
-    /// TAKE, DISOWN: [`SlotNames::connection`](crate::SlotNames).
+    /// TAKE, DISOWN: identity of the connection, from [`SlotNames::connection`](crate::SlotNames).
     pub connection: u64,
-    /// TAKE: word of a send buffer for the unacknowledged data; 0 for none.
+    /// TAKE: word of a send buffer that can hold the unacknowledged data. 0 for none.
     pub tx_buffer: crate::BufferWord,
-    /// TAKE's answer: the slot and its generation. With [`refusal::BUFFER`], `slot` has the number
-    /// of unacknowledged bytes.
+    /// Answer to TAKE: number of the slot. With [`refusal::BUFFER`], the number of unacknowledged
+    /// bytes.
     pub slot: u32,
-    /// TAKE's answer: the generation of the slot.
+    /// Answer to TAKE: generation of the slot.
     pub generation: u32,
     /// REGISTER: name of the program, padded with NUL.
     pub name: [u8; 32],
     /// LISTEN: options of the listener's connections.
     pub options: crate::OpenOptions,
-    /// NUMBERS' answer: the figures of the connection.
+    /// Answer to NUMBERS: the figures of the connection.
     pub numbers: FlowNumbers,
-    /// RESERVE: the local address of a connection within the host (loopback); zeros for one that
-    /// leaves over the interface.
+    /// RESERVE: local address of a connection within the host. Zeros for a connection over the
+    /// interface.
     pub local_addr: [u8; 16],
-    /// LISTEN: 1 if connections within the host (loopback) are wanted, too. REGISTERED:
-    /// the default for programs that did not choose.
+    /// LISTEN: 1 if the listener also accepts connections from within the host. REGISTERED: the
+    /// default for programs that did not choose.
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// The service's figures of a connection for TCP_INFO and TCP_CONGESTION. Counters start with the
-/// connection.
+/// Figures of a connection for TCP_INFO and TCP_CONGESTION. The service fills them. Counters start
+/// with the connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowNumbers {
-    /// Bytes that the peer acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
     /// Bytes received in order.
     pub bytes_received: u64,
-    /// Payload bytes sent, with each retransmission.
+    /// Payload bytes sent. Each retransmission counts again.
     pub bytes_sent: u64,
-    /// Pacing rate in bytes per second, as used or as it would be; all ones for no bound.
+    /// Pacing rate in bytes per second. All ones if the rate is not limited. An unpaced connection
+    /// reports the rate that pacing would use.
     pub pacing_rate: u64,
-    /// SO_MAX_PACING_RATE; all ones without the option.
+    /// SO_MAX_PACING_RATE in bytes per second. All ones without the option.
     pub pacing_rate_max: u64,
     /// Payload bytes retransmitted.
     pub retrans_bytes: u64,
-    /// Delivery rate in bytes per second; 0 if it is not measured.
+    /// Delivery rate in bytes per second. 0 if no rate has been measured.
     pub delivery_rate: u64,
-    /// Microseconds in which data was in flight or waited for the peer's window.
+    /// Time in microseconds during which data was in flight or waited for the peer's window.
     pub busy_us: u64,
-    /// Microseconds in which the peer's window limited the connection.
+    /// Time in microseconds during which the peer's window limited the connection.
     pub rwnd_limited_us: u64,
-    /// Smoothed round-trip time in microseconds; 0 before the first sample.
+    /// Smoothed round-trip time in microseconds. 0 before the first sample.
     pub srtt_us: u32,
     /// Variation of the round-trip time in microseconds.
     pub rttvar_us: u32,
-    /// Least round-trip time in microseconds.
+    /// Smallest round-trip time in microseconds.
     pub rtt_min_us: u32,
-    /// Retransmission timeout in microseconds, with its backoff.
+    /// Retransmission timeout in microseconds, including its backoff.
     pub rto_us: u32,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Slow start threshold in bytes; `u32::MAX` before the first loss.
+    /// Slow start threshold in bytes. `u32::MAX` before the first loss.
     pub ssthresh: u32,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -114,21 +116,21 @@ pub struct FlowNumbers {
     pub data_segs_in: u32,
     /// Segments sent.
     pub segs_out: u32,
-    /// Segments sent with payload, with each retransmission.
+    /// Segments sent with payload. Each retransmission counts again.
     pub data_segs_out: u32,
-    /// Segments acknowledged or SACKed, the SYN included.
+    /// Segments acknowledged or SACKed, including the SYN.
     pub delivered: u32,
     /// Segments acknowledged or SACKed by ACKs with ECE.
     pub delivered_ce: u32,
     /// Segments received out of order.
     pub ooo_segments: u32,
-    /// Milliseconds since payload was sent.
+    /// Milliseconds since payload was last sent.
     pub last_data_sent_ms: u32,
-    /// Milliseconds since payload arrived in order.
+    /// Milliseconds since payload last arrived in order.
     pub last_data_recv_ms: u32,
-    /// Milliseconds since an ACK arrived.
+    /// Milliseconds since an ACK last arrived.
     pub last_ack_recv_ms: u32,
-    /// Unanswered probes of a closed window.
+    /// Zero-window probes without an answer.
     pub probes: u32,
     /// Send window in bytes.
     pub snd_wnd: u32,
@@ -140,16 +142,19 @@ pub struct FlowNumbers {
     pub congestion: u32,
     /// Bits of [`flow_features`].
     pub features: u32,
-    /// Shift of the send window, plus 256 times the shift of the receive window.
+    /// Window shift of the send window, plus 256 times the shift of the receive window.
     pub wscales: u32,
-    /// Consecutive timeouts without an answer.
+    /// Number of consecutive retransmission timeouts without an answer.
     pub backoff: u32,
     /// Congestion state of the sender: Open 0, Disorder 1, Cwr 2, Recovery 3, Loss 4.
     pub ca_state: u32,
-    /// Figures of the congestion control besides its window, zero for an algorithm without any.
-    /// DCTCP: alpha in units of 1/1024; bytes marked and bytes acknowledged in the current window.
-    /// BBR: bytes per second, 0; least round-trip time in microseconds, all ones before the first
-    /// sample; gains of pacing and window in units of 1/256.
+    /// Figures of the congestion control algorithm, for TCP_CC_INFO. Zero for algorithms without
+    /// figures.
+    ///
+    /// DCTCP: alpha in units of 1/1024, then the bytes marked and the bytes acknowledged in the
+    /// current window. BBR: bandwidth in bytes per second, then 0, the smallest round-trip time in
+    /// microseconds (all ones before the first sample), and the gains of pacing rate and window in
+    /// units of 1/256.
     pub details: [u32; 6],
     /// Zero.
     pub reserved: u32,
@@ -157,13 +162,13 @@ pub struct FlowNumbers {
 
 /// Bits of [`FlowNumbers::features`].
 pub mod flow_features {
-    /// RFC 7323 timestamps.
+    /// The connection uses RFC 7323 timestamps.
     pub const TIMESTAMPS: u32 = 1 << 0;
-    /// Selective acknowledgments.
+    /// The connection uses selective acknowledgments.
     pub const SACK: u32 = 1 << 1;
-    /// ECN.
+    /// The connection uses ECN.
     pub const ECN: u32 = 1 << 2;
-    /// The SYN carried data, and all of it was accepted (RFC 7413).
+    /// The SYN carried data, and the peer accepted all of it (RFC 7413).
     pub const SYN_DATA: u32 = 1 << 3;
     /// The program, not the path, limited `delivery_rate`.
     pub const APP_LIMITED: u32 = 1 << 4;
@@ -171,79 +176,86 @@ pub mod flow_features {
 
 /// Kinds of [`Message`].
 pub mod message {
-    /// Program: registers. Answer: REGISTERED, with the descriptors of the three memories of the
+    /// Sent by a program to register.
+    ///
+    /// The answer REGISTERED carries these descriptors, in this order: the three memories of the
     /// program region (control, received, sent), the service page, and for each core the doorbell
-    /// eventfd to ring when it sleeps, in this order. The program maps the memories and then seals
-    /// the first and the last one (F_SEAL_FUTURE_WRITE), before its first CONTEXT.
+    /// eventfd that the program rings while the core sleeps. The program maps the memories and
+    /// seals the first and the last memory (F_SEAL_FUTURE_WRITE) before it sends CONTEXT.
     pub const REGISTER: u32 = 1;
     /// Answer to REGISTER.
     pub const REGISTERED: u32 = 2;
-    /// Program: adds context `context`, with the descriptor of its doorbell eventfd. Answer:
-    /// CONTEXT.
+    /// Sent by a program to add context `context`. Carries the descriptor of the context's doorbell
+    /// eventfd. The answer is CONTEXT.
     pub const CONTEXT: u32 = 3;
-    /// Program: passes a listening kernel socket whose port the service should serve. Answer:
-    /// LISTEN. Another program that holds the same socket (after fork) gets the same listener.
+    /// Sent by a program to have the service serve the port of a listening kernel socket. Carries
+    /// the descriptor of the socket. The answer is LISTEN. Another program that holds the same
+    /// socket after a fork gets the same listener.
     pub const LISTEN: u32 = 4;
-    /// Program: closed its descriptor of the listener. Answer: UNLISTEN, when the port is as free
-    /// as it is in the kernel.
+    /// Sent by a program that has closed its descriptor of the listener. The service answers with
+    /// UNLISTEN once the port is as free as in the kernel.
     pub const UNLISTEN: u32 = 5;
-    /// Program: passes a bound kernel socket that reserves its port for connections of the program.
-    /// Answer: RESERVE.
+    /// Sent by a program to reserve a port for its connections. Carries the bound kernel socket
+    /// that holds the port. The answer is RESERVE.
     pub const RESERVE: u32 = 6;
-    /// Program: reports for `tidelane ss` the reason for which a socket is not accelerated. No
-    /// answer. A program that is not admitted may send the message too.
+    /// Sent by a program to report why a socket is not accelerated, for `tidelane ss`. There is no
+    /// answer. The service also takes this message from programs that it does not admit.
     pub const NOTE: u32 = 7;
-    /// Anybody: asks if both sides have the same version. Answer: PROBE. Sent before REGISTER, or
-    /// instead of it.
+    /// Sent by any process to ask if both sides have the same version. The answer is PROBE. The
+    /// process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
-    /// Program or inheriting child, before fork: the next child will hold the same connections.
-    /// Answer: INHERIT, with the child's registration socket, over which the child may REGISTER. A
-    /// `listener` in the answer that is not 0 belongs to the kernel from now on, for the reason
-    /// [`FORKS`](super::not_accelerated::FORKS); the program answers with UNLISTEN.
+    /// Sent by a program, or by a child that inherited connections, before fork: the next child
+    /// will hold the same connections.
+    ///
+    /// The answer INHERIT carries the child's registration socket, over which the child may send
+    /// REGISTER. If `listener` in the answer is not 0, the kernel serves this listener from now on,
+    /// for the reason [`FORKS`](super::not_accelerated::FORKS). The program then sends UNLISTEN.
     pub const INHERIT: u32 = 9;
-    /// Program: takes `connection`, which the program holds and another process has, to its context
-    /// `context`. Answer: TAKE.
+    /// Sent by a program to move `connection` to its context `context`. The program holds the
+    /// connection, but another process has it. The answer is TAKE.
     pub const TAKE: u32 = 10;
-    /// Program or inheriting child: no longer holds `connection`, for which it has no slot. No
-    /// answer.
+    /// Sent by a program, or by a child that inherited connections, that no longer holds
+    /// `connection` and has no slot for it. There is no answer.
     pub const DISOWN: u32 = 11;
-    /// Program: asks for the figures of its connection in `slot` with `generation`. Answer:
-    /// NUMBERS.
+    /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
+    /// answer is NUMBERS.
     pub const NUMBERS: u32 = 12;
 }
 
 /// Values of [`Message::refusal`].
 pub mod refusal {
-    /// The two sides were built from different versions.
+    /// Program and service have different versions of the ABI.
     pub const ABI_VERSION: u32 = 1;
     /// The message is invalid.
     pub const MALFORMED: u32 = 2;
-    /// A limit was reached: programs, contexts or listeners. [`Message::reason`](super::Message) is
-    /// the value of [`not_accelerated::limit`](super::not_accelerated::limit).
+    /// The number of programs, contexts or listeners has reached a limit.
+    /// [`Message::reason`](super::Message) is the value of
+    /// [`not_accelerated::limit`](super::not_accelerated::limit).
     pub const LIMIT: u32 = 3;
-    /// The descriptor is not a kernel socket that fits the request.
+    /// The descriptor is not a kernel socket that the request may refer to.
     pub const NOT_ENTITLED: u32 = 4;
     /// The address is not on an accelerated interface.
     pub const NOT_ACCELERATED: u32 = 5;
     /// The 3-tuple belongs to another program.
     pub const IN_USE: u32 = 6;
-    /// TAKE: the process that has the connection is moving its bytes; the program asks again.
+    /// TAKE: the process that has the connection is copying its bytes. The program asks again.
     pub const BUSY: u32 = 7;
-    /// TAKE: the send buffer is too small.
+    /// TAKE: the send buffer is too small for the unacknowledged data.
     pub const BUFFER: u32 = 8;
-    /// LISTEN: the kernel has the connections of this listener, for the reason
+    /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
-    /// REGISTER, PROBE: programs of this network namespace are not admitted. As for USER and
-    /// CGROUP, the program may still send NOTE.
+    /// REGISTER, PROBE: the service does not admit programs of this network namespace. After the
+    /// refusals NAMESPACE, USER and CGROUP, the program may still send NOTE.
     pub const NAMESPACE: u32 = 16;
-    /// REGISTER, PROBE: this user is not admitted.
+    /// REGISTER, PROBE: the service does not admit this user.
     pub const USER: u32 = 17;
-    /// REGISTER, PROBE: the program's cgroup has BPF programs that its connections would bypass.
+    /// REGISTER, PROBE: the program's cgroup has BPF programs, which connections through the
+    /// service would bypass.
     pub const CGROUP: u32 = 18;
 }
 
-/// Reasons for which a socket is not accelerated; `tidelane ss` prints the text of the same name.
+/// Reasons why a socket is not accelerated. `tidelane ss` prints the text for each reason.
 pub mod not_accelerated {
     /// The socket has no connection yet.
     pub const UNCONNECTED: u32 = 0;
@@ -251,18 +263,19 @@ pub mod not_accelerated {
     pub const ROUTE: u32 = 1;
     /// The socket is bound to an address that is not on an accelerated interface (loopback).
     pub const LOCAL_ADDRESS: u32 = 3;
-    /// The connection came over a kernel path (loopback client of a shared listener).
+    /// The connection arrived through the kernel, such as from a loopback client of a shared
+    /// listener.
     pub const KERNEL_PEER: u32 = 4;
     /// An option that is not implemented was set before connect or listen.
     pub const OPTION: u32 = 5;
-    /// The service refused because of a limit. The bits from [`REASON_BITS`] up name the limit by a
-    /// number that only the service knows, or are zero.
+    /// The service refused because of a limit. The bits above [`REASON_BITS`] identify the limit,
+    /// or are zero. Only the service knows the meaning of this number.
     pub const LIMIT: u32 = 6;
-    /// The program inherited the connection over fork without the knowledge of the service.
+    /// The program inherited the connection over a fork that the service does not know of.
     pub const FORKED: u32 = 7;
     /// The service is gone.
     pub const SERVICE_GONE: u32 = 8;
-    /// The user of `tidelane run` leaves the socket to the kernel.
+    /// The user of `tidelane run` chose the kernel for this socket.
     pub const CHOSEN: u32 = 9;
     /// The program hands accepted connections to other programs.
     pub const HANDED_OVER: u32 = 10;
@@ -272,12 +285,12 @@ pub mod not_accelerated {
     pub const NAMESPACE: u32 = super::refusal::NAMESPACE;
     /// The service does not admit this user.
     pub const USER: u32 = super::refusal::USER;
-    /// The program's cgroup has BPF programs that its connections would bypass.
+    /// The program's cgroup has BPF programs, which connections through the service would bypass.
     pub const CGROUP: u32 = super::refusal::CGROUP;
-    /// Number of bits of a reason without the number of a limit.
+    /// Number of low bits that hold the reason. The bits above hold the number of a limit.
     pub const REASON_BITS: u32 = 8;
 
-    /// Returns a reason without the number of a limit.
+    /// Returns the reason without the number of a limit.
     pub const fn kind(reason: u32) -> u32 {
         reason & ((1 << REASON_BITS) - 1)
     }

@@ -4,10 +4,10 @@
 //!   /run/tidelane/NAME/pid, control.sock, admin.sock      /var/log/tidelane/NAME.log
 //! ```
 //!
-//! A privileged process that follows another user's symbolic link writes to a file of that user's
-//! choice. Each directory below `/run` and `/var/log` is therefore opened as one component, without
-//! following a link, from the descriptor of the directory above. A directory is used only if nobody
-//! but its owner can write to it ([`OwnDir`]).
+//! A privileged process that follows a symbolic link of another user could be made to write to any
+//! file. Each directory below `/run` and `/var/log` is therefore opened from the descriptor of its
+//! parent directory, as one path component and without following links. A directory is used only if
+//! its owner alone can write to it ([`OwnDir`]).
 #![forbid(unsafe_code)]
 
 mod name;

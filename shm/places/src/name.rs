@@ -2,10 +2,12 @@
 
 use std::{fmt, str::FromStr};
 
-/// Longest name: the path of a socket with this name has to fit into `sockaddr_un`.
+/// Largest length of a name in bytes. The path of a socket that contains the name must fit into
+/// `sockaddr_un`.
 pub const NAME_LEN_MAX: usize = 64;
 
-/// The name of a service. The name is one path component, because it names a directory and a file.
+/// The name of a service. The name is one path component, because it names a directory and a log
+/// file.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ServiceName(String);
 
@@ -40,7 +42,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// Shows the name in quotes.
+/// Writes the name in quotes.
 impl fmt::Debug for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

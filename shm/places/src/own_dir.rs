@@ -1,4 +1,4 @@
-//! A directory that only this process's user can write to.
+//! A directory to which only the user of this process can write.
 
 use std::{
     fs::File,
@@ -13,8 +13,8 @@ use rustix::{
     process::geteuid,
 };
 
-/// A directory in which only this process's user creates, renames and removes entries. A file that
-/// is opened in it, even by its path, was therefore created by this user.
+/// A directory in which only the user of this process can create, rename and remove entries. A file
+/// that is opened in the directory, even by its path, was therefore created by this user.
 #[derive(Debug)]
 pub struct OwnDir {
     fd: OwnedFd,
@@ -22,8 +22,8 @@ pub struct OwnDir {
 }
 
 impl OwnDir {
-    /// Opens a directory of the system, such as `/run`. Links in its path belong to the
-    /// administrator and are followed.
+    /// Opens a directory of the system, such as `/run`. The function follows links in the path,
+    /// because only the administrator can create them.
     pub fn of_system(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -31,8 +31,8 @@ impl OwnDir {
         Ok(Self { fd, path })
     }
 
-    /// Creates the directory `name` in this one, or opens an existing one. Refuses a link, a
-    /// directory of another user, and a directory that others may write to.
+    /// Creates the subdirectory `name`, or opens an existing one. Refuses a link, a directory of
+    /// another user, and a directory to which other users may write.
     pub fn child(&self, name: &str) -> io::Result<Self> {
         let path = self.path.join(name);
         let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
@@ -51,7 +51,7 @@ impl OwnDir {
         let found = fstat(&fd)?;
         check_owner(&path, &found)?;
         if created {
-            // The umask may have removed bits of the mode.
+            // The umask may have cleared bits of the mode.
             fchmod(&fd, mode)?;
         } else if Mode::from_raw_mode(found.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
             let path = path.display();
@@ -61,15 +61,16 @@ impl OwnDir {
         Ok(Self { fd, path })
     }
 
-    /// Opens the regular file `name`, or creates it with `mode`, with further `flags` (except
-    /// O_TRUNC). Refuses a link, a file with a second name, and a file of another user.
+    /// Opens the regular file `name`, or creates it with `mode` if `flags` contains O_CREAT.
+    /// `flags` must not contain O_TRUNC. Refuses a link, a file with a second name, and a file of
+    /// another user.
     pub fn open(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         assert!(
             !flags.contains(OFlags::TRUNC),
             "the file is not checked yet"
         );
         let path = self.path.join(name);
-        // O_NONBLOCK keeps a FIFO that somebody left from blocking the call.
+        // O_NONBLOCK prevents the call from blocking on a FIFO that another user created.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(&self.fd, name, flags, mode).map_err(|error| match error {
             Errno::LOOP => refused(&path, "is a link; remove it"),
@@ -91,12 +92,12 @@ impl OwnDir {
         }
     }
 
-    /// Removes the empty directory `name`.
+    /// Removes the subdirectory `name`, which must be empty.
     pub fn remove_dir(&self, name: &str) -> io::Result<()> {
         Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Returns the path under which the directory was opened.
+    /// Returns the path with which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -6,10 +6,12 @@
 //! free  -> quick list; when that is full, its older half is merged into the buddy lists
 //! ```
 //!
-//! The buffer that was freed last is allocated first, so that memory in the caches stays in use;
-//! echo traffic costs a pop and a push. All state is private: the allocator reads nothing from
-//! shared memory. Chunks of 8 MiB are added as needed, each with 36 KiB of state; the allocator has
-//! no other memory.
+//! The allocator returns the buffer that was freed last, because its memory is likely to be in the
+//! CPU caches. For request-response traffic, an allocation is a pop from the quick list and a
+//! release is a push.
+//!
+//! All state is private: the allocator reads nothing from shared memory. The allocator adds chunks
+//! of 8 MiB as needed. Each chunk needs 36 KiB of state.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -23,27 +25,27 @@ const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
 const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
-/// Largest number of unmerged blocks of one size.
+/// Largest number of unmerged blocks of one size, on its quick list.
 const QUICK_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// State of the block that begins at a unit.
+/// State of a unit. A unit has the size of the smallest buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No block begins here.
+    /// No block begins at this unit.
     Inside,
-    /// Allocated, with this order.
+    /// An allocated block of this order begins at this unit.
     Allocated(u8),
-    /// On the quick list of this order.
+    /// A block on the quick list of this order begins at this unit.
     Quick(u8),
-    /// On the buddy list of this order; its pages may be resident.
+    /// A block on the buddy list of this order begins at this unit. Its pages may be resident.
     Dirty(u8),
-    /// On the buddy list of this order; its pages are not resident.
+    /// A block on the buddy list of this order begins at this unit. Its pages are not resident.
     Clean(u8),
 }
 
-/// State of the units of one chunk. The arrays are never on the stack, because the program's thread
-/// that adds a chunk may have a small one.
+/// State of the units of one chunk. The arrays are built on the heap, because the thread that adds
+/// a chunk may be a program's thread with a small stack.
 #[derive(Debug)]
 struct Chunk {
     state: Box<[State; UNITS_PER_CHUNK]>,
@@ -62,19 +64,21 @@ impl Chunk {
     }
 }
 
-/// Returns an array of equal values that was never on the stack.
+/// Returns an array of equal values that is built on the heap.
 fn boxed<T: Clone + Debug, const N: usize>(value: T) -> Box<[T; N]> {
     let values = vec![value; N].into_boxed_slice();
     values.try_into().expect("N values")
 }
 
+/// Free blocks of one size, the block freed last at the end.
 #[derive(Clone, Copy, Debug)]
 struct QuickList {
     units: [u32; QUICK_MAX],
     len: usize,
 }
 
-/// Allocator of stream buffers: see the module's documentation.
+/// Allocates stream buffers in one area of a region. The module's documentation describes the
+/// algorithm.
 #[derive(Debug)]
 pub struct BufferAllocator {
     area: Range<u64>,
@@ -83,16 +87,16 @@ pub struct BufferAllocator {
     free: [u32; ORDERS],
     quick: Box<[QuickList; ORDERS]>,
     allocated: u64,
-    /// True if blocks became free since [`lend`](BufferAllocator::lend) found none.
+    /// True if blocks were freed since [`lend`](BufferAllocator::lend) last found none.
     loose: bool,
 }
 
 impl BufferAllocator {
-    /// Creates an allocator for the region offsets of `area`, all of which are free.
+    /// Creates an allocator for the region offsets in `area`. The whole area is free.
     pub fn new(area: Range<u64>) -> BufferAllocator {
         let start = area.start.next_multiple_of(UNIT);
         let end = (area.end / UNIT * UNIT).max(start);
-        // Unit numbers have 32 bits, and one value stands for none.
+        // Unit numbers have 32 bits, and `NONE` is reserved.
         let end = end.min(start.saturating_add(u64::from(NONE >> CHUNK_BITS) * CHUNK));
         let chunks_max = (end - start).div_ceil(CHUNK) as usize;
         BufferAllocator {
@@ -109,7 +113,8 @@ impl BufferAllocator {
         }
     }
 
-    /// Allocates a buffer of `2^log2` bytes. Returns None if there is no space or no such size.
+    /// Allocates a buffer of `2^log2` bytes. Returns `None` if there is no space, or if the size is
+    /// not allowed.
     pub fn alloc(&mut self, log2: u8) -> Option<StreamBuffer> {
         let order = log2
             .checked_sub(MIN)
@@ -129,8 +134,8 @@ impl BufferAllocator {
         })
     }
 
-    /// Frees a buffer. Returns false, without effect, if this allocator has not allocated it or it
-    /// is already free.
+    /// Frees a buffer. Returns false and changes nothing if this allocator did not allocate the
+    /// buffer, or if the buffer is already free.
     pub fn free(&mut self, buffer: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(buffer) else {
             return false;
@@ -158,7 +163,7 @@ impl BufferAllocator {
         self.area.end - self.area.start
     }
 
-    /// Returns the size of the largest buffer that an empty area can hold.
+    /// Returns the size in bytes of the largest buffer that the area can hold while it is empty.
     pub fn longest(&self) -> u32 {
         self.capacity().checked_ilog2().map_or(0, |log2| {
             let log2 = log2.min(u32::from(STREAM_BUFFER_LOG2_MAX));
@@ -166,14 +171,14 @@ impl BufferAllocator {
         })
     }
 
-    /// Returns true if blocks became free since [`lend`](Self::lend) found none.
+    /// Returns true if blocks were freed since [`lend`](Self::lend) last found none.
     pub fn is_loose(&self) -> bool {
         self.loose
     }
 
-    /// Merges all free blocks, and takes the largest free block of at least `len_min` bytes whose
-    /// pages may be resident. The caller releases the pages (`Region::punch_hole`) while nobody
-    /// else has the block.
+    /// Merges all free blocks and takes the largest free block of at least `len_min` bytes whose
+    /// pages may be resident. The caller releases these pages (`Region::punch_hole`) while the
+    /// block is allocated to the caller, and then calls [`restore`](Self::restore).
     pub fn lend(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();
@@ -194,8 +199,8 @@ impl BufferAllocator {
         Some(block)
     }
 
-    /// Returns a block from [`lend`](Self::lend) whose pages were released. Returns false like
-    /// `free`.
+    /// Frees a block from [`lend`](Self::lend) whose pages were released. Returns false if this
+    /// allocator has not lent the block.
     pub fn restore(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;
@@ -233,8 +238,8 @@ impl BufferAllocator {
         None
     }
 
-    /// Takes a block of `order` from the buddy lists, by splitting the smallest larger one if
-    /// necessary.
+    /// Takes a block of `order` from the buddy lists. Splits the smallest larger block if no block
+    /// of `order` is free.
     fn take_block(&mut self, order: u8) -> Option<u32> {
         let from = (order..ORDERS as u8).find(|&from| self.free[from as usize] != NONE)?;
         let unit = self.free[from as usize];
@@ -281,8 +286,8 @@ impl BufferAllocator {
         quick.len -= count;
     }
 
-    /// Puts a block on the buddy lists, merged with its free buddies. `clean`: the block has no
-    /// pages.
+    /// Merges a block with its free buddies and puts the result on a buddy list. `clean` is true if
+    /// no page of the block is resident.
     fn merge(&mut self, mut unit: u32, mut order: u8, mut clean: bool) {
         self.set_state(unit, State::Inside);
         while (order as usize) < ORDERS - 1 {
@@ -331,7 +336,8 @@ impl BufferAllocator {
         }
     }
 
-    /// Returns the unit of an allocated buffer.
+    /// Returns the first unit of a buffer, or `None` if this allocator has not allocated the
+    /// buffer.
     fn unit_of(&self, buffer: StreamBuffer) -> Option<u32> {
         let inside = buffer.offset.checked_sub(self.area.start)?;
         let order = buffer.log2.checked_sub(MIN)?;
@@ -360,7 +366,7 @@ impl BufferAllocator {
     }
 }
 
-/// Returns the index of a unit in its chunk.
+/// Returns the index of a unit within its chunk.
 fn index_in_chunk(unit: u32) -> usize {
     unit as usize % UNITS_PER_CHUNK
 }

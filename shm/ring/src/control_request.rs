@@ -1,8 +1,9 @@
-//! Control requests with default values.
+//! Construction of control requests.
 
 use tidelane_abi::{ControlRequest, OpenOptions};
 
-/// Returns a request of this kind (one of [`tidelane_abi::control_request`]), with all else zero.
+/// Returns a request of kind `kind`, one of [`tidelane_abi::control_request`]. All other fields are
+/// zero.
 pub fn new_control_request(kind: u32) -> ControlRequest {
     ControlRequest {
         kind,

@@ -1,7 +1,8 @@
 //! Ancillary data of a message: descriptors, and the credentials of the sender.
 //!
-//! `rustix` receives the message but does not parse the ancillary data, because its process ids are
-//! never zero. The kernel reports zero for a sender outside of the receiver's PID namespace.
+//! `rustix` receives the message but does not parse its ancillary data, because a process id in
+//! `rustix` is never zero. The kernel reports zero for a sender outside of the receiver's PID
+//! namespace.
 
 use std::{
     io::IoSliceMut,
@@ -15,16 +16,16 @@ use rustix::{
     process::Pid,
 };
 
-/// Length of `struct cmsghdr`: the total length, the level and the type.
+/// Length of `struct cmsghdr` in bytes: the total length, the level and the type.
 const HEADER_LEN: usize = 16;
 const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 const SCM_CREDENTIALS: i32 = 2;
 
-/// The sender of a message, in the receiver's namespaces.
+/// Credentials of the sender of a message, as seen in the receiver's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Process id, if the sender is in the receiver's PID namespace.
+    /// Process id, or `None` if the sender is outside of the receiver's PID namespace.
     pub pid: Option<Pid>,
     /// Effective user id.
     pub uid: u32,
@@ -45,14 +46,14 @@ impl Sender {
     }
 }
 
-/// A received message.
+/// A message with its ancillary data.
 #[derive(Debug)]
 pub(crate) struct ReceivedMessage {
-    /// Length of the message.
+    /// Length of the message in bytes.
     pub(crate) len: usize,
     /// True if the ancillary data was truncated.
     pub(crate) truncated: bool,
-    /// Received descriptors (close-on-exec).
+    /// Received descriptors, with close-on-exec set.
     pub(crate) descriptors: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
     pub(crate) sender: Option<Sender>,
@@ -64,20 +65,20 @@ pub(crate) fn receive<const SPACE: usize>(
     bytes: &mut [u8],
 ) -> rustix::io::Result<ReceivedMessage> {
     loop {
-        // A header of length zero ends the data that the kernel wrote.
+        // The kernel leaves the rest of the buffer zero. A header of length zero ends the parsing.
         let mut space = [MaybeUninit::new(0_u8); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(bytes)];
         let received = recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC);
-        // The drop of the buffer would read the messages.
+        // Dropping the buffer would parse the ancillary data, and so take the descriptors.
         forget(control);
         let received = match received {
             Err(Errno::INTR) => continue,
             received => received?,
         };
-        // SAFETY: all of it was initialised above, and the kernel only wrote bytes.
+        // SAFETY: the array was initialised above, and the kernel wrote only bytes.
         let space = space.map(|byte| unsafe { byte.assume_init() });
-        // SAFETY: the kernel has just made the descriptors of these messages, for this receiver.
+        // SAFETY: the kernel has just created the descriptors in these messages for this receiver.
         let (descriptors, sender) = unsafe { take(&space) };
         return Ok(ReceivedMessage {
             len: received.bytes,
@@ -91,7 +92,7 @@ pub(crate) fn receive<const SPACE: usize>(
 /// Returns the descriptors and the sender in `control`.
 ///
 /// # Safety
-/// Nobody else owns the descriptors.
+/// No other code owns the descriptors in `control`.
 unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
     let mut descriptors = Vec::new();
     let mut sender = None;
@@ -100,7 +101,7 @@ unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
             (SOL_SOCKET, SCM_RIGHTS) => {
                 let (numbers, _) = data.as_chunks::<4>();
                 let numbers = numbers.iter().map(|number| i32::from_ne_bytes(*number));
-                // SAFETY: nobody else owns them, says the caller.
+                // SAFETY: the caller guarantees that no other code owns the descriptors.
                 descriptors.extend(numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
             (SOL_SOCKET, SCM_CREDENTIALS) => sender = Sender::from_bytes(data),
@@ -145,8 +146,8 @@ mod tests {
         control(SCM_CREDENTIALS, &words.concat())
     }
 
-    /// Returns the process id in these messages, which have no descriptors; zero for a process that
-    /// is not visible here.
+    /// Returns the process id in these messages, which have no descriptors. Zero stands for a
+    /// process outside of the PID namespace.
     fn sender(control: &[u8]) -> Option<i32> {
         // SAFETY: the messages of these tests have no descriptors.
         let (descriptors, sender) = unsafe { take(control) };

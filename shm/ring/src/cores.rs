@@ -1,6 +1,6 @@
 //! Division of a program's region and connections among several fast-path cores.
 //!
-//! Both sides of the boundary compute the division: see `docs/design/cores.md`.
+//! Program and service compute the same division. `docs/design/cores.md` explains it.
 
 use std::ops::Range;
 
@@ -8,13 +8,14 @@ use tidelane_abi::CONTEXTS_MAX;
 
 use crate::{Layout, layout::UNIT};
 
-/// Returns the core of the connections between these two ports, in either order.
+/// Returns the core of the connections between these two ports. The order of the ports does not
+/// matter.
 ///
-/// The addresses do not count, because a program that bound its port needs the core before the
+/// The hash excludes the addresses. A program that has bound its port needs the core before the
 /// route determines the local address.
 #[inline]
 pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
-    // The golden ratio spreads ports that differ only in low bits, like ephemeral ports.
+    // The golden ratio spreads ports that differ only in low bits, as ephemeral ports do.
     let hash = u32::from(port ^ other).wrapping_mul(0x9e37_79b1);
     ((u64::from(hash) * u64::from(cores)) >> 32) as u32
 }
@@ -24,21 +25,22 @@ pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
 pub struct Share {
     /// Numbers of the core's slots.
     pub slots: Range<u32>,
-    /// The core's part of the receive-buffer area.
+    /// Region offsets of the core's part of the receive-buffer area.
     pub rx_area: Range<u64>,
     core: u32,
     cores: u32,
 }
 
 impl Share {
-    /// Returns the number of this core's ring set for context `context`, if it exists.
+    /// Returns the number of this core's ring set for context `context`, or `None` if the context
+    /// cannot exist.
     pub fn rings(&self, context: u32) -> Option<u32> {
         let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
         (context < contexts_max(self.cores)).then_some(number)
     }
 }
 
-/// Returns the largest number of contexts of a program with `cores` cores.
+/// Returns the largest number of contexts of a program, for a service with `cores` cores.
 pub fn contexts_max(cores: u32) -> u32 {
     CONTEXTS_MAX / cores.max(1)
 }
@@ -61,11 +63,11 @@ impl Layout {
         }
     }
 
-    /// Returns the shift from a slot number to the number of its core; None if there are fewer
-    /// slots than cores.
+    /// Returns the shift that turns a slot number into the number of its core. Returns `None` if
+    /// there are fewer slots than cores.
     pub fn slots_shift(&self, cores: u32) -> Option<u32> {
         match cores {
-            // Every slot number is shifted to zero.
+            // This shift turns every slot number into zero.
             1 => Some(u32::BITS - 1),
             _ => (self.slots_max() / cores).checked_ilog2(),
         }
@@ -80,7 +82,7 @@ mod tests {
     fn both_ends_of_a_connection_are_on_one_core_and_cores_get_equal_parts() {
         for cores in 1..=16 {
             let mut counts = vec![0; cores as usize];
-            // Linux chooses every second port.
+            // Linux chooses every second port for active opens.
             for port in (32_768..60_000).step_by(2) {
                 let core = core_of(port, 80, cores);
                 assert_eq!(core, core_of(80, port, cores));
@@ -124,7 +126,7 @@ mod tests {
             assert_eq!(rings.len() as u32, contexts_max(cores) * cores);
             assert!(rings.iter().all(|number| *number < CONTEXTS_MAX));
         }
-        // With more cores than slots, no core has any.
+        // With more cores than slots, no core gets a slot.
         assert_eq!(Layout::new(1, 0, 0).unwrap().share(0, 2).slots, 0..0);
     }
 }

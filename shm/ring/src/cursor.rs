@@ -1,27 +1,28 @@
 //! Indices of a single-producer single-consumer ring whose other side may be hostile.
 //!
-//! Each side works with private copies of both indices. Each side checks the peer's index before
-//! copying the index. The consumer's index is impossible if it moves back or passes the published
-//! entries. The producer's index is impossible if the ring would hold more entries than its length.
-//! An impossible index is reported as [`Corrupt`], and the session ends. A ring position that is
-//! derived from a cursor is therefore always inside the ring, whatever the peer writes.
+//! Each side keeps private copies of both indices. It validates the peer's index before it copies
+//! the index. The consumer's index is invalid if it moves back or passes the published entries. The
+//! producer's index is invalid if the ring would hold more entries than its length.
+//!
+//! An invalid index is reported as [`Corrupt`], and the session ends. A position that is derived
+//! from a cursor is therefore always inside the ring, whatever value the peer writes.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The peer wrote an impossible index, so the session has to end.
+/// The peer wrote an invalid index. The session must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Reason for which an entry was not pushed.
+/// Reason why an entry was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// The ring is full.
     Full,
-    /// The consumer's index is impossible.
+    /// The consumer's index is invalid.
     Corrupt,
 }
 
-/// The producer's private copies of the ring's indices. All indices are free-running.
+/// The producer's private copies of the ring's indices. The indices are free-running.
 #[derive(Debug)]
 pub struct ProducerCursor {
     mask: u32,
@@ -29,12 +30,12 @@ pub struct ProducerCursor {
     produced: u32,
     /// The producer's index that the consumer can see.
     published: u32,
-    /// The consumer's index at the last load.
+    /// The consumer's index when it was last loaded.
     consumed: u32,
 }
 
 impl ProducerCursor {
-    /// Creates the cursor of a new ring of `len` (a power of two) entries.
+    /// Creates the cursor of a new ring of `len` entries. `len` must be a power of two.
     pub fn new(len: u32) -> ProducerCursor {
         assert!(len.is_power_of_two() && len < 1 << 31);
         ProducerCursor {
@@ -45,7 +46,7 @@ impl ProducerCursor {
         }
     }
 
-    /// Creates a cursor with its indices at `index`, for tests of wrap-around at 2^32.
+    /// Creates a cursor whose indices start at `index`, for tests of the wrap-around at 2^32.
     pub fn starting_at(len: u32, index: u32) -> ProducerCursor {
         ProducerCursor {
             produced: index,
@@ -55,7 +56,8 @@ impl ProducerCursor {
         }
     }
 
-    /// Returns the position for the next entry. The caller writes the entry, then calls `commit`.
+    /// Returns the position for the next entry. The caller writes the entry and then calls
+    /// `commit`.
     #[inline]
     pub fn claim(&mut self, consumed: &AtomicU32) -> Result<usize, PushError> {
         if self.produced.wrapping_sub(self.consumed) > self.mask {
@@ -85,7 +87,7 @@ impl ProducerCursor {
         true
     }
 
-    /// Returns the number of entries committed and not published.
+    /// Returns the number of entries that are committed and not yet published.
     pub fn unpublished(&self) -> u32 {
         self.produced.wrapping_sub(self.published)
     }
@@ -98,7 +100,7 @@ impl ProducerCursor {
 
     #[inline]
     fn refresh(&mut self, consumed: &AtomicU32) -> Result<(), Corrupt> {
-        // Acquire: the consumer has read the entries before this index, so they may be overwritten.
+        // Acquire orders the consumer's reads of the entries before our overwriting them.
         let theirs = consumed.load(Ordering::Acquire);
         if theirs.wrapping_sub(self.consumed) > self.published.wrapping_sub(self.consumed) {
             return Err(Corrupt);
@@ -108,11 +110,11 @@ impl ProducerCursor {
     }
 }
 
-/// The consumer's private copies of the ring's indices. All indices are free-running.
+/// The consumer's private copies of the ring's indices. The indices are free-running.
 #[derive(Debug)]
 pub struct ConsumerCursor {
     mask: u32,
-    /// The producer's index at the last load.
+    /// The producer's index when it was last loaded.
     produced: u32,
     /// Index after the last committed entry.
     consumed: u32,
@@ -121,7 +123,7 @@ pub struct ConsumerCursor {
 }
 
 impl ConsumerCursor {
-    /// Creates the cursor of a new ring of `len` (a power of two) entries.
+    /// Creates the cursor of a new ring of `len` entries. `len` must be a power of two.
     pub fn new(len: u32) -> ConsumerCursor {
         assert!(len.is_power_of_two() && len < 1 << 31);
         ConsumerCursor {
@@ -132,7 +134,7 @@ impl ConsumerCursor {
         }
     }
 
-    /// Creates a cursor with its indices at `index`, for tests of wrap-around at 2^32.
+    /// Creates a cursor whose indices start at `index`, for tests of the wrap-around at 2^32.
     pub fn starting_at(len: u32, index: u32) -> ConsumerCursor {
         ConsumerCursor {
             produced: index,
@@ -142,8 +144,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// Returns the position of the next entry, if there is one. The caller copies the entry, then
-    /// calls `commit`.
+    /// Returns the position of the next entry, or `None` if the ring is empty. The caller copies
+    /// the entry and then calls `commit`.
     #[inline]
     pub fn claim(&mut self, produced: &AtomicU32) -> Result<Option<usize>, Corrupt> {
         if self.consumed == self.produced && !self.refresh(produced)? {
@@ -158,8 +160,8 @@ impl ConsumerCursor {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
-    /// Returns the number of entries before the private copy of the producer's index. The ring may
-    /// hold more. Loads the producer's index again only if the copy has no entry left.
+    /// Returns the number of entries up to the private copy of the producer's index. The ring may
+    /// hold more. The function loads the producer's index only if no known entry is left.
     #[inline]
     pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
         if self.consumed == self.produced {
@@ -168,8 +170,8 @@ impl ConsumerCursor {
         Ok(self.produced.wrapping_sub(self.consumed))
     }
 
-    /// Returns the position of the entry that comes `ahead` entries after the next entry. `ahead`
-    /// must be less than [`known`](Self::known).
+    /// Returns the position of the entry that is `ahead` entries after the next one. `ahead` must
+    /// be less than the result of [`known`](Self::known).
     #[inline]
     pub fn ahead(&self, ahead: u32) -> usize {
         (self.consumed.wrapping_add(ahead) & self.mask) as usize
@@ -181,7 +183,7 @@ impl ConsumerCursor {
         self.consumed = self.consumed.wrapping_add(count);
     }
 
-    /// Gives the positions of committed entries back to the producer, for new entries.
+    /// Gives the positions of committed entries back to the producer.
     #[inline]
     pub fn release(&mut self, consumed: &AtomicU32) {
         if self.released != self.consumed {
@@ -190,8 +192,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// Returns true if there is no entry. Returns false for an impossible index, so that the caller
-    /// calls `claim`, which reports [`Corrupt`].
+    /// Returns true if the ring is empty. Returns false if the producer's index is invalid. The
+    /// caller then calls `claim`, which reports [`Corrupt`].
     #[inline]
     pub fn is_empty(&self, produced: &AtomicU32) -> bool {
         self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed
@@ -199,7 +201,7 @@ impl ConsumerCursor {
 
     #[inline]
     fn refresh(&mut self, produced: &AtomicU32) -> Result<bool, Corrupt> {
-        // Acquire: the entries before this index are visible.
+        // Acquire makes the entries before this index visible.
         let theirs = produced.load(Ordering::Acquire);
         let unreleased = self.consumed.wrapping_sub(self.released);
         if theirs.wrapping_sub(self.consumed) > self.mask + 1 - unreleased {

@@ -8,15 +8,15 @@ use std::{
 
 use rustix::io::DupFlags;
 
-/// An owned descriptor. `drop` makes the system call itself, because a preloaded library may
-/// interpose the `close` of libc that `OwnedFd` calls.
+/// An owned descriptor. `drop` makes the system call itself: `OwnedFd` would call libc's `close`,
+/// which a preloaded library may interpose.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
     /// Makes this descriptor number refer to the open file description of `other` (`dup3`), and
-    /// closes the previous one. The number stays allocated, so code that still uses the number
-    /// cannot reach an unrelated file.
+    /// closes the previous description. The number stays allocated. Code that still uses the number
+    /// therefore cannot reach an unrelated file.
     pub fn replace_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: the descriptor is open, and `dup3` replaces its file atomically. `ManuallyDrop`
         // keeps the second owner from closing the descriptor.
@@ -58,7 +58,7 @@ mod tests {
         let number = write.as_fd().as_raw_fd();
         write.replace_with(read.as_fd()).unwrap();
         assert_eq!(write.as_fd().as_raw_fd(), number);
-        // End of file: the writing end is closed.
+        // End of file shows that the write end is closed.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).unwrap(), 0);
         drop(write);
         assert!(rustix::io::dup(read).is_ok());

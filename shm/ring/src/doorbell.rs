@@ -1,14 +1,16 @@
-//! A doorbell: an eventfd that wakes a side that sleeps on descriptors.
+//! A doorbell: an eventfd that wakes a program or a core that sleeps in a poll.
 //!
-//! The sleeper waits edge-triggered (EPOLLET) and need not drain the eventfd: each ring is an edge,
-//! and honest rings never fill the counter.
+//! The sleeper waits edge-triggered (EPOLLET) and need not drain the eventfd. Each ring is an edge,
+//! and a well-behaved waker never fills the counter.
 //!
 //! An eventfd has one set of status flags for all processes that hold it. A hostile program that
-//! clears O_NONBLOCK of its own doorbell *and* fills its counter makes the service's `ring` block.
-//! The service therefore accepts only eventfds from programs, and watches the threads that ring
-//! them. A signal interrupts a blocked write; `ring` then returns false, and the service ends the
-//! program's session. The doorbells that programs ring are made by the service, separately for each
-//! program. The service never drains them, because a read could block, too.
+//! clears O_NONBLOCK of its own doorbell *and* fills the counter makes the service's `ring` block.
+//! The service therefore accepts only eventfds from programs, and a watchdog watches the threads
+//! that ring them. The watchdog interrupts a blocked write by a signal. `ring` then returns false,
+//! and the service ends the program's session.
+//!
+//! The service creates the doorbells that programs ring, separately for each program. The service
+//! never drains them, because a read could block in the same way.
 
 use std::{
     io,
@@ -23,7 +25,7 @@ use rustix::{
 
 use crate::Descriptor;
 
-/// An eventfd, readable if it was rung and not drained since.
+/// An eventfd. The eventfd is readable if it was rung and has not been drained since.
 #[derive(Debug)]
 pub struct Doorbell(Descriptor);
 
@@ -34,13 +36,13 @@ impl Doorbell {
         Ok(Doorbell(fd.into()))
     }
 
-    /// Wraps a doorbell from a trusted side.
+    /// Wraps an eventfd from a trusted process.
     pub fn from_trusted(fd: impl Into<Descriptor>) -> Doorbell {
         Doorbell(fd.into())
     }
 
-    /// Wraps a doorbell from a side that may be hostile. The descriptor must be an eventfd, because
-    /// a write to a file of another type may block despite O_NONBLOCK, which the function sets.
+    /// Wraps an eventfd from a process that may be hostile. Sets O_NONBLOCK. Refuses files of other
+    /// types, because a write to them may block even with O_NONBLOCK.
     pub fn from_untrusted(fd: OwnedFd) -> io::Result<Doorbell> {
         let fd = Descriptor::from(fd);
         let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
@@ -56,11 +58,11 @@ impl Doorbell {
         Ok(Doorbell(fd))
     }
 
-    /// Wakes the sleeper. Returns false if the eventfd is broken, or the write was interrupted: see
-    /// the module's documentation.
+    /// Wakes the sleeper. Returns false if the eventfd is broken, or if a signal interrupted the
+    /// write. The module's documentation has the reason.
     pub fn ring(&self) -> bool {
         match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
-            // EAGAIN: the counter is full, so the eventfd is readable.
+            // EAGAIN means that the counter is full. The eventfd is readable in this case.
             Ok(_) | Err(Errno::AGAIN) => true,
             Err(_) => false,
         }
@@ -77,7 +79,7 @@ impl Doorbell {
         &self.0
     }
 
-    /// Returns the descriptor to poll for readability, or to send to the other side.
+    /// Returns the descriptor, to poll for readability or to pass to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

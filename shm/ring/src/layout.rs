@@ -9,7 +9,8 @@ use tidelane_abi::{
 
 use crate::memories::MEMORIES;
 
-/// A validated layout of a program region. The layout is a private copy and is never read again.
+/// A validated layout of a program region. The layout is a private copy, and the shared header is
+/// not read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots_max: u32,
@@ -21,12 +22,12 @@ pub struct Layout {
     tx_len: u64,
 }
 
-/// Reason for which a header was refused.
+/// Reason why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutError {
     /// The header does not begin with the magic number.
     Magic,
-    /// The header has this version of the ABI instead of ours.
+    /// The header has this version of the ABI, which differs from ours.
     Version(u32),
     /// The offsets and lengths are invalid.
     Range,
@@ -34,12 +35,12 @@ pub enum LayoutError {
 
 pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
-/// Alignment of the start and end of areas.
+/// Alignment of the start of the buffer areas, in bytes.
 pub(crate) const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 
 impl Layout {
-    /// Creates the layout for `slots_max` connections and areas of at least `rx_len` and `tx_len`
-    /// bytes. Returns None if the sum overflows.
+    /// Creates the layout for `slots_max` slots, and for buffer areas of at least `rx_len` and
+    /// `tx_len` bytes. Returns `None` if the region would be too large.
     pub fn new(slots_max: u32, rx_len: u64, tx_len: u64) -> Option<Layout> {
         let slots_offset = context_offset(CONTEXTS_MAX);
         let slots_end = slots_offset.checked_add(u64::from(slots_max) * SLOT_LEN)?;
@@ -64,7 +65,7 @@ impl Layout {
         (region_len <= i64::MAX as u64).then_some(layout)
     }
 
-    /// Returns the header with this layout.
+    /// Returns the region header for this layout.
     pub fn header(&self) -> Header {
         Header {
             magic: REGION_MAGIC,
@@ -79,7 +80,7 @@ impl Layout {
         }
     }
 
-    /// Validates a header: all parts have to be in order and within `mapped_len` bytes.
+    /// Validates a header. All parts must be in order and within `mapped_len` bytes.
     pub fn from_header(header: &Header, mapped_len: u64) -> Result<Layout, LayoutError> {
         if header.magic != REGION_MAGIC {
             return Err(LayoutError::Magic);
@@ -126,25 +127,25 @@ impl Layout {
         self.region_len
     }
 
-    /// Returns the lengths of the region's memories: control, received, sent.
+    /// Returns the lengths in bytes of the region's three memories: control, received, sent.
     pub fn parts(&self) -> [u64; MEMORIES] {
         let rx_len = self.tx_offset - self.rx_offset;
         [self.rx_offset, rx_len, self.region_len - self.tx_offset]
     }
 
-    /// Returns the region offset of slot `n`, if the slot exists.
+    /// Returns the region offset of slot `n`, or `None` if the slot does not exist.
     #[inline]
     pub fn slot_offset(&self, n: u32) -> Option<u64> {
         (n < self.slots_max).then(|| self.slots_offset + u64::from(n) * SLOT_LEN)
     }
 
-    /// Returns the receive-buffer area.
+    /// Returns the region offsets of the receive-buffer area.
     #[inline]
     pub fn rx_area(&self) -> Range<u64> {
         self.rx_offset..self.rx_offset + self.rx_len
     }
 
-    /// Returns the send-buffer area.
+    /// Returns the region offsets of the send-buffer area.
     #[inline]
     pub fn tx_area(&self) -> Range<u64> {
         self.tx_offset..self.tx_offset + self.tx_len

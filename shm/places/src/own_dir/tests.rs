@@ -6,7 +6,7 @@ use std::{
 
 use super::*;
 
-/// A directory of a test, removed on drop.
+/// A temporary directory of a test. Removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

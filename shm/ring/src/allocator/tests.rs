@@ -16,7 +16,7 @@ fn the_buffer_freed_last_is_allocated_first() {
 
 #[test]
 fn all_of_an_area_is_given_out_and_merged_again() {
-    // The area is not a multiple of a chunk, nor of the smallest buffer.
+    // The length of the area is a multiple of neither a chunk nor the smallest buffer.
     let mut allocator = BufferAllocator::new(1000..(20 << 20) + 1000);
     let mut given = Vec::new();
     while let Some(buffer) = allocator.alloc(11) {
@@ -59,7 +59,7 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// Returns all blocks that `lend` gives.
+/// Returns all blocks that `lend` finds.
 fn lent(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
     std::iter::from_fn(|| allocator.lend(len_min)).collect()
 }
@@ -77,7 +77,7 @@ fn each_used_block_is_lent_once() {
     let given = lent(&mut allocator, 1 << 16);
     assert!(!allocator.is_loose());
     let total: u64 = given.iter().map(|block| u64::from(block.len())).sum();
-    // The blocks cover all used memory and its merged neighbours, but never the block in use.
+    // The blocks cover all memory that was used and its merged buddies, except the allocated block.
     assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
     assert_eq!(allocator.allocated_bytes(), total + (1 << 16));
     let (start, end) = (kept.range().start, kept.range().end);
