@@ -1,4 +1,4 @@
-//! Shared memory between a program and the service, with all atomics of the project.
+//! Memory that a program and the service share. All accesses to it by atomics are in this crate.
 //!
 //! ```text
 //! Region            one range of addresses: bounds-checked copies, release of pages
@@ -12,9 +12,9 @@
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!
-//! Rules for memory that a hostile peer may write: the peer's index is only *compared* (never used
-//! as an index), an entry is copied once and the copy is validated, and payload is copied by
-//! pointer and never accessed through a reference. Unsafe code is in `*_unsafe.rs`.
+//! These rules apply to memory that a hostile peer may write. The peer's index is compared, and
+//! never used to access memory. An entry is copied once, and the copy is validated. Payload is
+//! copied by pointer and never accessed through a reference. All unsafe code is in `*_unsafe.rs`.
 //!
 //! Under `cfg(loom)` only the index and sleep protocols are built, for `tests/loom.rs`.
 

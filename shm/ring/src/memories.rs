@@ -1,8 +1,9 @@
-//! The three memories of a program region, with the rights to write them and to remove their pages.
+//! The three memories of a program region. Each side may only write, or release pages of, some of
+//! them.
 //!
-//! A page fault in a range that is being punched waits until the whole range is done. A process
-//! that can punch a memory can therefore delay any process that uses the memory.
-//! `docs/design/memory.md` has the reasons for the rules.
+//! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
+//! it ends. A process that can punch a memory can therefore delay every process that uses the
+//! memory. `docs/design/memory.md` explains the resulting rules.
 //!
 //! ```text
 //!            control                  received                 sent
@@ -25,17 +26,18 @@ use crate::{Part, Region};
 
 /// Number of memories of a region.
 pub const MEMORIES: usize = 3;
-/// Index of the memory for received bytes.
+/// Index of the memory for receive buffers. Memory 0 is the control memory, and memory 2 holds the
+/// send buffers.
 const RECEIVED: usize = 1;
 /// Seals that fix the length of a memory.
 const FIXED_LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Descriptors of a program's memories, as the program receives them.
+/// Descriptors of a program's memories, with the rights that the program gets.
 #[derive(Debug)]
 pub struct Memories([OwnedFd; MEMORIES]);
 
 impl Memories {
-    /// Creates memories of these lengths, and maps them next to each other.
+    /// Creates memories of these lengths in bytes, and maps them next to each other in the service.
     pub(crate) fn create(name: &str, lens: [u64; MEMORIES]) -> io::Result<(Region, Memories)> {
         let control = memory(name, lens[0])?;
         let received = memory(&format!("{name}-rx"), lens[RECEIVED])?;
@@ -51,14 +53,16 @@ impl Memories {
         Ok((region, Memories([control, received, sent])))
     }
 
-    /// Returns the descriptors in the order of a message.
+    /// Returns the descriptors in the order in which a message carries them.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; MEMORIES] {
         self.0.each_ref().map(AsFd::as_fd)
     }
 
-    /// Returns true if the program has mapped and sealed the memories, so that nobody can punch the
-    /// memory that the program writes. The check does not wait: a hole punch in progress delayed
-    /// the seal, and does not delay this call.
+    /// Returns true if the program has mapped and sealed the memories. From then on, no process can
+    /// punch the memories that the program writes.
+    ///
+    /// The check does not block. Only the program's call that adds the seal can be delayed by a
+    /// hole punch in progress.
     pub fn are_sealed(&self) -> bool {
         let mut written = self.0.iter().enumerate().filter(|(n, _)| *n != RECEIVED);
         written.all(|(_, memory)| {
@@ -67,8 +71,8 @@ impl Memories {
     }
 }
 
-/// Maps the memories that a service sent, next to each other. The memories must be sealed against
-/// shrinking: otherwise their creator could turn accesses into SIGBUS.
+/// Maps the memories that a service sent, next to each other. Refuses memories that are not sealed
+/// against shrinking, because their creator could turn accesses into SIGBUS.
 pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [u64; MEMORIES])> {
     let mut lens = [0; MEMORIES];
     for (len, memory) in lens.iter_mut().zip(memories) {
@@ -86,8 +90,8 @@ pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [
     Ok((Region::join(&parts)?, lens))
 }
 
-/// Seals the memories after the program has mapped them, so that nobody can punch the memory that
-/// the program writes. The service uses the memories only afterwards.
+/// Seals the memories that the program writes, after the program has mapped them. From then on, no
+/// process can punch these memories. The service uses them only after this call.
 pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     for (n, memory) in memories.into_iter().enumerate() {
         if n != RECEIVED {
@@ -97,7 +101,7 @@ pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a sparse memory of fixed length, whose pages are allocated on use.
+/// Creates a sparse memfd of fixed length. Its pages are allocated on first use.
 fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
@@ -105,9 +109,11 @@ fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Returns a descriptor that permits neither writing nor punching, and that nobody but root can
-/// reopen for writing. Existing mappings can still write and punch. Without `/proc` the whole
-/// memory is sealed instead, and its pages can never be released.
+/// Returns a read-only descriptor, through which a program can neither write nor punch. Only root
+/// can reopen it for writing. Existing mappings keep their rights.
+///
+/// Without `/proc`, the function seals the whole memory instead. Its pages can then never be
+/// released.
 fn read_only(memory: OwnedFd) -> io::Result<OwnedFd> {
     fchmod(&memory, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -170,7 +176,7 @@ mod tests {
         assert!(Region::join(&[part]).is_err());
     }
 
-    /// A program can punch neither through a descriptor nor through a writable mapping.
+    /// A program can punch a memory neither through a descriptor nor through a writable mapping.
     #[test]
     fn a_program_can_punch_nothing() {
         let (_ours, theirs, memories, layout) = both();
@@ -213,7 +219,7 @@ mod tests {
         ftruncate(&unsealed, layout.parts()[2]).expect("it can grow");
         let [control, received, sent] = memories.descriptors();
         assert!(map([control, received, unsealed.as_fd()]).is_err());
-        // In another order the memories do not fit the layout.
+        // Memories in another order do not fit the layout.
         let swapped = ProgramRegion::map([sent, received, control], layout.region_len());
         assert!(swapped.is_err());
         let shorter = ProgramRegion::map(memories.descriptors(), layout.region_len() - 4096);

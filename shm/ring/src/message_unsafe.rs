@@ -1,11 +1,11 @@
-//! Registration messages as bytes.
+//! Conversion of registration messages from and to bytes.
 
 use tidelane_abi::{ABI_VERSION, MESSAGE_MAGIC, Message};
 
 /// Length of a message in bytes.
 pub const MESSAGE_LEN: usize = size_of::<Message>();
 
-/// Returns a message of this kind, with all else zero.
+/// Returns a message of kind `kind`. All other fields are zero.
 pub fn new_message(kind: u32) -> Message {
     let mut message = from_bytes(&[0; MESSAGE_LEN]);
     message.magic = MESSAGE_MAGIC;
@@ -16,13 +16,13 @@ pub fn new_message(kind: u32) -> Message {
 
 /// Returns the bytes of a message.
 pub fn to_bytes(message: &Message) -> [u8; MESSAGE_LEN] {
-    // SAFETY: `Message` is repr(C), of integers only, and its size (asserted in the ABI) is the sum
-    // of its fields' sizes, so it has no padding: all its bytes are initialised.
+    // SAFETY: `Message` is repr(C) and consists of integers. Its size, which the ABI asserts, is
+    // the sum of the sizes of its fields. It has no padding, so all its bytes are initialised.
     unsafe { std::mem::transmute::<Message, [u8; MESSAGE_LEN]>(*message) }
 }
 
 /// Converts bytes to a message without validation.
 pub fn from_bytes(bytes: &[u8; MESSAGE_LEN]) -> Message {
-    // SAFETY: every bit pattern is a `Message`: it is repr(C) and of integers only.
+    // SAFETY: `Message` is repr(C) and consists of integers, so every bit pattern is valid.
     unsafe { std::mem::transmute::<[u8; MESSAGE_LEN], Message>(*bytes) }
 }

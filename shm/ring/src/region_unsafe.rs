@@ -1,8 +1,8 @@
 //! Mappings of shared memory, with bounds-checked copies.
 //!
-//! Another process may write the bytes of a region at any time. The bytes are therefore copied by
-//! pointer and never accessed through a reference. Typed views (`views_unsafe`) give references
-//! only to atomics.
+//! Another process may write the bytes of a region at any time. The code therefore copies bytes by
+//! pointer and never accesses them through a reference. Typed views (`views_unsafe`) return
+//! references to atomics only.
 
 use std::{
     io,
@@ -21,9 +21,10 @@ use rustix::{
     },
 };
 
-/// Page size in bytes, the unit of `punch_hole`.
+/// Page size in bytes, which is the unit of `punch_hole`.
 pub(crate) const PAGE: u64 = 4096;
 
+/// Type of memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
     /// A sealed memfd, whose pages are shared with other processes.
@@ -32,50 +33,51 @@ enum Backing {
     Heap,
 }
 
-/// A mapping, which is unmapped on drop.
+/// A mapping of shared memory in this process. Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// Range that this side cannot write: empty, the whole region, or one part.
+    /// Range that this process cannot write: nothing, the whole region, or one part.
     read_only: Range<u64>,
 }
 
-/// A memory that becomes a part of a region.
+/// A memory that [`Region::join`] maps as a part of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'fd> {
-    /// The memory, which must be sealed against shrinking.
+    /// The memory. It must be sealed against shrinking.
     pub memory: BorrowedFd<'fd>,
-    /// Length of the memory in bytes, a multiple of the page size.
+    /// Length of the memory in bytes. It must be a multiple of the page size.
     pub len: u64,
-    /// True if this side may write the memory.
+    /// True if this process may write the memory.
     pub writable: bool,
 }
 
-// SAFETY: the mapping lives as long as the value, belongs to no thread, and all access to it is by
-// raw copies or by atomics.
+// SAFETY: the mapping lives as long as the value and belongs to no thread. All accesses to it are
+// raw copies or atomics.
 unsafe impl Send for Region {}
-// SAFETY: as above; concurrent raw copies can at worst give torn bytes, which is what memory that
-// another process writes gives anyway.
+// SAFETY: as for `Send`. Concurrent raw copies can at worst return torn bytes. The same is true of
+// any memory that another process writes.
 unsafe impl Sync for Region {}
 
 impl Region {
     /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
-    /// or be sealed further, and a receiver of the descriptor can only map it read-only.
+    /// or be sealed further. A process that receives the descriptor can only map it read-only.
     pub fn create_one_way(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
         // The mapping precedes the seal, because FUTURE_WRITE forbids later writable mappings.
         create_sealed(name, len, SealFlags::FUTURE_WRITE)
     }
 
     /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
-    /// or be sealed further. Children that fork share it, and its pages can be given back.
+    /// or be sealed further. Forked children share the mapping, and its pages can be released.
     pub fn create(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
         create_sealed(name, len, SealFlags::empty())
     }
 
-    /// Maps a memfd of another process. The memfd must have `len` bytes and be sealed against
-    /// shrinking: otherwise its creator could turn our accesses into SIGBUS.
+    /// Maps a memfd of another process. Refuses a memfd that does not have `len` bytes. Also
+    /// refuses one that is not sealed against shrinking, because its creator could turn our
+    /// accesses into SIGBUS.
     pub fn map(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         if u64::try_from(fstat(fd)?.st_size) != Ok(len) {
@@ -87,8 +89,8 @@ impl Region {
         map_shared(fd, len, writable)
     }
 
-    /// Maps memories next to each other in one range of addresses, so that offsets run through all
-    /// of them. At most one of them may be read-only.
+    /// Maps memories next to each other in one range of addresses. Region offsets count through all
+    /// of them. At most one memory may be read-only.
     pub fn join(parts: &[Part<'_>]) -> io::Result<Region> {
         let total = parts.iter().try_fold(0u64, |sum, part| {
             let whole_pages = part.len.is_multiple_of(PAGE);
@@ -96,7 +98,8 @@ impl Region {
         });
         let len = length(total.unwrap_or(0))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other
+        // mapping.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags)? };
         let mut region = Region {
             base: non_null(base.cast()),
@@ -109,8 +112,8 @@ impl Region {
             let mut protection = ProtFlags::READ;
             protection.set(ProtFlags::WRITE, part.writable);
             let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: the range lies in the mapping that was just reserved, to which there are no
-            // pointers yet. The memory cannot shrink: that is the part's premise.
+            // SAFETY: the range lies in the mapping that was just reserved, and no pointers into it
+            // exist yet. The memory cannot shrink, as `Part` requires.
             unsafe {
                 let at = region.base.as_ptr().add(start as usize);
                 mmap(
@@ -131,13 +134,13 @@ impl Region {
         Ok(region)
     }
 
-    /// Keeps the pages of `range` in memory after their first use, where the system allows it
+    /// Locks the pages of `range` in memory after their first use, if the system allows it
     /// (RLIMIT_MEMLOCK, CAP_IPC_LOCK). A process that shares the pages then cannot force them to
     /// swap.
     pub fn keep_resident(&self, range: Range<u64>) {
         let within = range.start <= range.end && range.end <= self.len();
         assert!(within, "part of the region");
-        // SAFETY: the range is within the mapping; the call changes no byte of it.
+        // SAFETY: the range is within the mapping, and the call changes no byte of it.
         let _ = unsafe {
             let start = self.base.as_ptr().add(range.start as usize);
             let len = (range.end - range.start) as usize;
@@ -145,12 +148,13 @@ impl Region {
         };
     }
 
-    /// Maps sparse anonymous memory of this process, for the simulator and tests.
+    /// Maps sparse anonymous memory of this process, for the simulator and for tests.
     pub fn heap(len: u64) -> io::Result<Region> {
         let len = length(len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other
+        // mapping.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags)? };
         Ok(Region {
             base: non_null(base.cast()),
@@ -167,27 +171,27 @@ impl Region {
         self.len as u64
     }
 
-    /// Returns true if this side may write the whole region.
+    /// Returns true if this process may write the whole region.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.read_only.is_empty()
     }
 
-    /// Keeps the mapping out of forked children.
+    /// Excludes the mapping from forked children.
     pub fn dont_fork(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping; the advice only affects children.
+        // SAFETY: the range is this mapping, and the advice only affects children.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork)? };
         Ok(())
     }
 
-    /// Maps private zero memory in place of the mapping, in the child of a fork after
-    /// [`Self::dont_fork`], so that a late access is harmless. Fails if the addresses are in use
-    /// again.
+    /// Maps private zero memory at the addresses of this mapping, in a forked child, after
+    /// [`Self::dont_fork`]. A late access of the child is then harmless. Fails if other memory is
+    /// mapped at the addresses.
     pub fn replace_after_fork(&self) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let address = self.base.as_ptr().cast();
-        // SAFETY: FIXED_NOREPLACE fails rather than overlap an existing mapping.
+        // SAFETY: FIXED_NOREPLACE makes the call fail if it would overlap a mapping.
         let base = unsafe { mmap_anonymous(address, self.len, protection, flags)? };
         assert_eq!(
             base, address,
@@ -197,7 +201,7 @@ impl Region {
     }
 
     /// Releases the whole pages within `[offset, offset + len)`, which read as zero afterwards.
-    /// Pages that are only partly in the range stay.
+    /// Pages that are only partly in the range are not released.
     pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(end) = offset
             .checked_add(len)
@@ -213,8 +217,8 @@ impl Region {
             Backing::Memfd => Advice::LinuxRemove,
             Backing::Heap => Advice::LinuxDontNeed,
         };
-        // SAFETY: the range is within the mapping (checked above); its bytes are only ever accessed
-        // by raw copies and as atomics, for which zero is a valid value.
+        // SAFETY: the range is within the mapping, as checked above. Its bytes are accessed only by
+        // raw copies and as atomics, for which zero is a valid value.
         unsafe {
             let start_ptr = self.base.as_ptr().add(start as usize);
             madvise(start_ptr.cast(), (end - start) as usize, advice)?;
@@ -222,30 +226,33 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`. Returns false if the range is outside of the region or
-    /// read-only.
+    /// Copies `bytes` to region offset `offset`. Returns false if the range is outside of the
+    /// region, or if this process may not write it.
     #[inline]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.writable_range(offset, bytes.len()) else {
             return false;
         };
-        // SAFETY: `range` checked that the destination is within the mapping. The source is a
-        // borrowed slice: it cannot overlap a region, to which no references exist.
+        // SAFETY: `writable_range` checked that the destination is within the mapping. The source
+        // is a borrowed slice. It cannot overlap a region, because no references to a region's
+        // bytes exist.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }
 
     /// Returns the bytes at `offset` as atomics, because another process may change them at any
-    /// time; None if the range is outside of the region or read-only.
+    /// time. Returns `None` if the range is outside of the region, or if this process may not write
+    /// it.
     pub fn bytes(&self, offset: u64, len: usize) -> Option<&[AtomicU8]> {
         let start = self.writable_range(offset, len)?;
-        // SAFETY: `range` checked that the bytes are within the mapping, which outlives the borrow,
-        // and which can be written as an atomic asks for. An `AtomicU8` has the layout of a byte
-        // and any value.
+        // SAFETY: `writable_range` checked that the bytes are within the mapping, which outlives
+        // the borrow. The bytes are writable, as atomics require. An `AtomicU8` has the layout of a
+        // byte, and every value is valid.
         Some(unsafe { slice::from_raw_parts(start.cast::<AtomicU8>(), len) })
     }
 
-    /// Fills `bytes` from `offset`. Returns false if the range is outside of the region.
+    /// Copies bytes from region offset `offset` to `bytes`. Returns false if the range is outside
+    /// of the region.
     #[inline]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.range(offset, bytes.len()) else {
@@ -257,12 +264,13 @@ impl Region {
         true
     }
 
-    /// Copies `len` bytes within the region. Returns false like `copy_in`.
+    /// Copies `len` bytes from offset `from` to offset `to`. Returns false in the cases of
+    /// `copy_in`.
     pub fn copy_within(&self, from: u64, to: u64, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.range(from, len), self.writable_range(to, len)) else {
             return false;
         };
-        // SAFETY: `range` checked both; `copy` allows them to overlap.
+        // SAFETY: `range` checked both ranges, and `copy` allows them to overlap.
         unsafe { ptr::copy(from, to, len) };
         true
     }
@@ -273,14 +281,16 @@ impl Region {
         self.base
     }
 
-    /// Returns a pointer to `T` at `offset`, if the range is within the region and aligned.
+    /// Returns a pointer to a `T` at `offset`, or `None` if it would be misaligned or not within
+    /// the region.
     #[inline]
     pub(crate) fn pointer<T>(&self, offset: u64) -> Option<NonNull<T>> {
         let at = self.range(offset, size_of::<T>())?;
         (at.addr().is_multiple_of(align_of::<T>())).then(|| non_null(at.cast()))
     }
 
-    /// Returns `range`, if this side may write there.
+    /// Returns a pointer to the bytes at `offset`, or `None` if this process may not write all of
+    /// them.
     #[inline]
     fn writable_range(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let start = self.range(offset, len)?;
@@ -295,20 +305,20 @@ impl Region {
     #[inline]
     fn range(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let in_bounds = len <= self.len && offset <= (self.len - len) as u64;
-        // SAFETY: the offset is at most the mapping's length.
+        // SAFETY: the offset is at most the length of the mapping.
         in_bounds.then(|| unsafe { self.base.as_ptr().add(offset as usize) })
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: views borrow the region or hold an `Arc` of it, so nothing points here any more.
+        // SAFETY: views borrow the region or hold an `Arc` of it, so no pointers into it are left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// A new memfd, mapped read-write before it is sealed, with `seals` beside those of its length.
+/// Creates a memfd and maps it read-write. Then seals its length and adds `seals`.
 fn create_sealed(name: &str, len: u64, seals: SealFlags) -> io::Result<(Region, OwnedFd)> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
@@ -323,8 +333,8 @@ fn map_shared(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region
     let mut protection = ProtFlags::READ;
     protection.set(ProtFlags::WRITE, writable);
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. The file cannot
-    // shrink: it is sealed, or about to be, before anyone else has it.
+    // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other mapping.
+    // The file cannot shrink: it is sealed already, or it will be before another process has it.
     let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0)? };
     Ok(Region {
         base: non_null(base.cast()),

@@ -24,24 +24,26 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors of a message: a program's memories, the service page and a
-/// doorbell per core.
+/// Largest number of descriptors in a message: the memories of a program region, the service page,
+/// and one doorbell for each core.
 pub const DESCRIPTORS_MAX: usize = MEMORIES + 1 + CORES_MAX;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
 
-/// Reason for which no message was received.
+/// Reason why no message was received.
 #[derive(Debug)]
 pub enum RecvError {
-    /// The call failed; `WouldBlock` for a nonblocking socket or after a timeout.
+    /// The call failed. The error is `WouldBlock` for a nonblocking socket or after a timeout.
     Io(io::Error),
-    /// The sender has this version of the ABI instead of ours. The connection is still usable.
+    /// The sender has this version of the ABI, which differs from ours. The connection can still be
+    /// used.
     Version(u32),
-    /// Wrong size, wrong magic number, or too many descriptors: the connection has to end.
+    /// The message has a wrong size, a wrong magic number, or too many descriptors. The connection
+    /// must end.
     Malformed,
 }
 
-/// Sends one message. Returns `WouldBlock` if a nonblocking socket is full.
+/// Sends one message with descriptors. Returns `WouldBlock` if a nonblocking socket is full.
 pub fn send_message(
     socket: BorrowedFd<'_>,
     message: &Message,
@@ -70,20 +72,20 @@ pub fn send_message(
     }
 }
 
-/// A received message.
+/// A received message with its descriptors and its sender.
 #[derive(Debug)]
 pub struct Received {
-    /// The message; None if the peer closed.
+    /// The message, or `None` if the peer has closed the socket.
     pub message: Result<Option<Message>, RecvError>,
-    /// All received descriptors (close-on-exec), even those of an invalid message. Closing a
-    /// descriptor from an untrusted sender may take any time.
+    /// All received descriptors, with close-on-exec set. Present even if the message is invalid.
+    /// The close of a descriptor from an untrusted sender may block.
     pub descriptors: Vec<OwnedFd>,
-    /// The sender, on a socket with SO_PASSCRED.
+    /// The sender, if the socket has SO_PASSCRED.
     pub sender: Option<Sender>,
 }
 
-/// Receives one message with its descriptors from a trusted peer, and closes the descriptors of a
-/// refused message. Returns None if the peer closed.
+/// Receives one message with its descriptors from a trusted peer. Returns `None` if the peer has
+/// closed the socket. If the message is refused, its descriptors are closed.
 pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<OwnedFd>)>, RecvError> {
     let Received {
         message,
@@ -96,12 +98,13 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
     }
 }
 
-/// Receives one message from an untrusted peer. The buffer has space for all descriptors that a
-/// message may have, because the kernel would close excess ones in this thread.
+/// Receives one message from an untrusted peer. The buffer has room for the largest number of
+/// descriptors that the kernel allows. With less room, the kernel would close the excess
+/// descriptors in this thread, which may block.
 pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
-    // One byte more than a message shows that a message is too long.
+    // The extra byte shows that a message is too long.
     let mut bytes = [0; MESSAGE_LEN + 1];
-    // The receiver owns all descriptors, whether or not the message is valid.
+    // The receiver must own all descriptors, even those of an invalid message.
     const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));
     let ReceivedMessage {
         len,
@@ -130,7 +133,8 @@ pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
     }
 }
 
-/// Parses a message. Magic number and version come first in every version of the ABI.
+/// Parses a message. The magic number and the version are the first fields in every version of the
+/// ABI.
 fn parse(bytes: &[u8]) -> Result<Message, RecvError> {
     let magic = bytes.first_chunk().map(|chunk| u64::from_ne_bytes(*chunk));
     if magic != Some(MESSAGE_MAGIC) {

@@ -1,4 +1,5 @@
-//! The four rings of a context: cursors, with entries in shared memory.
+//! The four rings of a context. Each ring has cursors in private memory and entries in shared
+//! memory.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 
@@ -13,17 +14,18 @@ use crate::{
     cursor::{ConsumerCursor, Corrupt, ProducerCursor, PushError},
 };
 
-/// A kind of ring: its offset in a context and its type of entries.
+/// A kind of ring: the location of its entries in a context, and their type.
 ///
 /// # Safety
 ///
-/// `LEN` entries from `OFFSET` on must lie in the context, and any bits must be an `Entry`.
+/// `LEN` entries from `OFFSET` on must lie in the context. Every bit pattern must be a valid
+/// `Entry`.
 pub unsafe trait Ring {
     /// Type of the entries.
     type Entry: Copy + std::fmt::Debug;
-    /// Number of entries, a power of two.
+    /// Number of entries, which is a power of two.
     const LEN: u32;
-    /// Offset of the entries from the context's start.
+    /// Offset of the entries from the start of the context, in bytes.
     const OFFSET: u64;
     /// Returns the indices of the ring.
     fn index(head: &ContextHead) -> &RingIndex;
@@ -41,7 +43,8 @@ macro_rules! ring {
                 && $offset.is_multiple_of(align_of::<$entry>() as u64)
         );
 
-        // SAFETY: the range is asserted above; the entries are repr(C) and of integers only.
+        // SAFETY: the assertion above checks the range. The entries are repr(C) and consist of
+        // integers.
         unsafe impl Ring for $name {
             type Entry = $entry;
             const LEN: u32 = $len;
@@ -55,19 +58,19 @@ macro_rules! ring {
 }
 
 ring!(
-    /// Data requests: program to service.
+    /// Ring of data requests, from program to service.
     DataRequests, u64, DATA_RING_LEN, DATA_REQUEST_OFFSET, data_request
 );
 ring!(
-    /// Data events: service to program.
+    /// Ring of data events, from service to program.
     DataEvents, u64, DATA_RING_LEN, DATA_EVENT_OFFSET, data_event
 );
 ring!(
-    /// Control requests: program to service.
+    /// Ring of control requests, from program to service.
     ControlRequests, ControlRequest, CONTROL_RING_LEN, CONTROL_REQUEST_OFFSET, control_request
 );
 ring!(
-    /// Control events: service to program.
+    /// Ring of control events, from service to program.
     ControlEvents, ControlEvent, CONTROL_RING_LEN, CONTROL_EVENT_OFFSET, control_event
 );
 
@@ -88,7 +91,7 @@ pub type ControlEventProducer = Producer<ControlEvents>;
 /// The program's end of the control-event ring.
 pub type ControlEventConsumer = Consumer<ControlEvents>;
 
-/// Location of a ring in a region that it keeps mapped.
+/// Pointers to a ring in shared memory. The value keeps the region mapped.
 #[derive(Debug)]
 struct RingMemory<R: Ring> {
     index: NonNull<RingIndex>,
@@ -122,24 +125,24 @@ impl<R: Ring> RingMemory<R> {
     #[inline]
     fn entry(&self, at: usize) -> *mut R::Entry {
         debug_assert!(at < R::LEN as usize);
-        // SAFETY: cursors give places below `LEN`, and `new` checked that the last one lies in the
-        // mapping, which `_region` keeps.
+        // SAFETY: cursors return positions below `LEN`. `new` checked that the last position lies
+        // in the mapping, which `_region` keeps.
         unsafe { self.entries.as_ptr().add(at) }
     }
 }
 
-/// The producing end of a ring. There must be only one per ring.
+/// The producing side of a ring. Each ring must have only one producer.
 #[derive(Debug)]
 pub struct Producer<R: Ring> {
     cursor: ProducerCursor,
     memory: RingMemory<R>,
 }
 
-// SAFETY: the pointers are into the mapping that `_region` keeps and belong to no thread.
+// SAFETY: the pointers refer to the mapping that `_region` keeps, and belong to no thread.
 unsafe impl<R: Ring> Send for Producer<R> {}
 
 impl<R: Ring> Producer<R> {
-    /// Creates the producer of a context's new ring; None if the context cannot exist.
+    /// Creates the producer of a context's new ring. Returns `None` if the context cannot exist.
     pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Producer<R>> {
         let memory = RingMemory::new(region, context)?;
         Some(Producer {
@@ -148,24 +151,24 @@ impl<R: Ring> Producer<R> {
         })
     }
 
-    /// Writes an entry, which becomes visible to the consumer with `publish`.
+    /// Writes an entry. The consumer sees the entry after `publish`.
     #[inline]
     pub fn push(&mut self, entry: R::Entry) -> Result<(), PushError> {
         let at = self.cursor.claim(&self.memory.index().consumed)?;
-        // SAFETY: `entry` is a valid, aligned place; see there.
+        // SAFETY: `RingMemory::entry` returns a valid and aligned pointer.
         unsafe { self.memory.entry(at).write_volatile(entry) };
         self.cursor.commit();
         Ok(())
     }
 
-    /// Makes pushed entries visible with one store. Returns true if there were any; then see
-    /// [`crate::sleep::should_ring`].
+    /// Makes pushed entries visible with one store. Returns true if there were any. The caller then
+    /// calls [`crate::sleep::should_ring`].
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.cursor.publish(&self.memory.index().produced)
     }
 
-    /// Returns the number of entries pushed and not published.
+    /// Returns the number of entries that are pushed and not yet published.
     pub fn unpublished(&self) -> u32 {
         self.cursor.unpublished()
     }
@@ -176,7 +179,7 @@ impl<R: Ring> Producer<R> {
     }
 }
 
-/// The consuming end of a ring. There must be only one per ring.
+/// The consuming side of a ring. Each ring must have only one consumer.
 #[derive(Debug)]
 pub struct Consumer<R: Ring> {
     cursor: ConsumerCursor,
@@ -187,7 +190,7 @@ pub struct Consumer<R: Ring> {
 unsafe impl<R: Ring> Send for Consumer<R> {}
 
 impl<R: Ring> Consumer<R> {
-    /// Creates the consumer of a context's new ring; None if the context cannot exist.
+    /// Creates the consumer of a context's new ring. Returns `None` if the context cannot exist.
     pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Consumer<R>> {
         let memory = RingMemory::new(region, context)?;
         Some(Consumer {
@@ -196,27 +199,28 @@ impl<R: Ring> Consumer<R> {
         })
     }
 
-    /// Takes a copy of the next entry. The fields come from the peer and are not validated.
+    /// Takes a copy of the next entry. The peer wrote the fields, and they are not validated.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<R::Entry>, Corrupt> {
         let Some(at) = self.cursor.claim(&self.memory.index().produced)? else {
             return Ok(None);
         };
-        // SAFETY: `entry` is a valid, aligned place, and any bytes are an entry. Volatile: read
-        // exactly once, so what is validated is what is used.
+        // SAFETY: `RingMemory::entry` returns a valid and aligned pointer, and any bytes are an
+        // entry. The volatile read happens exactly once, so the caller validates the value that it
+        // uses.
         let entry = unsafe { self.memory.entry(at).read_volatile() };
         self.cursor.commit();
         Ok(Some(entry))
     }
 
-    /// Returns a lower bound of the number of entries; zero only if there are none.
+    /// Returns a lower bound of the number of entries. The bound is zero only if the ring is empty.
     #[inline]
     pub fn known(&mut self) -> Result<u32, Corrupt> {
         self.cursor.known(&self.memory.index().produced)
     }
 
-    /// Takes several entries, like [`pop`](Self::pop), and returns their positions to the producer.
-    /// Returns the number of entries; zero only if there are none.
+    /// Takes copies of several entries and returns their positions to the producer. Returns the
+    /// number of entries, which is zero only if the ring is empty. The entries are not validated.
     #[inline]
     pub fn take(&mut self, entries: &mut [R::Entry]) -> Result<usize, Corrupt> {
         let known = self.cursor.known(&self.memory.index().produced)?;
@@ -231,15 +235,17 @@ impl<R: Ring> Consumer<R> {
         Ok(count as usize)
     }
 
-    /// Returns entry `ahead`, which must be less than [`known`](Self::known), like `pop`. The
-    /// entries stay in the ring until `drop_known`.
+    /// Returns a copy of the entry that is `ahead` entries after the next one. `ahead` must be less
+    /// than the result of [`known`](Self::known). The entries stay in the ring until `drop_known`,
+    /// and are not validated.
     #[inline]
     pub fn peek(&self, ahead: u32) -> R::Entry {
         // SAFETY: as in `pop`.
         unsafe { self.memory.entry(self.cursor.ahead(ahead)).read_volatile() }
     }
 
-    /// Returns the first `count` entries, which the caller has read, to the producer.
+    /// Returns the positions of the first `count` entries, which the caller has read, to the
+    /// producer.
     #[inline]
     pub fn drop_known(&mut self, count: u32) {
         self.cursor.commit_many(count);
@@ -252,7 +258,7 @@ impl<R: Ring> Consumer<R> {
         self.cursor.release(&self.memory.index().consumed);
     }
 
-    /// Returns true if there is no entry. Costs one load.
+    /// Returns true if the ring is empty, at the cost of one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.cursor.is_empty(&self.memory.index().produced)

@@ -1,5 +1,5 @@
-//! The route table in the service page: written by the service, read by programs under a sequence
-//! lock.
+//! The route table in the service page. The service writes the table, and programs read it under a
+//! sequence lock.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -7,33 +7,34 @@ use tidelane_abi::{ROUTES_MAX, RouteEntry};
 
 use crate::ServicePageMap;
 
-/// An address prefix with its handling of connections.
+/// A route as the service publishes it: an address prefix, and how to handle connections to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedRoute {
-    /// Address, IPv4 as `::ffff:a.b.c.d`.
+    /// Address. An IPv4 address is `::ffff:a.b.c.d`.
     pub addr: [u8; 16],
-    /// Prefix length in the 128-bit form (for IPv4, 96 more than the usual length).
+    /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
     pub prefix_len: u8,
-    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED` or `ROUTE_ASK`.
+    /// One of [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK` and
+    /// `ROUTE_WITHIN_HOST`.
     pub accelerated: u32,
 }
 
-/// Reason for which a route table was refused.
+/// Reason why a route table was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutesError {
     /// The table has more than [`ROUTES_MAX`] entries.
     TooMany,
     /// A prefix length is above 128.
     PrefixLen,
-    /// The page is mapped read-only, in a program.
+    /// The page is mapped read-only, which is the case in a program.
     ReadOnly,
 }
 
-/// Attempts of a lookup before it gives up on an unfinished write.
+/// Number of attempts after which a lookup gives up on a write that does not end.
 const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
-    /// Replaces the table. The caller ensures that there is one writer at a time.
+    /// Replaces the table. The caller ensures that only one thread writes the table at a time.
     pub fn set_routes(&self, routes: &[PublishedRoute]) -> Result<(), RoutesError> {
         if !self.region().is_writable() {
             return Err(RoutesError::ReadOnly);
@@ -50,7 +51,7 @@ impl ServicePageMap {
         let sequence = page.routes_sequence.load(Ordering::Relaxed);
         page.routes_sequence
             .store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // Release: no store below moves before the odd sequence number.
+        // The release fence keeps the stores below after the store of the odd sequence number.
         fence(Ordering::Release);
         for (entry, route) in page.routes.iter().zip(&sorted) {
             let [high, low] = halves(route.addr);
@@ -70,8 +71,8 @@ impl ServicePageMap {
         Ok(())
     }
 
-    /// Returns the handling of the longest prefix of `addr`; None without such a prefix, and None
-    /// if a write is never finished (the service died within a change).
+    /// Returns the handling of the longest prefix that contains `addr`. Returns `None` if there is
+    /// no such prefix, or if a write does not end because the service died during it.
     pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
         let page = self.page();
         for _ in 0..ATTEMPTS_MAX {
@@ -85,7 +86,8 @@ impl ServicePageMap {
                 .iter()
                 .find(|entry| matches(entry, addr))
                 .map(|entry| entry.accelerated.load(Ordering::Relaxed));
-            // Acquire: no load above moves after the second load of the sequence number.
+            // The acquire fence keeps the loads above before the second load of the sequence
+            // number.
             fence(Ordering::Acquire);
             if page.routes_sequence.load(Ordering::Relaxed) == before {
                 return found;
@@ -95,10 +97,10 @@ impl ServicePageMap {
     }
 }
 
-/// First bytes of an IPv4 address in the 16-byte form.
+/// First bytes of an IPv4 address in the 128-bit form.
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Splits an address into native words that hold its bytes in memory order.
+/// Splits an address into two native words, which hold its bytes in memory order.
 fn halves(addr: [u8; 16]) -> [u64; 2] {
     let (high, low) = addr.split_at(8);
     [high, low].map(|half| u64::from_ne_bytes(half.try_into().expect("half of 16 is 8")))
@@ -111,7 +113,7 @@ fn matches(entry: &RouteEntry, addr: [u8; 16]) -> bool {
     };
     let theirs = bits([0, 1].map(|n| entry.addr[n].load(Ordering::Relaxed)));
     let differing = bits(halves(addr)) ^ theirs;
-    // An IPv4 address is in no IPv6 prefix, not even in `::/0`.
+    // No IPv6 prefix contains an IPv4 address, not even `::/0`.
     let prefix_len_min = if addr.starts_with(&V4_PREFIX) { 96 } else { 0 };
     match entry.prefix_len.load(Ordering::Relaxed) {
         prefix_len if prefix_len < prefix_len_min || prefix_len > 128 => false,

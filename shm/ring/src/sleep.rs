@@ -1,7 +1,7 @@
-//! The sleep protocol: no wake-up is lost between the two sides of the rings.
+//! The sleep protocol, in which no wake-up is lost between the two sides of the rings.
 //!
-//! The sleeper waits for entries. The waker publishes entries. `flag` is `needs_wakeup`, which has
-//! the role of `XDP_RING_NEED_WAKEUP` in AF_XDP.
+//! The sleeper waits for entries, and the waker publishes entries. `flag` is the word
+//! `needs_wakeup`. It has the role of `XDP_RING_NEED_WAKEUP` in AF_XDP.
 //!
 //! ```text
 //! sleeper                          waker
@@ -17,15 +17,15 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Sets the flag of the calling side, the sleeper. The caller then checks the rings once more. If
-/// the rings are empty, the caller sleeps. Otherwise the caller calls [`cancel_sleep`].
+/// Sets the flag of the calling side, which wants to sleep. The caller then checks the rings once
+/// more. If they are empty, the caller sleeps. Otherwise it calls [`cancel_sleep`].
 #[inline]
 pub fn prepare_to_sleep(needs_wakeup: &AtomicU32) {
     needs_wakeup.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Clears the flag of the calling side, after the caller woke up or instead of a sleep.
+/// Clears the flag of the calling side, after a wake-up or instead of a sleep.
 #[inline]
 pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     if needs_wakeup.load(Ordering::Relaxed) != 0 {
@@ -33,8 +33,8 @@ pub fn cancel_sleep(needs_wakeup: &AtomicU32) {
     }
 }
 
-/// Returns true if the caller has to ring the doorbell after it published entries. Clears the flag,
-/// so that only one of several wakers rings.
+/// Returns true if the caller, which has published entries, must ring the doorbell. The function
+/// clears the flag, so that only one of several wakers rings.
 #[inline]
 pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
@@ -42,7 +42,7 @@ pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
 }
 
 /// Returns true if the other side sleeps. A waker that cannot write the flag calls this function
-/// instead of [`should_ring`]. The sleeper clears the flag when the sleeper wakes up.
+/// instead of [`should_ring`]. The sleeper then clears the flag itself when it wakes up.
 #[inline]
 pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Circular stream buffers in a region.
+//! Circular buffers for the payload of one direction of a connection.
 
 use std::{ops::Range, sync::atomic::AtomicU8};
 
@@ -9,19 +9,20 @@ use tidelane_abi::{
 
 use crate::Region;
 
-/// A buffer of `2^log2` bytes, which holds the byte at stream position `p` at `p & (2^log2 - 1)`.
+/// A buffer of `2^log2` bytes in a region. The byte at stream position `p` is at `p & (2^log2 -
+/// 1)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBuffer {
-    /// Region offset, a multiple of [`OFFSET_UNIT`].
+    /// Region offset in bytes, a multiple of [`OFFSET_UNIT`].
     pub offset: u64,
-    /// Binary logarithm of the size.
+    /// Binary logarithm of the size in bytes.
     pub log2: u8,
 }
 
 impl StreamBuffer {
-    /// Parses a word from the other side. Returns None if the word is not a whole buffer of an
-    /// allowed size within `area`. (Zero, "no buffer", is None, because no area begins at offset
-    /// zero.)
+    /// Parses a word that the other side wrote. Returns `None` if the word is not a buffer of an
+    /// allowed size that lies within `area`. Zero, which stands for no buffer, gives `None`,
+    /// because no area begins at offset zero.
     #[inline]
     pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
         let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;
@@ -33,7 +34,7 @@ impl StreamBuffer {
         (area.start <= offset && end <= area.end).then_some(StreamBuffer { offset, log2 })
     }
 
-    /// Returns the buffer as a word of a slot.
+    /// Returns the buffer as a word for a slot.
     #[inline]
     pub fn to_word(self) -> BufferWord {
         debug_assert!(self.offset.is_multiple_of(OFFSET_UNIT));
@@ -46,18 +47,18 @@ impl StreamBuffer {
         1 << self.log2
     }
 
-    /// Returns false: the smallest buffer has 2 KiB.
+    /// Returns false, because the smallest buffer has 2 KiB.
     pub const fn is_empty(self) -> bool {
         false
     }
 
-    /// Returns the range of region offsets.
+    /// Returns the region offsets of the buffer.
     pub const fn range(self) -> Range<u64> {
         self.offset..self.offset + (1 << self.log2)
     }
 
-    /// Copies `bytes` to stream position `pos` and after. Returns false if the bytes exceed the
-    /// buffer, or the buffer is not within the region.
+    /// Copies `bytes` to the buffer, beginning at stream position `pos`. Returns false if the bytes
+    /// exceed the buffer, or if the buffer is not within the region.
     #[inline(always)]
     pub fn write(self, region: &Region, pos: u32, bytes: &[u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -76,7 +77,8 @@ impl StreamBuffer {
         region.copy_in(at, before_wrap) && region.copy_in(self.offset, after_wrap)
     }
 
-    /// Fills `bytes` from stream position `pos` and after. Returns false like `write`.
+    /// Copies bytes from the buffer to `bytes`, beginning at stream position `pos`. Returns false
+    /// in the cases of `write`.
     #[inline(always)]
     pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -95,9 +97,9 @@ impl StreamBuffer {
         region.copy_out(at, before_wrap) && region.copy_out(self.offset, after_wrap)
     }
 
-    /// Returns the `len` bytes from stream position `pos` on in place, as the parts before and
-    /// after the wrap. Returns None if `len` exceeds the buffer, or the buffer is not within the
-    /// region.
+    /// Returns the `len` bytes from stream position `pos` on as references into the buffer: the
+    /// part before the wrap and the part after it. Returns `None` if `len` exceeds the buffer, or
+    /// if the buffer is not within the region.
     pub fn runs(self, region: &Region, pos: u32, len: usize) -> Option<[&[AtomicU8]; 2]> {
         if len > self.len() as usize {
             return None;
@@ -109,8 +111,8 @@ impl StreamBuffer {
         ])
     }
 
-    /// Copies the bytes of positions `[start, end)` to their offsets in `to`. Returns false if
-    /// either buffer is too small for them, or not within the region.
+    /// Copies the bytes at stream positions `[start, end)` to the buffer `to`. Returns false if
+    /// either buffer is smaller than these bytes or not within the region.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
         let total = end.wrapping_sub(start);
         if total > self.len().min(to.len()) {
@@ -130,7 +132,8 @@ impl StreamBuffer {
         true
     }
 
-    /// Returns the region offset of position `pos`, and how many of `len` bytes precede the wrap.
+    /// Returns the region offset of stream position `pos`, and how many of `len` bytes precede the
+    /// wrap.
     #[inline]
     fn split(self, pos: u32, len: usize) -> (u64, usize) {
         let inside = pos & (self.len() - 1);
@@ -206,7 +209,7 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_words_never_leave_the_area(word: u64) {
-            // The shift gives small offsets too.
+            // The shifted word has a small offset.
             for word in [word, word >> 44] {
                 if let Some(buffer) = StreamBuffer::from_word(word, AREA) {
                     prop_assert!(AREA.start <= buffer.offset && buffer.range().end <= AREA.end);

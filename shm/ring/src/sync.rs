@@ -1,4 +1,4 @@
-//! The atomics of the protocols: those of the processor, or loom's for model checking.
+//! The atomics of the ring protocols: the ones of `core`, or loom's under `cfg(loom)`.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, Ordering, fence};

@@ -19,7 +19,7 @@ use crate::{
     memories::{self, MEMORIES},
 };
 
-// Assumptions of the views of slots and contexts, besides the layout.
+// The views of slots and contexts rely on these sizes and alignments.
 const _: () = {
     assert!(size_of::<Slot>() as u64 == SLOT_LEN && align_of::<Slot>() as u64 <= SLOT_LEN);
     assert!(size_of::<ContextHead>() as u64 <= CONTEXT_LEN);
@@ -27,40 +27,40 @@ const _: () = {
     assert!((first | CONTEXT_LEN).is_multiple_of(align_of::<ContextHead>() as u64));
 };
 
-/// A program region: a mapping with its validated layout.
+/// A program region: the mapping and its validated layout.
 #[derive(Debug)]
 pub struct ProgramRegion {
     region: Region,
     layout: Layout,
 }
 
-/// Reason for which shared memory from the other side was refused.
+/// Reason why shared memory from another process was refused.
 #[derive(Debug)]
 pub enum MapError {
     /// The memory cannot be mapped, or lacks a seal.
     Io(io::Error),
-    /// The memory is no program region or service page, or has another version.
+    /// The memory is not a program region or service page, or it has another version.
     Layout(LayoutError),
 }
 
 impl ProgramRegion {
-    /// Creates a region, in the service. The descriptors are for the program.
+    /// Creates a region. The service calls this function and passes the descriptors to the program.
     pub fn create(name: &str, layout: &Layout) -> io::Result<(ProgramRegion, Memories)> {
         let (region, memories) = Memories::create(name, layout.parts())?;
-        // The service reads rings and slots in each turn. Locked pages cannot be released
-        // (MADV_REMOVE), so the buffers are not locked.
+        // The service reads the rings and slots in each step, so their pages are locked. The
+        // buffers are not locked, because locked pages cannot be released (MADV_REMOVE).
         region.keep_resident(0..layout.rx_area().start);
         Ok((ProgramRegion::with_header(region, layout), memories))
     }
 
-    /// Creates a region within this process (simulator, tests).
+    /// Creates a region within this process, for the simulator and for tests.
     pub fn heap(layout: &Layout) -> io::Result<ProgramRegion> {
         let region = Region::heap(layout.region_len())?;
         Ok(ProgramRegion::with_header(region, layout))
     }
 
-    /// Maps a region from the service, in the program, and seals the memories that the program
-    /// writes.
+    /// Maps a region from the service and seals the memories that the program writes. The program
+    /// calls this function.
     pub fn map(
         descriptors: [BorrowedFd<'_>; MEMORIES],
         len: u64,
@@ -69,7 +69,8 @@ impl ProgramRegion {
         let Some(header) = region.pointer::<Header>(0) else {
             return Err(MapError::Layout(LayoutError::Range));
         };
-        // SAFETY: the pointer is aligned and in the mapping; any bytes are a `Header`. Read once.
+        // SAFETY: the pointer is aligned and in the mapping, and any bytes are a `Header`. It is
+        // read once.
         let header = unsafe { header.as_ptr().read_volatile() };
         let layout = Layout::from_header(&header, region.len()).map_err(MapError::Layout)?;
         if region.len() != len || layout.parts() != lens {
@@ -95,26 +96,26 @@ impl ProgramRegion {
         }
     }
 
-    /// Returns the private copy of the layout.
+    /// Returns the layout, which is a private copy.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Returns the mapping, for payload.
+    /// Returns the mapping, for access to payload.
     #[inline]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Returns the head of context `n`, if the context can exist.
+    /// Returns the head of context `n`, or `None` if the context cannot exist.
     pub fn context(&self, n: u32) -> Option<ContextView<'_>> {
         if n >= CONTEXTS_MAX {
             return None;
         }
-        // SAFETY: a layout has all contexts before its slots, which lie in the mapping, and
-        // `context_offset` is aligned. The mapping is kept by `self`. A `ContextHead` is of atomics
-        // and of padding that nobody reads; other accesses to it are atomic too.
+        // SAFETY: in a layout, all contexts precede the slots, which lie in the mapping.
+        // `context_offset` is aligned, and `self` keeps the mapping. A `ContextHead` consists of
+        // atomics, and of padding that nobody reads. Other accesses to it are atomic, too.
         let head = unsafe {
             let start = self.region.base().add(context_offset(n) as usize);
             start.cast::<ContextHead>().as_ref()
@@ -122,7 +123,7 @@ impl ProgramRegion {
         Some(ContextView { head })
     }
 
-    /// Returns a view of slot `n`, if the slot exists.
+    /// Returns a view of slot `n`, or `None` if the slot does not exist.
     #[inline]
     pub fn slot(&self, n: u32) -> Option<SlotView<'_>> {
         let slot = self.slot_pointer(n)?;
@@ -135,8 +136,8 @@ impl ProgramRegion {
     #[inline]
     fn slot_pointer(&self, n: u32) -> Option<NonNull<Slot>> {
         let offset = self.layout.slot_offset(n)?;
-        // SAFETY: a layout is only taken into a `ProgramRegion` if its slots lie in the mapping, in
-        // places that are multiples of their length.
+        // SAFETY: a `ProgramRegion` has a layout whose slots lie in the mapping, at multiples of
+        // their length.
         Some(unsafe { self.region.base().add(offset as usize).cast() })
     }
 }
@@ -149,14 +150,14 @@ impl Deref for ProgramRegion {
     }
 }
 
-/// The head of a context.
+/// A reference to the head of a context in a mapped region.
 #[derive(Clone, Copy, Debug)]
 pub struct ContextView<'r> {
-    /// Indices of the rings, and sleep words.
+    /// Indices of the rings, and the words of the sleep protocol.
     pub head: &'r ContextHead,
 }
 
-/// A view of a slot.
+/// A view of a slot in a mapped region.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotView<'r> {
     slot: NonNull<Slot>,
@@ -167,8 +168,8 @@ impl<'r> SlotView<'r> {
     /// Returns the service's half.
     #[inline]
     pub fn service(&self) -> &'r ServiceHalf {
-        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The half is of
-        // atomics and of padding that nobody reads.
+        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The half consists of
+        // atomics, and of padding that nobody reads.
         unsafe { &(*self.slot.as_ptr()).service }
     }
 
@@ -179,41 +180,42 @@ impl<'r> SlotView<'r> {
         unsafe { &(*self.slot.as_ptr()).program }
     }
 
-    /// Returns the program's options.
+    /// Returns the options that the program sets.
     #[inline]
     pub fn options(&self) -> &'r SlotOptions {
         // SAFETY: as in `service`.
         unsafe { &(*self.slot.as_ptr()).options }
     }
 
-    /// Returns a copy of the names.
+    /// Returns a copy of the addresses and ports.
     pub fn names(&self) -> SlotNames {
-        // SAFETY: aligned and in the mapping, which lives for 'r; any bytes are a `SlotNames`.
+        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. Any bytes are a
+        // `SlotNames`.
         unsafe { (&raw const (*self.slot.as_ptr()).names).read_volatile() }
     }
 
-    /// Writes the names. The service does so before it announces the slot.
+    /// Writes the addresses and ports. The service does this before it announces the slot.
     pub fn set_names(&self, names: &SlotNames) {
-        // SAFETY: aligned and in the mapping, which lives for 'r and, of a program region, is
-        // always writable.
+        // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The slots of a
+        // program region are always writable.
         unsafe { (&raw mut (*self.slot.as_ptr()).names).write_volatile(*names) };
     }
 }
 
-/// A slot that keeps its region mapped.
+/// A reference to a slot that keeps the region mapped.
 #[derive(Clone, Debug)]
 pub struct SlotHandle {
     slot: NonNull<Slot>,
     region: Arc<ProgramRegion>,
 }
 
-// SAFETY: the pointer is into the mapping that the `Arc` keeps; access is as through `SlotView`.
+// SAFETY: the pointer refers to the mapping that the `Arc` keeps. All access is through `SlotView`.
 unsafe impl Send for SlotHandle {}
 // SAFETY: as above.
 unsafe impl Sync for SlotHandle {}
 
 impl SlotHandle {
-    /// Returns slot `n` of `region`, if the slot exists.
+    /// Returns slot `n` of `region`, or `None` if the slot does not exist.
     pub fn new(region: Arc<ProgramRegion>, n: u32) -> Option<SlotHandle> {
         let slot = region.slot_pointer(n)?;
         Some(SlotHandle { slot, region })
@@ -228,14 +230,14 @@ impl SlotHandle {
         }
     }
 
-    /// Returns the region.
+    /// Returns the region of the slot.
     #[inline]
     pub fn region(&self) -> &Arc<ProgramRegion> {
         &self.region
     }
 }
 
-/// The mapped service page: written by the service, read by programs.
+/// The mapped service page. The service writes the page, and programs read it.
 #[derive(Debug)]
 pub struct ServicePageMap {
     region: Region,
@@ -243,8 +245,8 @@ pub struct ServicePageMap {
     cores: u32,
 }
 
-// SAFETY: the pointer is into the mapping that the value owns; its fields are atomics, or constant
-// since before it was shared.
+// SAFETY: the pointer refers to the mapping that the value owns. The fields are atomics, or were
+// written before the page was shared and are constant since.
 unsafe impl Send for ServicePageMap {}
 // SAFETY: as above.
 unsafe impl Sync for ServicePageMap {}
@@ -252,14 +254,14 @@ unsafe impl Sync for ServicePageMap {}
 const SERVICE_PAGE_LEN: u64 = (size_of::<ServicePage>() as u64).next_multiple_of(4096);
 
 impl ServicePageMap {
-    /// Creates the page, in the service. The descriptor is for programs, which can only read the
-    /// page.
+    /// Creates the page. The service calls this function and passes the descriptor to programs,
+    /// which can only map the page read-only.
     pub fn create(cores: u32) -> io::Result<(ServicePageMap, OwnedFd)> {
         let (region, fd) = Region::create_one_way("tidelane-service-page", SERVICE_PAGE_LEN)?;
         Ok((ServicePageMap::with_header(region, cores), fd))
     }
 
-    /// Creates a page within this process (simulator, tests).
+    /// Creates a page within this process, for the simulator and for tests.
     pub fn heap(cores: u32) -> io::Result<ServicePageMap> {
         Ok(ServicePageMap::with_header(
             Region::heap(SERVICE_PAGE_LEN)?,
@@ -267,13 +269,14 @@ impl ServicePageMap {
         ))
     }
 
-    /// Maps a page from the service, in a program.
+    /// Maps a page from the service. The program calls this function.
     pub fn map(fd: BorrowedFd<'_>) -> Result<ServicePageMap, MapError> {
         let region = Region::map(fd, SERVICE_PAGE_LEN, false).map_err(MapError::Io)?;
         let Some(page) = region.pointer::<ServicePage>(0) else {
             return Err(MapError::Layout(LayoutError::Range));
         };
-        // SAFETY: aligned and in the mapping; any bytes are integers. Each is read once.
+        // SAFETY: the page is aligned and in the mapping. The fields are integers, and each is read
+        // once.
         let (magic, version, cores) = unsafe {
             let page = page.as_ptr();
             (
@@ -303,7 +306,7 @@ impl ServicePageMap {
         let page = region
             .pointer::<ServicePage>(0)
             .expect("the region has a page's size");
-        // SAFETY: aligned and in the mapping, which is writable and not yet shared.
+        // SAFETY: the page is aligned and in the mapping, which is writable and not yet shared.
         unsafe {
             let page = page.as_ptr();
             (&raw mut (*page).magic).write_volatile(SERVICE_PAGE_MAGIC);
@@ -317,11 +320,12 @@ impl ServicePageMap {
         }
     }
 
-    /// Returns the page. A program's mapping is read-only, and a store to its atomics is a SIGSEGV.
-    /// This crate therefore offers writers only for a page that `is_writable`.
+    /// Returns the page. In a program, the mapping is read-only, and a store to its atomics raises
+    /// SIGSEGV. The functions of this crate that write the page therefore check `is_writable`
+    /// first.
     pub(crate) fn page(&self) -> &ServicePage {
-        // SAFETY: aligned and in the mapping that `self` owns. The plain fields are constant since
-        // before the page was shared, and only the service can write it.
+        // SAFETY: the page is aligned and in the mapping that `self` owns. The plain fields were
+        // written before the page was shared, and only the service can write them.
         unsafe { self.page.as_ref() }
     }
 
@@ -335,7 +339,8 @@ impl ServicePageMap {
         self.cores
     }
 
-    /// Returns the line of core `n`, which programs must not store to.
+    /// Returns the cache line of core `n`, or `None` if there is no such core. Programs must not
+    /// write it.
     pub fn core(&self, n: u32) -> Option<&CoreLine> {
         self.page().core[..self.cores as usize].get(n as usize)
     }

@@ -1,27 +1,27 @@
-//! Words of the data rings: `kind << 56 | arg << 32 | slot`, with an `arg` of 24 bits.
+//! Words of the data rings. A word is `kind << 56 | arg << 32 | slot`, and `arg` has 24 bits.
 
-/// A decoded word of a data ring. The fields come from the peer and are not validated.
+/// A decoded word of a data ring. The peer wrote the fields, and they are not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWord {
     /// One of [`tidelane_abi::data_request`] or [`tidelane_abi::data_event`].
     pub kind: u8,
     /// Argument, at most [`ARG_MAX`].
     pub arg: u32,
-    /// Number of the slot (or listener).
+    /// Number of the slot. For ACCEPT_TAKEN, this is the number of the listener.
     pub slot: u32,
 }
 
-/// Largest `arg` of a word.
+/// Largest value of `arg`.
 pub const ARG_MAX: u32 = (1 << 24) - 1;
 
 impl DataWord {
-    /// Creates a word without argument.
+    /// Creates a word without an argument.
     #[inline]
     pub const fn new(kind: u8, slot: u32) -> DataWord {
         DataWord { kind, arg: 0, slot }
     }
 
-    /// Creates a word with argument.
+    /// Creates a word with an argument.
     #[inline]
     pub const fn with_arg(kind: u8, arg: u32, slot: u32) -> DataWord {
         debug_assert!(arg <= ARG_MAX);

@@ -1,5 +1,6 @@
-//! Model checks of the index and sleep protocols. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-ring --test loom`.
+//! Model checks of the index and sleep protocols with loom.
+//!
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-ring --test loom`.
 #![cfg(loom)]
 
 use loom::{sync::Arc, thread};
@@ -15,9 +16,9 @@ struct Shared {
     produced: AtomicU32,
     consumed: AtomicU32,
     needs_wakeup: AtomicU32,
-    /// The doorbell: 1 after a ring.
+    /// The doorbell. The value is 1 after a ring.
     bell: AtomicU32,
-    /// Entries. A relaxed load shows an old value if the position was not handed over properly.
+    /// Entries. A relaxed load may return an old value unless the indices order the accesses.
     ring: [AtomicU32; LEN as usize],
 }
 
@@ -65,7 +66,7 @@ fn entries_are_handed_over_whole_and_in_order() {
             }
         });
         let mut cursor = ProducerCursor::new(LEN);
-        // Three entries in two positions: the third one needs a released position.
+        // Three entries need two positions, so the third entry needs a released position.
         let mut value = 1;
         for _ in 0..3 {
             if push(&shared, &mut cursor, value) {
@@ -107,7 +108,7 @@ fn wake_up(should_ring: fn(&AtomicU32) -> bool) {
             sleep::cancel_sleep(&shared.needs_wakeup);
         }
         waker.join().unwrap();
-        // Asleep with an entry in the ring: the doorbell must have been rung.
+        // The consumer sleeps with an entry in the ring only if the doorbell was rung.
         let left = !cursor.is_empty(&shared.produced);
         assert!(!(sleeps && left) || shared.bell.load(Ordering::Acquire) == 1);
         assert!(first.is_none_or(|value| value == 1));

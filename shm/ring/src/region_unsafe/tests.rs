@@ -93,7 +93,7 @@ fn a_forked_child_has_zero_memory_instead() {
         region.replace_after_fork().is_err(),
         "the mapping is still there"
     );
-    // SAFETY: the child makes system calls and touches memory of its own only, then exits.
+    // SAFETY: the child only makes system calls and accesses its own memory. Then it exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut got = [1; 6];
@@ -101,11 +101,11 @@ fn a_forked_child_has_zero_memory_instead() {
             && region.copy_out(5000, &mut got)
             && got == [0; 6]
             && region.copy_in(5000, b"child!");
-        // SAFETY: ends the child without running the test harness's exit code.
+        // SAFETY: the call ends the child without running exit handlers of the test harness.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }
     let mut status = -1;
-    // SAFETY: `child` is our child, and `status` lives.
+    // SAFETY: `child` is our child, and `status` is a valid variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     let mut got = [0; 6];

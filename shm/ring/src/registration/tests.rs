@@ -78,8 +78,8 @@ fn wrong_sizes_magic_and_version_are_refused() {
     assert_eq!(theirs, ABI_VERSION + 7);
 }
 
-// Counts the process's descriptors, so this test covers everything that could leak. The comparison
-// has slack for descriptors of concurrent tests.
+// This test counts all descriptors of the process, so it detects every leak. The comparison
+// tolerates the descriptors of concurrent tests.
 #[test]
 fn refused_descriptors_are_closed() {
     let (a, b) = pair();

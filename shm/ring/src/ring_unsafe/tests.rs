@@ -72,10 +72,10 @@ fn impossible_indices_are_corrupt() {
     producer.push(1).unwrap();
     producer.publish();
     assert_eq!(consumer.pop(), Ok(Some(1)));
-    // The producer revokes consumed entries.
+    // The producer takes back an entry that was consumed.
     index.produced.store(0, Ordering::Relaxed);
     assert_eq!(consumer.pop(), Err(Corrupt));
-    // The consumer claims to have consumed unpublished entries.
+    // The consumer claims that it has consumed unpublished entries.
     index.consumed.store(2, Ordering::Relaxed);
     assert_eq!(producer.room(), Err(Corrupt));
     index.consumed.store(u32::MAX, Ordering::Relaxed);
@@ -207,7 +207,7 @@ proptest! {
                 producer.commit();
                 producer.publish(&ours);
             }
-            // A peer cannot make a consumer pop more entries than the ring has between two
+            // A hostile peer cannot make a consumer pop more entries than the ring has between two
             // releases.
             let mut popped = 0;
             while let Ok(Some(at)) = consumer.claim(&peer) {
