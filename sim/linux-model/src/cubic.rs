@@ -1,40 +1,43 @@
-//! CUBIC (RFC 9438) in whole segments and ticks, with the arithmetic of Linux.
+//! CUBIC (RFC 9438) as Linux computes it: windows in segments, time in ticks, integer rounding.
 
 use crate::{
     hystart::{HyStart, Sample},
     ticks::Ticks,
 };
 
-/// RFC 9438 §4.1.2.
+/// The constant C of RFC 9438 §4.1.2.
 const C: f64 = 0.4;
-/// Resolution of K, in parts of a second; K is rounded down.
+/// Resolution of K, in parts of a second. K is rounded down.
 const K_PARTS: f64 = 1024.0;
-/// Multiplicative decrease factor: 717 of 1024.
+/// Multiplicative decrease factor beta_cubic. Linux uses 717/1024.
 const BETA: f64 = 717.0 / 1024.0;
-/// Largest number of ACKed segments per segment of growth before the first loss.
+/// Largest number of ACKed segments per segment of growth while W_max is unknown.
 const GROWTH_UNKNOWN: u64 = 20;
 /// Initial value of ssthresh.
 pub(crate) const SSTHRESH_INFINITE: u64 = u64::MAX / 2;
 
-/// Congestion window and ssthresh in segments, and the state of CUBIC.
+/// Congestion window and ssthresh in segments, and the state of CUBIC. Times are in microseconds
+/// unless a field says otherwise.
 #[derive(Debug)]
 pub(crate) struct Cubic {
     pub(crate) cwnd: u64,
     pub(crate) ssthresh: u64,
-    /// Segments ACKed since the window last grew (`snd_cwnd_cnt`).
+    /// Segments ACKed since the window last grew (Linux: `snd_cwnd_cnt`).
     cwnd_cnt: u64,
     w_max: u64,
     /// Tick at which the congestion avoidance epoch began.
     epoch: Option<u64>,
-    /// K in seconds.
+    /// K: seconds from the start of the epoch until the window reaches its origin point.
     k: f64,
+    /// Window at which the cubic function has its inflection point (Linux: `bic_origin_point`).
     origin: u64,
-    /// Window and tick of the last evaluation of the cubic function.
+    /// Window, and tick, of the last evaluation of the cubic function.
     last_update: (u64, u64),
-    /// ACKed segments per segment of growth (`cnt`).
+    /// Number of ACKed segments per segment of growth (Linux: `cnt`).
     cnt: u64,
     /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: u64,
+    /// Segments ACKed that have not yet been counted in `w_est`.
     ack_cnt: u64,
     delay_min: u64,
     hystart: HyStart,
@@ -65,7 +68,7 @@ impl Cubic {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows the window after `acked` segments were ACKed.
+    /// Grows the window after `acked` segments were ACKed at time `now`.
     pub(crate) fn grow(&mut self, now: u64, acked: u64) {
         let mut left = acked;
         if self.in_slow_start() {
@@ -89,8 +92,8 @@ impl Cubic {
         self.cwnd_cnt %= self.cnt;
     }
 
-    /// Linux evaluates the function once per tick, and at most each 1/32 s while the window is the
-    /// same.
+    /// Evaluates the cubic function. Linux does this once per tick, and at most every 1/32 s while
+    /// the window does not change.
     fn update(&mut self, now: u64, acked: u64) {
         let tick = self.ticks.at(now);
         self.ack_cnt += acked;
@@ -104,7 +107,7 @@ impl Cubic {
             self.update_target(tick, acked);
         }
         self.update_reno_estimate();
-        // RFC 9438 §4.4: the window grows by at most half of its size per round trip.
+        // The window grows by at most half of its size per round trip (RFC 9438 §4.4).
         self.cnt = self.cnt.max(2);
     }
 
@@ -113,11 +116,11 @@ impl Cubic {
             Some(epoch) => epoch,
             None => self.begin_epoch(tick, acked),
         };
-        // The least round trip is rounded up to whole ticks.
+        // The smallest round-trip time is rounded up to whole ticks.
         let passed = self.ticks.span(tick - epoch) + self.ticks.round_up(self.delay_min);
         let t = passed as f64 / 1e6 - self.k;
-        // The distance from the origin is rounded down to whole segments. Below the origin, the
-        // target is therefore above the window from the first evaluation on.
+        // Linux rounds the distance from the origin down to whole segments. Below the origin, the
+        // target therefore exceeds the window from the first evaluation on.
         let distance = (C * t.abs().powi(3)) as u64;
         let target = match t {
             ..0.0 => self.origin - distance.min(self.origin),
@@ -141,7 +144,7 @@ impl Cubic {
         tick
     }
 
-    /// RFC 9438 §4.3: the window is at least Reno's estimate.
+    /// Raises the growth if the window of Reno would be larger (RFC 9438 §4.3).
     fn update_reno_estimate(&mut self) {
         let alpha = 3.0 * (1.0 - BETA) / (1.0 + BETA);
         let per_segment = ((self.cwnd as f64 / alpha) as u64).max(1);
@@ -153,11 +156,11 @@ impl Cubic {
         }
     }
 
-    /// Lowers ssthresh after a congestion signal; the caller lowers the window to ssthresh.
+    /// Lowers ssthresh after a congestion signal. The caller lowers the window to ssthresh.
     pub(crate) fn reduce(&mut self) {
         self.epoch = None;
         self.w_max = if self.cwnd < self.w_max {
-            // RFC 9438 §4.7, fast convergence.
+            // Fast convergence (RFC 9438 §4.7).
             (self.cwnd as f64 * (1.0 + BETA) / 2.0) as u64
         } else {
             self.cwnd
@@ -166,17 +169,17 @@ impl Cubic {
         self.cwnd_cnt = 0;
     }
 
-    /// Resets the state after a timeout, except for the window and ssthresh.
+    /// Resets all state except the window and ssthresh, after a retransmission timeout.
     pub(crate) fn reset(&mut self) {
         let (cwnd, ssthresh) = (self.cwnd, self.ssthresh);
         *self = Self::new(cwnd, self.ticks);
         self.ssthresh = ssthresh;
     }
 
-    /// Handles a round-trip sample.
+    /// Handles a round-trip sample. `mss` is in bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, mss: u64) {
         let tick = self.ticks.at(sample.now);
-        // Samples within a second of a reduction do not count.
+        // Linux ignores samples within one second of a reduction.
         let early = |epoch| self.ticks.span(tick - epoch) < 1_000_000;
         if self.epoch.is_some_and(early) {
             return;
@@ -195,7 +198,7 @@ impl Cubic {
 mod tests {
     use super::*;
 
-    /// Runs `count` round trips of 100 ms with an ACK for each segment.
+    /// Simulates `count` round trips of 100 ms from time `from` on, with an ACK for each segment.
     fn rounds(cubic: &mut Cubic, from: u64, count: u64) {
         for round in 0..count {
             let window = cubic.cwnd;
@@ -232,7 +235,8 @@ mod tests {
     fn below_the_plateau_the_target_is_a_segment_ahead_at_once() {
         let mut cubic = in_congestion_avoidance(5);
         assert_eq!(cubic.cwnd, 3);
-        // In the same tick the function is not evaluated again: one segment per window.
+        // Within one tick, the function is evaluated once. The target is one segment above the
+        // window.
         (0..8).for_each(|_| cubic.grow(0, 1));
         assert_eq!(cubic.cwnd, 5);
     }
@@ -244,7 +248,7 @@ mod tests {
             let window = cubic.cwnd;
             (0..window).for_each(|n| cubic.grow(round * 40_000 + n * 40_000 / window, 1));
         }
-        // The growth is 0.53 segments per round trip.
+        // Reno with this decrease factor grows by 0.53 segments per round trip.
         assert!((14 + 28..=14 + 36).contains(&cubic.cwnd), "{}", cubic.cwnd);
     }
 

@@ -1,17 +1,18 @@
-//! HyStart as in Linux: ends slow start before the queue overflows.
+//! HyStart as in Linux, which ends slow start before the queue overflows.
 
-/// Least window for HyStart, in segments.
+/// Smallest window at which HyStart works, in segments.
 const WINDOW_MIN: u64 = 16;
-/// Samples of a round that are needed before its least one counts.
+/// Number of samples in a round before their smallest value is used.
 const SAMPLES_MIN: u32 = 8;
-/// Largest gap between two ACKs of a train, in microseconds.
+/// Largest gap between two ACKs of one ACK train, in microseconds.
 const TRAIN_GAP: u64 = 2_000;
-/// Bounds of the increase in delay that shows a queue, in microseconds.
+/// Bounds of the increase in delay that indicates a queue, in microseconds.
 const INCREASE: (u64, u64) = (4_000, 16_000);
-/// ACK trains may be delayed by batching: bytes, and largest delay in microseconds.
+/// Allowance for ACK trains that are delayed by batching: bytes, and largest delay in microseconds.
 const BATCHING: (u64, u64) = (4 * 65_536, 1_000);
 
-/// State of the sender at a round-trip sample.
+/// State of the sender when it takes a round-trip sample. Times are in microseconds, and windows
+/// and sequence numbers in segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) now: u64,
@@ -22,6 +23,7 @@ pub(crate) struct Sample {
     pub(crate) snd_nxt: u64,
 }
 
+/// State of HyStart. A round ends when SND.UNA passes the SND.NXT of its start.
 #[derive(Debug, Default)]
 pub(crate) struct HyStart {
     round_start: u64,
@@ -34,7 +36,8 @@ pub(crate) struct HyStart {
 }
 
 impl HyStart {
-    /// Returns true if slow start should end; `least` is the least round trip of the connection.
+    /// Returns true if slow start should end. `least` is the smallest round-trip time of the
+    /// connection in microseconds.
     pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if self.found || sample.cwnd < WINDOW_MIN {
             return false;
@@ -55,7 +58,7 @@ impl HyStart {
             return false;
         }
         self.last_ack = sample.now;
-        // Slow start aims at a rate of twice the window per round trip.
+        // In slow start, Linux paces at twice the window per round trip.
         let rate = (2 * sample.cwnd * mss) as f64 / sample.srtt.max(1.0);
         let batches = (BATCHING.0 as f64 / rate).min(BATCHING.1 as f64);
         sample.now - self.round_start > (least + batches as u64) / 2

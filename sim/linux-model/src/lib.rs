@@ -1,18 +1,26 @@
-//! A model of Linux's TCP in bulk transfer: a [`Sender`] and a [`Receiver`] that exchange abstract
-//! packets, as a reference for Tidelane over the same simulated network.
+//! A model of Linux's TCP in bulk transfer.
+//!
+//! A [`Sender`] and a [`Receiver`] exchange abstract packets. The simulator runs the model as a
+//! reference for Tidelane over the same simulated network.
 //!
 //! The model is written from RFC 9438 (CUBIC), 8985 (RACK-TLP), 6937 (PRR), 5682 (F-RTO), 2883 and
-//! 3522 (undo), 6298, and from public knowledge of Linux 6.x: its constants, HyStart, and the order
-//! in which an ACK is processed. All functions depend only on their arguments. Time is an argument
-//! in microseconds; packets are return values, or are taken by [`Sender::take_segments`].
+//! 3522 (undo) and 6298 (RTO), and from public knowledge of Linux 6.x: its constants, HyStart, and
+//! the order in which an ACK is processed. All functions depend only on their arguments. Time is an
+//! argument in microseconds. The receiver returns its packets, and [`Sender::take_segments`]
+//! returns those of the sender.
 //!
-//! A sequence number is the number of a full segment and never wraps. Batching is modelled by its
-//! effects on ACKs: super-frames of at most half a window, with PSH at their end, deferred while
-//! less than a third of the window is free; runs that GRO merges; the backlog of a socket whose
-//! program reads; compressed SACKs. The model has *no* handshake (a flow begins with one round-trip
-//! sample), no CPU time (a program therefore reads only while a batch arrives), no TSQ, no pacing
-//! (CUBIC has none without `fq`), no buffer management (the window is given), no ECN, and no
-//! connection close.
+//! A sequence number counts full segments and never wraps. The model reproduces the effects of
+//! batching on ACKs:
+//!
+//! - The sender forms super-frames of at most half a window, with PSH in their last segment. It
+//!   defers a super-frame while less than a third of the window is free.
+//! - GRO merges consecutive segments at the receiver.
+//! - Segments go to the backlog of the socket while the program reads.
+//! - The receiver compresses SACKs.
+//!
+//! The model has *no* handshake (a flow begins with one round-trip sample), no CPU time (a program
+//! therefore reads only while a batch arrives), no TSQ, no pacing (CUBIC has none without `fq`), no
+//! buffer management (the window is given), no ECN, and no connection close.
 #![forbid(unsafe_code)]
 
 mod cubic;

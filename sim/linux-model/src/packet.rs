@@ -1,32 +1,32 @@
 //! Packets that the sender and the receiver exchange.
 
-/// SACK blocks that fit beside timestamps (RFC 2018 §3).
+/// Number of SACK blocks that fit beside timestamps (RFC 2018 §3).
 pub const BLOCKS_MAX: usize = 3;
 
-/// A full segment.
+/// A data packet: one full segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// Number of the segment.
+    /// Sequence number, in segments.
     pub seq: u64,
-    /// The sender's clock in milliseconds (RFC 7323).
+    /// TSval: the sender's clock in milliseconds (RFC 7323).
     pub tsval: u64,
-    /// PSH: the last segment of a super-frame.
+    /// PSH. Set in the last segment of a super-frame.
     pub push: bool,
 }
 
-/// An ACK.
+/// An ACK packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ack {
-    /// Cumulative ACK: number of the next segment that is expected.
+    /// Cumulative ACK: sequence number of the next expected segment.
     pub ack: u64,
-    /// Echoed timestamp.
+    /// TSecr: the echoed timestamp, in milliseconds.
     pub tsecr: u64,
-    /// SACK blocks, the most recent one first; empty blocks are unused.
+    /// SACK blocks, the most recent one first. Unused blocks are empty.
     pub blocks: [(u64, u64); BLOCKS_MAX],
 }
 
 impl Ack {
-    /// Returns the first block if it is a DSACK (RFC 2883 §4).
+    /// Returns the first SACK block if it is a DSACK (RFC 2883 §4).
     pub fn duplicate(&self) -> Option<(u64, u64)> {
         let [(start, end), (left, right), _] = self.blocks;
         let below = end <= self.ack;
@@ -34,7 +34,7 @@ impl Ack {
         (start < end && (below || inside)).then_some((start, end))
     }
 
-    /// Returns the blocks that are not empty.
+    /// Returns the SACK blocks that are not empty.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blocks.into_iter().filter(|(start, end)| start < end)
     }

@@ -1,20 +1,22 @@
-//! RACK (RFC 8985 §6): a segment is lost if a segment that was sent sufficiently later has arrived.
+//! RACK (RFC 8985 §6): a segment is lost if another segment has arrived that was sent sufficiently
+//! later.
 
 use crate::scoreboard::{Scoreboard, Sent};
 
-/// DupThresh, and the initial reordering degree.
+/// DupThresh, which is also the initial reordering degree in segments.
 pub(crate) const DUP_THRESH: u64 = 3;
-/// Linux's bound of the reordering degree.
+/// Linux's upper bound of the reordering degree, in segments.
 const REORDERING_MAX: u64 = 300;
-/// Largest reordering window, in quarters of the least round trip.
+/// Largest reordering window, in quarters of the smallest round-trip time.
 const STEPS_MAX: u64 = 255;
-/// Recoveries after which a widened window shrinks again.
+/// Number of recoveries after which a widened reordering window shrinks again.
 const PERSIST: u32 = 16;
 
+/// State of RACK. Times are in microseconds.
 #[derive(Debug)]
 pub(crate) struct Rack {
-    /// Highest transmission number of the segments that have arrived. Linux compares send times;
-    /// two transmissions of the model may have the same time.
+    /// Highest transmission number of the segments that have arrived (RACK.xmit_ts). The model
+    /// compares numbers instead of send times, because two transmissions may have the same time.
     latest: u64,
     pub(crate) rtt: u64,
     pub(crate) advanced: bool,
@@ -24,11 +26,11 @@ pub(crate) struct Rack {
     pub(crate) dsack_seen: bool,
     reo_wnd_steps: u64,
     pub(crate) reo_wnd_persist: u32,
-    /// Segments delivered when the window was last widened.
+    /// Number of segments delivered when the reordering window was last widened.
     last_delivered: u64,
 }
 
-/// Inputs of the reordering window.
+/// Inputs of the reordering window. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowInputs {
     pub(crate) recovering: bool,
@@ -52,7 +54,7 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 step 2: `sent` has arrived.
+    /// Updates the state after the segment `sent` has arrived (RFC 8985 §6.2 step 2).
     pub(crate) fn advance(&mut self, now: u64, sent: &Sent, rtt_min: u64) {
         let rtt = now - sent.at;
         if rtt < rtt_min && sent.retrans {
@@ -64,7 +66,7 @@ impl Rack {
         self.latest = self.latest.max(sent.order);
     }
 
-    /// RFC 8985 §6.2 step 3: `seq` arrived after the higher sequence number `high`.
+    /// Records that `seq` arrived after the higher sequence number `high` (RFC 8985 §6.2 step 3).
     pub(crate) fn note_reordering(&mut self, seq: u64, high: u64) {
         if seq < high {
             let extent = (high - seq).min(REORDERING_MAX);
@@ -73,7 +75,7 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 step 4: returns the reordering window.
+    /// Returns the reordering window in microseconds (RFC 8985 §6.2 step 4).
     pub(crate) fn reo_wnd(&self, inputs: &WindowInputs) -> u64 {
         let enough = inputs.recovering || inputs.sacked >= self.reordering;
         if !self.reordering_seen && enough {
@@ -82,8 +84,11 @@ impl Rack {
         (inputs.rtt_min / 4 * self.reo_wnd_steps).min(inputs.srtt as u64)
     }
 
-    /// RFC 8985 §6.2 step 4: a DSACK widens the window, once per round trip. `prior` is the number
-    /// of segments delivered when the latest-sent of the segments ACKed now was sent.
+    /// Widens the reordering window after a DSACK, at most once per round trip (RFC 8985 §6.2 step
+    /// 4).
+    ///
+    /// `prior` belongs to the segment that was sent last among the segments ACKed now. It is the
+    /// number of segments delivered before that transmission.
     pub(crate) fn update_reo_wnd(&mut self, prior: Option<u64>, delivered: u64) {
         let Some(prior) = prior else {
             return;
@@ -99,8 +104,8 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 step 5: marks lost segments. Returns the time in microseconds until more of
-    /// them may be lost.
+    /// Marks lost segments (RFC 8985 §6.2 step 5). Returns the time in microseconds after which
+    /// further segments may be lost.
     pub(crate) fn detect_loss(
         &self,
         scoreboard: &mut Scoreboard,
@@ -139,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Sends five segments, 10 us apart, of which the last one arrives.
+    /// Sends five segments, 10 us apart. Only the last one arrives.
     fn five() -> (Scoreboard, Rack) {
         let (mut scoreboard, mut rack) = (Scoreboard::default(), Rack::new());
         for n in 0..5 {

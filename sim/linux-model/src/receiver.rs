@@ -1,66 +1,74 @@
-//! The receiver: generation of ACKs, delayed ACKs and SACK blocks.
+//! The receiver, which generates immediate and delayed ACKs and SACK blocks.
 
 use crate::{
     packet::{Ack, BLOCKS_MAX, Data},
     ticks::Ticks,
 };
 
-/// Immediate ACKs at the start of a connection and after a disturbance (`TCP_MAX_QUICKACKS`).
+/// Number of immediate ACKs at the start of a connection, and after duplicates or idle times
+/// (`TCP_MAX_QUICKACKS`).
 const QUICKACKS_MAX: u32 = 16;
-/// Delay of the ACK of a single segment, in microseconds (`TCP_DELACK_MIN`).
+/// Delay of the ACK for a single segment, in microseconds (`TCP_DELACK_MIN`).
 const DELAY: u64 = 40_000;
-/// Duplicate ACKs for one hole that are sent at once.
+/// Number of duplicate ACKs for one RCV.NXT that are sent at once.
 const IMMEDIATE_DUP_ACKS: u32 = 3;
-/// Largest delay of compressed SACKs in microseconds (`tcp_comp_sack_delay_ns`; a twentieth of the
-/// round trip if that is less), and the slack of their timer (`tcp_comp_sack_slack_ns`).
+/// Largest delay of compressed SACKs (`tcp_comp_sack_delay_ns`) and the slack of their timer
+/// (`tcp_comp_sack_slack_ns`), in microseconds. The delay is a twentieth of the round-trip time if
+/// this is less.
 const COMPRESSION_MAX: u64 = 1_000;
 const COMPRESSION_SLACK: u64 = 100;
 /// Largest number of compressed SACKs (`tcp_comp_sack_nr`).
 const COMPRESSED_MAX: u32 = 44;
-/// Retransmission timeout of the receiver, from the handshake: the least one, and a round trip.
+/// Retransmission timeout of the receiver in microseconds. It is the minimum of 200 ms plus a
+/// negligible round trip.
 const TIMEOUT: u64 = 200_001;
 /// Largest number of segments that GRO merges.
 const RUN_MAX: usize = 45;
 
-/// Decision about the ACK of a run.
+/// Decision about the ACK for a run of merged segments.
 #[derive(Debug)]
 enum AckDecision {
+    /// Sends this ACK at once.
     Now(Ack),
-    /// At the end of the backlog.
+    /// Sends an ACK at the end of the backlog.
     Soon,
+    /// Sends no ACK now. A timer may be set.
     Later,
 }
 
-/// Milliseconds by which a timestamp may be older than the latest one (RFC 7323 §5.3;
-/// TCP_PAWS_WINDOW).
+/// Time in milliseconds by which a timestamp may be older than TS.Recent (RFC 7323 §5.3;
+/// `TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u64 = 1;
 
-/// An end that only receives, with a program that reads at once.
+/// The receiving end of a connection. Its program reads data at once.
 #[derive(Debug)]
 pub struct Receiver {
     rcv_nxt: u64,
-    /// RCV.NXT in the last ACK.
+    /// RCV.NXT in the last ACK sent.
     acked: u64,
     ts_recent: u64,
-    /// Out-of-order ranges beyond RCV.NXT, without contact; the one that grew last is the first.
+    /// Out-of-order ranges above RCV.NXT. They do not touch, and the range that grew last is the
+    /// first.
     ranges: Vec<(u64, u64)>,
     quickacks: u32,
-    /// Time at which RCV.NXT last advanced.
+    /// Time in microseconds at which RCV.NXT last advanced.
     last_advance: u64,
+    /// Time at which the delayed ACK is due.
     deadline: Option<u64>,
-    /// RCV.NXT, and the duplicate ACKs that were sent at once for it.
+    /// RCV.NXT, and the number of duplicate ACKs that were sent at once for it.
     dup_acks: (u64, u32),
-    /// Compressed SACKs, and the time at which their ACK is due.
+    /// Number of compressed SACKs.
     compressed: u32,
+    /// Time at which the ACK for the compressed SACKs is due.
     compressed_due: Option<u64>,
-    /// Round trip of the handshake in microseconds.
+    /// Round-trip time of the handshake in microseconds.
     rtt: u64,
     ticks: Ticks,
 }
 
 impl Receiver {
-    /// Creates a receiver whose timers tick `hz` times a second, after a handshake of `rtt`
-    /// microseconds.
+    /// Creates a receiver after a handshake. Its timers have `hz` ticks per second. `rtt` is the
+    /// round-trip time of the handshake in microseconds.
     pub fn new(hz: u64, rtt: u64) -> Self {
         Self {
             rcv_nxt: 0,
@@ -78,7 +86,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the number of segments that arrived in order.
+    /// Returns the number of segments received in order.
     pub const fn received(&self) -> u64 {
         self.rcv_nxt
     }
@@ -91,9 +99,9 @@ impl Receiver {
 
     /// Handles segments that arrive at the same time. Returns the ACKs that are sent at once.
     ///
-    /// The first run wakes the program. While the program reads, the other runs go to the socket's
-    /// backlog, which is acknowledged once at its end (`tcp_backlog_ack_defer`). Runs that only
-    /// cause duplicate ACKs are acknowledged separately.
+    /// The first run of segments wakes the program. While the program reads, the other runs go to
+    /// the backlog of the socket. One ACK at the end acknowledges the backlog
+    /// (`tcp_backlog_ack_defer`). Runs that only cause duplicate ACKs are acknowledged separately.
     pub fn on_data(&mut self, now: u64, batch: &[Data]) -> Vec<Ack> {
         let runs = batch
             .chunk_by(|one, next| !one.push && next.seq == one.seq + 1 && next.tsval == one.tsval);
@@ -115,7 +123,7 @@ impl Receiver {
         acks
     }
 
-    /// Handles segments that GRO has merged: consecutive segments up to one with PSH.
+    /// Handles a run of consecutive segments that GRO has merged. A segment with PSH ends a run.
     fn on_run(&mut self, now: u64, run: &[Data]) -> AckDecision {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
             return AckDecision::Later;
@@ -144,8 +152,8 @@ impl Receiver {
         self.decide_ack(now, holes, last.push)
     }
 
-    /// Decides about the ACK. `holes`: there were out-of-order ranges before. `push`: the program
-    /// reads at once, and its read sends an ACK.
+    /// Decides about the ACK. `holes` is true if there were out-of-order ranges before the run.
+    /// `push` is true if the program reads at once, because its read sends an ACK.
     fn decide_ack(&mut self, now: u64, holes: bool, push: bool) -> AckDecision {
         let several = self.rcv_nxt > self.acked + 1;
         let filled = holes && self.ranges.is_empty();
@@ -160,8 +168,8 @@ impl Receiver {
         AckDecision::Later
     }
 
-    /// Sends three duplicate ACKs of the same RCV.NXT at once, and one for all later segments of an
-    /// interval.
+    /// Decides about the ACK for out-of-order segments. The first three duplicate ACKs with one
+    /// RCV.NXT are sent at once. After that, one ACK covers all segments of a time interval.
     fn decide_dup_ack(&mut self, now: u64) -> AckDecision {
         let (at, count) = self.dup_acks;
         let count = if at == self.rcv_nxt { count } else { 0 };
@@ -178,8 +186,8 @@ impl Receiver {
         AckDecision::Later
     }
 
-    /// Sends immediate ACKs after an idle time longer than a timeout, because the peer's window has
-    /// shrunk.
+    /// Switches to immediate ACKs after an idle time longer than the timeout, because the peer has
+    /// then reduced its window.
     fn note_idle(&mut self, now: u64) {
         let gap = self.ticks.at(now) - self.ticks.at(self.last_advance);
         if self.ticks.span(gap) > self.ticks.round_up(TIMEOUT) {
@@ -188,7 +196,7 @@ impl Receiver {
         self.last_advance = now;
     }
 
-    /// Returns the delayed ACK or the ACK of compressed SACKs, if one is due.
+    /// Returns the delayed ACK or the ACK for compressed SACKs, if it is due.
     pub fn on_timer(&mut self, now: u64) -> Option<Ack> {
         self.deadline()
             .is_some_and(|at| at <= now)
@@ -245,7 +253,7 @@ mod tests {
         acks.into_iter().map(|ack| ack.ack).collect()
     }
 
-    /// Returns a receiver after sixteen single segments.
+    /// Returns a receiver that has used up its immediate ACKs with sixteen single segments.
     fn after_quickacks() -> Receiver {
         let mut receiver = Receiver::new(1000, 1_000);
         for seq in 0..16 {
@@ -314,7 +322,7 @@ mod tests {
         let mut receiver = after_quickacks();
         let old = |seq, tsval| Data { tsval, ..data(seq) };
         receiver.on_data(500, &[old(16, 9)]);
-        // A timestamp that is older by one tick is accepted.
+        // A timestamp that is older by one unit is accepted.
         receiver.on_data(500, &[old(17, 8)]);
         assert_eq!(receiver.received(), 18);
         let ack = receiver.on_data(500, &[old(18, 7)])[0];
@@ -334,7 +342,7 @@ mod tests {
         }
         assert_eq!(run(&mut receiver, 23..24), []);
         assert_eq!(run(&mut receiver, 25..26), []);
-        // A twentieth of the round trip, and the slack of the timer.
+        // The delay is a twentieth of the round-trip time plus the slack of the timer.
         assert_eq!(receiver.deadline(), Some(500 + 50 + 100));
         let ack = receiver.on_timer(650).expect("due");
         assert_eq!((ack.ack, ack.blocks[0]), (16, (25, 26)));

@@ -1,24 +1,25 @@
 //! Round-trip estimation and retransmission timeout: RFC 6298 with Linux's constants.
 //!
-//! Linux bounds the variance term instead of the timeout. The term is at least 200 ms. It follows
-//! the largest deviation of a round trip at once, and decays by a quarter per round trip.
+//! Linux applies the lower bound of 200 ms to the variance term instead of the timeout. The term
+//! rises at once to the largest deviation of a round trip, and decays by a quarter per round trip.
 
-/// Least variance term, in microseconds.
+/// Smallest variance term, in microseconds.
 pub(crate) const RTO_MIN: f64 = 200_000.0;
 /// Largest timeout, in microseconds.
 pub(crate) const RTO_MAX: u64 = 120_000_000;
 
-/// Estimates in microseconds.
+/// Round-trip estimates in microseconds.
 #[derive(Debug)]
 pub(crate) struct Rtt {
     pub(crate) srtt: f64,
-    /// Least sample; `u64::MAX` before the first sample.
+    /// Smallest sample. `u64::MAX` before the first sample.
     pub(crate) min: u64,
     deviation: f64,
-    /// Largest variance term of this round trip; the next field is the term in use.
+    /// Largest variance term in this round trip (Linux: `mdev_max_us`).
     largest: f64,
+    /// Variance term in use (Linux: `rttvar_us`).
     variance: f64,
-    /// SND.NXT at the start of this round trip, which ends when an ACK passes it.
+    /// SND.NXT at the start of this round trip. The round trip ends when an ACK passes this number.
     round: u64,
 }
 
@@ -45,7 +46,8 @@ impl Rtt {
         let error = us - self.srtt;
         self.srtt += error / 8.0;
         let more = error.abs() - self.deviation;
-        // A sample below the estimate should not lengthen the timeout much.
+        // A sample below the estimate has a smaller weight, so that it does not lengthen the
+        // timeout.
         let gain = if error < 0.0 && more > 0.0 { 32.0 } else { 4.0 };
         self.deviation += more / gain;
         self.largest = self.largest.max(4.0 * self.deviation);
@@ -60,7 +62,7 @@ impl Rtt {
         self.min = self.min.min(us.max(1));
     }
 
-    /// Returns the timeout without backoff.
+    /// Returns the retransmission timeout in microseconds, without backoff.
     pub(crate) fn rto(&self) -> u64 {
         ((self.srtt + self.variance) as u64).min(RTO_MAX)
     }

@@ -1,14 +1,15 @@
-//! The scoreboard: segments in flight, by sequence number and by time of their last transmission.
+//! The scoreboard: the segments in flight, ordered by sequence number and by last transmission.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// State of a segment in flight.
+/// State of one segment in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
-    /// Time of the last transmission in microseconds, and its number among all transmissions.
+    /// Time of the last transmission in microseconds.
     pub(crate) at: u64,
+    /// Number of the last transmission, which counts all transmissions of the sender.
     pub(crate) order: u64,
-    /// Segments delivered before the last transmission.
+    /// Number of segments delivered before the last transmission.
     pub(crate) delivered: u64,
     pub(crate) sacked: bool,
     pub(crate) lost: bool,
@@ -16,45 +17,45 @@ pub(crate) struct Sent {
     pub(crate) retrans: bool,
     /// True if the segment was retransmitted at any time.
     pub(crate) ever_retrans: bool,
-    /// True if the segment has PSH, in retransmissions too.
+    /// True if the segment has PSH. Retransmissions have PSH, too.
     pub(crate) push: bool,
 }
 
-/// The scoreboard of a sender.
+/// The segments in flight of a sender. Counts and sequence numbers are in segments.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     /// SND.UNA.
     pub(crate) snd_una: u64,
     flight: VecDeque<Sent>,
-    /// By transmission number: the sequence numbers of segments that may still be marked lost.
+    /// Maps transmission numbers to the sequence numbers of segments that may still be marked lost.
     orders: BTreeMap<u64, u64>,
     next_order: u64,
     pub(crate) sacked: u64,
     pub(crate) lost: u64,
     pub(crate) retrans_out: u64,
-    /// Sequence number after the highest segment that was SACKed.
+    /// Sequence number after the highest segment that was ever SACKed.
     high_sacked: u64,
-    /// Segments that were ever marked lost.
+    /// Number of losses ever marked.
     pub(crate) lost_total: u64,
 }
 
 impl Scoreboard {
-    /// SND.NXT.
+    /// SND.NXT, in segments.
     pub(crate) fn snd_nxt(&self) -> u64 {
         self.snd_una + self.packets_out()
     }
 
-    /// Segments between SND.UNA and SND.NXT (`packets_out`).
+    /// Number of segments between SND.UNA and SND.NXT (`packets_out`).
     pub(crate) fn packets_out(&self) -> u64 {
         self.flight.len() as u64
     }
 
-    /// RFC 6675's pipe, as Linux counts it (`tcp_packets_in_flight`).
+    /// Segments in flight: the pipe of RFC 6675, as Linux counts it (`tcp_packets_in_flight`).
     pub(crate) fn in_flight(&self) -> u64 {
         self.packets_out() + self.retrans_out - self.sacked - self.lost
     }
 
-    /// Sequence number after the highest SACKed segment, or SND.UNA without one.
+    /// Sequence number after the highest SACKed segment, or SND.UNA if no segment is SACKed.
     pub(crate) fn high_sacked(&self) -> u64 {
         if self.sacked == 0 {
             self.snd_una
@@ -73,7 +74,7 @@ impl Scoreboard {
         self.flight.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Records the transmission of the next new segment. Returns its number.
+    /// Records the transmission of the next new segment. Returns its sequence number.
     pub(crate) fn send(&mut self, now: u64, delivered: u64) -> u64 {
         let (seq, order) = (self.snd_nxt(), self.next_order);
         self.next_order += 1;
@@ -91,14 +92,14 @@ impl Scoreboard {
         seq
     }
 
-    /// Sets PSH in the last new segment, which ends a super-frame.
+    /// Sets PSH in the last new segment. This segment ends a super-frame.
     pub(crate) fn push(&mut self) {
         if let Some(last) = self.flight.back_mut() {
             last.push = true;
         }
     }
 
-    /// Records a retransmission of `seq`, of a lost segment or as a probe.
+    /// Records the retransmission of segment `seq`, either after a loss or as a tail loss probe.
     pub(crate) fn retransmit(&mut self, seq: u64, now: u64, delivered: u64) {
         let order = self.next_order;
         let Some(sent) = self.get_mut(seq) else {
@@ -113,13 +114,14 @@ impl Scoreboard {
         self.orders.insert(order, seq);
     }
 
-    /// Records a SACK of `seq`. Returns the previous state; None if `seq` was SACKed before.
+    /// Records a SACK of segment `seq`. Returns the segment's previous state, or `None` if it was
+    /// SACKed already.
     pub(crate) fn sack(&mut self, seq: u64) -> Option<Sent> {
         let sent = self.get_mut(seq).filter(|sent| !sent.sacked)?;
         let before = *sent;
         sent.sacked = true;
         if before.lost {
-            // The retransmission is in flight only as long as the original counts as lost.
+            // A retransmission counts as in flight only while the original counts as lost.
             (sent.lost, sent.retrans) = (false, false);
             self.lost -= 1;
             self.retrans_out -= u64::from(before.retrans);
@@ -130,7 +132,7 @@ impl Scoreboard {
         Some(before)
     }
 
-    /// Records the cumulative ACK of the segment at SND.UNA.
+    /// Records the cumulative ACK of the segment at SND.UNA. Returns the segment's state.
     pub(crate) fn acknowledge(&mut self) -> Option<Sent> {
         let sent = self.flight.pop_front()?;
         self.snd_una += 1;
@@ -141,7 +143,7 @@ impl Scoreboard {
         Some(sent)
     }
 
-    /// Marks `seq` lost, or its retransmission if `seq` is already marked lost.
+    /// Marks segment `seq` lost. Marks its retransmission lost if the segment is already marked.
     pub(crate) fn mark_lost(&mut self, seq: u64) {
         let Some(sent) = self.get_mut(seq).filter(|sent| !sent.sacked) else {
             return;
@@ -159,7 +161,7 @@ impl Scoreboard {
         self.orders.remove(&order);
     }
 
-    /// Removes all loss marks, because the losses were spurious.
+    /// Removes all loss marks after spurious losses.
     pub(crate) fn unmark_lost(&mut self) {
         for sent in self.flight.iter_mut().filter(|sent| sent.lost) {
             sent.lost = false;
@@ -184,7 +186,8 @@ impl Scoreboard {
             .map(|(seq, _)| seq)
     }
 
-    /// Returns true if a retransmission is in flight, or the first segment was ever retransmitted.
+    /// Returns true if a retransmission is in flight, or if the segment at SND.UNA was ever
+    /// retransmitted.
     pub(crate) fn has_retransmissions(&self) -> bool {
         self.retrans_out > 0 || self.flight.front().is_some_and(|sent| sent.ever_retrans)
     }

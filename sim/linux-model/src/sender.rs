@@ -15,15 +15,16 @@ use crate::{
     ticks::Ticks,
 };
 
-/// Initial window in segments (RFC 6928).
+/// Initial congestion window in segments (RFC 6928).
 const INITIAL_WINDOW: u64 = 10;
 
 /// Parameters of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Timer ticks per second (CONFIG_HZ): 250 on Debian, 1000 elsewhere.
+    /// Timer ticks per second (CONFIG_HZ). Debian uses 250; the default of many other kernels is
+    /// 1000.
     pub hz: u64,
-    /// Payload bytes of a segment.
+    /// Payload of a segment in bytes.
     pub mss: u64,
     /// The peer's window in segments.
     pub window: u64,
@@ -40,17 +41,18 @@ pub struct Counters {
     pub timeouts: u64,
     /// Timeouts that F-RTO found spurious.
     pub spurious_timeouts: u64,
-    /// Fast recoveries.
+    /// Number of fast recoveries.
     pub fast_retrans: u64,
-    /// Tail loss probes.
+    /// Number of tail loss probes sent.
     pub loss_probes: u64,
-    /// Reductions that were undone.
+    /// Number of window reductions that were undone.
     pub undone: u64,
-    /// Segments reported by DSACK.
+    /// Number of segments that DSACKs reported.
     pub dsack_recv: u64,
 }
 
-/// Linux's congestion states, in their order; the states from Recovery on retransmit lost segments.
+/// Linux's congestion states, in Linux's order. From Recovery on, the sender retransmits lost
+/// segments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum CaState {
     Open,
@@ -76,20 +78,22 @@ struct Prr {
     out: u64,
 }
 
-/// State for the undo of a reduction.
+/// State for the undo of a window reduction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Undo {
-    /// SND.UNA at the reduction; None if there is nothing to undo.
+    /// SND.UNA at the reduction. `None` if there is no reduction to undo.
     marker: Option<u64>,
-    /// Retransmissions without a DSACK (`undo_retrans`); None before the first retransmission.
+    /// Number of retransmissions that no DSACK has reported (`undo_retrans`). `None` before the
+    /// first retransmission.
     undo_retrans: Option<u64>,
-    /// Window and ssthresh before the reduction; None to undo only the loss marks.
+    /// Window and ssthresh before the reduction. `None` if an undo only removes the loss marks.
     prior: Option<(u64, u64)>,
     /// Timestamp of the first retransmission in milliseconds (`retrans_stamp`).
     retrans_stamp: Option<u64>,
 }
 
-/// An end that has unlimited data to send.
+/// The sending end of a connection. It always has data to send. Times are in microseconds, and
+/// windows and sequence numbers in segments.
 #[derive(Debug)]
 pub struct Sender {
     settings: Settings,
@@ -100,22 +104,22 @@ pub struct Sender {
     rtt: Rtt,
     rack: Rack,
     ca_state: CaState,
-    /// SND.NXT at the start of the recovery, which ends when SND.UNA reaches it.
+    /// SND.NXT at the start of the recovery. The recovery ends when SND.UNA reaches this number.
     high_seq: u64,
     prr: Prr,
     undo: Undo,
     frto: bool,
-    /// SND.NXT after an outstanding tail loss probe, and true if the probe was a retransmission.
+    /// SND.NXT after an outstanding tail loss probe, and whether the probe was a retransmission.
     probe: Option<(u64, bool)>,
-    /// Retransmission timeout, backoff included.
+    /// Retransmission timeout, including its backoff.
     rto: u64,
     timeouts: u32,
     timer: Option<(Timer, u64)>,
-    /// True if the ACK in process has set the reordering timer.
+    /// True if the current ACK has set the reordering timer.
     reordering_armed: bool,
-    /// Segments known to have arrived.
+    /// Number of segments known to have arrived.
     delivered: u64,
-    /// TSecr of the ACK in process.
+    /// TSecr of the current ACK.
     tsecr: u64,
     cwnd_limited: bool,
     /// Time of the last transmission.
@@ -125,7 +129,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Creates a sender after a handshake with the round trip `rtt`, and sends the initial window.
+    /// Creates a sender and sends the initial window. `rtt` is the round-trip time of the
+    /// handshake.
     pub fn new(settings: Settings, now: u64, rtt: u64) -> Self {
         let ticks = Ticks::new(settings.hz);
         let mut sender = Self {
@@ -187,7 +192,7 @@ impl Sender {
         self.timer.map(|(_, at)| at)
     }
 
-    /// Takes the segments that are to be sent now, in order.
+    /// Takes the segments that are ready to be sent, in order.
     pub fn take_segments(&mut self) -> Vec<Data> {
         std::mem::take(&mut self.queue)
     }

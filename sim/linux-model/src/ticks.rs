@@ -1,6 +1,7 @@
-//! The tick clock of Linux's timers.
+//! The tick clock ("jiffies") of Linux's timers.
 
-/// Ticks ("jiffies") of equal length.
+/// A clock with ticks of equal length. Arguments and results are in microseconds unless they are
+/// ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks {
     us: u64,
@@ -14,23 +15,24 @@ impl Ticks {
         }
     }
 
-    /// Returns the tick at time `now`.
+    /// Returns the number of the tick at time `now`.
     pub(crate) const fn at(self, now: u64) -> u64 {
         now / self.us
     }
 
-    /// Returns the duration of `ticks` in microseconds.
+    /// Returns the duration of `ticks` ticks in microseconds.
     pub(crate) const fn span(self, ticks: u64) -> u64 {
         ticks * self.us
     }
 
-    /// Returns `span` rounded up to whole ticks, in microseconds.
+    /// Returns `span` rounded up to a whole number of ticks, in microseconds.
     pub(crate) const fn round_up(self, span: u64) -> u64 {
         span.div_ceil(self.us) * self.us
     }
 
-    /// Returns the expiry of a timer for `span`. Timers expire at a tick and never early, so the
-    /// timer wheel adds a tick for the one that has begun.
+    /// Returns the time at which a timer of length `span` expires if it is set at `now`. Timers
+    /// expire at a tick and never early. Linux's timer wheel therefore adds one tick for the
+    /// current tick, of which a part has passed.
     pub(crate) const fn deadline(self, now: u64, span: u64) -> u64 {
         (now / self.us + span.div_ceil(self.us) + 1) * self.us
     }

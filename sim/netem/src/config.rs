@@ -1,11 +1,11 @@
-//! Impairments of a link, in the terms of `tc netem` and `tc tbf`.
+//! Impairments of a link. The terms are those of `tc netem` and `tc tbf`.
 
 use tidelane_time::Duration;
 
-/// A probability in parts per million. A value of a million or more is certainty.
+/// A probability in parts per million. A value of one million or more is certainty.
 pub type Ppm = u32;
 
-/// Burst loss by the Gilbert-Elliott model: the link is in a good or a bad state.
+/// Burst loss by the Gilbert-Elliott model. The link is in a good or a bad state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BurstLoss {
     /// Probability per frame that a good link turns bad.
@@ -16,48 +16,50 @@ pub struct BurstLoss {
     pub loss: Ppm,
 }
 
-/// Configuration of one direction of a link. The default is an ideal link: no delay, no loss.
+/// Configuration of one direction of a link. The default is an ideal link without delay, loss and
+/// limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
-    /// Time from the end of transmission to arrival.
+    /// Time from the departure of a frame's last bit to its arrival.
     pub delay: Duration,
-    /// Largest deviation from `delay` in both directions, uniformly distributed.
+    /// Largest deviation from `delay` upwards and downwards, uniformly distributed.
     pub jitter: Duration,
     /// True if jitter may reorder frames. If false, a frame arrives no earlier than the frames
     /// before it.
     pub jitter_reorders: bool,
-    /// Independent loss.
+    /// Probability of independent loss.
     pub loss: Ppm,
-    /// Burst loss in addition.
+    /// Burst loss, in addition to `loss`.
     pub burst_loss: BurstLoss,
-    /// Probability that a frame is delayed by `reorder_delay`, so that others overtake it.
+    /// Probability that a frame is delayed by `reorder_delay`, so that later frames overtake it.
     pub reorder: Ppm,
     /// Additional delay of a reordered frame.
     pub reorder_delay: Duration,
-    /// Probability that a frame arrives twice. The copy has a jitter of its own.
+    /// Probability that a frame arrives twice. The copy has its own jitter.
     pub duplicate: Ppm,
     /// Probability that one bit of a frame is flipped.
     pub corrupt: Ppm,
-    /// Longest frame; the link silently drops longer ones. Zero: no limit.
+    /// Longest frame in bytes. The link drops longer frames silently. Zero means no limit.
     pub frame_max: u32,
-    /// Longest packet that a router forwards on this link. The router answers a longer one with an
-    /// ICMP error (RFC 1191, RFC 8201). Zero: no limit.
+    /// Longest packet in bytes that a router forwards on this link. The router answers a longer
+    /// packet with an ICMP error (RFC 1191, RFC 8201). Zero means no limit.
     pub mtu: u32,
-    /// Rate in bits per second of frames; zero for no limit.
+    /// Rate in bits per second, counted over whole frames. Zero means no limit.
     pub rate: u64,
-    /// Size of the token bucket in bytes: frames that leave at once after a pause.
+    /// Size of the token bucket in bytes. Frames up to this total leave at once after a pause.
     pub burst: u32,
-    /// Delay of the timer after the bucket has tokens again. All frames wait until the timer
-    /// expires, and leave together.
+    /// Delay of the timer that starts when the bucket has tokens again. All frames wait until the
+    /// timer expires, and then leave together.
     pub timer: Duration,
-    /// Queue length in frames; the link drops further frames.
+    /// Largest queue length in frames. The link drops further frames.
     pub limit: u32,
-    /// Queue length from which on ECN-capable packets are marked CE.
+    /// Queue length in frames from which on ECN-capable packets are marked CE. `None` disables
+    /// marking.
     pub ecn_threshold: Option<u32>,
 }
 
 impl LinkConfig {
-    /// No delay, no loss, no rate limit.
+    /// The ideal link: no delay, no loss, no rate limit.
     pub const PERFECT: Self = Self {
         delay: Duration::ZERO,
         jitter: Duration::ZERO,
@@ -89,7 +91,7 @@ impl LinkConfig {
         }
     }
 
-    /// Returns the time that a frame of `len` bytes occupies the transmitter.
+    /// Returns the time for which a frame of `len` bytes occupies the transmitter.
     pub fn transmission_time(&self, len: usize) -> Duration {
         if self.rate == 0 {
             return Duration::ZERO;

@@ -1,9 +1,9 @@
-//! Processing of an ACK, in Linux's order (`tcp_ack`).
+//! Processing of an ACK, in the order of Linux's `tcp_ack`.
 
 use super::{CaState, Sender, output::Next};
 use crate::{hystart::Sample, packet::Ack, rack::DUP_THRESH, scoreboard::Sent};
 
-/// Effects of one ACK.
+/// Effects of the current ACK.
 #[derive(Debug, Default)]
 pub(super) struct AckEffects {
     pub(super) prior_una: u64,
@@ -11,20 +11,23 @@ pub(super) struct AckEffects {
     pub(super) advanced: bool,
     /// True if a segment was newly SACKed.
     pub(super) sacked: bool,
-    /// True if the ACK has a DSACK; the next field, if the DSACK is for the tail loss probe.
+    /// True if the ACK has a DSACK.
     dsack: bool,
+    /// True if the DSACK reports the tail loss probe.
     dsack_of_probe: bool,
-    /// True if a segment from before the recovery arrived without a retransmission.
+    /// True if a segment that was sent before the recovery arrived without a retransmission.
     pub(super) original_acked: bool,
     /// True if a retransmitted segment was cumulatively ACKed.
     retrans_acked: bool,
     pub(super) lost_retrans: bool,
     /// Lowest sequence number that arrived after a higher one.
     reordered: Option<u64>,
-    /// Send times of the first and last segment newly ACKed; the next field has those newly SACKed.
+    /// Send times of the first and the last segment that this ACK cumulatively acknowledges.
     acked_sent: Option<(u64, u64)>,
+    /// Send times of the first and the last segment that this ACK newly SACKs.
     sacked_sent: Option<(u64, u64)>,
-    /// Latest transmission: its number, and the segments delivered before it.
+    /// Latest transmission among the ACKed segments: its number, and the segments delivered before
+    /// it.
     latest: Option<(u64, u64)>,
 }
 
@@ -73,7 +76,7 @@ impl Sender {
         if !plain || self.ca_state != CaState::Open {
             next = self.process_dubious_ack(&mut effects);
         }
-        // The reordering timer has precedence.
+        // The reordering timer has precedence over the other timers.
         if rearm && !self.reordering_armed {
             self.set_xmit_timer();
         }
@@ -140,7 +143,7 @@ impl Sender {
 
     fn process_dsack(&mut self, start: u64, end: u64, effects: &mut AckEffects) {
         self.counters.dsack_recv += end - start;
-        // More DSACKs than retransmissions: the network duplicates segments.
+        // If there are more DSACKs than retransmissions, the network duplicates segments.
         if self.counters.dsack_recv > self.counters.retrans_segs {
             return;
         }
@@ -160,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Removes cumulatively ACKed segments. Returns true if the timer has to be set again.
+    /// Removes cumulatively ACKed segments. Returns true if the timer must be set again.
     fn remove_acked(&mut self, ack: &Ack, effects: &mut AckEffects, high: u64) -> bool {
         let mut reordered = None;
         while self.scoreboard.snd_una < ack.ack {
@@ -196,8 +199,8 @@ impl Sender {
         effects.advanced || sampled && newer
     }
 
-    /// Takes a round-trip sample from ACKed segments, else from SACKed segments, else from the
-    /// timestamp.
+    /// Takes a round-trip sample, from ACKed segments, otherwise from SACKed segments, otherwise
+    /// from the timestamp. Returns false if there is no sample.
     fn sample(&mut self, effects: &AckEffects) -> bool {
         let acked = effects.acked_sent.filter(|_| !effects.retrans_acked);
         let clock = effects
@@ -232,7 +235,7 @@ impl Sender {
         self.rto = self.rtt.rto();
     }
 
-    /// RFC 8985 §7.4.2: handles the ACK of a tail loss probe.
+    /// Handles the ACK of a tail loss probe (RFC 8985 §7.4.2).
     fn process_tlp_ack(&mut self, ack: u64, effects: &AckEffects) {
         let Some((end, again)) = self.probe.filter(|(end, _)| ack >= *end) else {
             return;
@@ -241,7 +244,7 @@ impl Sender {
         if !again || effects.dsack_of_probe || plain {
             self.probe = None;
         } else if ack > end {
-            // The probe has repaired a loss.
+            // The probe has repaired a loss, so the window is reduced.
             self.begin_reduction();
             self.ca_state = CaState::Cwr;
             self.end_reduction();

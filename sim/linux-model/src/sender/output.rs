@@ -3,25 +3,25 @@
 use super::{CaState, Sender, Timer};
 use crate::packet::Data;
 
-/// Largest super-frame in bytes.
+/// Largest length of a super-frame, in bytes.
 const BURST_BYTES: u64 = 65_536;
-/// Least limit of a super-frame, in segments.
+/// Smallest limit of a super-frame's length, in segments.
 const BURST_MIN: u64 = 2;
-/// Time in microseconds after a transmission for which a super-frame may be deferred.
+/// Time in microseconds after a transmission during which a super-frame may be deferred.
 const DEFER_MAX: u64 = 1_000;
 
-/// Transmission after an ACK.
+/// Kind of transmission that follows the processing of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     Nothing,
     /// Retransmit lost segments.
     Lost,
-    /// F-RTO: send new data first.
+    /// Send new data first (F-RTO).
     New,
 }
 
 impl Sender {
-    /// Timestamp clock in milliseconds.
+    /// Returns the timestamp clock in milliseconds.
     pub(super) const fn millis(&self) -> u64 {
         self.now / 1000
     }
@@ -36,7 +36,7 @@ impl Sender {
         });
     }
 
-    /// Sends one new segment, if the peer's window allows it.
+    /// Sends one new segment if the peer's window allows it. Returns true if the segment was sent.
     pub(super) fn send_new(&mut self, push: bool) -> bool {
         if self.scoreboard.packets_out() >= self.settings.window {
             return false;
@@ -53,7 +53,7 @@ impl Sender {
         true
     }
 
-    /// Sends new segments in super-frames, as far as the window allows (`tcp_write_xmit`).
+    /// Sends new segments in super-frames while the congestion window allows it (`tcp_write_xmit`).
     pub(super) fn write(&mut self) {
         let mut sent = 0;
         let mut deferred = false;
@@ -75,8 +75,8 @@ impl Sender {
         self.cwnd_limited = deferred || self.scoreboard.in_flight() >= self.cubic.cwnd;
     }
 
-    /// Returns the largest super-frame in segments: about a millisecond at the pacing rate, plus an
-    /// allowance for short paths (`tcp_tso_autosize`).
+    /// Returns the largest length of a super-frame in segments (`tcp_tso_autosize`). The length
+    /// corresponds to about one millisecond at the pacing rate, plus an allowance for short paths.
     fn burst_max(&self) -> u64 {
         let (cwnd, threshold) = (self.cubic.cwnd, self.cubic.ssthresh);
         let ahead = if cwnd < threshold / 2 { 2.0 } else { 1.2 };
@@ -89,8 +89,9 @@ impl Sender {
         (bytes / self.settings.mss).max(BURST_MIN)
     }
 
-    /// Returns true if a super-frame is deferred in order to become longer: less than a third of
-    /// the window is free, and the next ACK is expected soon (`tcp_tso_should_defer`).
+    /// Returns true if the next super-frame is deferred so that it becomes longer
+    /// (`tcp_tso_should_defer`). This is the case while less than a third of the window is free and
+    /// the next ACK is expected soon.
     fn defers(&self, most: u64) -> bool {
         let free = self.cubic.cwnd - self.scoreboard.in_flight();
         let Some(head) = self.scoreboard.get(self.scoreboard.snd_una) else {
@@ -102,8 +103,8 @@ impl Sender {
         not_recovering && recent && due && free < most && 3 * free < self.cubic.cwnd
     }
 
-    /// Sends one super-frame of at most half a window. Its last segment has PSH if there are
-    /// several.
+    /// Sends one super-frame of at most half a window. Returns its length in segments. The last
+    /// segment has PSH, unless it is the only one.
     fn send_burst(&mut self, most: u64) -> u64 {
         let cwnd = self.cubic.cwnd;
         let free = cwnd - self.scoreboard.in_flight();
@@ -128,7 +129,7 @@ impl Sender {
         self.emit(seq);
     }
 
-    /// Retransmits lost segments, as far as the window allows.
+    /// Retransmits lost segments while the congestion window allows it.
     fn retransmit_lost(&mut self) {
         while self.scoreboard.in_flight() < self.cubic.cwnd {
             let Some(seq) = self.scoreboard.next_lost() else {

@@ -1,13 +1,14 @@
-//! State changes: recovery (RFC 6675, 8985), proportional rate reduction (RFC 6937), F-RTO.
+//! Changes of the congestion state: recovery (RFC 6675, 8985), proportional rate reduction (RFC
+//! 6937) and F-RTO (RFC 5682).
 
 use super::{CaState, Prr, Sender, Timer, ack::AckEffects, output::Next};
 use crate::{cubic::SSTHRESH_INFINITE, rack::WindowInputs};
 
-/// Least delay of the reordering timer beyond the computed time, in microseconds.
+/// Delay of the reordering timer beyond the computed time, in microseconds.
 const REORDERING_MIN: u64 = 2_000;
 
 impl Sender {
-    /// Detects losses if the latest-sent delivered segment has changed. Returns true if a
+    /// Runs loss detection if RACK has advanced since the last run. Returns true if a
     /// retransmission was marked lost.
     fn detect_loss(&mut self) -> bool {
         std::mem::take(&mut self.rack.advanced) && self.run_rack()
@@ -32,7 +33,8 @@ impl Sender {
         self.scoreboard.retrans_out < before
     }
 
-    /// Handles an ACK that is dubious, or that arrives outside of Open (`tcp_fastretrans_alert`).
+    /// Handles an ACK that indicates a problem, or that arrives outside of Open
+    /// (`tcp_fastretrans_alert`).
     pub(super) fn process_dubious_ack(&mut self, effects: &mut AckEffects) -> Next {
         if self.ca_state == CaState::Open {
             self.undo.retrans_stamp = None;
@@ -45,7 +47,7 @@ impl Sender {
                 CaState::Recovery => {
                     let reduced = self.undo.marker.is_some();
                     self.try_undo_recovery();
-                    // An undone reduction keeps the restored window.
+                    // After an undo, the restored window is kept.
                     if reduced && self.undo.marker.is_some() {
                         self.cubic.cwnd = self.cubic.ssthresh;
                     }
@@ -122,8 +124,8 @@ impl Sender {
         self.cubic.reduce();
     }
 
-    /// RFC 6937 §3.1, with the slow start reduction bound while SND.UNA advances without new
-    /// losses.
+    /// Sets the window by proportional rate reduction (RFC 6937 §3.1). The slow start reduction
+    /// bound applies while SND.UNA advances without new losses. `delivered` is in segments.
     pub(super) fn cwnd_reduction(&mut self, delivered: u64, advanced: bool, more_lost: bool) {
         let prr = &mut self.prr;
         if delivered == 0 || prr.prior_cwnd == 0 {
@@ -139,7 +141,7 @@ impl Sender {
             let bonus = u64::from(advanced && !more_lost);
             (conserved.max(delivered) + bonus).min(target - flight)
         };
-        // The fast retransmission is sent at once.
+        // The first retransmission is sent at once.
         let count = count.max(u64::from(prr.out == 0));
         self.cubic.cwnd = flight + count;
     }
@@ -151,7 +153,7 @@ impl Sender {
         }
     }
 
-    /// RFC 5682 §3.1: F-RTO.
+    /// Handles an ACK in Loss, with F-RTO (RFC 5682 §3.1).
     fn process_loss(&mut self, effects: &AckEffects) -> Next {
         let recovered = self.scoreboard.snd_una >= self.high_seq;
         if effects.advanced && self.undo_loss(false) {

@@ -24,7 +24,7 @@ fn numbers(sent: Vec<Data>) -> Vec<u64> {
     sent.into_iter().map(|data| data.seq).collect()
 }
 
-/// Returns a sender with ten segments sent at time 0.
+/// Returns a sender that has sent ten segments at time 0.
 fn ten() -> Sender {
     let mut sender = Sender::new(settings(), 0, RTT);
     assert_eq!(numbers(sender.take_segments()), (0..10).collect::<Vec<_>>());
@@ -63,7 +63,7 @@ fn super_frames_are_half_a_window_and_wait_until_a_third_is_free() {
     }
     sender.on_ack(410, &ack(4, 0, &[]));
     assert_eq!(ends(sender.take_segments()), five[1..]);
-    // The first segment in flight was sent just now, so the next ACK is far off.
+    // The first segment in flight was sent just now, so no ACK is expected soon.
     sender.on_ack(420, &ack(10, 0, &[]));
     sender.take_segments();
     sender.on_ack(430, &ack(11, 0, &[]));
@@ -78,7 +78,8 @@ fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
         assert_eq!(sender.ca_state, CaState::Disorder);
         assert_eq!(sender.counters().retrans_segs, 0);
     }
-    // Limited transmit; a single segment is deferred if another one has just been sent.
+    // Limited transmit sends segment 10. A second segment is deferred, because another was just
+    // sent.
     assert_eq!(numbers(sender.take_segments()), [10]);
     sender.on_ack(RTT + 10, &ack(0, 0, &[(1, 4)]));
     assert_eq!(
@@ -91,7 +92,7 @@ fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
         sender.on_ack(RTT + 20, &ack(0, 0, &[(1, n)]));
         sent.extend(numbers(sender.take_segments()));
     }
-    // Seven of ten segments are in flight: 0 retransmitted, 10, and five more.
+    // Seven segments are in flight: the retransmission of 0, segment 10, and five new segments.
     assert_eq!(sender.scoreboard.in_flight(), 7);
     assert_eq!(sent, [0, 11, 12, 13, 14, 15]);
     sender.on_ack(2 * RTT, &ack(12, RTT, &[]));
@@ -107,7 +108,7 @@ fn three_dup_acks_begin_recovery_with_proportional_rate_reduction() {
 fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
     let mut sender = ten();
     let probe = sender.deadline().expect("armed");
-    // Two round trips, 2 ms, and a tick.
+    // The probe is due after two round trips, 2 ms, and a tick.
     assert_eq!(probe, 43_000);
     sender.on_timer(probe);
     assert_eq!(
@@ -118,7 +119,7 @@ fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
         (vec![10], 1)
     );
     let timeout = sender.deadline().expect("armed");
-    // srtt + 200 ms, counted from the probe.
+    // The timeout is SRTT plus 200 ms, counted from the probe.
     assert_eq!(timeout, probe + 221_000);
     sender.on_timer(timeout);
     assert_eq!(numbers(sender.take_segments()), [0]);
@@ -128,7 +129,7 @@ fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
     );
     let again = sender.deadline().expect("armed");
     assert_eq!(again, timeout + 441_000, "twice as long");
-    // The timeout is not spurious: everything is retransmitted in slow start.
+    // The timeout is not spurious, so the sender retransmits everything in slow start.
     sender.on_ack(timeout + RTT, &ack(1, timeout, &[]));
     assert_eq!(
         numbers(sender.take_segments()),
@@ -147,7 +148,7 @@ fn a_timeout_is_undone_when_the_original_transmission_arrives() {
     let timeout = sender.deadline().expect("armed");
     sender.on_timer(timeout);
     sender.take_segments();
-    // The timestamp is that of the original transmission.
+    // The ACK echoes the timestamp of the original transmission.
     sender.on_ack(timeout + 1_000, &ack(2, 0, &[]));
     assert_eq!(
         (sender.ca_state, sender.scoreboard.lost),
@@ -164,7 +165,7 @@ fn a_reduction_is_undone_when_a_dsack_reports_its_retransmission() {
         sender.on_ack(RTT, &ack(0, 0, &[(1, n)]));
     }
     assert_eq!(sender.ca_state, CaState::Recovery);
-    // Segment 0 was only reordered; its retransmission arrives later.
+    // Segment 0 was only reordered. Its retransmission arrives later.
     sender.on_ack(RTT + 2_000, &ack(4, RTT + 1_000, &[]));
     sender.on_ack(RTT + 3_000, &ack(4, RTT + 1_000, &[(0, 1)]));
     assert_eq!(
@@ -182,7 +183,7 @@ fn a_single_sack_waits_for_the_reordering_timer() {
     sender.on_ack(RTT + 1, &ack(8, 0, &[(9, 10)]));
     assert_eq!(sender.ca_state, CaState::Disorder);
     let due = sender.deadline().expect("armed");
-    // A quarter of a round trip, 2 ms, and a tick.
+    // The timer is due after a quarter of a round trip, 2 ms, and a tick.
     assert_eq!(due, 28_000);
     sender.on_timer(due);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The sender's timer: retransmission timeout, tail loss probe (RFC 8985 §7), reordering.
+//! The sender's timer: retransmission timeout, tail loss probe (RFC 8985 §7) and reordering timer.
 
 use super::{CaState, Sender, Timer, Undo, output::Next};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     rtt::{RTO_MAX, RTO_MIN},
 };
 
-/// Least delay of the probe timer beyond two round trips, in microseconds (`TCP_TIMEOUT_MIN`).
+/// Delay of the probe timer beyond two round trips, in microseconds (`TCP_TIMEOUT_MIN`).
 const TIMEOUT_MIN: u64 = 2_000;
 
 impl Sender {
@@ -15,8 +15,8 @@ impl Sender {
         self.timer = Some((timer, self.ticks.deadline(self.now, span)));
     }
 
-    /// Returns the rest of the timeout, counted from the transmission of the first segment in
-    /// flight.
+    /// Returns the time in microseconds until the retransmission timeout, counted from the
+    /// transmission of the first segment in flight.
     fn timeout_left(&self) -> u64 {
         let sent = self
             .scoreboard
@@ -42,14 +42,14 @@ impl Sender {
         }
     }
 
-    /// RFC 8985 §7.2: schedules a tail loss probe. `advancing`: the timeout starts again. Returns
-    /// true if a probe was scheduled.
+    /// Schedules a tail loss probe (RFC 8985 §7.2). Returns true if a probe was scheduled.
+    /// `advancing` is true if the retransmission timeout starts again.
     pub(super) fn schedule_loss_probe(&mut self, advancing: bool) -> bool {
         let may_probe = matches!(self.ca_state, CaState::Open | CaState::Cwr);
         if !may_probe || self.scoreboard.packets_out() == 0 {
             return false;
         }
-        // The ACK of a single segment may be delayed.
+        // The peer may delay the ACK of a single segment.
         let more = match self.scoreboard.packets_out() {
             1 => RTO_MIN as u64,
             _ => TIMEOUT_MIN,
@@ -67,7 +67,7 @@ impl Sender {
         true
     }
 
-    /// RFC 8985 §7.3: sends a tail loss probe.
+    /// Sends a tail loss probe (RFC 8985 §7.3).
     pub(super) fn send_loss_probe(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             return;
@@ -80,7 +80,8 @@ impl Sender {
             }
             self.counters.loss_probes += 1;
             self.probe = Some((self.scoreboard.snd_nxt(), !new));
-            // The timeout counts from the probe instead of the first segment in flight.
+            // The retransmission timeout counts from the probe instead of the first segment in
+            // flight.
             self.timer = None;
             return self.rearm();
         }
@@ -88,7 +89,7 @@ impl Sender {
         self.rearm();
     }
 
-    /// RFC 8985 §6.3: the reordering timer expired.
+    /// Handles the expiry of the reordering timer (RFC 8985 §6.3).
     pub(super) fn on_reordering_timer(&mut self) {
         let before = self.scoreboard.in_flight();
         self.run_rack();
@@ -105,7 +106,8 @@ impl Sender {
         }
     }
 
-    /// RFC 6298 §5.4 to §5.6 and RFC 5682 step 1: the retransmission timer expired.
+    /// Handles the expiry of the retransmission timer (RFC 6298 §5.4 to §5.6, RFC 5682 §2.1 step
+    /// 1).
     pub(super) fn on_timeout(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             return;
@@ -138,7 +140,8 @@ impl Sender {
         self.frto = fresh || self.timeouts > 0;
     }
 
-    /// Marks the first segment lost, and all others except those sent within the last round trip.
+    /// Marks the segment at SND.UNA lost, and all segments that were not sent within the last round
+    /// trip.
     fn mark_old_lost(&mut self) {
         let (first, now, rtt) = (self.scoreboard.snd_una, self.now, self.rack.rtt);
         for seq in first..self.scoreboard.snd_nxt() {

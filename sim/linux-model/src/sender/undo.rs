@@ -1,9 +1,10 @@
-//! Undo of spurious reductions by DSACK (RFC 3708), timestamps (RFC 3522) or F-RTO.
+//! Undo of spurious window reductions, detected by DSACK (RFC 3708), timestamps (RFC 3522) or
+//! F-RTO.
 
 use super::{CaState, Sender};
 
 impl Sender {
-    /// Returns the ssthresh to restore after an undo (`tcp_current_ssthresh`).
+    /// Returns the ssthresh that an undo restores (`tcp_current_ssthresh`).
     pub(super) fn current_ssthresh(&self) -> u64 {
         if self.is_reducing() {
             return self.cubic.ssthresh;
@@ -12,7 +13,7 @@ impl Sender {
         self.cubic.ssthresh.max(cwnd / 2 + cwnd / 4)
     }
 
-    /// Returns true if the ACK in process echoes a timestamp from before the first retransmission.
+    /// Returns true if the current ACK echoes a timestamp from before the first retransmission.
     pub(super) fn acks_original_transmission(&self) -> bool {
         self.undo
             .retrans_stamp
@@ -37,7 +38,7 @@ impl Sender {
         self.rack.advanced = true;
     }
 
-    /// Ends a recovery, and undoes its reduction if it was spurious.
+    /// Ends a recovery. Undoes its window reduction if the losses were spurious.
     pub(super) fn try_undo_recovery(&mut self) {
         if self.may_undo() {
             self.undo_reduction(false);
@@ -47,7 +48,8 @@ impl Sender {
         self.ca_state = CaState::Open;
     }
 
-    /// Undoes the reduction if a DSACK has arrived for each retransmission. Returns true if so.
+    /// Undoes the window reduction if a DSACK has arrived for each retransmission. Returns true if
+    /// it was undone.
     pub(super) fn undo_by_dsack(&mut self) -> bool {
         let all = self.undo.marker.is_some() && self.undo.undo_retrans == Some(0);
         if all {
@@ -56,8 +58,8 @@ impl Sender {
         all
     }
 
-    /// Undoes a timeout if it was spurious. `arrived`: an original transmission has arrived, which
-    /// proves it. Returns true if the timeout was undone.
+    /// Undoes a timeout if it was spurious. Returns true if it was undone. `arrived` is true if an
+    /// original transmission has arrived, which proves that the timeout was spurious.
     pub(super) fn undo_loss(&mut self, arrived: bool) -> bool {
         if !arrived && !self.may_undo() {
             return false;
@@ -69,8 +71,8 @@ impl Sender {
         true
     }
 
-    /// Handles a partial ACK in recovery, which advanced SND.UNA from `prior`. Returns true if no
-    /// further segments should be marked lost.
+    /// Handles a partial ACK in recovery, which has advanced SND.UNA from `prior`. Returns true if
+    /// no further segments should be marked lost.
     pub(super) fn undo_partially(&mut self, prior: u64) -> bool {
         if self.undo.marker.is_none() || !self.acks_original_transmission() {
             return false;
@@ -88,7 +90,7 @@ impl Sender {
         false
     }
 
-    /// Enters Open, or Disorder while segments are SACKed, lost or retransmitted.
+    /// Enters Disorder while segments are SACKed, lost or retransmitted. Enters Open otherwise.
     pub(super) fn keep_open(&mut self) {
         let missing = self.scoreboard.sacked + self.scoreboard.lost > 0;
         let ca_state = if missing || self.scoreboard.has_retransmissions() {
@@ -102,7 +104,7 @@ impl Sender {
         }
     }
 
-    /// Ends the processing of an ACK without losses (`tcp_try_to_open`).
+    /// Updates the state after an ACK that indicates no losses (`tcp_try_to_open`).
     pub(super) fn try_to_open(&mut self) {
         if !self.scoreboard.has_retransmissions() {
             self.undo.retrans_stamp = None;
