@@ -4,9 +4,10 @@
 //! push --loss?--> queue (limit, ECN mark) --rate--> [corrupt? duplicate?] --delay, jitter--> poll
 //! ```
 //!
-//! One [`Link`] is one direction. A link has no clock: the driver passes `now`, and asks
-//! [`Link::next_arrival`] for the time of the next call. All random numbers derive from one seed.
-//! Each impairment draws from a stream of its own, so that the same seed gives the same jitter with
+//! A [`Link`] is one direction. It has no clock: the driver passes `now`, and calls
+//! [`Link::next_arrival`] for the time of the next poll. All random numbers derive from one seed.
+//!
+//! Each impairment draws from its own random stream. A seed therefore gives the same jitter with
 //! more loss, and the same losses without duplicates. Equal seeds, configurations and pushes give
 //! equal deliveries on every machine. A [`Network`] joins links by switches and routers.
 #![forbid(unsafe_code)]

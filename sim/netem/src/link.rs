@@ -1,4 +1,4 @@
-//! One direction of a link.
+//! One direction of a link, with its queue and its impairments.
 
 use std::{
     cmp::Reverse,
@@ -9,7 +9,7 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
-/// Frames that a link can hold: a bound for links without a rate, which have no queue.
+/// Largest number of frames in flight. This bounds links without a rate, which have no queue.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 
 /// Counters of a link.
@@ -21,13 +21,13 @@ pub struct LinkCounters {
     pub delivered: u64,
     /// Frames lost at random, or because they were too long.
     pub lost: u64,
-    /// Frames dropped by a full queue.
+    /// Frames dropped because the queue was full.
     pub overflowed: u64,
-    /// Duplicates made.
+    /// Duplicates created.
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames delayed in order to be reordered.
+    /// Frames delayed so that later frames overtake them.
     pub reordered: u64,
     /// Packets marked CE.
     pub marked: u64,
@@ -47,7 +47,8 @@ impl LinkCounters {
     }
 }
 
-/// A frame in flight. The order is by arrival, then by the order of the pushes.
+/// A frame in flight. Frames are ordered by arrival, and then by the order in which they were
+/// pushed.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InFlight {
     arrival: Instant,
@@ -55,7 +56,7 @@ struct InFlight {
     frame: Vec<u8>,
 }
 
-/// A random stream for each impairment.
+/// The random streams, one for each impairment.
 #[derive(Debug)]
 struct ImpairmentRngs {
     loss: Rng,
@@ -67,8 +68,8 @@ struct ImpairmentRngs {
     copy_jitter: Rng,
 }
 
-/// Impairments of one frame. All random numbers are drawn for every frame, even for lost ones, so
-/// that one impairment does not shift another.
+/// Impairments drawn for one frame. The link draws all of them for every frame, even for a lost
+/// one, so that a change of one impairment does not shift the random numbers of another.
 #[derive(Debug)]
 struct Impairments {
     lost: bool,
@@ -79,9 +80,9 @@ struct Impairments {
     copy_propagation: Duration,
 }
 
-/// One direction of a link: see the crate's documentation.
+/// One direction of a link. The crate's documentation has a drawing.
 ///
-/// [`Link::push`] takes input, [`Link::poll`] gives output, `now` must not go backwards.
+/// [`Link::push`] takes input, and [`Link::poll`] gives output. `now` must not go backwards.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
@@ -90,11 +91,12 @@ pub struct Link {
     in_burst: bool,
     /// Departure times of the frames in the queue and in transmission, ascending.
     departures: VecDeque<Instant>,
-    /// Virtual time of the token bucket: departure of all frames so far at `rate`, without bursts.
+    /// Virtual time of the token bucket: the time at which all frames so far would have left at
+    /// `rate` without bursts.
     bucket_time: Instant,
-    /// Last or next expiry of the timer of an empty bucket.
+    /// Last or next expiry of the timer that waits for tokens.
     timer_at: Instant,
-    /// Latest arrival so far, for jitter that keeps the order.
+    /// Latest arrival time so far, for jitter that preserves the order.
     last_arrival: Instant,
     in_flight: BinaryHeap<Reverse<InFlight>>,
     next_number: u64,
@@ -151,13 +153,13 @@ impl Link {
         &self.counters
     }
 
-    /// Returns the number of frames that were pushed and neither lost nor polled, duplicates
-    /// included.
+    /// Returns the number of frames in the link, including duplicates. Lost and polled frames do
+    /// not count.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Loses all frames in flight, like an unplugged cable.
+    /// Drops all frames in flight, like an unplugged cable.
     pub fn clear(&mut self) {
         self.counters.lost += self.in_flight.len() as u64;
         self.in_flight.clear();
@@ -165,7 +167,7 @@ impl Link {
         (self.bucket_time, self.timer_at) = (Instant::ZERO, Instant::ZERO);
     }
 
-    /// Sends a frame.
+    /// Sends a frame at time `now`.
     pub fn push(&mut self, now: Instant, frame: impl Into<Vec<u8>>) {
         let mut frame = frame.into();
         self.counters.pushed += 1;
@@ -233,7 +235,7 @@ impl Link {
         }
     }
 
-    /// Queues a frame. Returns the time at which its last bit has left, or None if the queue is
+    /// Queues a frame. Returns the time at which its last bit leaves, or `None` if the queue is
     /// full.
     fn transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Instant> {
         while self
@@ -245,7 +247,7 @@ impl Link {
         }
         let waiting = self.departures.len();
         let limit = usize::try_from(self.config.limit).unwrap_or(usize::MAX);
-        // The frame in transmission does not count against the queue length.
+        // The frame in transmission does not count towards the queue length.
         if waiting > limit || self.in_flight.len() >= IN_FLIGHT_MAX {
             return None;
         }
@@ -265,7 +267,7 @@ impl Link {
         Some(departure)
     }
 
-    /// Takes the tokens of a frame of `len` bytes. Returns the time at which they are available.
+    /// Takes the tokens for a frame of `len` bytes. Returns the time at which they are available.
     fn take_tokens(&mut self, now: Instant, len: usize) -> Instant {
         let credit = self.config.transmission_time(self.config.burst as usize);
         let full = Instant(now.as_nanos().saturating_sub(credit.as_nanos()));
@@ -276,7 +278,7 @@ impl Link {
         self.timer_at.max(now)
     }
 
-    /// Schedules an arrival that does not overtake earlier frames, unless jitter reorders.
+    /// Schedules an arrival. The frame does not overtake earlier frames, unless jitter may reorder.
     fn schedule_in_order(&mut self, arrival: Instant, frame: Vec<u8>) {
         let arrival = if self.config.jitter_reorders {
             arrival

@@ -5,10 +5,10 @@
 //!       <--link--        <--link--        <--link--        <--link--        <--link--
 //! ```
 //!
-//! Each direction of an edge is a [`Link`] with a queue of its own. A switch forwards by link
-//! address. A router forwards by the packet's destination, decrements TTL or hop limit and writes
-//! new link addresses. A router answers a packet that is longer than the next link's MTU with an
-//! ICMP error. Forwarding tables are computed at the start: no node learns or floods.
+//! Each direction of an edge is a [`Link`] with its own queue. A switch forwards by link address. A
+//! router forwards by the packet's destination, decrements TTL or hop limit, and writes new link
+//! addresses. It answers a packet that is longer than the next link's MTU with an ICMP error. The
+//! forwarding tables are computed at the start, so no node learns addresses or floods frames.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::{
     rng::Rng,
 };
 
-/// Kind of a node.
+/// Kind of a node of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Sends and receives frames.
@@ -33,23 +33,23 @@ pub enum Kind {
     Router,
 }
 
-/// A host, switch or router.
+/// A node of a network: a host, switch or router.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// Kind of the node.
     pub kind: Kind,
-    /// Link address; unused for a switch.
+    /// Link address. Unused for a switch.
     pub mac: MacAddress,
-    /// IPv4 address and IPv6 address; unused for a switch.
+    /// IPv4 address and IPv6 address. Unused for a switch.
     pub addrs: [IpAddress; 2],
 }
 
-/// A cable between two nodes.
+/// A cable between two nodes, with a link in each direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
-    /// Indices of the nodes.
+    /// Indices of the two nodes.
     pub ends: [usize; 2],
-    /// Link from the first to the second node, and back.
+    /// Link from the first to the second node, and link from the second to the first node.
     pub links: [LinkConfig; 2],
 }
 
@@ -61,24 +61,24 @@ struct Direction {
     to: usize,
 }
 
-/// Nodes and the links between them: see the module's documentation.
+/// Nodes and the links between them. The module's documentation has a drawing.
 ///
 /// [`Network::send`] takes input, [`Network::arrive`] gives output.
 #[derive(Debug)]
 pub struct Network {
     nodes: Vec<Node>,
     directions: Vec<Direction>,
-    /// By node and destination: the direction of an edge that leads there.
+    /// By node and destination: index of the direction on which frames leave.
     next: Vec<Vec<Option<usize>>>,
-    /// By node: true if a host has no room, so that its frames wait.
+    /// By node: true if the host has no room. Its frames then wait in their link.
     blocked: Vec<bool>,
     /// Frames that no node could forward.
     unroutable: u64,
-    /// Packets that were longer than the MTU of their next link.
+    /// Number of packets that were longer than the MTU of their next link.
     too_big: u64,
 }
 
-/// A frame that a node forwards, with the direction of an edge on which it leaves.
+/// A frame that a node forwards, and the index of the direction on which the frame leaves.
 struct Forwarded {
     direction: usize,
     frame: Vec<u8>,
@@ -86,7 +86,7 @@ struct Forwarded {
 }
 
 impl Network {
-    /// Creates a network whose impairments derive from `seed`. A host has one edge.
+    /// Creates a network whose impairments derive from `seed`. Each host must have one edge.
     pub fn new(nodes: Vec<Node>, edges: &[Edge], seed: u64) -> Self {
         let root = Rng::new(seed);
         let mut directions = Vec::new();
@@ -122,8 +122,8 @@ impl Network {
         }
     }
 
-    /// Returns the time of the next arrival at any node, and the direction on which the frame
-    /// arrives.
+    /// Returns the time of the next arrival at any node, and the index of the direction on which
+    /// the frame arrives.
     pub fn next_arrival(&self) -> Option<(Instant, usize)> {
         let open = self.directions.iter().enumerate();
         open.filter(|(_, direction)| !self.blocked[direction.to])
@@ -131,8 +131,8 @@ impl Network {
             .min()
     }
 
-    /// Takes the frame that has arrived on `direction`. Returns it with its host, if the node is a
-    /// host.
+    /// Takes the frame that has arrived on `direction`. Returns the frame and its host if the node
+    /// is a host. Other nodes forward the frame.
     pub fn arrive(&mut self, now: Instant, direction: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;
@@ -153,12 +153,12 @@ impl Network {
         None
     }
 
-    /// Sets if arriving frames of `host` wait, because the host has no room.
+    /// Sets whether frames that arrive at `host` wait, because the host has no room.
     pub fn block(&mut self, host: usize, blocked: bool) {
         self.blocked[host] = blocked;
     }
 
-    /// Cuts all links, or restores them. Frames in flight still arrive.
+    /// Cuts or restores all links. Frames in flight still arrive.
     pub fn set_cut(&mut self, cut: bool) {
         for direction in &mut self.directions {
             let loss = if cut {
@@ -173,7 +173,8 @@ impl Network {
         }
     }
 
-    /// Returns the counters of all links, summed. `pushed` and `delivered` count each hop.
+    /// Returns the sum of the counters of all links. `pushed` and `delivered` count a frame at each
+    /// hop.
     pub fn counters(&self) -> LinkCounters {
         let mut sum = LinkCounters::default();
         for direction in &self.directions {
@@ -187,7 +188,7 @@ impl Network {
         self.unroutable
     }
 
-    /// Returns the number of packets for which a router sent an ICMP error because of their length.
+    /// Returns the number of packets that were too long for a router's next link.
     pub const fn too_big(&self) -> u64 {
         self.too_big
     }
@@ -236,11 +237,12 @@ impl Network {
         })
     }
 
-    /// Returns the direction from `node` towards `addr`, and the link address of the next hop.
+    /// Returns the index of the direction from `node` towards `addr`, and the link address of the
+    /// next hop.
     fn next_hop(&self, node: usize, addr: IpAddress) -> Option<(usize, MacAddress)> {
         let end = self.find(|node| node.addrs.contains(&addr))?;
         let direction = self.next[node][end]?;
-        // The next hop is the next node with a link address, behind a switch or directly connected.
+        // The next hop is the next host or router. It is directly connected or behind switches.
         let mut hop = self.directions[direction].to;
         while self.nodes[hop].kind == Kind::Switch {
             hop = self.directions[self.next[hop][end]?].to;
@@ -249,7 +251,7 @@ impl Network {
     }
 }
 
-/// Returns, by destination, the first direction of the shortest path from `from`.
+/// Returns the first direction of the shortest path from `from` to each node.
 fn first_directions(
     from: usize,
     directions: &[Direction],

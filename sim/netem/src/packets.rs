@@ -1,4 +1,4 @@
-//! Changes of packets by links and routers: CE marks, TTL, ICMP errors.
+//! Changes that links and routers make to packets: CE marks, TTL and ICMP errors.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, Ecn, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpAddress, MacAddress, checksum,
@@ -11,11 +11,12 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// The DF bit in byte 6 of an IPv4 header.
 const FLAG_DF: u8 = 0x40;
-/// TTL and hop limit of a router's own packets.
+/// TTL and hop limit of packets that a router sends itself.
 const TTL: u8 = 64;
-/// RFC 1812 §4.3.2.3: length of an ICMP error with its quotation.
+/// Largest length of an ICMP error with its quote, in bytes (RFC 1812 §4.3.2.3).
 const ERROR_LEN_MAX_V4: usize = 576;
-/// RFC 4443 §3.2: an error quotes as much of the packet as fits in IPv6's least MTU.
+/// Largest length of an ICMPv6 error with its quote, in bytes: the minimum MTU of IPv6 (RFC 4443
+/// §3.2).
 const ERROR_LEN_MAX_V6: usize = 1280;
 const ICMP_HEADER_LEN: usize = 8;
 
@@ -25,7 +26,7 @@ fn split_frame(frame: &mut [u8]) -> Option<([u8; 2], &mut [u8])> {
     Some(([link[12], link[13]], packet))
 }
 
-/// Sets CE in a frame with an ECN-capable packet. Returns false for any other frame.
+/// Sets CE in the packet of a frame. Returns false if the packet is not ECN-capable, or not IP.
 pub fn mark_congestion_experienced(frame: &mut [u8]) -> bool {
     match split_frame(frame) {
         Some((ETHERTYPE_IPV4, packet)) => mark_v4(packet),
@@ -44,7 +45,7 @@ fn mark_v4(packet: &mut [u8]) -> bool {
     let before = u16::from_be_bytes([header[0], header[1]]);
     header[1] |= Ecn::Ce as u8;
     let after = u16::from_be_bytes([header[0], header[1]]);
-    // RFC 1624: HC' = ~(~HC + ~m + m').
+    // RFC 1624 §3: HC' = ~(~HC + ~m + m').
     let old = u16::from_be_bytes([header[10], header[11]]);
     let sum = [!old, !before, after].map(checksum::Sum::of_u16);
     let sum = sum
@@ -54,7 +55,7 @@ fn mark_v4(packet: &mut [u8]) -> bool {
     true
 }
 
-/// The traffic class spans the header's first two bytes.
+/// Sets CE in an IPv6 packet. The traffic class spans the first two bytes of the header.
 fn mark_v6(packet: &mut [u8]) -> bool {
     let Some(header) = packet.first_chunk_mut::<IPV6_HEADER_LEN>() else {
         return false;
@@ -66,7 +67,7 @@ fn mark_v6(packet: &mut [u8]) -> bool {
     true
 }
 
-/// Decrements TTL or hop limit, and updates the checksum of IPv4.
+/// Decrements TTL or hop limit, and updates the checksum of an IPv4 header.
 pub fn decrement_ttl(frame: &mut [u8]) -> Option<()> {
     match split_frame(frame)? {
         (ETHERTYPE_IPV4, packet) => {
@@ -85,8 +86,8 @@ fn set_checksum_v4(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Builds the ICMP error of `router` for a packet that is longer than `mtu`, as a frame to `hop`.
-/// Returns None for an IPv4 packet without DF, which routers would fragment.
+/// Builds the ICMP error of `router` for a packet that is longer than `mtu`. Returns the error as a
+/// frame to `hop`. Returns `None` for an IPv4 packet without DF, which a router would fragment.
 pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option<Vec<u8>> {
     let (link, packet) = frame.split_at_checked(ETHERNET_HEADER_LEN)?;
     let is_v4 = link[12..] == ETHERTYPE_IPV4;
@@ -100,7 +101,8 @@ pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option
     Some(error)
 }
 
-/// RFC 1191 §4: destination unreachable (3), fragmentation needed (4), with the next hop's MTU.
+/// Builds "destination unreachable, fragmentation needed" (type 3, code 4), with the MTU of the
+/// next hop (RFC 1191 §4).
 fn too_big_v4(packet: &[u8], own: IpAddress, mtu: u32) -> Option<Vec<u8>> {
     if packet.get(6)? & FLAG_DF == 0 {
         return None;
@@ -124,7 +126,7 @@ fn too_big_v4(packet: &[u8], own: IpAddress, mtu: u32) -> Option<Vec<u8>> {
     Some(header)
 }
 
-/// RFC 4443 §3.2: packet too big (2).
+/// Builds "packet too big" (type 2), with the MTU of the next hop (RFC 4443 §3.2).
 fn too_big_v6(packet: &[u8], own: IpAddress, mtu: u32) -> Option<Vec<u8>> {
     let to = IpAddress(*packet.get(8..24)?.first_chunk()?);
     let quote = &packet[..packet

@@ -1,7 +1,7 @@
 //! Random numbers of the simulator: xoshiro256++ by Blackman and Vigna, seeded through SplitMix64.
 //!
-//! The generator is small, fast and never changes: a seed that found a bug must find it again after
-//! any update. It is not suitable for secrets.
+//! The generator is small and fast, and it never changes: a seed that found a bug must find the bug
+//! again after every update. It is not suitable for secrets.
 
 /// A stream of pseudo-random numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Creates the stream of `seed`. All seeds are valid, including zero.
+    /// Creates the stream of `seed`. Every seed is valid, including zero.
     pub fn new(seed: u64) -> Self {
         let mut counter = seed;
         Self {
@@ -18,13 +18,13 @@ impl Rng {
         }
     }
 
-    /// Creates a generator with the given state, of which not all words may be zero.
+    /// Creates a generator with this state. At least one word must not be zero.
     #[cfg(test)]
     pub(crate) const fn with_state(state: [u64; 4]) -> Self {
         Self { state }
     }
 
-    /// Returns an independent stream for a part, without a draw from this one. The same `name`
+    /// Returns an independent stream, without drawing a number from this stream. The same `name`
     /// always gives the same stream.
     pub fn fork(&self, name: u64) -> Self {
         let [a, b, c, d] = self.state;
@@ -51,15 +51,15 @@ impl Rng {
         (self.next_u64() >> 32) as u32
     }
 
-    /// Returns a uniform random number in `0..bound`; zero if `bound` is zero.
+    /// Returns a uniform random number in `0..bound`, or zero if `bound` is zero.
     ///
-    /// The number is the high half of a product. Its bias is below `bound / 2^64`, which no
-    /// simulation can show.
+    /// The number is the upper half of a product. Its bias is below `bound / 2^64`, which is too
+    /// small to affect a simulation.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a uniform random number in `low..=high`; `low` if the range is empty.
+    /// Returns a uniform random number in `low..=high`, or `low` if the range is empty.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         match high.saturating_sub(low).checked_add(1) {
             Some(count) => low + self.below(count),
@@ -67,13 +67,14 @@ impl Rng {
         }
     }
 
-    /// Returns true with a probability of `ppm` in a million. Certain answers draw a number too, so
-    /// that the position in the stream does not depend on the configuration.
+    /// Returns true with a probability of `ppm` in a million. The function draws a number even if
+    /// the result is certain, so that the position in the stream does not depend on the
+    /// configuration.
     pub fn chance_ppm(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Returns one of `items`, or None if there is none.
+    /// Returns one of `items`, or `None` if `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(self.below(items.len() as u64) as usize)
     }

@@ -1,4 +1,4 @@
-//! Each impairment alone, and all together against conservation laws.
+//! Tests of each impairment alone, and of all impairments together against conservation laws.
 
 use proptest::prelude::*;
 use tidelane_time::{Duration, Instant};
@@ -8,7 +8,8 @@ use crate::{BurstLoss, Link, LinkConfig, LinkCounters, Rng};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Sends numbered frames with the interval `gap`. Returns the arrivals as (time, number).
+/// Sends `count` numbered frames at intervals of `gap`. Returns the arrivals as (time, number), and
+/// the link.
 fn run(config: LinkConfig, seed: u64, count: u32, gap: Duration) -> (Vec<(Instant, u32)>, Link) {
     let mut link = Link::new(config, seed);
     let mut arrived = Vec::new();
@@ -28,7 +29,7 @@ fn numbered(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Polls at each arrival up to `until`, like a driver.
+/// Polls the link at each arrival up to `until`, as a driver does.
 fn drain(link: &mut Link, until: Instant, arrived: &mut Vec<(Instant, u32)>) {
     while let Some(now) = link.next_arrival().filter(|arrival| *arrival <= until) {
         assert!(
@@ -117,7 +118,7 @@ fn loss_has_its_rate_and_its_bursts() {
         ..LinkConfig::default()
     };
     let (arrived, link) = run(config, 5, 100_000, MS);
-    // The link is in the bad state for 1/21 of the time.
+    // The link is in the bad state for 1/21 of all frames.
     assert!(
         (3_900..4_700).contains(&link.counters().lost),
         "{:?}",
@@ -145,7 +146,7 @@ fn certain_loss_and_clear_lose_all_frames() {
 
 #[test]
 fn a_burst_leaves_at_once_and_delays_later_frames() {
-    // A frame of 100 bytes takes a millisecond, and four frames leave at once.
+    // At this rate, a frame of 100 bytes takes a millisecond. Four frames can leave at once.
     let mut link = Link::new(
         LinkConfig {
             rate: 800_000,
@@ -218,7 +219,7 @@ fn duplicates_and_flipped_bits_are_counted() {
     }
     assert_eq!(flipped, link.counters().corrupted);
     assert!((70..130).contains(&flipped));
-    // An empty frame has no bit to flip.
+    // An empty frame has no bit that could be flipped.
     link.set_config(LinkConfig {
         corrupt: 1_000_000,
         ..config
@@ -229,7 +230,7 @@ fn duplicates_and_flipped_bits_are_counted() {
 
 #[test]
 fn rate_spaces_frames_and_the_queue_has_a_limit() {
-    // 100 bytes at 800 kbit/s: one frame per millisecond.
+    // At 800 kbit/s, the link sends one frame of 100 bytes per millisecond.
     let config = LinkConfig {
         rate: 800_000,
         limit: 5,
@@ -237,14 +238,15 @@ fn rate_spaces_frames_and_the_queue_has_a_limit() {
     };
     assert_eq!(config.transmission_time(100), MS);
     let (arrived, link) = run(config, 1, 20, Duration::ZERO);
-    // One frame is in transmission, five wait.
+    // One frame is in transmission, and five frames wait.
     assert_eq!(numbers(&arrived), (0..6).collect::<Vec<_>>());
     for (at, number) in arrived {
         assert_eq!(at, Instant::from_millis(11 + u64::from(number)));
     }
     assert_eq!(link.counters().overflowed, 14);
 
-    // At the rate of the link there is no queue and no loss. After a pause a frame leaves at once.
+    // At the rate of the link, there is no queue and no loss. After a pause, a frame leaves at
+    // once.
     let (arrived, link) = run(config, 1, 1_000, MS);
     assert_eq!((arrived.len(), link.counters().overflowed), (1_000, 0));
     let mut link = link;
@@ -290,7 +292,7 @@ fn a_long_queue_marks_ecn_capable_packets() {
         };
         assert_eq!(seen, [ecn, ecn, ecn, marked, marked, marked]);
     }
-    // Other frames pass unchanged.
+    // The link does not change other frames.
     let mut link = Link::new(
         LinkConfig {
             ecn_threshold: Some(0),
@@ -323,7 +325,7 @@ fn one_impairment_does_not_shift_another() {
     assert_eq!(distinct, numbers(&lost_alone));
     assert_ne!(numbers(&run(lossy, 12, 1_000, MS).0), numbers(&lost_alone));
 
-    // Without loss, the remaining frames arrive at the same times.
+    // Frames that are not lost arrive at the same times as without loss.
     let jittery = LinkConfig {
         jitter: MS * 9u32,
         jitter_reorders: true,
@@ -352,8 +354,8 @@ fn one_impairment_does_not_shift_another() {
     assert!(twice.len() > 1_400 && all.iter().all(|arrival| twice.contains(arrival)));
 }
 
-/// The generator's output determines every recorded seed, so it must never change. The numbers are
-/// those of the published reference implementation for the state 1, 2, 3, 4.
+/// The generator's output determines every recorded seed, so it must never change. The expected
+/// numbers for the state 1, 2, 3, 4 are from the published reference implementation.
 #[test]
 fn generator_is_the_published_one() {
     let mut rng = Rng::new(0);

@@ -1,4 +1,4 @@
-//! The figure of latency under load: round trips beside a bulk transfer through a deep queue.
+//! The figure of latency under load: round-trip times beside a bulk transfer through a deep queue.
 
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bloat, RoundTrips, Violation};
@@ -7,19 +7,21 @@ use crate::cubic_model::{Bottleneck, mean_round_trip};
 
 const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Queue length in frames: 1.2 s at the rate. Path and queue together hold 1,033 frames.
+/// Queue length in frames, which is 1.2 s at the rate. Path and queue together hold 1,033 frames.
 const QUEUE: u32 = 1_000;
 const ALONE: Duration = Duration::from_secs(5);
 const TOGETHER: Duration = Duration::from_secs(120);
-/// Starts of the columns, in seconds since the start of the bulk flow. The last column is checked.
+/// Start of each column in seconds after the start of the bulk flow. The limits apply to the last
+/// column.
 const COLUMNS: [u64; 5] = [0, 2, 5, 10, 20];
-/// Bytes of a full frame.
+/// Length of a full frame in bytes.
 const FRAME: f64 = 1514.0;
-/// Largest ratio of BBR's mean round trip to the round trip of the small flow alone.
+/// Largest ratio of the mean round-trip time beside BBR to the round-trip time of the small flow
+/// alone.
 const BBR_MAX: f64 = 2.0;
-/// Largest ratio of CUBIC's mean round trip to that of an ideal sender.
+/// Largest ratio of the mean round-trip time beside CUBIC to that beside an ideal CUBIC sender.
 const CUBIC_MAX: f64 = 1.1;
-/// Least share of the rate that the bulk flow must reach.
+/// Smallest share of the rate that the bulk flow must reach.
 const USED_MIN: f64 = 0.9;
 
 fn millis(span: Duration) -> f64 {
@@ -39,7 +41,7 @@ fn measure(congestion: Algorithm) -> Result<RoundTrips, Violation> {
     bloat.run()
 }
 
-/// Returns the spans of the columns in seconds.
+/// Returns the start and end of each column in seconds.
 fn columns() -> impl Iterator<Item = (u64, u64)> {
     let ends = COLUMNS[1..].iter().copied().chain([TOGETHER.as_secs()]);
     COLUMNS.into_iter().zip(ends)
@@ -59,7 +61,7 @@ fn print_row(name: &str, alone: f64, means: impl Iterator<Item = f64>, rest: &st
     println!("  {name:<12}{alone:>9.1}{means}{rest}");
 }
 
-/// Measures and prints the figure. Returns true if the limits hold.
+/// Measures and prints the figure. Returns true if all limits hold.
 pub fn run() -> Result<bool, Violation> {
     let seconds = TOGETHER.as_secs();
     println!("10 Mbit/s, 40 ms, a queue of {QUEUE} frames; a bulk flow for {seconds} s,");

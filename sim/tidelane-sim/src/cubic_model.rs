@@ -1,20 +1,20 @@
 //! An ideal CUBIC: the window of RFC 9438, without a protocol around it.
 //!
-//! One flow with a fixed round-trip time, independent loss of each packet, and no other limit. The
-//! sender notices a loss one round-trip time later and repairs it at no cost. In between, the
-//! window follows the functions of the RFC. A real sender falls behind this model by slow loss
-//! recovery, timeouts, and late ACKs.
+//! The model has one flow with a fixed round-trip time, independent loss of each packet, and no
+//! other limit. The sender notices a loss after one round-trip time and repairs it at no cost.
+//! Between losses, the window follows the functions of the RFC. A real sender is slower than this
+//! model because of loss recovery, timeouts and late ACKs.
 
 use tidelane_netem::Rng;
 
-/// RFC 9438 §4.1.2 and §4.6.
+/// The constants C and beta_cubic (RFC 9438 §4.1.2, §4.6).
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// RFC 9438 §4.3: growth of the Reno-friendly estimate per round-trip time.
+/// Growth of the Reno-friendly window per round-trip time, in segments (RFC 9438 §4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// Returns the average window in segments by the response function of RFC 9438 §5.1, for loss
-/// probability `p` and `rtt` in seconds, and at least Reno's window.
+/// Returns the average window in segments by the response function of RFC 9438 §5.1. `p` is the
+/// loss probability, and `rtt` is in seconds. The result is at least the average window of Reno.
 pub fn response(p: f64, rtt: f64) -> f64 {
     let factor = (C * (3.0 + BETA) / (4.0 * (1.0 - BETA))).powf(0.25);
     let cubic = factor * rtt.powf(0.75) / p.powf(0.75);
@@ -22,7 +22,7 @@ pub fn response(p: f64, rtt: f64) -> f64 {
     cubic.max(reno)
 }
 
-/// A sender in congestion avoidance.
+/// A sender in congestion avoidance. Windows are in segments.
 struct Sender {
     cwnd: f64,
     w_max: f64,
@@ -34,7 +34,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// RFC 9438 §4.6 and §4.7: reduces the window.
+    /// Reduces the window (RFC 9438 §4.6, §4.7).
     fn reduce(&mut self) {
         self.w_max = if self.cwnd < self.w_max {
             self.cwnd * (1.0 + BETA) / 2.0
@@ -47,18 +47,18 @@ impl Sender {
         self.since = 0.0;
     }
 
-    /// Grows the window for one round-trip time without loss.
+    /// Grows the window for one round-trip time without loss. `rtt` is in seconds.
     fn grow(&mut self, rtt: f64) {
         self.since += rtt;
         let cubic = C * (self.since - self.k).powi(3) + self.w_max;
         self.w_est += if self.w_est < self.w_max { ALPHA } else { 1.0 };
-        // RFC 9438 §4.4: the window grows by at most half of its size per round-trip time.
+        // The window grows by at most half of its size per round-trip time (RFC 9438 §4.4).
         let target = cubic.clamp(self.cwnd, 1.5 * self.cwnd);
         self.cwnd = target.max(self.w_est);
     }
 }
 
-/// Returns the average window in segments of an ideal sender over `rounds` round-trip times.
+/// Returns the average window of an ideal sender in segments, over `rounds` round-trip times.
 pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
     let mut rng = Rng::new(seed);
     let mut sender = Sender {
@@ -80,15 +80,15 @@ pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
         sum += sender.cwnd;
         let reduced = std::mem::take(&mut lost);
         for _ in 0..sender.cwnd as u64 {
-            // Losses in the round of a reduction belong to the same congestion event.
+            // Further losses in the round of a reduction belong to the same congestion event.
             lost |= rng.chance_ppm(ppm) && !reduced;
         }
     }
     sum / f64::from(rounds)
 }
 
-/// A bottleneck: transmission time of a packet and round trip without a queue, both in seconds, and
-/// the length of the queue in packets.
+/// A bottleneck: the transmission time of a packet and the round-trip time without a queue, in
+/// seconds, and the length of the queue in packets.
 #[derive(Clone, Copy)]
 pub struct Bottleneck {
     pub packet: f64,
@@ -99,9 +99,11 @@ pub struct Bottleneck {
 /// Initial window in segments (RFC 6928).
 const INITIAL_WINDOW: f64 = 10.0;
 
-/// Returns the mean round trip in seconds of an ideal sender that only a queue limits, from `after`
-/// seconds to `until`. The sender leaves slow start as Linux's HyStart does: when a round trip has
-/// become longer by an eighth, but at least by 4 ms and at most by 16 ms.
+/// Returns the mean round-trip time in seconds of an ideal sender that only a queue limits, from
+/// `after` to `until` seconds.
+///
+/// The sender leaves slow start as Linux's HyStart does: when the round-trip time has increased by
+/// an eighth, but by at least 4 ms and at most 16 ms.
 pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
     let waiting = |cwnd: f64| (cwnd - path.rtt / path.packet).clamp(0.0, path.queue);
     let longer = (path.rtt / 8.0).clamp(0.004, 0.016);
@@ -128,7 +130,7 @@ pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
             sender.cwnd *= 2.0;
         } else {
             if std::mem::take(&mut starting) {
-                // RFC 9438 §4.10: without a loss, the new epoch begins at the current window.
+                // Without a loss, the new epoch begins at the current window (RFC 9438 §4.10).
                 (sender.w_max, sender.w_est) = (sender.cwnd, sender.cwnd);
             }
             sender.grow(rtt);
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_response_function_gives_the_rfcs_table() {
-        // RFC 9438 table 2, for a round-trip time of 0.1 s.
+        // The expected windows are from RFC 9438 table 2, for a round-trip time of 0.1 s.
         for (p, window) in [(1e-4, 187.0), (1e-5, 1054.0), (1e-6, 5926.0)] {
             let ours = response(p, 0.1);
             assert!((ours - window).abs() / window < 0.01, "{p}: {ours}");
@@ -157,7 +159,7 @@ mod tests {
             rtt: 0.04,
             queue,
         };
-        // The window is between 0.7 of the capacity of path and queue, and all of it.
+        // The window varies between 0.7 times the capacity of path and queue, and this capacity.
         let deep = mean_round_trip(path(1000.0), 60.0, 300.0);
         assert!((0.73..1.04).contains(&deep), "{deep}");
         let shallow = mean_round_trip(path(10.0), 60.0, 300.0);

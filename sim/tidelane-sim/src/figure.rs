@@ -1,4 +1,4 @@
-//! Figures in virtual time: goodput of bulk transfers over bad links.
+//! Figures in virtual time: goodput, fairness and latency of bulk transfers over bad links.
 
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
@@ -7,7 +7,7 @@ use tidelane_world::{Algorithm, Bulk, LinuxBulk, Violation};
 
 use crate::{bufferbloat, cubic_model, loss};
 
-/// The figures that can be measured.
+/// The figures that the `figure` command can measure.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Figure {
     /// One flow over 10 Gbit/s, 100 ms, 0.01 % loss, against an ideal CUBIC
@@ -26,15 +26,15 @@ pub enum Figure {
 
 /// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
 const MSS: f64 = 1448.0;
-/// Least share of an ideal CUBIC's rate.
+/// Smallest share of the rate of an ideal CUBIC sender.
 const FAT_PATH_MIN: f64 = 0.9;
-/// Least fairness index of equal flows.
+/// Smallest fairness index of equal flows.
 const FAIRNESS_MIN: f64 = 0.9;
-/// Seeds of the fat path: the mean of one run varies by some percent.
+/// Number of seeds for the fat path, because the mean of one run varies by some percent.
 const FAT_PATH_SEEDS: u64 = 2;
 
 impl Figure {
-    /// Measures and prints the figure. Returns true if the limits hold.
+    /// Measures and prints the figure. Returns true if all limits hold.
     pub fn run(self) -> Result<bool, Violation> {
         match self {
             Self::FatPath => fat_path(),

@@ -1,5 +1,5 @@
-//! The figure of the penalty of loss and reordering: Tidelane and a model of Linux on the same
-//! link.
+//! The figure of the penalty of loss and reordering. It compares Tidelane and a model of Linux on
+//! the same link.
 
 use std::{
     sync::{
@@ -13,19 +13,21 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Bulk, Goodput, LinuxBulk, Violation};
 
-/// Ticks per second of Linux's timers on Debian (CONFIG_HZ).
+/// Frequency of Linux's timer tick on Debian (CONFIG_HZ), in ticks per second.
 pub const HZ: u64 = 250;
-/// Runs for each impairment, of which the medians are compared.
+/// Number of runs for each impairment. The figure compares their medians, and the means of the
+/// penalties.
 const SEEDS: usize = 5;
-/// Largest allowance for noise in percentage points, so that short runs cannot hide a difference.
+/// Largest allowance for noise in percentage points. Without a bound, short runs could hide a
+/// difference.
 const NOISE_MAX: f64 = 2.0;
 
-/// A path and the flows on it.
+/// A path, and the flows on it.
 #[derive(Clone, Copy)]
 pub struct Regime {
     name: &'static str,
     rate: u64,
-    /// Delay of each direction.
+    /// One-way delay in each direction.
     one_way: Duration,
     flows: u32,
     /// Queue length in frames.
@@ -43,7 +45,8 @@ pub struct Regime {
     measured: Duration,
 }
 
-/// Paths on which a run takes seconds: a short queue, a long queue, and a long round trip.
+/// Paths on which a run takes seconds: one with a short queue, one with a long queue, and one with
+/// a long round-trip time.
 pub const SLOWER: [Regime; 3] = [
     Regime {
         name: "1 Gbit/s, 1 ms, 10 flows, queue of 100 frames",
@@ -89,7 +92,7 @@ pub const SLOWER: [Regime; 3] = [
     },
 ];
 
-/// Many flows at a rate that none of them fills: a minute of CPU time for each impairment.
+/// Many flows, none of which can fill the link. Each impairment takes a minute of CPU time.
 pub const FASTER: [Regime; 1] = [Regime {
     name: "10 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
     rate: 10_000_000_000,
@@ -105,8 +108,8 @@ pub const FASTER: [Regime; 1] = [Regime {
     measured: Duration::from_millis(200),
 }];
 
-/// The link of `bench/figures/tas-fig7`, between hosts at a distance of tens of microseconds, on
-/// which a real kernel was measured.
+/// The link of `bench/figures/tas-fig7`, on which a real kernel was measured. The one-way delay is
+/// tens of microseconds.
 pub const SHORT: [Regime; 1] = [Regime {
     name: "2.5 Gbit/s, 64 kB at once, 20 us, 10 flows, both ways, queue of 1,000 frames",
     rate: 2_500_000_000,
@@ -122,7 +125,7 @@ pub const SHORT: [Regime; 1] = [Regime {
     measured: Duration::from_secs(3),
 }];
 
-/// Impairment of a link, in parts per million.
+/// Impairment of a link. Probabilities are in parts per million.
 #[derive(Clone, Copy)]
 struct Impairment {
     name: &'static str,
@@ -138,7 +141,7 @@ const fn impairment(name: &'static str, loss: u32, reorder: u32) -> Impairment {
     }
 }
 
-/// Impairments; the first one is the reference for the penalties of the others.
+/// All impairments. The penalties of the others are relative to the first one.
 const IMPAIRMENTS: [Impairment; 9] = [
     impairment("clean", 0, 0),
     impairment("0.1 % lost", 1_000, 0),
@@ -151,7 +154,7 @@ const IMPAIRMENTS: [Impairment; 9] = [
     impairment("10 % reordered", 0, 100_000),
 ];
 
-/// One run of each stack.
+/// Goodput of one run of each stack, with the same seed.
 struct Pair {
     tidelane: Goodput,
     linux: Goodput,
@@ -184,7 +187,7 @@ impl Regime {
         }
     }
 
-    /// Runs all seeds on all CPUs.
+    /// Runs all seeds on all CPUs. Returns their results in the order of the seeds.
     fn measure(&self, impairment: Impairment) -> Result<Vec<Pair>, Violation> {
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::new());
@@ -210,7 +213,8 @@ impl Regime {
         done.into_iter().map(|(_, pair)| pair).collect()
     }
 
-    /// Measures and prints a path. Returns true if no penalty is larger than that of the model.
+    /// Measures and prints one path. Returns true if no penalty of Tidelane is larger than that of
+    /// the model.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
         println!("\n{}; {measured} ms after {warm_up} ms", self.name);
@@ -244,11 +248,11 @@ impl Regime {
     }
 }
 
-/// Results of one stack with one impairment: medians, except for the penalty, which compares means
+/// Results of one stack with one impairment. The values are medians. The penalty compares means,
 /// and has a standard error.
 struct Results {
     mbits: f64,
-    /// Loss of goodput in percent of the clean runs' mean.
+    /// Loss of goodput in percent of the mean goodput of the clean runs.
     penalty: f64,
     error: f64,
     retrans: f64,
@@ -261,7 +265,7 @@ impl Results {
         let rates: Vec<f64> = all(Goodput::rate).collect();
         let whole: Vec<f64> = clean.iter().map(|pair| stack(pair).rate()).collect();
         let kept = mean(&rates) / mean(&whole);
-        // Clean runs differ too, by the order in which their flows converge.
+        // Clean runs also differ, by the order in which their flows converge.
         let error = standard_error(&rates).hypot(kept * standard_error(&whole));
         Self {
             mbits: median(all(|goodput| goodput.rate() / 1e6).collect()),
@@ -295,7 +299,8 @@ fn standard_error(all: &[f64]) -> f64 {
     (squares / (count - 1.0) / count).sqrt()
 }
 
-/// Measures and prints the paths. Returns true if no penalty is larger than that of the model.
+/// Measures and prints the paths. Returns true if no penalty of Tidelane is larger than that of the
+/// model.
 pub fn run(regimes: &[Regime]) -> Result<bool, Violation> {
     println!(
         "Bulk flows, CUBIC: goodput in Mbit/s, penalty in percent of the goodput on a clean link,"

@@ -1,7 +1,8 @@
-//! `tidelane-sim`: runs seeds of the world: one, many, or one again with a packet capture.
+//! `tidelane-sim`: runs the simulated world with one seed or many, and replays a seed with a packet
+//! capture.
 //!
-//! A failure prints the whole scenario, writes the frames of all hosts, and ends with the command
-//! that reproduces it.
+//! After a failure, the program prints the whole scenario, writes the frames of all hosts, and
+//! prints the command that reproduces the failure.
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! One seed: its scenario, its run, and the report of the run.
+//! The scenario of a seed, its run, and the report of the run.
 
 use std::{
     fs::File,
@@ -21,7 +21,7 @@ pub struct ScenarioOptions {
     plain: bool,
 }
 
-/// The topics, under their names on the command line.
+/// The topics with their names on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ThemeName {
     /// Hosts and links of all kinds
@@ -43,7 +43,7 @@ pub enum ThemeName {
 }
 
 impl ScenarioOptions {
-    /// Returns options with a fixed topic.
+    /// Returns options that select the topic `theme`.
     pub const fn theme(theme: ThemeName) -> Self {
         Self {
             theme: Some(theme),
@@ -92,7 +92,8 @@ impl ScenarioOptions {
     }
 }
 
-/// Runs one scenario. A panic counts as a failure.
+/// Runs one scenario, and writes packet captures if `pcap` has a prefix. A panic counts as a
+/// failure.
 pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     let hosts = scenario.hosts.len();
     let run = || -> Result<Report, String> {
@@ -116,7 +117,7 @@ pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     })
 }
 
-/// Prints the result of a run. Returns true if all rules held.
+/// Prints the result of a run. Returns true if no rule was violated.
 pub fn report(options: ScenarioOptions, seed: u64, outcome: Result<Report, String>) -> bool {
     match outcome {
         Ok(report) => {
@@ -133,7 +134,8 @@ pub fn report(options: ScenarioOptions, seed: u64, outcome: Result<Report, Strin
     }
 }
 
-/// Prints the scenario of a failed seed, its failure, and the names of its packet captures.
+/// Runs a failed seed again, and prints its scenario, its failure, and the names of its packet
+/// captures.
 pub fn explain(options: ScenarioOptions, seed: u64, text: &str) {
     let folder = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = Path::new(&folder).join("sim");
@@ -143,7 +145,7 @@ pub fn explain(options: ScenarioOptions, seed: u64, text: &str) {
     ));
     let mut files = "no capture".to_owned();
     if std::fs::create_dir_all(&folder).is_ok() {
-        // The second run fails in the same way, with its frames on disk.
+        // The second run fails in the same way, and writes its frames to files.
         let _ = run(options.scenario(seed), Some(&prefix));
         files = format!("{}-*.pcapng", prefix.display());
     }

@@ -1,4 +1,4 @@
-//! Many seeds at once.
+//! Runs of many seeds on all CPUs.
 
 use std::{
     io::Write,
@@ -13,7 +13,7 @@ use tidelane_world::Report;
 
 use crate::seed::{ScenarioOptions, ThemeName, explain, run};
 
-/// A swarm of seeds.
+/// A swarm: seeds that threads run in parallel.
 pub struct Swarm {
     options: ScenarioOptions,
     next: AtomicU64,
@@ -21,13 +21,13 @@ pub struct Swarm {
     until: Option<Instant>,
     failed: AtomicU64,
     failures_max: u64,
-    /// Held while a failure is printed.
+    /// Held while a failure is printed, so that the output of threads does not mix.
     output: Mutex<()>,
 }
 
 impl Swarm {
-    /// Creates a swarm of `seeds` seeds from `from` on, which ends after `seconds` or `failures`
-    /// failures.
+    /// Creates a swarm of `seeds` seeds from `from` on. The swarm ends early after `seconds`
+    /// seconds or `failures` failures. Without `seeds`, the number of seeds is not limited.
     pub fn new(
         options: ScenarioOptions,
         from: u64,
@@ -76,7 +76,8 @@ impl Swarm {
         (seeds, sum)
     }
 
-    /// Runs seeds until none is left or too many have failed.
+    /// Runs seeds until no seed is left, the time is over, or too many seeds have failed. Returns
+    /// their number and the sum of their reports.
     fn work(&self) -> (u64, Report) {
         let mut sum = Report::default();
         let mut count = 0;
@@ -102,7 +103,7 @@ impl Swarm {
     }
 }
 
-/// Topics of CI's run, with their number of seeds.
+/// Topics of the run in CI, and the number of seeds for each.
 const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Any, 1_000),
     (ThemeName::Memory, 200),
@@ -114,10 +115,10 @@ const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Cores, 500),
 ];
 
-/// First seed of CI's run, apart from the seeds of the unit tests.
+/// First seed of the run in CI. The range is separate from the seeds of the unit tests.
 const LITE_FROM: u64 = 500_000;
 
-/// Runs some seeds of each topic. Returns true if none failed and the swarm covered all events.
+/// Runs some seeds of each topic. Returns true if no seed failed and every event occurred.
 pub fn lite() -> bool {
     let mut sum = Report::default();
     let mut passed = true;
@@ -141,7 +142,7 @@ pub fn lite() -> bool {
     passed && missed.is_empty()
 }
 
-/// Returns the events that never occurred; a swarm without them proves less than it claims.
+/// Returns the events that never occurred. A swarm in which an event never occurs does not test it.
 fn missed(sum: &Report) -> Vec<&'static str> {
     let counter = |name: &str| sum.counters.get(name).copied().unwrap_or(0);
     let wanted = [

@@ -1,5 +1,5 @@
-//! Latency under load: one bulk flow fills a bottleneck with a deep drop-tail queue, and a flow of
-//! small requests and replies shares the bottleneck.
+//! Latency under load: a flow of small requests and replies shares a bottleneck with a bulk flow,
+//! which fills a deep drop-tail queue.
 
 use std::ops::Range;
 
@@ -15,17 +15,17 @@ use crate::{
     world::World,
 };
 
-/// Resolution of the measured reply times.
+/// Resolution of the measured arrival times of replies.
 const RESOLUTION: Duration = Duration::from_millis(1);
-/// Bytes of a request, and of a reply.
+/// Length of a request and of a reply, in bytes.
 const REQUEST: u32 = 64;
-/// Requests of the small flow, more than any run completes.
+/// Number of requests of the small flow, which is more than any run completes.
 const REQUESTS: usize = 20_000;
-/// Connection numbers of the two flows, in the order of their start.
+/// Connection numbers of the two flows, in the order in which the flows start.
 const SMALL: u32 = 0;
 const BULK: u32 = 1;
 
-/// A bottleneck, and the flows through it.
+/// A bottleneck and the two flows through it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bloat {
     /// Rate of the bottleneck, in bits per second.
@@ -36,22 +36,22 @@ pub struct Bloat {
     pub queue: u32,
     /// Congestion control algorithm of both flows.
     pub congestion: Algorithm,
-    /// Time in which the small flow is alone.
+    /// Time during which the small flow is alone.
     pub alone: Duration,
-    /// Time in which both flows run.
+    /// Time during which both flows run.
     pub together: Duration,
     /// Seed of the run.
     pub seed: u64,
 }
 
-/// Measured round trips of the small flow.
+/// Round-trip times of the small flow, and goodput of the bulk flow.
 #[derive(Clone, Debug)]
 pub struct RoundTrips {
-    /// Time of each reply since the start of the bulk flow, and its round-trip time.
+    /// Arrival time of each reply since the start of the bulk flow, and its round-trip time.
     pub together: Vec<(Duration, Duration)>,
     /// Round-trip times before the start of the bulk flow.
     pub alone: Vec<Duration>,
-    /// Bytes that the bulk flow's receiver read.
+    /// Bytes that the receiver of the bulk flow read.
     pub bulk: u64,
     /// Duration of the bulk flow.
     pub lasted: Duration,
@@ -63,7 +63,8 @@ impl RoundTrips {
         mean(self.alone.iter().copied())
     }
 
-    /// Mean round-trip time of the replies that came in `span`, counted from the bulk flow's start.
+    /// Mean round-trip time of the replies that arrived in `span`, counted from the start of the
+    /// bulk flow.
     pub fn mean(&self, span: Range<Duration>) -> Duration {
         let within = self.together.iter().filter(|(at, _)| span.contains(at));
         mean(within.map(|(_, took)| *took))
@@ -87,7 +88,7 @@ fn mean(all: impl Iterator<Item = Duration>) -> Duration {
 }
 
 impl Bloat {
-    /// Runs both flows and checks all rules of the world.
+    /// Runs both flows. Returns an error if a rule of the world is violated.
     pub fn run(&self) -> Result<RoundTrips, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,
@@ -102,7 +103,7 @@ impl Bloat {
             bulk: 0,
             lasted: self.together,
         };
-        // The round trip of the first reply includes the handshake and is not counted.
+        // The round-trip time of the first reply includes the handshake and is not counted.
         let (mut now, mut last, mut replies) = (Instant::ZERO, None, 0);
         while now < end {
             now += RESOLUTION;

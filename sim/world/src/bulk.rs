@@ -1,4 +1,4 @@
-//! Bulk transfer over one link for a limited time, which figures and fairness tests measure.
+//! Bulk transfer over one link for a limited time, for figures and fairness tests.
 
 use tidelane_engine::{Algorithm, EngineConfig};
 use tidelane_netem::LinkConfig;
@@ -13,18 +13,18 @@ use crate::{
     world::World,
 };
 
-/// Connections of one program, each of which takes a slot.
+/// Number of connections of one program. Each connection takes a slot of the program.
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
-/// MTU of the hosts.
+/// MTU of the hosts, in bytes.
 const MTU: u32 = 1500;
-/// Samples of the senders' state in the measured time.
+/// Number of times that the state of a sender is sampled during the measurement.
 const SAMPLES: u64 = 50;
 
 /// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
-    /// Connections from one host to the other.
+    /// Number of connections from one host to the other.
     pub flows: u32,
     /// Link in the direction of the data.
     pub forward: LinkConfig,
@@ -32,15 +32,17 @@ pub struct Bulk {
     pub reverse: LinkConfig,
     /// IP version.
     pub family: Family,
-    /// MTU of the path between two routers in front of the receiver; None without routers.
+    /// MTU in bytes of the path between two routers in front of the receiver. `None` for a path
+    /// without routers.
     pub path_mtu: Option<u32>,
     /// Congestion control algorithm.
     pub congestion: Algorithm,
-    /// Algorithm of a third host, which sends as many connections through the same bottleneck.
+    /// Congestion control algorithm of a third host. This host opens the same number of connections
+    /// through the same bottleneck. `None` for no third host.
     pub competing: Option<Algorithm>,
     /// Receive window and send limit of a connection, in bytes.
     pub window: u32,
-    /// Time before the measurement, in which the flows converge.
+    /// Time before the measurement, during which the flows converge.
     pub warm_up: Duration,
     /// Duration of the measurement.
     pub measured: Duration,
@@ -51,25 +53,26 @@ pub struct Bulk {
 /// Result of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// By connection, the third host's last: bytes that the server's program read in the measured
-    /// time.
+    /// Bytes that the server's program read during the measurement, by connection. The connections
+    /// of the third host come last.
     pub bytes: Vec<u64>,
     /// Duration of the measurement.
     pub measured: Duration,
-    /// Mean smoothed round-trip time of the first connection in the measured time.
+    /// Mean smoothed round-trip time of the first connection during the measurement.
     pub srtt: Duration,
-    /// Counters of all hosts at the end, summed, including the warm-up.
+    /// Counters of all hosts at the end of the run, with the warm-up. Each counter has a name.
     pub counters: Vec<(String, u64)>,
 }
 
 impl Goodput {
-    /// Goodput of all connections together, in bits per second.
+    /// Sum of the goodput of all connections, in bits per second.
     pub fn rate(&self) -> f64 {
         let bytes: u64 = self.bytes.iter().sum();
         bytes as f64 * 8e9 / self.measured.as_nanos() as f64
     }
 
-    /// Jain's fairness index: 1 if all connections had the same goodput, 1/n if one had everything.
+    /// Jain's fairness index: 1 if all connections had the same goodput, 1/n if one of n had all of
+    /// it.
     pub fn fairness(&self) -> f64 {
         let shares = self.bytes.iter().map(|bytes| *bytes as f64);
         let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
@@ -79,7 +82,7 @@ impl Goodput {
         sum * sum / (self.bytes.len() as f64 * squares)
     }
 
-    /// Returns a counter of the engines.
+    /// Returns the sum of the counter `name` over all hosts.
     pub fn counter(&self, name: &str) -> u64 {
         let named = self.counters.iter().filter(|(own, _)| own == name);
         named.map(|(_, count)| count).sum()
@@ -87,8 +90,8 @@ impl Goodput {
 }
 
 impl Bulk {
-    /// One CUBIC flow over IPv4 for a second, with a window of 1 MiB and seed 1, over a symmetric
-    /// link without competing traffic.
+    /// Returns a transfer of one CUBIC flow over IPv4 for one second. The link is symmetric, the
+    /// window is 1 MiB, the seed is 1, and there is no competing traffic.
     pub const fn over(link: LinkConfig) -> Self {
         Self {
             flows: 1,
@@ -105,7 +108,7 @@ impl Bulk {
         }
     }
 
-    /// Runs the transfer and checks all rules of the world.
+    /// Runs the transfer. Returns an error if a rule of the world is violated.
     pub fn run(&self) -> Result<Goodput, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,
@@ -129,7 +132,7 @@ impl Bulk {
         })
     }
 
-    /// Runs through the measured time. Returns the mean smoothed round-trip time.
+    /// Runs the world through the measurement. Returns the mean smoothed round-trip time.
     fn sample_srtt(&self, world: &mut World, start: Instant) -> Result<Duration, Violation> {
         let (mut sum, mut seen) = (Duration::ZERO, 0u64);
         for sample in 1..=SAMPLES {
@@ -162,7 +165,7 @@ impl Bulk {
             endless(id as u32, number, self.family)
         });
         let mut topology = Topology::star(1 + senders, LinkConfig::PERFECT);
-        // The link from the switch to the receiver has the queue that all senders share.
+        // All senders share the queue of the link from the switch to the receiver.
         topology.access[1] = [self.reverse, self.forward];
         topology.middle = self.path_mtu.map(|mtu| Middle {
             routed: true,
@@ -219,7 +222,7 @@ fn program(host: usize) -> ProgramSpec {
     }
 }
 
-/// Returns a connection that sends more data than any run can move.
+/// Returns a connection that sends more data than any run can transfer.
 fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
     let end = steady_end();
     let round = Round {
@@ -240,7 +243,7 @@ fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
 }
 
 impl World {
-    /// Returns the bytes that the server's program has read, by connection.
+    /// Returns the number of bytes that the server's program has read, by connection.
     fn read_by_servers(&self) -> Vec<u64> {
         let entries = self.ledger().entries().iter();
         entries

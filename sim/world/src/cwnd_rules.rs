@@ -1,4 +1,5 @@
-//! Rules of congestion control, checked against the sender's own figures right after it sent.
+//! Rules of congestion control. They compare the sender's figures before and after each
+//! transmission.
 
 use std::collections::BTreeMap;
 
@@ -12,61 +13,61 @@ use crate::{
     wire_rules::Advance,
 };
 
-/// Full segments in flight that may exceed cwnd: two of limited transmit (RFC 3042), one tail loss
-/// probe (RFC 8985 §7.3), and one because cwnd is not a multiple of the segment size.
+/// Number of full segments by which the flight may exceed cwnd: two of limited transmit (RFC 3042),
+/// one tail loss probe (RFC 8985 §7.3), and one because cwnd is not a multiple of the segment size.
 const ABOVE_CWND_MAX: u32 = 4;
-/// Full segments that may be sent at once while cwnd, after a reduction, allows none: the same
-/// probes.
+/// Number of full segments that a sender may send although cwnd allows none after a reduction:
+/// segments of limited transmit and probes.
 const PROBES_MAX: u32 = 2;
-/// Checks per run; each one needs a list of all sockets.
+/// Largest number of checks per run. Each check lists all sockets of a host.
 const CHECKS_MAX: u64 = 20_000;
 
-/// Link number of the local path, which has no frames: the bytes sent in a step are not known
-/// there.
+/// Link number of the local path. Its segments are not frames, so the number of bytes sent in a
+/// step is unknown.
 const MEMORY: LinkId = LinkId(0);
 
-/// Last known state of a sender.
+/// State of a sender at its last check.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
     cwnd: u32,
     acked: u64,
-    /// SND.NXT, in bytes since the start of the connection.
+    /// SND.NXT in bytes since the start of the connection.
     snd_nxt: u64,
-    /// SND.NXT at the last reduction of ssthresh, in bytes since the start, and the host's number
-    /// of spurious retransmission signals at that time.
+    /// SND.NXT at the last reduction of ssthresh, in bytes since the start of the connection, and
+    /// the number of spurious retransmission signals of the host at that time.
     lowered_at: Option<(u64, u64)>,
 }
 
-/// The sender's figures of a host.
+/// Access to the figures of the senders of one host.
 pub trait SenderFigures {
     /// Returns the host's sockets.
     fn sockets(&self) -> Vec<SocketReport>;
-    /// Returns the number of signals so far that a retransmission was spurious, so that a reduction
-    /// may be undone.
+    /// Returns the number of signals so far that a retransmission was spurious. Such a signal may
+    /// undo a reduction.
     fn spurious_signals(&self) -> u64;
 }
 
-/// Known state of the senders of all hosts.
+/// Checks the congestion control of all hosts. Owns the last known state of their senders.
 #[derive(Debug, Default)]
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,
-    /// Checks so far.
+    /// Number of checks so far.
     pub checks: u64,
 }
 
 impl CwndRules {
-    /// Returns true while the run has checks left.
+    /// Returns true if the run may make further checks.
     pub fn has_checks_left(&self) -> bool {
         self.checks < CHECKS_MAX
     }
 
-    /// Forgets the connections of a host whose service restarts.
+    /// Removes the connections of a host whose service restarts.
     pub fn forget(&mut self, host: usize) {
         self.senders.retain(|(of, _), _| *of != host);
     }
 
-    /// Checks the flows of `host`, which has just sent `advances` in one step.
+    /// Checks the flows of `host`. The host has just sent `advances` in one step.
     pub fn check(
         &mut self,
         now: Instant,
@@ -113,7 +114,7 @@ impl CwndRules {
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
-        // Bytes of this step do not count: they may have been sent after the reduction.
+        // Bytes of this step do not count, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
             MEMORY => known.min(snd_nxt),
@@ -121,7 +122,7 @@ impl CwndRules {
                 .saturating_sub(u64::from(sent))
                 .max(info.bytes_acked),
         };
-        // Undoing a reduction restores the old ssthresh, which may be the lower one.
+        // An undo restores the old ssthresh, which may be lower than the present one.
         let restored = info.ssthresh != before && info.cwnd > cwnd_before;
 
         if info.ssthresh >= before {
@@ -132,14 +133,14 @@ impl CwndRules {
         if info.ssthresh > before || restored {
             sender.lowered_at = None;
         } else if info.ssthresh < before && info.ssthresh < cwnd_before {
-            // A reduction to the current cwnd is only the end of slow start (RFC 9438 §4.10).
+            // A reduction of ssthresh to cwnd only ends slow start (RFC 9438 §4.10).
             let signals = figures.spurious_signals();
-            // SYN and FIN take a sequence number each and are no bytes.
+            // SYN and FIN each take a sequence number, but they are not bytes of payload.
             let early = sender
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
             sender.lowered_at = Some((reduced_until, signals));
-            // A reduction that was undone in between does not count.
+            // An earlier reduction that was undone in between does not count.
             let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
                 let text = format!("lowered again {} bytes before", at - info.bytes_acked);
@@ -150,8 +151,8 @@ impl CwndRules {
     }
 }
 
-/// RFC 5681 §3.1: FlightSize does not exceed cwnd. The rule does not apply to a step that has
-/// reduced cwnd, because its segments may have been sent before the reduction.
+/// Checks that FlightSize does not exceed cwnd (RFC 5681 §3.1). The rule does not apply to a step
+/// that reduces cwnd, because the segments may have been sent before the reduction.
 fn check_in_flight(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
     let not_reducing = matches!(info.ca_state, CaState::Open | CaState::Disorder);
     let in_flight = info.flight_size.saturating_sub(info.sacked);

@@ -1,10 +1,10 @@
-//! Digest of all events and frames of a run; equal runs have equal digests.
+//! Digest of all events and frames of a run. Equal runs have equal digests.
 
 use std::hash::{Hash, Hasher};
 
 use tidelane_time::Instant;
 
-/// FNV-1a over words, with the same result on every machine.
+/// An FNV-1a hash over words. The result is the same on every machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest(u64);
 
@@ -15,7 +15,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds an event at time `now`.
+    /// Adds the event `what` at time `now`.
     pub fn event(&mut self, now: Instant, what: &impl Hash) {
         self.word(now.as_nanos());
         what.hash(self);
@@ -27,7 +27,7 @@ impl Digest {
         self.write(bytes);
     }
 
-    /// Returns the digest so far.
+    /// Returns the digest of everything added so far.
     pub const fn value(&self) -> u64 {
         self.0
     }

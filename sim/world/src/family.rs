@@ -1,7 +1,8 @@
 //! IP version of each connection, and paths with an MTU below that of their ends.
 //!
-//! Both are drawn last and from random streams of their own, so that the other parameters of a seed
-//! are the same as before these were added. [`Scenario::plain`] gives the run of that time.
+//! A scenario draws both values last and from separate random streams. The other parameters of a
+//! seed are therefore the same as before these values were added. [`Scenario::plain`] returns the
+//! scenario without them.
 
 use tidelane_netem::Rng;
 
@@ -10,9 +11,9 @@ use crate::{
     scenario::{ListenerSpec, Scenario},
 };
 
-/// Least MTU of a link that carries IPv6 (RFC 8200 §5).
+/// Minimum MTU of a link that carries IPv6, in bytes (RFC 8200 §5).
 pub const IPV6_MTU_MIN: u32 = 1280;
-/// MTUs of narrow paths, all of which IPv6 allows.
+/// MTUs of narrow paths in bytes. All of them are large enough for IPv6.
 const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
 
 /// A version of IP.
@@ -29,7 +30,7 @@ impl Family {
     /// All versions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
-    /// Returns the index of this version in arrays of two.
+    /// Returns the index of this version in an array with one element for each version.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -41,7 +42,7 @@ pub enum Bound {
     /// The host's IPv4 address.
     #[default]
     ToV4,
-    /// `::`, for both versions of IP.
+    /// `::`, which accepts both versions of IP.
     ToBoth,
     /// Two sockets with one port: `0.0.0.0`, and `::` for IPv6 only.
     Twice,
@@ -70,8 +71,8 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// Draws a path MTU. smoltcp has no path MTU discovery, so a run with smoltcp has no narrow
-    /// path.
+    /// Draws a path MTU. A scenario with a smoltcp host has no narrow path, because smoltcp has no
+    /// path MTU discovery.
     fn narrow(&mut self, rng: &mut Rng) {
         let some = rng.chance_ppm(500_000) && self.foreign.is_none();
         let Some(middle) = self
@@ -90,7 +91,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the same scenario over IPv4 alone and without narrow paths.
+    /// Returns the same scenario with IPv4 alone and without narrow paths.
     pub fn plain(mut self) -> Self {
         self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
         for listener in &mut self.listeners {

@@ -1,17 +1,17 @@
-//! Faults that a run injects besides those of the links.
+//! Faults of hosts and programs that a run injects, in addition to impairments of links.
 
 use tidelane_time::{Duration, Instant};
 
 /// A fault that occurs at a certain time.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// A program dies, and may start again.
+    /// A program dies. It may start again.
     Death {
         /// Index of the program.
         program: usize,
         /// Time of the fault.
         at: Instant,
-        /// Time until the program starts again; None if it does not.
+        /// Time until the program starts again, or `None` if it does not.
         restart_after: Option<Duration>,
     },
     /// All links are cut.
@@ -28,7 +28,7 @@ pub enum Fault {
         /// Time of the fault.
         at: Instant,
     },
-    /// A host and its programs do not run for a while.
+    /// A host and its programs do not run for some time.
     Pause {
         /// Index of the host.
         host: usize,
@@ -37,7 +37,7 @@ pub enum Fault {
         /// Duration.
         lasts: Duration,
     },
-    /// A service ends together with its programs, and starts again without any state.
+    /// A service ends, and its programs with it. The service starts again without any state.
     Restart {
         /// Index of the host.
         host: usize,
@@ -54,7 +54,7 @@ pub enum Fault {
         host: usize,
         /// Time of the fault.
         at: Instant,
-        /// Length of the jump.
+        /// Distance by which the clock jumps.
         by: Duration,
     },
 }

@@ -1,7 +1,7 @@
-//! A host with another stack: smoltcp, an independent implementation of the RFCs.
+//! A host that runs smoltcp, an independent implementation of the RFCs.
 //!
-//! The programs of this host follow the same plans as those of Tidelane's hosts ([`Side`]), so that
-//! every exchange runs between two implementations over the same bad links.
+//! The programs of this host follow the same plans as the programs of Tidelane's hosts ([`Side`]).
+//! Every exchange with this host therefore runs between two implementations.
 
 mod device;
 mod stream;
@@ -28,23 +28,23 @@ use crate::{
 use device::Device;
 use stream::ForeignStream;
 
-/// Longest delay from a frame's arrival to its processing, in nanoseconds.
+/// Longest delay from the arrival of a frame to its processing, in nanoseconds.
 const WAKE_TIME_MAX: u64 = 20_000;
-/// Interval of the checks for peers that are gone without a reset.
+/// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// First port of the ephemeral range.
 const PORT_FIRST: u16 = 49_152;
 
-/// All sockets of the host, shared because both the interface and the streams access them.
+/// All sockets of the host. The interface and the streams share them.
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
-/// A connection, with the time of its next turn.
+/// A connection, and the time of its program's next turn.
 struct Connection {
     side: Side<ForeignStream>,
     at: Option<Instant>,
 }
 
-/// The host with another stack.
+/// A host with smoltcp as its stack. Owns the sockets and programs of the host.
 pub struct ForeignHost {
     /// Time of the next run.
     pub next: Option<Instant>,
@@ -52,10 +52,10 @@ pub struct ForeignHost {
     device: Device,
     interface: Interface,
     sockets: Sockets,
-    /// Sockets that wait for a SYN, with their ports.
+    /// Listening sockets that wait for a SYN, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
-    /// Sockets that are closed by their program and not yet by TCP.
+    /// Sockets that their program has closed and TCP has not.
     lingering: Vec<ForeignStream>,
     starts: VecDeque<Start>,
     next_gone_check: Instant,
@@ -72,8 +72,9 @@ fn smol(endpoint: Endpoint) -> IpEndpoint {
     IpEndpoint::new(std::net::IpAddr::from(endpoint.addr).into(), endpoint.port)
 }
 
-/// Returns true if a socket has a connection with this peer. smoltcp needs one listening socket per
-/// connection, and a retransmitted SYN must not reach another one of them.
+/// Returns true if a socket has a connection between these endpoints. smoltcp needs one listening
+/// socket for each connection. The check prevents a retransmitted SYN from reaching another
+/// listening socket.
 fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool {
     let ends = (Some(smol(peer)), Some(smol(own)));
     sockets.iter().any(|(_, socket)| {
@@ -83,7 +84,7 @@ fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool 
 }
 
 impl ForeignHost {
-    /// Creates host `index` of `topology`; `starts` are in order of time.
+    /// Creates host `index` of `topology`. `starts` must be in the order of time.
     pub fn new(
         index: usize,
         spec: &ForeignSpec,
@@ -119,7 +120,7 @@ impl ForeignHost {
         }
     }
 
-    /// Listens on `port` with `backlog` sockets, each of which takes one connection.
+    /// Listens on `port` with `backlog` sockets. Each socket takes one connection.
     pub fn listen(&mut self, port: u16, backlog: usize) {
         for _ in 0..backlog {
             let handle = self.new_socket();
@@ -152,12 +153,12 @@ impl ForeignHost {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes the frames that the host sent.
+    /// Takes the frames that the host has sent.
     pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
         self.device.take_sent()
     }
 
-    /// Returns true if the host's programs are done.
+    /// Returns true if the programs of the host have finished.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.starts.is_empty()
     }
@@ -274,13 +275,13 @@ impl ForeignHost {
         Ok(())
     }
 
-    /// Removes sockets that TCP is done with.
+    /// Removes sockets whose connections TCP has finished.
     fn remove_finished(&mut self, now: Instant, book: &mut Book) {
         self.lingering.retain_mut(|stream| {
             stream.discard_unread();
             let finished = stream.is_finished();
             if let (true, (Some(id), role)) = (finished, stream.name()) {
-                // A peer that still sends to the removed socket gets a reset.
+                // A peer that still sends to the removed socket receives a reset.
                 book.ledger.mark_broken(now, id, role);
             }
             if finished {

@@ -26,7 +26,8 @@ fn edge(a: usize, b: usize) -> Edge {
     }
 }
 
-/// Returns a minimal IPv4 packet from node `from` to node `to`, with the link address of `hop`.
+/// Returns a minimal IPv4 packet from node `from` to node `to`, addressed to the link address of
+/// `hop`.
 fn frame(from: u8, hop: u8, to: u8, ttl: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, hop, 2, 0, 0, 0, 0, from, 8, 0];
     let mut header = [
@@ -77,9 +78,9 @@ fn routed() -> Network {
     routed_with(0)
 }
 
-/// The link between the routers has an MTU of `mtu` bytes.
+/// Returns a network in which the link between the routers has an MTU of `mtu` bytes.
 fn routed_with(mtu: u32) -> Network {
-    // Hosts 0 and 1 on switch 2, router 3, router 4, host 5.
+    // Hosts 0 and 1 are on switch 2. Routers 3 and 4 connect the switch to host 5.
     let nodes = vec![
         node(Kind::Host, 0),
         node(Kind::Host, 1),
@@ -139,7 +140,7 @@ fn a_packet_above_the_mtu_is_answered_with_an_icmp_error() {
     assert_eq!(hosts, [0, 0, 5]);
     assert_eq!((network.too_big(), network.unroutable()), (2, 0));
     let errors = [&arrived[0].2, &arrived[1].2].map(|frame| parse_frame(frame).expect("a packet"));
-    // Type, code and MTU, and as much of the packet as fits.
+    // The errors have type, code and MTU, and quote as much of the packet as fits.
     assert_eq!(errors[0].src, IpAddress::from_v4([10, 0, 0, 3]));
     assert_eq!((errors[0].protocol, errors[0].payload.len()), (1, 556));
     assert_eq!(errors[0].payload[..2], [3, 4]);

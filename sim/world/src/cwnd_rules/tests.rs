@@ -12,7 +12,8 @@ fn key() -> FlowKey {
     FlowKey::new(end(1, 5000), end(2, 80))
 }
 
-/// Returns a sender with `flight` bytes in flight and a window of `cwnd`, after `acked` bytes.
+/// Returns the figures of a sender. `acked` bytes were acknowledged, and `flight` bytes are in
+/// flight.
 fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     FlowInfo {
         key: key(),
@@ -119,7 +120,7 @@ fn two_reductions_in_one_round_trip_are_reported() {
         }
         rules
     };
-    // All data that was in flight before this step is acknowledged: another round trip.
+    // All data that was in flight before this step is acknowledged, so a round trip has passed.
     let before = flight - 3 * MSS;
     let later = info(u64::from(before), flight, flight, 5 * MSS);
     assert_eq!(check(&mut start(), later), Ok(()));
@@ -133,7 +134,7 @@ fn two_reductions_in_one_round_trip_are_reported() {
     assert_eq!(check(&mut start(), timed_out), Ok(()));
 }
 
-/// The step that reduced cwnd has also sent three segments.
+/// The step that reduced cwnd has also sent three segments over the local path.
 #[test]
 fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
     let (flight, before) = (10 * MSS, 7 * MSS);
@@ -161,7 +162,7 @@ fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
     for ssthresh in [u32::MAX, flight] {
         assert_eq!(check(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
     }
-    // The first loss may follow at once, a second one may not.
+    // The first loss may follow at once. A second loss may not.
     let lost = info(0, flight, 14 * MSS, 14 * MSS);
     assert_eq!(check(&mut rules, lost), Ok(()));
     let again = info(0, flight, 9 * MSS, 9 * MSS);
