@@ -1,25 +1,27 @@
-//! Check that no byte of a user's connections lies in the memory of another user's programs.
+//! A check that the memory of a user's programs contains no byte of another user's connections.
 //!
-//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region (the
-//! memory that it shares with the service) may hold only bytes of connections of the program's own
-//! user. This must be true even if the program is hostile.
+//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region may
+//! contain only bytes of connections of the program's own user. This must be true even if the
+//! program is hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 
 use crate::{pattern::connections_in, scenario::Scenario};
 
-/// Number of bytes searched at the start of each part of a region. Most runs use no more.
+/// Number of bytes that a search covers at the start of each part of a region. Most runs use no
+/// more.
 const PART_LEN: u64 = 256 << 10;
-/// Size of a block of the search. The search skips all-zero blocks, because most blocks are unused.
+/// Size of a block of the search, in bytes. The search skips all-zero blocks, because most blocks
+/// are unused.
 const BLOCK: usize = 4096;
-/// Limit of searches while a run goes on. More searches follow at the end of the run.
+/// Largest number of searches during a run. Further searches follow at the end of the run.
 const SEARCHES_MAX: u64 = 6;
 
-/// Search for bytes of other users in the memory of programs.
+/// Searches the memory of programs for bytes of other users' connections.
 pub struct ForeignBytes {
     seed: u64,
-    /// By connection: the users of the client and the server.
+    /// Users of the client and the server, by connection.
     users: Vec<[u32; 2]>,
     /// Number of regions searched so far.
     pub searches: u64,
@@ -53,7 +55,7 @@ impl ForeignBytes {
     }
 
     /// Searches the region of a program of `user`. Returns the first connection that has bytes in
-    /// the region although `user` is at neither end.
+    /// the region although `user` has neither of its ends.
     pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
         self.searches += 1;
         let layout = region.layout();

@@ -1,4 +1,4 @@
-//! Record of both ends of every connection, against which all stream rules are checked.
+//! Record of both ends of every connection. The run checks all stream rules against this record.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use tidelane_time::{Duration, Instant};
 
 use crate::plan::{ConnectionPlan, Ending, Role};
 
-/// A rule that did not hold.
+/// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Virtual time of the observation.
     pub at: Instant,
-    /// The rule, in a few words.
+    /// Name of the rule, in a few words.
     pub rule: &'static str,
-    /// The observation that contradicts the rule.
+    /// Description of the observation that contradicts the rule.
     pub text: String,
 }
 
@@ -30,12 +30,12 @@ impl std::error::Error for Violation {}
 /// Life cycle of one end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stage {
-    /// Not yet opened, or not yet accepted.
+    /// Not yet opened (client), or not yet accepted (server).
     #[default]
     NotYet,
     /// In use by its program.
     Open,
-    /// Closed by its program, or gone with it.
+    /// Closed by its program, or ended with the program.
     Ended,
 }
 
@@ -48,9 +48,9 @@ pub struct EndRecord {
     pub written: u64,
     /// Payload bytes read and verified.
     pub read: u64,
-    /// True once the end has shut down for writing.
+    /// True if the end has shut down for writing.
     pub finished: bool,
-    /// Time at which the end closed early, aborted or died. Its peer may see a reset from then on.
+    /// Time at which the end closed early, aborted or died. From then on, its peer may see a reset.
     pub broken_at: Option<Instant>,
 }
 
@@ -61,37 +61,38 @@ pub struct Entry {
     pub plan: ConnectionPlan,
     /// Records of the client and the server.
     pub ends: [EndRecord; 2],
-    /// Reason for which the connection may end in a way that was not planned.
+    /// Reason why the connection may end in an unplanned way.
     pub excuse: Option<&'static str>,
-    /// True if the client writes random values to its own memory, so that its bytes may be any.
+    /// True if the client writes random values to its own memory. The contents of its streams are
+    /// then not checked.
     pub tainted: bool,
     /// Time of the last progress of either end.
     pub last_progress: Instant,
 }
 
-/// Records of all connections of a run.
+/// Records of all connections of a run, and the exceptions from the rules that hold for the run.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    /// Payload bytes read and verified, of all connections.
+    /// Payload bytes read and verified, over all connections.
     pub bytes: u64,
-    /// True if connections may appear that no plan has, because a program is hostile.
+    /// True if connections without a plan may appear, because a program is hostile.
     pub unplanned_clients: bool,
-    /// True if connections may time out, because the links are bad or memory is short.
+    /// True if connections may time out, because links are bad or memory is short.
     pub timeouts: bool,
     /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
-    /// True if a host's clock may jump, which ends the wait for a neighbour or a port.
+    /// True if a host's clock may jump. A jump ends the wait for a neighbour or a port.
     pub clock_jumps: bool,
-    /// True if no link loses frames, so that every reset arrives.
+    /// True if no link loses frames. Every reset then arrives.
     pub lossless: bool,
 }
 
-/// Time that an end waits for a peer that is gone and whose reset may have been lost.
+/// Time that an end waits for a peer that has disappeared and whose reset may have been lost.
 pub const GONE_PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Ledger {
-    /// Creates the records of `plans`, which are numbered from zero.
+    /// Creates the records of `plans`. The plans must be numbered from zero.
     pub fn new(plans: impl IntoIterator<Item = ConnectionPlan>) -> Self {
         let entry = |plan: ConnectionPlan| Entry {
             last_progress: plan.start,
@@ -121,7 +122,7 @@ impl Ledger {
         (id as usize) < self.entries.len()
     }
 
-    /// Returns the record of the end in `role`.
+    /// Returns the record of the end of connection `id` in `role`.
     pub fn end(&self, id: u32, role: Role) -> &EndRecord {
         &self.entry(id).ends[role.index()]
     }
@@ -132,7 +133,7 @@ impl Ledger {
         &mut entry.ends[role.index()]
     }
 
-    /// Records that an end is in use. A second end of the same connection and role is a violation.
+    /// Records that an end is in use. It is a violation if the end was in use before.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let tainted = self.entry(id).tainted;
         let end = self.touch(now, id, role);
@@ -149,7 +150,7 @@ impl Ledger {
         self.touch(now, id, role).written += count;
     }
 
-    /// Records that an end read `count` more bytes and found them right.
+    /// Records that an end read `count` more bytes and verified them.
     pub fn read(&mut self, now: Instant, id: u32, role: Role, count: u64) -> Result<(), Violation> {
         self.bytes += count;
         let end = self.touch(now, id, role);
@@ -181,12 +182,12 @@ impl Ledger {
         end.finished = true;
     }
 
-    /// Allows that connection `id` ends in unplanned ways from now on.
+    /// Allows connection `id` to end in unplanned ways from now on. `why` is the reason.
     pub fn excuse(&mut self, id: u32, why: &'static str) {
         self.entries[id as usize].excuse.get_or_insert(why);
     }
 
-    /// Marks the connections of a hostile client program.
+    /// Marks all connections of a hostile client program.
     pub fn taint(&mut self, client: usize) {
         for entry in self.entries.iter_mut().filter(|e| e.plan.client == client) {
             entry.tainted = true;
@@ -194,8 +195,8 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a program, which may have been a member of `listener`. A program that
-    /// does not come back never opens the rest of its connections.
+    /// Records the death of a program. The program may have been a member of `listener`. If the
+    /// program does not start again, the rest of its connections is never opened.
     pub fn program_died(
         &mut self,
         now: Instant,
@@ -217,8 +218,8 @@ impl Ledger {
             }
             if listener == Some(entry.plan.listener) && entry.ends[1].stage != Stage::Ended {
                 entry.excuse.get_or_insert("a program of its listener died");
-                // The connection may have waited in the program's accept queue, and its reset may
-                // be lost.
+                // The connection may have been in the program's accept queue, and its reset may be
+                // lost.
                 if entry.ends[0].stage == Stage::Open && entry.ends[1].stage == Stage::NotYet {
                     entry.ends[1].broken_at.get_or_insert(now);
                 }
@@ -226,7 +227,8 @@ impl Ledger {
         }
     }
 
-    /// Records that the service of the ends that `concerns` selects died, with all unsent data.
+    /// Records the death of a service, with all unsent data. `concerns` selects the ends that it
+    /// served.
     pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         for entry in &mut self.entries {
             for role in [Role::Client, Role::Server] {
@@ -237,8 +239,7 @@ impl Ledger {
                 let begun = entry.ends[0].stage != Stage::NotYet;
                 if role == Role::Server && begun {
                     let end = &mut entry.ends[1];
-                    // A connection that was not accepted may still be accepted under the next
-                    // service.
+                    // The next service may still accept a connection that was not accepted.
                     if end.stage == Stage::Open {
                         end.stage = Stage::Ended;
                     }
@@ -251,7 +252,7 @@ impl Ledger {
         }
     }
 
-    /// Records that the program of a server's end died.
+    /// Records the death of the program at a server's end.
     pub fn server_died(&mut self, now: Instant, id: u32) {
         let end = &mut self.entries[id as usize].ends[1];
         end.stage = Stage::Ended;
@@ -264,13 +265,15 @@ impl Ledger {
         entry.excuse.is_some() || entry.ends.iter().any(|end| end.broken_at.is_some())
     }
 
-    /// Returns the time since which the peer of `role` is gone, and `role` may wait for nothing.
+    /// Returns the time since which the peer of the end in `role` has been gone. The end then waits
+    /// in vain.
     pub fn peer_gone_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
-    /// Checks that the connection of `role` may end with `cause` and without an end of file.
+    /// Checks that the connection of the end in `role` may end with `cause` and without an end of
+    /// file.
     pub fn check_cause(
         &mut self,
         now: Instant,
@@ -302,12 +305,13 @@ impl Ledger {
         Err(violation(now, "nothing ends without a reason", text))
     }
 
-    /// Checks the end of file that `role` saw: the peer has finished, and all its bytes were read.
+    /// Checks an end of file at the end in `role`. The peer must have finished, and the end must
+    /// have read all bytes of the peer.
     pub fn check_end_of_file(&self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let (own, peer) = (self.end(id, role), self.end(id, role.peer()));
         let entry = self.entry(id);
-        // A client that sends no byte never names its connection, so the server's record stays
-        // empty.
+        // A client that sends no byte does not identify its connection, so the server's record
+        // stays empty.
         let nameless = entry.plan.total(Role::Client) == 0 && peer.stage == Stage::NotYet;
         if entry.tainted || ((peer.finished || nameless) && own.read == peer.written) {
             return Ok(());
@@ -319,14 +323,15 @@ impl Ledger {
         Err(violation(now, "the end comes after the last byte", text))
     }
 
-    /// Returns the connections that have started, are not over, and made no progress for `limit`.
+    /// Returns the connections that have started, are not over, and have made no progress for
+    /// `limit`.
     pub fn stuck(&self, now: Instant, limit: Duration) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| {
             !entry.is_over() && entry.plan.start <= now && now - entry.last_progress > limit
         })
     }
 
-    /// Restarts the progress timers of all connections after an outage of the links.
+    /// Restarts the progress timers of all connections, after an outage of the links.
     pub fn restart_clocks(&mut self, now: Instant) {
         for entry in &mut self.entries {
             entry.last_progress = entry.last_progress.max(now);
@@ -340,20 +345,20 @@ impl Ledger {
 }
 
 impl Entry {
-    /// Returns true if the client is done, and the server is done or never accepted.
+    /// Returns true if the client has ended, and the server has ended or never accepted.
     pub fn is_over(&self) -> bool {
         let [client, server] = &self.ends;
         client.stage == Stage::Ended && server.stage != Stage::Open
     }
 
-    /// Returns true if both ends read everything planned.
+    /// Returns true if both ends have read everything that was planned.
     pub fn is_complete(&self) -> bool {
         let up = self.plan.total(Role::Client);
         let down = self.plan.total(Role::Server);
         self.ends[0].read == down && self.ends[1].read == up
     }
 
-    /// Returns true if nothing excuses a connection that is not complete.
+    /// Returns true if the connection has no excuse for being incomplete.
     pub fn must_be_complete(&self) -> bool {
         let orderly =
             |end: &crate::plan::EndPlan| matches!(end.ending, Ending::HalfClose | Ending::Close);
@@ -363,7 +368,7 @@ impl Entry {
     }
 }
 
-/// Creates a violation.
+/// Creates a violation of `rule`.
 pub fn violation(at: Instant, rule: &'static str, text: impl Into<String>) -> Violation {
     Violation {
         at,

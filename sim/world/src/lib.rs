@@ -1,9 +1,8 @@
-//! Hosts, programs and links in virtual time, derived from one seed.
+//! A simulated world: hosts, programs and links in virtual time, all derived from one seed.
 //!
 //! The hosts are `service/host`, driven in the same way as by `tidelaned`. The programs use
-//! `app/client`, each with a region of its own. The links are `sim/netem`. Only the surroundings
-//! are simulated: time, frames in flight, doorbells, netlink's answers, and the behaviour of
-//! programs.
+//! `app/client`, each with its own region. The links are `sim/netem`. Only the environment is
+//! simulated: time, frames in flight, doorbells, netlink's answers, and the behaviour of programs.
 //!
 //! ```text
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, sides)
@@ -12,11 +11,15 @@
 //!                             links (netem::Link)                   Ledger: bytes written and read
 //! ```
 //!
-//! The checkers hold that bytes arrive intact and in order ([`side`](crate)), the end of file
-//! follows the last byte, no connection ends without a reason, every connection makes progress, an
-//! idle service sleeps, and no byte of one user is in another's memory. At the end nothing may be
-//! left: no flow, no buffer, no TIME-WAIT, no timer, no charge to any user. Equal seeds give equal
-//! runs down to the last frame: [`Report::digest`].
+//! A run checks these rules:
+//!
+//! - Bytes arrive intact and in order ([`side`](crate)), and the end of file follows the last byte.
+//! - No connection ends without a reason, and every connection makes progress.
+//! - An idle service sleeps.
+//! - The memory of one user's programs contains no byte of another user.
+//! - At the end, no flow, buffer, TIME-WAIT, timer or charge to a user is left.
+//!
+//! Equal seeds give equal runs down to the last frame ([`Report::digest`]).
 #![forbid(unsafe_code)]
 
 mod bloat;
@@ -63,12 +66,12 @@ pub use crate::{
     world::World,
 };
 
-/// Runs the scenario of `seed` and checks all rules.
+/// Runs the scenario of `seed`. Returns an error if a rule is broken.
 pub fn run_seed(seed: u64) -> Result<Report, Violation> {
     run(Scenario::from_seed(seed))
 }
 
-/// Runs a scenario and checks all rules.
+/// Runs a scenario. Returns an error if a rule is broken.
 pub fn run(scenario: Scenario) -> Result<Report, Violation> {
     let no_memory = |error: std::io::Error| Violation {
         at: tidelane_time::Instant::ZERO,

@@ -1,8 +1,9 @@
-//! The bulk transfer of [`Bulk`] between models of Linux's TCP senders and receivers, over the same
-//! network with the same random numbers.
+//! The bulk transfer of [`Bulk`], but between models of Linux's TCP senders and receivers. The
+//! network and its random numbers are the same.
 //!
-//! The frames have the length of real ones, so that they take the same time on a link and the same
-//! space in a queue. Behind the link header they hold only the fields that the models exchange.
+//! The frames have the length of real frames, so that they take the same time on a link and the
+//! same space in a queue. After the link header, they contain only the fields that the models
+//! exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,33 +17,37 @@ use crate::{
     topology::mac,
 };
 
-/// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
+/// Payload of a full segment with timestamps over an MTU of 1,500 bytes, in bytes.
 const MSS: u64 = 1448;
-/// Lengths of frames with and without payload. A SACK option adds four bytes, and eight per block.
+/// Lengths of frames with and without payload, in bytes. A SACK option adds four bytes, and eight
+/// bytes for each block.
 const DATA_LEN: usize = 1514;
 const ACK_LEN: usize = 66;
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
-/// A bulk transfer by the model of Linux's TCP, with CUBIC, and without a competing host.
+/// A bulk transfer between models of Linux's TCP, with CUBIC and without a competing host.
 #[derive(Clone, Copy, Debug)]
 pub struct LinuxBulk {
     /// Flows, network, windows, times and seed.
     pub bulk: Bulk,
-    /// Ticks per second of Linux's timers (CONFIG_HZ).
+    /// Frequency of Linux's timer tick (CONFIG_HZ), in ticks per second.
     pub hz: u64,
 }
 
+/// One flow: the model of its sender, which exists after the handshake, and the model of its
+/// receiver.
 struct Flow {
     sender: Option<Sender>,
     receiver: Receiver,
     start: Instant,
 }
 
+/// The state of a running transfer.
 struct Run {
     network: Network,
     flows: Vec<Flow>,
-    /// Deadlines of flows, by time. [`Self::due`] has the same deadlines by flow.
+    /// Deadlines of flows, ordered by time. [`Self::due`] has the same deadlines by flow.
     timers: BTreeSet<(Instant, usize)>,
     due: Vec<Option<Instant>>,
     settings: Settings,
@@ -50,7 +55,7 @@ struct Run {
 }
 
 impl LinuxBulk {
-    /// Runs the transfer.
+    /// Runs the transfer. Returns its goodput.
     pub fn run(&self) -> Goodput {
         let mut run = self.start();
         let start = Instant::ZERO + self.bulk.warm_up;
@@ -113,8 +118,8 @@ impl Run {
         }
     }
 
-    /// Handles all frames that arrive at `now`. The segments of a flow are one batch, as one
-    /// interrupt delivers them.
+    /// Handles all frames that arrive at `now`. The segments of one flow form one batch, as an
+    /// interrupt would deliver them.
     fn arrive(&mut self, now: Instant) {
         let mut batches: BTreeMap<usize, Vec<Data>> = BTreeMap::new();
         while let Some((_, direction)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
@@ -179,7 +184,7 @@ impl Run {
             .send(now, RECEIVER, &Packet { flow, body }.emit());
     }
 
-    /// Updates the deadline of a flow.
+    /// Updates the deadline of a flow after a change of its state.
     fn schedule(&mut self, flow: usize) {
         let ends = &self.flows[flow];
         let at = |us: u64| Instant::from_micros(us);
@@ -215,7 +220,8 @@ impl Run {
         Duration::from_micros(first.unwrap_or_default() as u64)
     }
 
-    /// Sums the counters of all senders, under the engine's names.
+    /// Returns the sums of the counters of all senders. The names are those of the engine's
+    /// counters.
     fn counters(&self) -> Vec<(String, u64)> {
         let sum = |of: fn(&Counters) -> u64| self.senders().map(|s| of(s.counters())).sum();
         let named: [(&str, u64); 8] = [
@@ -238,8 +244,8 @@ enum Body {
     Ack(Ack),
 }
 
-/// Contents of a frame: the flow, then 32-bit numbers whose meaning follows from the frame's
-/// length.
+/// Content of a frame: the flow, and then 32-bit numbers. The length of the frame determines the
+/// meaning of the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
     flow: usize,
@@ -347,7 +353,7 @@ mod tests {
     #[test]
     fn goodput_fills_a_clean_link_and_falls_with_loss() {
         let clean = bulk(0).run();
-        // 1448 of 1514 bytes are payload.
+        // Of each frame of 1514 bytes, 1448 bytes are payload.
         assert!(clean.rate() > 0.94 * 1e8, "{}", clean.rate());
         assert!(clean.fairness() > 0.8, "{}", clean.fairness());
         let lossy = bulk(20_000).run();
@@ -357,8 +363,9 @@ mod tests {
         assert_eq!(lossy.bytes, bulk(20_000).run().bytes);
     }
 
-    /// The link of `bench/figures/tas-fig7`, on which a kernel keeps 0.8 to 1 of the lossless rate
-    /// at 1 and 2 % loss, and 0.10 to 0.13 at 5 %. At 5 % the model still keeps twice as much.
+    /// The link of `bench/figures/tas-fig7`. On this link, a real kernel keeps 0.8 to 1 of its
+    /// lossless rate at 1 and 2 % loss, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps twice as
+    /// much.
     #[test]
     fn loss_costs_about_as_much_as_on_a_kernel() {
         let rate = |loss| {
@@ -387,7 +394,8 @@ mod tests {
         assert!((0.05..0.4).contains(&kept), "{kept}");
     }
 
-    /// RFC 9438 §5.1 table 2: 187 segments at a loss of 0.01 % and a round trip of 0.1 s.
+    /// The expected window is 187 segments for a loss of 0.01 % and a round-trip time of 0.1 s (RFC
+    /// 9438 §5.1 table 2).
     #[test]
     fn a_single_flow_has_about_the_window_of_the_response_function() {
         let link = LinkConfig {

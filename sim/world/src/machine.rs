@@ -1,4 +1,5 @@
-//! One host: its service, and the work of the service's driver (netlink answers, sleeping).
+//! One host: its service, and the work of the service's driver, such as netlink answers and
+//! sleeping.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -35,7 +36,7 @@ const PORT_FIRST: u16 = 32_768;
 /// Longest delay of a netlink answer, in nanoseconds.
 const ANSWER_TIME_MAX: u64 = 400_000;
 
-/// An answer of the kernel that has not reached the host yet.
+/// An answer of the kernel that has not yet reached the host.
 enum Answer {
     Neighbour(IpAddress),
     Ports(IpAddress),
@@ -47,31 +48,31 @@ enum Wire {
     Captured(Box<Capture<MemPort, Box<dyn Write>>>),
 }
 
-/// One host of the world.
+/// One host of the world. Owns its service and the clock offset, and schedules its steps.
 pub struct Machine {
     /// The service.
     pub host: Service,
     /// The service page, which the programs of this host read.
     pub page: Arc<ServicePageMap>,
-    /// True if a program rang the service's doorbell.
+    /// True if a program has rung the service's doorbell.
     pub doorbell_rang: Arc<AtomicBool>,
-    /// Time of the next step; None if the service sleeps.
+    /// Time of the next step, or `None` if the service sleeps.
     pub next_step: Option<Instant>,
-    /// Neither the service nor its programs run before this time.
+    /// Time until which neither the service nor its programs run.
     pub paused_until: Instant,
-    /// Offset of the host's clock from the world's.
+    /// Offset of the host's clock from the clock of the world.
     ahead: Duration,
-    /// True while the service is down: frames are lost in both directions.
+    /// True while the service is down. Frames in both directions are then lost.
     pub down: bool,
     spec: HostSpec,
-    /// Ports, by core.
+    /// Simulator's ends of the ports, by core.
     wires: Vec<Wire>,
     rng: Rng,
-    /// Chooses the receive queue of an arriving frame.
+    /// Random numbers that choose the receive queue of an arriving frame.
     queue_rng: Rng,
     answers: VecDeque<(Instant, Answer)>,
     ports_given: BTreeMap<IpAddress, u32>,
-    /// By user number.
+    /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
 }
@@ -87,7 +88,7 @@ impl Machine {
         let port = MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
-            // Links may corrupt bytes, and the receiver has to notice.
+            // Links may corrupt bytes, and the receiver must detect this.
             partial_checksums: false,
         };
         let families = &Family::BOTH[..1 + usize::from(spec.ipv6)];
@@ -124,7 +125,7 @@ impl Machine {
         })
     }
 
-    /// Registers a program of `user`; the user's weight is unlimited.
+    /// Registers a program of `user`. The weight of the user is unlimited.
     pub fn add_program(
         &mut self,
         user: u32,
@@ -136,7 +137,7 @@ impl Machine {
         self.host.add_program(user, name, region)
     }
 
-    /// Lists the resources that are still charged to a user.
+    /// Returns a line for each resource that is still charged to a user.
     pub fn charged(&self) -> Vec<String> {
         let lines = self.users.iter().flat_map(|(id, user)| {
             let held = user.lines().filter(|line| line.used > 0);
@@ -145,14 +146,15 @@ impl Machine {
         lines.collect()
     }
 
-    /// Writes all frames of the first queue to `out` as pcapng, as seen on the link.
+    /// Writes all frames of the first queue to `out` as pcapng, in both directions.
     pub fn capture(mut self, out: Box<dyn Write>) -> std::io::Result<Self> {
         let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
         self.wires[0] = first.captured(out)?;
         Ok(self)
     }
 
-    /// Replaces the service by `new`, which starts at `back` without any state of the old one.
+    /// Replaces the service by `new`. The new service starts at time `back`, without any state of
+    /// the old one.
     pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
         let mut old = std::mem::replace(self, new);
         self.ahead = old.ahead;
@@ -167,7 +169,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the host's clock at world time `now`.
+    /// Returns the time of the host's clock at world time `now`.
     pub fn clock(&self, now: Instant) -> Instant {
         now + self.ahead
     }
@@ -178,12 +180,12 @@ impl Machine {
         self.wake(now);
     }
 
-    /// Returns the time of the next step, with pauses considered.
+    /// Returns the time of the next step, taking pauses into account.
     pub fn due(&self) -> Option<Instant> {
         Some(self.next_step?.max(self.paused_until))
     }
 
-    /// Delivers a frame. Returns false if the port has no room for it now.
+    /// Delivers a frame to the host. Returns false if the port has no room for it now.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) -> bool {
         if self.down {
             return true;
@@ -199,7 +201,7 @@ impl Machine {
             self.wake(now);
             return false;
         };
-        // A NIC drops frames above its MTU.
+        // The device drops frames that exceed its buffers, as a NIC does with frames above its MTU.
         if frame.len() <= buffer.len() {
             buffer[..frame.len()].copy_from_slice(frame);
             port.tx_commit(frame.len(), TxChecksum::Done);
@@ -209,7 +211,7 @@ impl Machine {
         true
     }
 
-    /// Schedules a step soon, because there is something for the host to do.
+    /// Schedules a step in the near future, because the host has work.
     pub fn wake(&mut self, now: Instant) {
         let at = now + Duration(self.rng.below(self.spec.wake_time_max.0 + 1));
         self.next_step = Some(self.next_step.map_or(at, |step| step.min(at)));
@@ -241,7 +243,7 @@ impl Machine {
         worked
     }
 
-    /// Schedules a step after the driver changed the host's state.
+    /// Schedules a step after the driver has changed the host's state.
     pub fn touched(&mut self, now: Instant) {
         self.wake(now);
     }
@@ -267,7 +269,7 @@ impl Machine {
         self.answers.front().map(|(at, _)| *at)
     }
 
-    /// Gives the host the oldest answer.
+    /// Passes the kernel's oldest answer to the host.
     pub fn answer(&mut self, now: Instant) {
         let Some((_, answer)) = self.answers.pop_front() else {
             return;
@@ -289,14 +291,15 @@ impl Machine {
         self.wake(now);
     }
 
-    /// The kernel's neighbour entry of `addr` expires, and an answer with the link address follows.
+    /// Lets the kernel's neighbour entry of `addr` expire. An answer with the link address follows
+    /// later.
     pub fn forget_neighbour(&mut self, now: Instant, addr: IpAddress) {
         self.host.set_neighbour(self.clock(now), addr, None);
         let at = now + Duration(self.rng.below(ANSWER_TIME_MAX));
         self.answers.push_back((at, Answer::Neighbour(addr)));
     }
 
-    /// Takes the frames that the host transmitted.
+    /// Takes the frames that the host has transmitted.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
         for wire in &mut self.wires {
             wire.set_time(now);
@@ -313,7 +316,7 @@ impl Machine {
         }
     }
 
-    /// Returns a line per socket, for the report of a violation.
+    /// Returns a line for each socket, for the report of a violation.
     pub fn describe(&self) -> Vec<String> {
         self.host.sockets().iter().map(describe_socket).collect()
     }
@@ -333,7 +336,7 @@ impl SenderFigures for Machine {
     }
 }
 
-/// Counters that show a spurious retransmission.
+/// Counters that increase when a retransmission was spurious.
 const SPURIOUS_COUNTERS: [&str; 2] = ["spurious_timeouts", "dsack_recv"];
 
 fn describe_socket(socket: &SocketReport) -> String {
@@ -366,7 +369,7 @@ fn describe_socket(socket: &SocketReport) -> String {
     line
 }
 
-/// Placeholder port while a [`Wire`] changes its variant.
+/// Configuration of the placeholder port that is used while a [`Wire`] changes its variant.
 const SPARE: MemConfig = MemConfig {
     frame_len_max: 64,
     frames: 1,

@@ -1,16 +1,17 @@
 //! The bytes of a stream, as a function of the connection, the direction and the position. A
-//! receiver can check any byte without the bytes before it.
+//! receiver can verify any byte without the bytes before it.
 
-/// Length of the header at the start of a client's stream, which names the connection.
+/// Length in bytes of the header at the start of a client's stream. The header names the
+/// connection.
 pub const HEADER_LEN: u64 = 16;
 const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
 /// First byte of every tag.
 const TAG_MARK: u8 = 0xa7;
-/// Distance between two tags in a stream.
+/// Distance between two tags in a stream, in bytes.
 const TAG_EVERY: usize = 8;
 
-/// The last four bytes of each eight bytes of a stream. A tag names the run and the connection, so
-/// that a piece of the stream can be recognised anywhere in memory.
+/// The last four bytes of each eight bytes of a stream. A tag identifies the run and the
+/// connection, so that a piece of a stream can be recognised anywhere in memory.
 type Tag = [u8; 4];
 
 fn mix(value: u64) -> u64 {
@@ -25,8 +26,8 @@ fn tag(seed: u64, id: u32) -> Tag {
     [TAG_MARK, mix(seed ^ HEADER_KEY) as u8, high, low]
 }
 
-/// Returns the connections of which a piece of a stream lies at any place in `bytes`. A piece is
-/// recognised by two consecutive tags, so a piece of less than 16 bytes may be missed.
+/// Returns the connections of which `bytes` contains a piece of a stream, at any position. A piece
+/// is recognised by two consecutive tags. A piece of less than 16 bytes may therefore be missed.
 pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     let [mark, run, ..] = tag(seed, 0);
     let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
@@ -47,7 +48,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Stream from the client of connection `id`: a header, then pseudorandom bytes.
+    /// Returns the stream from the client of connection `id`: a header, and then pseudorandom
+    /// bytes.
     pub fn of_client(seed: u64, id: u32) -> Self {
         let name = u64::from(id);
         let mut header = [0; HEADER_LEN as usize];
@@ -60,7 +62,7 @@ impl Content {
         }
     }
 
-    /// Stream from the server of connection `id`: pseudorandom bytes.
+    /// Returns the stream from the server of connection `id`: pseudorandom bytes.
     pub fn of_server(seed: u64, id: u32) -> Self {
         Self {
             key: mix(seed ^ (u64::from(id) << 1 | 1)),
@@ -69,13 +71,13 @@ impl Content {
         }
     }
 
-    /// Returns the connection that a header names, or None if the bytes are not a valid header.
+    /// Returns the connection that a header names, or `None` if the header is invalid.
     pub fn parse_header(seed: u64, header: &[u8; HEADER_LEN as usize]) -> Option<u32> {
         let id = u32::try_from(u64::from_le_bytes(header[..8].try_into().ok()?)).ok()?;
         (Self::of_client(seed, id).header.as_ref() == Some(header)).then_some(id)
     }
 
-    /// Fills `into` with the bytes from position `pos` on.
+    /// Fills `into` with the bytes of the stream from position `pos` on.
     pub fn fill(&self, pos: u64, into: &mut [u8]) {
         let mut at = 0;
         while at < into.len() {
@@ -97,7 +99,8 @@ impl Content {
         }
     }
 
-    /// Returns the position of the first wrong byte.
+    /// Compares `bytes` with the stream from position `pos` on. Returns the position of the first
+    /// wrong byte.
     pub fn first_mismatch(&self, pos: u64, bytes: &[u8], scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.resize(bytes.len(), 0);
         self.fill(pos, scratch);

@@ -1,4 +1,5 @@
-//! Operations of a program on a connection, for Tidelane's streams and for those of other stacks.
+//! Operations of a program on a connection. Tidelane's streams and smoltcp's sockets implement
+//! them.
 
 use std::io::IoSliceMut;
 
@@ -6,7 +7,7 @@ use tidelane_abi::{program_flags, service_flags};
 use tidelane_client::Stream;
 use tidelane_netem::Rng;
 
-/// One end of a connection's byte streams.
+/// One end of a connection, as its program uses it.
 pub trait Pipe {
     /// Returns the number of bytes that can be read now.
     fn readable(&mut self) -> usize;
@@ -14,32 +15,33 @@ pub trait Pipe {
     fn peek(&mut self, into: &mut [u8]) -> usize;
     /// Consumes up to `count` bytes without copying them. Returns their number.
     fn discard(&mut self, count: usize) -> usize;
-    /// Reads with a randomly chosen call. Returns the number of bytes.
+    /// Reads with a randomly chosen function of the stream. Returns the number of bytes.
     fn receive(&mut self, rng: &mut Rng, into: &mut [u8]) -> usize;
-    /// Writes as many bytes as there is space for. Returns their number.
+    /// Writes as many bytes as fit. Returns their number.
     fn write(&mut self, bytes: &[u8]) -> usize;
     /// Returns true if the last write took no byte for lack of memory, although the window was
-    /// open. No event tells when memory is available again.
+    /// open. No event reports that memory is available again.
     fn lacks_memory(&mut self) -> bool {
         false
     }
-    /// Closes the direction to the peer.
+    /// Shuts down the direction to the peer.
     fn shutdown_write(&mut self);
-    /// Closes the stream for the program; `abort` resets the connection.
+    /// Closes the stream for the program. If `abort` is true, the connection is reset.
     fn close(&mut self, abort: bool);
     /// Returns true if the program has closed the stream.
     fn is_closed(&self) -> bool;
-    /// Returns the cause of the connection's end (`close_cause`), if it is over.
+    /// Returns the cause of the connection's end (`close_cause`), or `None` if the connection is
+    /// not over.
     fn ended(&mut self) -> Option<u32>;
     /// Returns true if the peer's FIN has arrived.
     fn fin_received(&self) -> bool;
-    /// Returns true if the peer's FIN has arrived and all data is read.
+    /// Returns true if the peer's FIN has arrived and all data has been read.
     fn at_end(&mut self) -> bool;
     /// Returns true if no more data will arrive.
     fn peer_closed(&mut self) -> bool;
     /// Returns true if the handshake is complete.
     fn established(&mut self) -> bool;
-    /// Switches Nagle's algorithm off.
+    /// Disables Nagle's algorithm.
     fn set_nodelay(&mut self);
 }
 

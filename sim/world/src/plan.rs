@@ -1,4 +1,4 @@
-//! The planned behaviour of one connection, decided before it starts.
+//! The planned behaviour of one connection. The plan is drawn before the run starts.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Role {
         }
     }
 
-    /// Returns the index of this end in arrays of two.
+    /// Returns the index of this end in an array with one element for each end.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -34,58 +34,60 @@ impl Role {
 /// The way in which an end leaves the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Writes everything, shuts down for writing, reads to the end of file, closes.
+    /// The end writes everything, shuts down for writing, reads to the end of file, and closes.
     HalfClose,
-    /// Writes everything, reads as much as it expects, closes.
+    /// The end writes everything, reads as much as it expects, and closes.
     Close,
-    /// Closes after so many bytes read and written in sum, regardless of data in flight.
+    /// The end closes after it has read and written this number of bytes in total, regardless of
+    /// data in flight.
     CloseEarly(u64),
-    /// Aborts after so many bytes read and written in sum.
+    /// The end aborts after it has read and written this number of bytes in total.
     Abort(u64),
 }
 
 /// Planned behaviour of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct EndPlan {
-    /// The way in which the end leaves.
+    /// The way in which the end leaves the connection.
     pub ending: Ending,
-    /// Most bytes of one write.
+    /// Largest number of bytes of one write.
     pub write_chunk: u32,
-    /// Most bytes of one read.
+    /// Largest number of bytes of one read.
     pub read_chunk: u32,
-    /// Bytes after which the end pauses reading; each pause follows as many further bytes.
+    /// Number of bytes after which the end pauses reading. The same number of bytes lies between
+    /// two pauses.
     pub pause_after: u64,
     /// Duration of a pause.
     pub pause: Duration,
     /// Number of pauses.
     pub pauses: u32,
-    /// True to set TCP_NODELAY.
+    /// True if the end sets TCP_NODELAY.
     pub nodelay: bool,
 }
 
 /// A request and its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
-    /// Bytes from the client.
+    /// Number of bytes from the client.
     pub up: u32,
-    /// Bytes from the server.
+    /// Number of bytes from the server.
     pub down: u32,
 }
 
 /// Planned behaviour of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionPlan {
-    /// Number of the connection.
+    /// Number of the connection in the run.
     pub id: u32,
     /// Program that opens the connection.
     pub client: usize,
-    /// Listener that accepts the connection.
+    /// Index of the listener that accepts the connection.
     pub listener: usize,
     /// IP version.
     pub family: Family,
     /// Time of the active open.
     pub start: Instant,
-    /// Requests and replies. The first request begins with the header.
+    /// Requests and replies. The first request begins with the header that names the connection.
     pub rounds: Vec<Round>,
     /// True if the client waits for each reply.
     pub client_waits: bool,
@@ -96,12 +98,12 @@ pub struct ConnectionPlan {
 }
 
 impl ConnectionPlan {
-    /// Returns the bytes that `role` sends if nothing ends the connection early.
+    /// Returns the number of bytes that `role` sends if no end closes early.
     pub fn total(&self, role: Role) -> u64 {
         self.rounds.iter().map(|round| round.sent_by(role)).sum()
     }
 
-    /// Returns the bytes that `role` may have sent after it has read `read` bytes.
+    /// Returns the number of bytes that `role` may have sent after it has read `read` bytes.
     pub fn allowed(&self, role: Role, read: u64) -> u64 {
         let waits = match role {
             Role::Client => self.client_waits,
@@ -150,11 +152,11 @@ pub enum Traffic {
     Echo,
     /// A large transfer in one or both directions.
     Bulk,
-    /// Open and close without a byte.
+    /// Open and close without a byte of payload.
     Empty,
 }
 
-/// Most bytes of a bulk connection in one direction.
+/// Largest number of bytes of a bulk connection in one direction.
 const BULK_MAX: u64 = 1 << 20;
 
 impl ConnectionPlan {
@@ -211,7 +213,7 @@ fn rounds_of(rng: &mut Rng, traffic: Traffic) -> Vec<Round> {
     }
 }
 
-/// Returns an end that reads and writes without pauses and then closes.
+/// Returns the plan of an end that reads and writes without pauses and then closes.
 pub(crate) fn steady_end() -> EndPlan {
     EndPlan {
         ending: Ending::HalfClose,

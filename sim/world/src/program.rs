@@ -22,12 +22,13 @@ use crate::{
     worker::{Accepting, Worker},
 };
 
-/// Connections that a program can have at the same time.
+/// Largest number of simultaneous connections of a program.
 const SLOTS: u32 = 256;
-/// Listeners of a run. The number of a listener's second socket is larger by this value.
+/// Largest number of listeners of a run. The key of a listener's second socket is larger by this
+/// value.
 const LISTENERS_MAX: usize = 1000;
 
-/// A doorbell that sets a flag, which the world polls.
+/// A doorbell that sets a flag. The world polls the flag.
 struct FlagBell(Arc<AtomicBool>);
 
 impl Bell for FlagBell {
@@ -39,25 +40,25 @@ impl Bell for FlagBell {
 
 /// Parameters of one start of a program.
 pub struct Launch {
-    /// Name in listings.
+    /// Name of the process in listings.
     pub name: String,
-    /// Random numbers of this process.
+    /// Random numbers of the process.
     pub rng: Rng,
-    /// Words that the region fuzzer has swept in earlier processes of the program.
+    /// Number of words that the region fuzzer has swept in earlier processes of the program.
     pub swept: u64,
 }
 
-/// A running process of a program.
+/// A running process of a program. Owns the program's shared memory and its threads.
 pub struct Process {
-    /// Program numbers at the service, one per core.
+    /// Numbers of the program at the service, one for each core.
     pub id: ProgramIds,
-    /// The client library's state.
+    /// State of the client library.
     pub program: Program,
     /// Shared memory of the process.
     pub region: Arc<ProgramRegion>,
-    /// Threads, each with the time at which it runs next.
+    /// Threads of the process, and the time at which each runs next.
     pub workers: Vec<(Option<Instant>, Worker)>,
-    /// Writer of random values to the shared memory, in a hostile program.
+    /// In a hostile program, the writer of random values to the shared memory.
     pub fuzzer: Option<RegionFuzzer>,
 }
 
@@ -106,7 +107,8 @@ impl Process {
         })
     }
 
-    /// Starts to accept connections of a listener; `key` stands for the kernel socket.
+    /// Starts to accept connections of a listener. `key` identifies the listener, as a kernel
+    /// socket would. Returns true if the service accepted the listener.
     pub fn listen(
         &mut self,
         machine: &mut Machine,
@@ -143,14 +145,14 @@ impl Process {
         })
     }
 
-    /// Kills the process: none of its code runs any more, not even destructors.
+    /// Kills the process. None of its code runs after that, not even destructors.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
         machine.host.remove_program(machine.clock(now), &self.id);
         machine.touched(now);
     }
 
-    /// Returns true if the process has no connection left.
+    /// Returns true if the process has no connections left.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|(_, worker)| worker.is_idle())
     }

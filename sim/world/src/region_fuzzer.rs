@@ -1,7 +1,7 @@
-//! A hostile program, which writes random values to its shared memory.
+//! A hostile program that writes random values to its shared memory.
 //!
-//! Half of the writes go to structures that the service reads. The other half sweeps the memory in
-//! use word by word.
+//! Half of the writes target structures that the service reads. The other half sweeps the memory in
+//! use, word by word.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
 
-/// Slots that the random writes target: those that come into use.
+/// Number of slots that the random writes target. These are the slots that the run uses first.
 const SLOTS_AIMED_AT: u64 = 8;
-/// Bytes of each buffer area that the sweep covers.
+/// Number of bytes of each buffer area that the sweep covers.
 const BUFFERS_SWEPT: u64 = 64 << 10;
-/// Boundary values.
+/// Boundary values that are written more often than others.
 const EDGES: [u64; 8] = [
     0,
     1,
@@ -29,24 +29,25 @@ const EDGES: [u64; 8] = [
     u64::MAX,
 ];
 
-/// Words that one burst sweeps.
+/// Number of words that the sweep covers in one burst.
 const SWEEP_WORDS: u64 = 16;
 
-/// A series of random writes to one region.
+/// Writes random values to one region, in bursts.
 pub struct RegionFuzzer {
     region: Arc<ProgramRegion>,
     every: Duration,
     /// Time of the next burst.
     pub next: Instant,
-    /// Writes so far.
+    /// Number of writes so far.
     pub writes: u64,
-    /// Words swept so far.
+    /// Number of words swept so far.
     pub swept: u64,
     rng: Rng,
 }
 
 impl RegionFuzzer {
-    /// Creates a writer with a mean interval of `every`, whose sweep continues after `swept` words.
+    /// Creates a fuzzer of `region`. `every` is the mean interval between bursts. The sweep
+    /// continues after `swept` words.
     pub fn new(region: Arc<ProgramRegion>, every: Duration, swept: u64, rng: Rng) -> Self {
         Self {
             region,
@@ -80,7 +81,8 @@ impl RegionFuzzer {
         self.next = now + Duration(1 + self.rng.below(2 * self.every.0));
     }
 
-    /// Returns the next word of the sweep: header, first context, slots, part of each buffer area.
+    /// Returns the region offset of the sweep's next word. The sweep covers the header, the first
+    /// context, slots, and a part of each buffer area.
     fn sweep_offset(&self) -> u64 {
         let layout = self.region.layout();
         let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
@@ -112,7 +114,8 @@ impl RegionFuzzer {
         }
     }
 
-    /// Chooses the structure that the next write targets.
+    /// Chooses the structure that the next write targets. Returns its region offset and its length
+    /// in bytes.
     fn target(&mut self) -> (u64, u64) {
         let context = context_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);

@@ -1,4 +1,4 @@
-//! Figures of a run that broke no rule: they show how much a swarm has covered.
+//! Figures of a run in which no rule was broken. They show what a swarm has covered.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,51 +7,51 @@ use tidelane_time::Instant;
 
 use crate::{family::Family, ledger::Entry};
 
-/// Figures of one run, or sums over several runs.
+/// Figures of one run, or their sums over several runs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Digest of the run; equal runs have equal digests.
+    /// Digest of the run. Equal runs have equal digests.
     pub digest: u64,
-    /// Events handled.
+    /// Number of events handled.
     pub events: u64,
-    /// Frames delivered.
+    /// Number of frames delivered.
     pub frames: u64,
     /// Payload bytes read and verified.
     pub bytes: u64,
-    /// Connections that completed everything planned.
+    /// Number of connections that completed everything planned.
     pub complete: u64,
-    /// Complete connections over IPv6.
+    /// Number of complete connections over IPv6.
     pub over_ipv6: u64,
-    /// Connections that ended early, as planned or for a recorded reason.
+    /// Number of connections that ended early, as planned or for a recorded reason.
     pub broken: u64,
-    /// Programs that died.
+    /// Number of programs that died.
     pub deaths: u64,
-    /// Services that were restarted.
+    /// Number of services that were restarted.
     pub restarts: u64,
-    /// Segments checked against the wire rules.
+    /// Number of segments checked against the wire rules.
     pub checked_segments: u64,
-    /// Checks of senders against the rules of congestion control.
+    /// Number of checks of senders against the rules of congestion control.
     pub checked_windows: u64,
-    /// Searches through the memory of a program.
+    /// Number of searches through the memory of a program.
     pub memory_searches: u64,
-    /// Counters of the links.
+    /// Sums of the counters of all links.
     pub links: LinkCounters,
-    /// ICMP errors of routers for packets above the path MTU.
+    /// Number of ICMP errors of routers for packets above the path MTU.
     pub too_big: u64,
-    /// Bursts of random writes to shared memory.
+    /// Number of bursts of random writes to shared memory.
     pub fuzz_bursts: u64,
-    /// Times that a host went to sleep without a timer.
+    /// Number of times that a host went to sleep without a timer.
     pub sleeps: u64,
     /// Time at which the last connection was over.
     pub busy: Instant,
-    /// Time at which the last state was gone.
+    /// Time at which the last state of the hosts was gone.
     pub end: Instant,
-    /// Counters of all hosts, summed.
+    /// Sums of the counters of all hosts.
     pub counters: BTreeMap<String, u64>,
 }
 
 impl Report {
-    /// Counts a connection.
+    /// Counts a connection as complete or broken.
     pub(crate) fn count(&mut self, entry: &Entry) {
         if entry.is_complete() {
             self.complete += 1;

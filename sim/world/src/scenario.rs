@@ -1,4 +1,4 @@
-//! The parameters of a run, derived from its seed.
+//! The parameters of a run. All of them derive from its seed.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use crate::{
     topology::Topology,
 };
 
-/// Bytes of an area of stream buffers, enough for all connections of a run.
+/// Length of an area of stream buffers in bytes. It is large enough for all connections of a run.
 pub const AREA_LEN: u64 = 256 << 20;
-/// Smallest area of stream buffers where memory is short.
+/// Smallest length of an area of stream buffers in runs with little memory, in bytes.
 const AREA_LEN_LOW: u64 = 64 << 10;
-/// Local ports of a host, unless the scenario makes them scarce.
+/// Number of local ports of a host, unless the scenario makes ports scarce.
 const PORTS: u32 = 4096;
 
 /// Parameters of a host.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
-    /// Cores of its service.
+    /// Number of fast-path cores of the host's service.
     pub cores: u32,
-    /// MTU of its interface.
+    /// MTU of the host's interface, in bytes.
     pub mtu: u32,
-    /// True if the host has an IPv6 address besides its IPv4 address.
+    /// True if the host has an IPv6 address in addition to its IPv4 address.
     pub ipv6: bool,
-    /// Frames of each of its ports, per direction.
+    /// Number of frames in each port of the host, for each direction.
     pub frames: u32,
-    /// Longest duration of a step.
+    /// Longest duration of a step of the service.
     pub step_time_max: Duration,
     /// Longest delay until a sleeping service notices a frame or a doorbell.
     pub wake_time_max: Duration,
-    /// Local ports for active opens.
+    /// Number of local ports for active opens.
     pub ports: u32,
     /// Configuration of the engine.
     pub engine: EngineConfig,
@@ -46,9 +46,9 @@ pub struct HostSpec {
 pub enum Conduct {
     /// The program follows the plans of its connections.
     Good,
-    /// The program also writes random values to its shared memory.
+    /// The program also writes random values to its shared memory, so it is hostile.
     Bad {
-        /// Time between two bursts of writes.
+        /// Mean time between two bursts of writes.
         every: Duration,
     },
 }
@@ -56,36 +56,36 @@ pub enum Conduct {
 /// Parameters of a program.
 #[derive(Clone, Debug)]
 pub struct ProgramSpec {
-    /// Index of its host.
+    /// Index of the program's host.
     pub host: usize,
-    /// Number of its user.
+    /// Number of the program's user.
     pub user: u32,
-    /// Number of its threads.
+    /// Number of the program's threads.
     pub workers: u32,
     /// Longest delay from a doorbell to the run of its thread.
     pub wake_time_max: Duration,
-    /// Behaviour.
+    /// Behaviour of the program.
     pub conduct: Conduct,
-    /// Bytes of each of its two areas of stream buffers.
+    /// Length of each of the program's two areas of stream buffers, in bytes.
     pub area_len: u64,
 }
 
 /// Parameters of a listening socket.
 #[derive(Clone, Debug)]
 pub struct ListenerSpec {
-    /// Port on the host of its programs.
+    /// Port number of the listener.
     pub port: u16,
-    /// Bound address.
+    /// Addresses to which the listener is bound.
     pub bound: Bound,
-    /// Length of its accept queue.
+    /// Largest length of the accept queue.
     pub backlog: u32,
-    /// Programs that hold the listener: more than one after fork.
+    /// Programs that hold the listener. After a fork, several programs hold it.
     pub programs: Vec<usize>,
     /// Longest time that a connection waits in the accept queue.
     pub accept_delay: Duration,
 }
 
-/// Topic of a run: the kind of trouble that its scenario concentrates on.
+/// Topic of a run: the kind of problem that its scenario concentrates on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
     /// Hosts, programs and links of all kinds.
@@ -100,54 +100,55 @@ pub enum Theme {
     Faults,
     /// Programs have little memory for stream buffers.
     Memory,
-    /// The peer is another stack: smoltcp.
+    /// The peer is a smoltcp host.
     Foreign,
-    /// Services have several cores; programs die, services restart.
+    /// Services have several cores. Programs die, and services restart.
     Cores,
 }
 
-/// A host with another stack. Its index follows Tidelane's hosts, and it has programs of its own.
+/// Parameters of a smoltcp host. Its index follows the indices of Tidelane's hosts. It has its own
+/// programs.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignSpec {
-    /// MTU of its interface.
+    /// MTU of the host's interface, in bytes.
     pub mtu: u32,
-    /// Bytes of a socket's receive buffer.
+    /// Length of a socket's receive buffer, in bytes.
     pub rx_len: u32,
-    /// Bytes of a socket's send buffer.
+    /// Length of a socket's send buffer, in bytes.
     pub tx_len: u32,
-    /// Longest delay of an ACK; zero for none.
+    /// Longest delay of an ACK. Zero disables delayed ACKs.
     pub ack_delay: Duration,
-    /// Nagle's algorithm.
+    /// True if the host uses Nagle's algorithm.
     pub nagle: bool,
-    /// True for CUBIC, false for no congestion control at all.
+    /// True if the host uses CUBIC. False if it has no congestion control.
     pub cubic: bool,
 }
 
 /// All parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Seed from which everything else is derived.
+    /// Seed from which all other parameters derive.
     pub seed: u64,
     /// Topic of the run.
     pub theme: Theme,
     /// Tidelane's hosts.
     pub hosts: Vec<HostSpec>,
-    /// A host with another stack; its index is the number of Tidelane's hosts.
+    /// A smoltcp host, if the run has one. Its index is the number of Tidelane's hosts.
     pub foreign: Option<ForeignSpec>,
     /// Links between the hosts.
     pub topology: Topology,
-    /// Programs.
+    /// Programs on all hosts.
     pub programs: Vec<ProgramSpec>,
-    /// Listening sockets.
+    /// Listening sockets of all programs.
     pub listeners: Vec<ListenerSpec>,
-    /// Connections, by number.
+    /// Plans of the connections, by number.
     pub connections: Vec<ConnectionPlan>,
-    /// Faults, in order of time.
+    /// Faults, in the order of time.
     pub faults: Vec<Fault>,
 }
 
 impl Scenario {
-    /// Derives the run of `seed`.
+    /// Derives the scenario of `seed`.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed).fork(0x5ce_4a10);
         let theme = match rng.below(16) {
@@ -162,7 +163,7 @@ impl Scenario {
         Self::with_theme(seed, theme)
     }
 
-    /// Derives the run of `seed` with the given topic.
+    /// Derives the scenario of `seed` with the topic `theme`.
     pub fn with_theme(seed: u64, theme: Theme) -> Self {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
@@ -177,8 +178,8 @@ impl Scenario {
             let mut rng = root.fork(8);
             for host in &mut hosts {
                 host.cores = rng.between(1, 4) as u32;
-                // A core has a share of the ports for each port of the peer, so that few ports
-                // would run out.
+                // A core has a share of the ports for each port of the peer, so a small number of
+                // ports would run out.
                 host.ports = PORTS;
             }
         }
@@ -227,7 +228,8 @@ impl Scenario {
         }
     }
 
-    /// Adds a server and a client on Tidelane, and a server and a client on the other stack.
+    /// Adds a server and a client to Tidelane's host, and a server and a client to the smoltcp
+    /// host.
     fn add_both_sides(&mut self, rng: &mut Rng) {
         for host in 0..2 {
             let server = self.add_program(rng, host, Conduct::Good);
@@ -297,7 +299,7 @@ impl Scenario {
             let mut client = rng.below(self.programs.len() as u64) as usize;
             let listener = rng.below(self.listeners.len() as u64) as usize;
             if self.theme == Theme::Foreign {
-                // The client runs on the other stack than the server: see `add_both_sides`.
+                // The client and the server run on different stacks (see `add_both_sides`).
                 client = 3 - listener;
             }
             let mut plan = ConnectionPlan::new(rng, kind, id as u32, client, listener);
@@ -343,7 +345,7 @@ impl Scenario {
         self.faults.sort_by_key(Fault::at);
     }
 
-    /// Draws a fault of one host; the caller sets its time.
+    /// Draws a fault of one host. The caller sets its time.
     fn new_fault(&self, rng: &mut Rng) -> Fault {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let at = Instant::ZERO;
@@ -381,7 +383,7 @@ impl Scenario {
             || self.faults.iter().any(outage)
     }
 
-    /// Returns true if a host's clock may jump, so that the host gives up waiting for an answer.
+    /// Returns true if a host's clock may jump. The host then stops waiting for an answer.
     pub fn has_clock_jumps(&self) -> bool {
         let jump = |fault: &Fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. });
         self.faults.iter().any(jump)
@@ -399,7 +401,7 @@ impl Scenario {
         self.theme == Theme::Memory
     }
 
-    /// Returns the listener of a program.
+    /// Returns the listener that a program holds, if it holds one.
     pub fn listener_of(&self, program: usize) -> Option<usize> {
         self.listeners
             .iter()

@@ -1,4 +1,4 @@
-//! The service of one host: one core, or several cores that hand frames to each other.
+//! The service of one host, with one core or several cores that pass frames to each other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,16 +12,16 @@ use tidelane_ring::ProgramRegion;
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// The cores of a service; a step of the service is a step of each core in turn.
+/// The fast-path cores of a service. A step of the service is a step of each core in turn.
 pub struct Service {
     cores: Vec<Host<MemPort>>,
 }
 
-/// A program's number on each core.
+/// The number of a program on each core.
 #[derive(Clone, Debug)]
 pub struct ProgramIds(Vec<ProgramId>);
 
-/// Doorbell between cores without a function: each core is asked for work in every step.
+/// A doorbell between cores that has no effect. Each core looks for work in every step anyway.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -31,7 +31,8 @@ impl Bell for NoBell {
 }
 
 impl Service {
-    /// Creates a service of `cores` cores. Returns it with the far end of each core's port.
+    /// Creates a service of `cores` cores. Returns the service and the simulator's end of each
+    /// core's port.
     pub fn new(
         cores: u32,
         config: &EngineConfig,
@@ -50,7 +51,7 @@ impl Service {
         Ok((Self { cores: hosts }, far_ends))
     }
 
-    /// Takes a step on each core. Returns true if there was anything to do.
+    /// Takes a step on each core. Returns true if any core found work.
     pub fn step(&mut self, now: Instant) -> bool {
         let steps = self.cores.iter_mut().map(|core| core.step(now));
         steps.fold(false, |any, worked| any | worked)
@@ -66,33 +67,33 @@ impl Service {
         self.cores.iter().filter_map(Host::next_timeout).min()
     }
 
-    /// Takes the next request to the driver.
+    /// Takes the next request of the service to its driver.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.cores.iter_mut().find_map(Host::take_request)
     }
 
-    /// Sets the routes of every core: see [`Host::set_routes`].
+    /// Sets the routes of every core, with [`Host::set_routes`].
     pub fn set_routes(&mut self, now: Instant, addresses: &[IpAddress], routes: &[Route]) {
         for core in &mut self.cores {
             core.set_routes(now, addresses.to_vec(), routes.to_vec());
         }
     }
 
-    /// Sets a neighbour entry of every core: see [`Host::set_neighbour`].
+    /// Sets a neighbour entry of every core, with [`Host::set_neighbour`].
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         for core in &mut self.cores {
             core.set_neighbour(now, addr, mac);
         }
     }
 
-    /// Adds local ports to every core: see [`Host::add_ports`].
+    /// Adds local ports to every core, with [`Host::add_ports`].
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         for core in &mut self.cores {
             core.add_ports(now, addr, ports);
         }
     }
 
-    /// Adds a program to every core: see [`Host::add_program_of`].
+    /// Adds a program to every core, with [`Host::add_program_of`].
     pub fn add_program(
         &mut self,
         user: &Arc<User>,
@@ -105,7 +106,8 @@ impl Service {
         ProgramIds(self.cores.iter_mut().map(add).collect())
     }
 
-    /// Adds a context of a program on each core; `bell` makes the doorbell of the context.
+    /// Adds a context of a program to each core. `bell` creates the doorbell of the context.
+    /// Returns true if every core accepted the context.
     pub fn add_context(
         &mut self,
         ids: &ProgramIds,
@@ -116,30 +118,30 @@ impl Service {
         cores.all(|(core, id)| core.add_context(*id, number, bell()))
     }
 
-    /// Returns true if every core accepted the listener.
+    /// Adds a listener to each core. Returns true if every core accepted the listener.
     pub fn listen(&mut self, ids: &ProgramIds, listen: &Listen) -> bool {
         let mut cores = self.cores.iter_mut().zip(&ids.0);
         cores.all(|(core, id)| core.listen(*id, listen).is_ok())
     }
 
-    /// Removes a program from every core: see [`Host::remove_program`].
+    /// Removes a program from every core, with [`Host::remove_program`].
     pub fn remove_program(&mut self, now: Instant, ids: &ProgramIds) {
         for (core, id) in self.cores.iter_mut().zip(&ids.0) {
             core.remove_program(now, *id);
         }
     }
 
-    /// Resets all connections before the service ends.
+    /// Resets all connections, before the service ends.
     pub fn shut_down(&mut self, now: Instant) {
         self.cores.iter_mut().for_each(|core| core.shut_down(now));
     }
 
-    /// Returns all sockets; a listener appears once for each core.
+    /// Returns the sockets of all cores. A listener appears once for each core.
     pub fn sockets(&self) -> Vec<SocketReport> {
         self.cores.iter().flat_map(Host::sockets).collect()
     }
 
-    /// Returns the counters, summed over all cores.
+    /// Returns the sums of the counters over all cores.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let mut sums = BTreeMap::<String, u64>::new();
         for (name, value) in self.cores.iter().flat_map(Host::counters) {
@@ -148,7 +150,8 @@ impl Service {
         sums.into_iter().collect()
     }
 
-    /// Returns the programs on any core, the connections, and the bytes of receive buffers in use.
+    /// Returns the number of programs, the number of connections, and the bytes of receive buffers
+    /// in use.
     pub fn usage(&self) -> (usize, usize, u64) {
         let all = self.cores.iter().map(Host::usage);
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {

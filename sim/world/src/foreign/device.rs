@@ -1,4 +1,5 @@
-//! Adapter between smoltcp, which speaks IP, and the links, which carry Ethernet frames.
+//! Network device of a smoltcp host. It converts between smoltcp's IP packets and the Ethernet
+//! frames of the links.
 
 use std::collections::VecDeque;
 
@@ -16,17 +17,18 @@ use crate::{
     topology::{Topology, address, mac, mac_of},
 };
 
-/// Frames that may wait for processing. The device drops frames beyond, as a NIC does.
+/// Largest number of frames that wait for processing. The device drops further frames, as a NIC
+/// does.
 const WAITING_MAX: usize = 1024;
 
-/// Queues in both directions.
+/// The device of a smoltcp host, with its queues in both directions.
 pub struct Device {
     own: MacAddress,
     mtu: usize,
-    /// By address of a host: link address of the next hop.
+    /// Address of each host, and the link address of the next hop to it.
     hops: Vec<(IpAddress, MacAddress)>,
     waiting: VecDeque<Vec<u8>>,
-    /// Packet that the next poll receives.
+    /// The packet that smoltcp's next poll receives.
     admitted: Option<Vec<u8>>,
     sent: Vec<Vec<u8>>,
 }
@@ -66,8 +68,8 @@ impl Device {
         }
     }
 
-    /// Lets the next poll receive one more packet, and drops SYNs between two endpoints that are
-    /// `known`. Returns true if there was a packet.
+    /// Lets smoltcp's next poll receive one packet. Drops each SYN between two endpoints for which
+    /// `known` returns true. Returns true if there was a packet.
     pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {
@@ -80,7 +82,7 @@ impl Device {
         true
     }
 
-    /// Takes the packets that smoltcp sent, as frames.
+    /// Takes the packets that smoltcp has sent, and converts them to frames.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         let hops = &self.hops;
         let frame = |packet: Vec<u8>| {
@@ -103,7 +105,8 @@ fn parse(packet: &[u8]) -> Option<Packet<'_>> {
     parse_ipv4(packet).or_else(|_| parse_ipv6(packet)).ok()
 }
 
-/// Returns the endpoints of a packet that is a SYN, the peer's first.
+/// Returns the endpoints of a packet, the peer's endpoint first, if the packet is a SYN without
+/// ACK.
 fn syn_ends(packet: &[u8]) -> Option<(Endpoint, Endpoint)> {
     let packet = parse(packet)?;
     let segment = parse_tcp(packet.payload).ok()?;
@@ -133,7 +136,7 @@ impl phy::Device for Device {
     }
 }
 
-/// A received packet.
+/// A received packet, which smoltcp consumes.
 pub struct RxToken(Vec<u8>);
 
 impl phy::RxToken for RxToken {
@@ -142,7 +145,7 @@ impl phy::RxToken for RxToken {
     }
 }
 
-/// Space for one packet to send.
+/// Space for one packet that smoltcp sends.
 pub struct TxToken<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::TxToken for TxToken<'_> {

@@ -1,4 +1,4 @@
-//! A smoltcp socket as a stream of the world's programs.
+//! A smoltcp socket with the interface of a stream ([`Pipe`]), for the programs of a smoltcp host.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,18 @@ use tidelane_netem::Rng;
 use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
 
-/// The socket of one connection, with its history.
+/// The socket of one connection, and the part of its history that smoltcp does not keep.
 pub struct ForeignStream {
     sockets: Sockets,
     handle: SocketHandle,
-    /// True once the peer's FIN has arrived.
+    /// True if the peer's FIN has arrived.
     fin: bool,
     shut: bool,
     closed: bool,
     established: bool,
     close_pending: bool,
-    /// Data that was read from the socket and not yet by the program. smoltcp discards unread data
-    /// at the end of TIME-WAIT.
+    /// Data that was read from the socket and has not been read by the program. The stream reads
+    /// early, because smoltcp discards unread data at the end of TIME-WAIT.
     after_fin: VecDeque<u8>,
     name: (Option<u32>, Role),
 }
@@ -41,7 +41,7 @@ impl ForeignStream {
         }
     }
 
-    /// Stores the number of the connection, if it is known, and the role.
+    /// Sets the number of the connection, if it is known, and the role.
     pub fn named(self, name: (Option<u32>, Role)) -> Self {
         Self { name, ..self }
     }
@@ -68,7 +68,7 @@ impl ForeignStream {
         self.with(|socket| socket.state())
     }
 
-    /// Updates the history after each frame.
+    /// Updates the history after a frame.
     pub fn observe(&mut self) {
         use tcp::State::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
         let state = self.state();
@@ -79,16 +79,16 @@ impl ForeignStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.after_fin.extend(&rest[..got]);
         }
-        // smoltcp drops a connection that is closed before it is open; RFC 9293 §3.10.4 lets it
-        // wait. In LAST-ACK smoltcp 0.14 ignores ACKs without new data, and therefore window
-        // updates.
+        // smoltcp drops a connection that is closed before it is open, although RFC 9293 §3.10.4
+        // queues the close. In LAST-ACK, smoltcp 0.14 ignores ACKs without new data, and therefore
+        // window updates. The stream delays the close in both cases.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
         if self.established && !unsent && std::mem::take(&mut self.close_pending) {
             self.with(tcp::Socket::close);
         }
     }
 
-    /// Discards data that no program reads any more.
+    /// Discards data that no program will read.
     pub fn discard_unread(&mut self) {
         self.with(|socket| {
             while socket
@@ -98,12 +98,12 @@ impl ForeignStream {
         });
     }
 
-    /// Returns true if TCP is done with the connection.
+    /// Returns true if TCP has finished the connection.
     pub fn is_finished(&self) -> bool {
         self.state() == tcp::State::Closed
     }
 
-    /// Removes the socket.
+    /// Removes the socket from smoltcp's set.
     pub fn remove(&mut self) {
         self.sockets.borrow_mut().remove(self.handle);
     }
@@ -115,7 +115,7 @@ impl Pipe for ForeignStream {
     }
 
     fn peek(&mut self, into: &mut [u8]) -> usize {
-        // Data before the FIN is in the socket, and all data is in the buffer after the FIN.
+        // Before the FIN arrives, the data is in the socket. Afterwards, all data is in the buffer.
         if self.fin {
             let after_fin = self.after_fin.iter().zip(into);
             return after_fin.map(|(from, to)| *to = *from).count();
