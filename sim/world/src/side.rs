@@ -1,4 +1,4 @@
-//! One end of one connection, driven like a program that uses the ring API.
+//! One end of one connection. The end acts like a program that uses the ring API.
 
 use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
@@ -11,21 +11,21 @@ use crate::{
     plan::{Ending, Role},
 };
 
-/// Most bytes that one turn moves, so that other connections get their turn.
+/// Largest number of bytes that one turn moves, so that other connections get their turns.
 const TURN_MAX: u64 = 128 << 10;
-/// Delay before a write is repeated for which there was no memory.
+/// Delay before an end repeats a write for which there was no memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
-/// Delay of the next turn after a turn of [`TURN_MAX`] bytes.
+/// Delay of the next turn after a turn that moved [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
 /// Time after which a server gives up on a client that has not sent its header.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// State that the ends of all connections of a run share.
+/// State that the ends of all connections of a run share. Owned by the world.
 #[derive(Debug)]
 pub struct Book {
     /// Record of both ends of all connections.
     pub ledger: Ledger,
-    /// Seed of the run, from which the bytes of all streams derive.
+    /// Seed of the run. The bytes of all streams derive from it.
     pub seed: u64,
     bytes: Vec<u8>,
     scratch: Vec<u8>,
@@ -46,15 +46,15 @@ impl Book {
 /// Condition for the next turn of a side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// An event of the stream.
+    /// The next turn follows an event of the stream.
     Event,
-    /// This time, or an event before it.
+    /// The next turn is at this time, or follows an earlier event.
     At(Instant),
-    /// None: the stream is closed.
+    /// No turn follows, because the stream is closed.
     Closed,
 }
 
-/// One end of one connection.
+/// One end of one connection, with the stream, the plan and the progress of the end.
 #[derive(Debug)]
 pub struct Side<S> {
     stream: S,
@@ -82,7 +82,8 @@ impl<S: Pipe> Side<S> {
         side
     }
 
-    /// Creates the end of a connection that was just accepted; its header will name the connection.
+    /// Creates the end of a connection that was just accepted. The header of its stream will name
+    /// the connection.
     pub fn server(now: Instant, stream: S, rng: Rng) -> Self {
         Self {
             stream,
@@ -100,12 +101,12 @@ impl<S: Pipe> Side<S> {
         }
     }
 
-    /// Returns the stream, so that the caller can submit its changes.
+    /// Returns the stream, so that the caller can submit changes.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
-    /// Drops the side and keeps the stream.
+    /// Returns the stream and drops the side.
     pub fn into_stream(self) -> S {
         self.stream
     }
@@ -115,7 +116,8 @@ impl<S: Pipe> Side<S> {
         (self.id, self.role)
     }
 
-    /// Reads, writes and closes as far as the plan and the stream allow.
+    /// Reads, writes and closes as far as the plan and the stream allow. Returns the condition for
+    /// the next turn.
     pub fn turn(&mut self, now: Instant, book: &mut Book) -> Result<Next, Violation> {
         if self.is_closed() {
             return Ok(Next::Closed);
@@ -153,7 +155,8 @@ impl<S: Pipe> Side<S> {
         })
     }
 
-    /// Gives up if the peer is gone and its reset was lost. Returns true if the side closed.
+    /// Closes the end if the peer has disappeared and its reset was lost. Returns true if the end
+    /// closed.
     pub fn check_gone_peer(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
         if self.is_closed() {
             return Ok(false);
@@ -228,7 +231,7 @@ impl<S: Pipe> Side<S> {
         self.id.expect("the header was read")
     }
 
-    /// Closes or aborts if the plan says so at this point. Returns true if the side closed.
+    /// Closes or aborts if the plan says so at this point. Returns true if the end closed.
     fn leaves_early(&mut self, now: Instant, book: &mut Book) -> bool {
         let ending = book
             .ledger
@@ -245,7 +248,7 @@ impl<S: Pipe> Side<S> {
         true
     }
 
-    /// Closes before the plan is complete.
+    /// Closes or aborts before the plan is complete.
     fn leave(&mut self, now: Instant, book: &mut Book, abort: bool) {
         let id = self.connection_id();
         book.ledger.mark_broken(now, id, self.role);
@@ -305,7 +308,7 @@ impl<S: Pipe> Side<S> {
         if most == 0 || self.shut {
             return Ok(false);
         }
-        // The header is written in one piece, so that an early close never cuts the header.
+        // The first write contains the whole header, so that an early close never cuts the header.
         let least = if self.written == 0 {
             most.min(HEADER_LEN)
         } else {
@@ -338,8 +341,8 @@ impl<S: Pipe> Side<S> {
         }
         let all_sent = self.written == send;
         let all_read = self.read == expect;
-        // A connection that is closed before it is open discards its unsent data (RFC 9293
-        // §3.10.4).
+        // TCP discards the unsent data of a connection that is closed before it is established (RFC
+        // 9293 §3.10.4).
         if all_sent && all_read && ending == Ending::Close && self.stream.established() {
             self.close(now, book);
             return Ok(true);
@@ -357,7 +360,7 @@ impl<S: Pipe> Side<S> {
                 return Ok(true);
             }
             if !all_read {
-                // The peer closed early, so the rest of its data does not come.
+                // The peer closed early, so the rest of its data will not arrive.
                 self.leave(now, book, false);
                 return Ok(true);
             }
@@ -365,13 +368,14 @@ impl<S: Pipe> Side<S> {
         Ok(false)
     }
 
-    /// Returns the cause of the connection's end, once all received data is read.
+    /// Returns the cause of the connection's end, or `None` while the connection lives or data is
+    /// unread.
     fn over(&mut self) -> Option<u32> {
         let cause = self.stream.ended()?;
         (self.stream.readable() == 0).then_some(cause)
     }
 
-    /// Handles the end of the connection that the service reported.
+    /// Handles the end of the connection, which the service has reported with `cause`.
     fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
         let id = self.connection_id();
         let fin = self.stream.fin_received();

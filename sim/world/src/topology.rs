@@ -1,4 +1,4 @@
-//! Links and nodes between the hosts of a run.
+//! Links, switches and routers between the hosts of a run.
 //!
 //! ```text
 //!  host ==access== switch                          all on one switch, or
@@ -13,23 +13,23 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::family::Family;
 
-/// The connection between the two sides of a topology.
+/// The connection between the two sides of a topology. A side is a switch with its hosts.
 #[derive(Clone, Debug)]
 pub struct Middle {
     /// True if the ends of the connection are routers, false if they are the switches.
     pub routed: bool,
-    /// Links in the two directions.
+    /// The links of the connection in its two directions.
     pub links: [LinkConfig; 2],
     /// By host: true if the host is on the second side.
     pub far: Vec<bool>,
 }
 
-/// The links of a run.
+/// The links between the hosts of a run.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// By host: the link to its switch, and the link back.
+    /// Links from each host to its switch and back, by host.
     pub access: Vec<[LinkConfig; 2]>,
-    /// Connection between two sides, if there are two.
+    /// Connection between two sides, or `None` if all hosts are on one switch.
     pub middle: Option<Middle>,
 }
 
@@ -43,7 +43,7 @@ pub fn address(family: Family, index: usize) -> IpAddress {
 
 /// Prefix of the unicast addresses of hosts and routers.
 const UNIQUE_LOCAL: [u8; 2] = [0xfd, 0];
-/// Prefix of the addresses by which routes name routers.
+/// Prefix of the link-local addresses by which routes name routers.
 const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
 
 fn v6(start: [u8; 2], kind: u8, index: usize) -> IpAddress {
@@ -58,7 +58,7 @@ pub fn mac(index: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
 }
 
-/// Returns the source addresses of the ICMP errors of a side's router.
+/// Returns the IPv4 and IPv6 address of a side's router, which are the sources of its ICMP errors.
 fn router_addresses(side: usize) -> [IpAddress; 2] {
     let v4 = IpAddress::from_v4([10, 0, 1, side as u8 + 1]);
     [v4, v6(UNIQUE_LOCAL, 1, side)]
@@ -76,7 +76,7 @@ fn router_mac(side: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 1, side as u8 + 1])
 }
 
-/// Returns the link address of a host or router.
+/// Returns the link address of the host or router with the address `addr`.
 pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
     let [.., kind, number] = addr.0;
     let index = usize::from(number).checked_sub(1)?;
@@ -88,7 +88,8 @@ pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
 }
 
 impl Topology {
-    /// Puts all hosts on one ideal switch; `wire` is the link from each host to it.
+    /// Creates a topology with all hosts on one ideal switch. `wire` is the link from each host to
+    /// the switch.
     pub fn star(hosts: usize, wire: LinkConfig) -> Self {
         Self {
             access: vec![[wire, LinkConfig::PERFECT]; hosts],
@@ -124,7 +125,7 @@ impl Topology {
         Self { access, middle }
     }
 
-    /// Builds the network; hosts come first in the list of nodes.
+    /// Builds the network. In the list of nodes, the hosts come first.
     pub fn build(&self, seed: u64) -> Network {
         let hosts = self.access.len();
         let host = |index| Node {
@@ -173,7 +174,7 @@ impl Topology {
         middle.is_some_and(|middle| middle.far[host])
     }
 
-    /// Returns the gateway from `host` to `to`, if there is a router between them.
+    /// Returns the gateway from `host` to host `to`, or `None` if no router is between them.
     pub fn gateway(&self, family: Family, host: usize, to: usize) -> Option<IpAddress> {
         let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
         let far = self.is_far(host);
@@ -196,7 +197,7 @@ impl Topology {
         self.access.iter().flatten().chain(middle)
     }
 
-    /// Returns the probability in ppm that a frame is lost on the worst path, as an upper estimate.
+    /// Returns an upper bound in ppm of the probability that a frame is lost on the worst path.
     pub fn loss(&self) -> u32 {
         let impairment = |links: &mut dyn Iterator<Item = &LinkConfig>| {
             let losses = links.map(|link| link.loss + link.corrupt);

@@ -4,15 +4,16 @@ use tidelane_netem::Rng;
 
 use crate::scenario::{Conduct, Scenario};
 
-/// First user number of programs that are not hostile.
+/// Number of the first user whose programs are not hostile.
 const USERS_MIN: u32 = 1000;
-/// Users of client programs; each listener has a user of its own besides.
+/// Number of users of client programs. In addition, each listener has its own user.
 const USERS: u64 = 3;
-/// User of hostile programs.
+/// Number of the user of hostile programs.
 const HOSTILE_USER: u32 = 65_534;
 
 impl Scenario {
-    /// Gives the programs of one listener one user, and hostile programs a user that no other has.
+    /// Gives all programs of a listener the same user. Gives hostile programs a user that no other
+    /// program has.
     pub(crate) fn add_users(&mut self, rng: &mut Rng) {
         for program in 0..self.programs.len() {
             let of_listener = self.listener_of(program).map(|listener| listener as u32);

@@ -1,9 +1,9 @@
-//! Rules that every frame of a Tidelane host must obey, checked from outside with an account of
-//! each host's segments that is independent of the engine.
+//! Rules that every frame of a Tidelane host must obey. They are checked from outside: the checker
+//! keeps its own account of each host's segments, independent of the engine.
 //!
-//! The account errs on the side of the host: a delivered frame may still wait in the receive queue,
-//! and an old connection may have segments on the way. A segment that the account rejects is
-//! therefore wrong under every interpretation.
+//! The account gives the host the benefit of the doubt. A delivered frame may still wait in the
+//! receive queue, and an old connection may have segments in flight. A segment that the account
+//! rejects is therefore wrong in every case.
 
 mod received;
 
@@ -18,24 +18,25 @@ use tidelane_wire::{
 use crate::ledger::{Violation, violation};
 use received::Received;
 
-/// Incarnations of a connection between two endpoints that are kept, because segments may be late.
+/// Largest number of incarnations of a connection between two endpoints that the account keeps.
+/// Segments of old incarnations may arrive late.
 const INCARNATIONS_MAX: usize = 4;
-/// RFC 9293 §3.7.1 MUST-15: the send MSS for a peer that announced no MSS.
+/// Send MSS in bytes for a peer that announced no MSS (RFC 9293 §3.7.1 MUST-15).
 const MSS_DEFAULT: u32 = 536;
 
-/// Segments that a host sent on one connection.
+/// Record of the segments that a host has sent on one connection.
 #[derive(Debug)]
 struct Sent {
     iss: SeqNumber,
     /// Sequence number after the last byte, SYN or FIN sent.
     max: SeqNumber,
-    /// Window scale that the host's SYN offered.
+    /// Window shift that the host's SYN offered.
     wscale: Option<u8>,
-    /// Right edge of the window that the host advertised; None before its first ACK.
+    /// Right edge of the window that the host advertised. `None` before its first ACK.
     edge: Option<SeqNumber>,
 }
 
-/// Segments that reached a host in one incarnation of a connection.
+/// Record of the segments that reached a host in one incarnation of a connection.
 #[derive(Debug)]
 struct Incarnation {
     irs: SeqNumber,
@@ -44,40 +45,41 @@ struct Incarnation {
     mss: u32,
     /// Right edge of the window that the peer advertised.
     edge: Option<SeqNumber>,
-    /// Latest TSval.
+    /// Latest TSval received.
     tsval: Option<u32>,
     /// Sequence number after the peer's FIN.
     fin: Option<SeqNumber>,
 }
 
-/// One end of all connections between two endpoints.
+/// Record of one host for all connections between two endpoints.
 #[derive(Debug, Default)]
 struct End {
     sent: Option<Sent>,
-    /// Oldest first.
+    /// Incarnations of the connection, the oldest first.
     incarnations: Vec<Incarnation>,
 }
 
-/// New bytes that a host has sent on a connection.
+/// Number of new bytes that a host has sent on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// 4-tuple, with the sender as the local end.
+    /// 4-tuple of the connection. The local end is the sender.
     pub key: FlowKey,
-    /// Number of bytes.
+    /// Number of new bytes.
     pub bytes: u32,
 }
 
-/// Account of the segments of all hosts.
+/// The account of the segments of all hosts, and the checks against it.
 #[derive(Debug, Default)]
 pub struct WireRules {
     ends: BTreeMap<(usize, Endpoint, Endpoint), End>,
-    /// New bytes sent since the caller last took this list.
+    /// New bytes that hosts have sent since the caller last took this list.
     pub advances: Vec<Advance>,
-    /// Segments checked.
+    /// Number of segments checked.
     pub segments: u64,
 }
 
-/// Parses a TCP segment that passes its checksum. Returns it with the receiver's 4-tuple.
+/// Parses the TCP segment in a frame if its checksum is valid. Returns the 4-tuple as the receiver
+/// sees it, and the segment.
 fn segment(frame: &[u8]) -> Option<(FlowKey, Segment<'_>)> {
     let packet = parse_frame(frame).ok()?;
     if packet.protocol != protocol::TCP
@@ -103,12 +105,12 @@ fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
     if is_syn(seg) {
         return 0;
     }
-    // RFC 7323 §2.2: window scaling is on in both directions or in none.
+    // Window scaling is used in both directions or not at all (RFC 7323 §2.2).
     own.zip(others).map_or(0, |(own, _)| u32::from(own.min(14)))
 }
 
 impl WireRules {
-    /// Forgets the connections of a host whose service restarts.
+    /// Removes the connections of a host whose service restarts.
     pub fn forget(&mut self, host: usize) {
         self.ends.retain(|(of, _, _), _| *of != host);
     }
@@ -141,7 +143,7 @@ impl WireRules {
         let Some((key, seg)) = segment(frame) else {
             return Ok(());
         };
-        // RFC 9293 §3.5.2: a reset takes its sequence numbers from the segment that it answers.
+        // A reset takes its sequence numbers from the segment that it answers (RFC 9293 §3.5.2).
         if seg.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
@@ -162,14 +164,14 @@ impl WireRules {
     }
 }
 
-/// A rule and the observation that contradicts it.
+/// The name of a rule, and the observation that contradicts the rule.
 type Broken = (&'static str, String);
 
 impl End {
-    /// Checks a segment that this end sends. Returns the number of new bytes in it.
+    /// Checks a segment that this end sends. Returns the number of new bytes in the segment.
     fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
         let Some(sent) = self.follow(seg) else {
-            // A restart removed the SYN of this connection from the account.
+            // The SYN of this connection was removed from the account by a restart.
             return Ok(0);
         };
         if !seg.flags.contains(TcpFlags::ACK) {
@@ -192,7 +194,8 @@ impl End {
             }
             None => {}
         }
-        // No data follows the peer's FIN, so the advertised window has no meaning after it.
+        // No data follows the peer's FIN, so the window that is advertised after the FIN has no
+        // meaning.
         if self
             .incarnations
             .iter()
@@ -211,8 +214,8 @@ impl End {
         Ok(sent)
     }
 
-    /// Records the sequence numbers of a segment of this end. Returns the number of new bytes, or
-    /// None on a connection without a known SYN.
+    /// Records the sequence numbers of a segment that this end sends. Returns the number of new
+    /// bytes, or `None` if the SYN of the connection is unknown.
     fn follow(&mut self, seg: &Segment<'_>) -> Option<u32> {
         let known = self.sent.as_ref().is_some_and(|sent| sent.iss == seg.seq);
         if is_syn(seg) && !known {
@@ -237,16 +240,16 @@ impl End {
 }
 
 impl Sent {
-    /// RFC 9293 §3.8.6 SHLD-14: the right edge does not move back, except by the rounding of
-    /// scaling.
+    /// Checks that the right edge of the window does not move back, except by the rounding of
+    /// window scaling (RFC 9293 §3.8.6 SHLD-14).
     fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
         if seg.seq.after(self.max) {
             let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
             return Err(("sequence space has no gaps", text));
         }
         if is_syn(seg) && self.edge.is_some() {
-            // A retransmitted SYN,ACK repeats the first window, unscaled (RFC 7323 §2.2), although
-            // later segments may have advertised a larger window.
+            // A retransmitted SYN-ACK repeats the first window without scaling (RFC 7323 §2.2),
+            // although later segments may have advertised a larger window.
             return Ok(());
         }
         let shift = shift(seg, self.wscale, peer);
@@ -297,8 +300,9 @@ impl Incarnation {
         }
     }
 
-    /// Returns the position of a sequence number in the stream, counted from the SYN, without wrap.
-    /// Returns None for a number that is so far away that it belongs to another incarnation.
+    /// Returns the position of a sequence number in the stream. Positions count from the SYN and do
+    /// not wrap. Returns `None` if the number is so far away that it belongs to another
+    /// incarnation.
     fn position(&self, number: SeqNumber) -> Option<u64> {
         const FAR: u32 = 1 << 30;
         let here = self.received.first_end();
@@ -311,7 +315,7 @@ impl Incarnation {
         }
     }
 
-    /// Checks that the host may send `seg` to this peer.
+    /// Checks that the host may send `seg` to this incarnation of the peer.
     fn allows(&self, seg: &Segment<'_>) -> Result<(), Broken> {
         let acked = self.position(seg.ack).unwrap_or(u64::MAX);
         if acked > self.received.first_end() {
@@ -321,7 +325,7 @@ impl Incarnation {
         for (number, (left, right)) in seg.options.sack.as_slice().iter().enumerate() {
             let left_at = self.position(*left).unwrap_or(u64::MAX);
             let right_at = self.position(*right).unwrap_or(u64::MAX);
-            // RFC 2883: only the first block may cover data below the cumulative ACK.
+            // Only the first block may cover data below the cumulative ACK (RFC 2883).
             let below = number > 0 && left.before(seg.ack);
             if below || left_at >= right_at || !self.received.contains(left_at, right_at) {
                 let text = format!("block {number}: {left_at} to {right_at}");
@@ -342,14 +346,14 @@ impl Incarnation {
         if len == 0 {
             return Ok(());
         }
-        // RFC 6691 §2: the announced MSS does not count options, but a segment's options reduce its
-        // payload.
+        // The announced MSS does not include options, but the options of a segment reduce its
+        // payload (RFC 6691 §2).
         if len + seg.options.len() as u32 > self.mss {
             let text = format!("{len} and options above {}", self.mss);
             return Err(("a segment is at most the peer's MSS", text));
         }
         let end = seg.seq.add(len);
-        // RFC 9293 §3.8.6.1: a zero-window probe is one byte beyond the window.
+        // A zero-window probe is one byte beyond the window (RFC 9293 §3.8.6.1).
         let allowed = self.edge.map(|edge| edge.add(u32::from(len == 1)));
         match allowed.filter(|edge| end.after(*edge)) {
             Some(edge) => {

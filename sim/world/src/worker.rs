@@ -1,8 +1,8 @@
-//! One thread of a program: a context, and the connections whose events go to this context.
+//! One thread of a program: a context, and the connections whose events go to the context.
 //!
-//! A worker sleeps until its doorbell rings or one of its timers is due. The worker then serves
-//! only the connections that an event or a timer named, so that a lost event shows as a stuck
-//! connection.
+//! A worker sleeps until its doorbell rings or one of its timers is due. It then serves only the
+//! connections for which there is an event or an expired timer. A lost event therefore shows as a
+//! connection without progress.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,15 +24,15 @@ use crate::{
     side::{Book, Next, Side},
 };
 
-/// Interval of the checks for peers that are gone without a reset.
+/// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
-/// Delay before a request is repeated that found its ring full.
+/// Delay before a worker repeats a request for which the ring had no room.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
-/// A connection that is to be opened.
+/// A connection that a worker is to open.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// Time of the open.
+    /// Time of the active open.
     pub at: Instant,
     /// Number of the connection.
     pub id: u32,
@@ -40,43 +40,43 @@ pub struct Start {
     pub to: Endpoint,
 }
 
-/// A listener that a worker accepts from.
+/// A listener from which a worker accepts connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting {
-    /// The service's number of the listener.
+    /// The service's number for the listener.
     pub listener: ListenerHandle,
-    /// The worker's own number of the listener.
+    /// The worker's own number for the listener.
     pub cookie: u64,
     /// Time that a connection waits in the accept queue before the program takes it.
     pub delay: Duration,
 }
 
-/// One thread of a program.
+/// One thread of a program. Owns a context and the ends of its connections.
 pub struct Worker {
     context: Context,
     program: Program,
     bell: Arc<AtomicBool>,
     rng: Rng,
     sides: BTreeMap<u32, Side<Stream>>,
-    /// Slots that are closed and not yet released.
+    /// Slots that the worker has closed and the service has not released.
     closing: BTreeSet<u32>,
-    /// Slots that were used again before the event of their release was read.
+    /// Slots that were used again before the worker read the event of their release.
     released_late: BTreeSet<u32>,
-    /// By slot: time of a side's next turn.
+    /// Time of the next turn, by slot.
     timers: BTreeMap<u32, Instant>,
     starts: VecDeque<Start>,
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
     to_accept: VecDeque<(Instant, ListenerHandle, Side<Stream>)>,
     next_gone_check: Instant,
-    /// Connections accepted so far.
+    /// Number of connections accepted so far.
     pub accepted: u64,
     /// True if the program has little memory for stream buffers.
     pub memory_short: bool,
 }
 
 impl Worker {
-    /// Creates a worker with a new context; `bell` is the flag that the service's doorbell sets.
+    /// Creates a worker with a new context. `bell` is the flag that the service's doorbell sets.
     pub fn new(program: Program, context: Context, bell: Arc<AtomicBool>, rng: Rng) -> Self {
         Self {
             context,
@@ -106,17 +106,17 @@ impl Worker {
         self.accepting.push(accepting);
     }
 
-    /// Schedules an active open. The calls are in the order of time.
+    /// Schedules an active open. The calls must be in the order of time.
     pub fn open_later(&mut self, start: Start) {
         self.starts.push_back(start);
     }
 
-    /// Returns true if the doorbell rang since the last call.
+    /// Returns true if the doorbell has rung since the last call.
     pub fn take_ring(&self) -> bool {
         self.bell.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the sides that are not closed.
+    /// Returns the names of the ends that are not closed.
     pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
         self.sides.values().map(Side::name)
     }
@@ -156,8 +156,8 @@ impl Worker {
         Ok(self.next_wake(now, full))
     }
 
-    /// Gives empty send buffers back: always where memory is short, because other connections then
-    /// wait for memory, and at random otherwise.
+    /// Releases empty send buffers: always if memory is short, because other connections then wait
+    /// for memory, and otherwise with a probability of 10 %.
     fn trim_buffers(&mut self) {
         if self.memory_short || self.rng.chance_ppm(100_000) {
             let sides = &mut self.sides;
@@ -221,8 +221,8 @@ impl Worker {
         if self.sides.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
         }
-        // Control events are read first: the event that released the slot may still be in the data
-        // ring.
+        // The worker reads control events first. The event that released the slot may therefore
+        // still be in the data ring.
         if self.closing.remove(&slot) {
             self.released_late.insert(slot);
         }
@@ -291,7 +291,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes connections from the accept queue whose accept delay has passed.
+    /// Takes the connections whose accept delay has passed from the accept queue.
     fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
         while self.to_accept.front().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, listener, mut side)) = self.to_accept.pop_front() else {

@@ -1,4 +1,5 @@
-//! Event loop of the simulator: takes the earliest event in virtual time and runs its handler.
+//! The event loop of the simulator. It takes the earliest event in virtual time and runs its
+//! handler.
 
 mod checks;
 mod faults;
@@ -27,16 +28,19 @@ use crate::{
     worker::Start,
 };
 
-/// Interval of the checks that compare the run with virtual time.
+/// Interval of the checks that depend on virtual time.
 const TICK: Duration = Duration::from_secs(1);
-/// Events after which a run counts as endless.
+/// Number of events after which a run counts as endless.
 const EVENTS_MAX: u64 = 30_000_000;
-/// Bursts of random writes to shared memory in one run; the writers are killed after that many.
+/// Number of bursts of random writes to shared memory in one run. After this number, the hostile
+/// programs are killed.
 const FUZZ_BURSTS_MAX: u64 = 50_000;
-/// Steps without work that a host may take in a second: the timer wheel has a tick of 1 ms.
+/// Number of steps without work that a host may take in a second. Some of these steps are normal,
+/// because the timer wheel may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
-/// An event of the simulation, with the index of the host, link or program that it concerns.
+/// An event of the simulation. The numbers are the index of the direction, host or program, and of
+/// the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
@@ -51,7 +55,7 @@ enum Event {
     Tick,
 }
 
-/// A run: hosts, programs, links and the virtual clock.
+/// A run in progress. Owns the hosts, programs, links and the virtual clock.
 pub struct World {
     scenario: Scenario,
     now: Instant,
@@ -59,14 +63,14 @@ pub struct World {
     machines: Vec<Machine>,
     foreign: Option<ForeignHost>,
     network: Network,
-    /// By host: a frame that arrived while the port had no room.
+    /// Frame that arrived while the host's port had no room, by host.
     held: Vec<Option<Vec<u8>>>,
     wire_rules: WireRules,
     cwnd_rules: CwndRules,
     foreign_bytes: ForeignBytes,
     root: Rng,
     processes: Vec<Option<Process>>,
-    /// By program: the time at which a killed program starts again.
+    /// Time at which a killed program starts again, by program.
     relaunches: Vec<Option<Instant>>,
     faults: VecDeque<Fault>,
     repair: Option<Instant>,
@@ -75,9 +79,10 @@ pub struct World {
     /// Time since which all connections have been over.
     over_since: Option<Instant>,
     idle_steps: Vec<u32>,
-    /// By host: true if the last step found nothing to do.
+    /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// By program: words that its region fuzzer has swept; kept over a restart of the program.
+    /// Number of words that the program's region fuzzer has swept, by program. Restarts of the
+    /// program keep it.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
@@ -90,8 +95,8 @@ impl World {
     pub fn new(scenario: Scenario) -> std::io::Result<Self> {
         let root = Rng::new(scenario.seed).fork(0x0770_771d);
         let mut ledger = Ledger::new(scenario.connections.iter().cloned());
-        // The service drops payload for which the program has no memory, so the sender may time
-        // out.
+        // The service drops payload for which the program has no memory. The sender may therefore
+        // time out.
         ledger.timeouts = scenario.may_time_out() || scenario.is_short_of_memory();
         ledger.refusals = scenario.has_low_limits();
         ledger.lossless = scenario.is_lossless();
@@ -157,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs to the end. Returns the report of the run, or the first rule that did not hold.
+    /// Runs to the end. Returns the report of the run, or the first violation of a rule.
     pub fn run(mut self) -> Result<Report, Violation> {
         while let Some((at, event)) = self.next_event() {
             if self.report.events >= EVENTS_MAX {
@@ -170,7 +175,7 @@ impl World {
         Err(self.violated("a run ends", "nothing is left to happen"))
     }
 
-    /// Runs until `until`, or to the end of the run if that is earlier.
+    /// Runs until time `until`, or to the end of the run if it is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) -> Result<(), Violation> {
         while let Some((at, event)) = self.next_event() {
             if at > until || self.handle(at, event)? {
@@ -180,7 +185,7 @@ impl World {
         Ok(())
     }
 
-    /// The record of both ends of all connections.
+    /// Returns the record of both ends of all connections.
     pub(crate) const fn ledger(&self) -> &Ledger {
         &self.book.ledger
     }
@@ -193,8 +198,8 @@ impl World {
             .collect()
     }
 
-    /// Returns the smoothed round-trip time of a host's first connection; None without a
-    /// connection.
+    /// Returns the smoothed round-trip time of the first connection of `host`, or `None` if it has
+    /// no connection.
     pub(crate) fn srtt(&self, host: usize) -> Option<Duration> {
         let sockets = self.machines.get(host)?.host.sockets();
         sockets
@@ -284,9 +289,10 @@ impl World {
         }
     }
 
-    /// Hands a frame to `host`, or holds it back until the port has room.
+    /// Passes a frame to `host`, or holds the frame until the port has room.
     fn deliver(&mut self, host: usize, frame: Vec<u8>) {
-        // A corrupted destination address: a NIC accepts only frames for its own address.
+        // A NIC accepts only frames for its own address. A corrupted address is therefore not
+        // accepted.
         if frame.first_chunk() != Some(&mac(host).0) {
             return;
         }
@@ -312,10 +318,11 @@ impl World {
     fn step(&mut self, index: usize) -> Result<(), Violation> {
         let now = self.now;
         let worked = self.machines[index].step(now);
-        // One idle step after a step with work is allowed: the host has to find out.
+        // A host may take one idle step after a step with work, because it must find out that it is
+        // idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
         self.idle_steps[index] += u32::from(was_idle && !worked);
-        // A hostile program may ring the doorbell without end.
+        // A hostile program may ring the doorbell without limit.
         if self.idle_steps[index] > IDLE_STEPS_MAX && !self.book.ledger.unplanned_clients {
             let text = format!("host {index} wakes up without work, again and again");
             return Err(self.violated("an idle service sleeps", &text));
@@ -330,7 +337,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends the frames that host `index` emitted, and wakes the workers whose doorbell it rang.
+    /// Sends the frames that host `index` has emitted, and wakes the workers whose doorbells it has
+    /// rung.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut checked = Ok(());
@@ -375,7 +383,7 @@ impl World {
         let (at, worker) = &mut process.workers[worker];
         match worker.run(self.now, &mut self.book) {
             Ok(next) => *at = next,
-            // A program that overwrites its own shared memory may read anything there.
+            // A program that overwrites its own shared memory may read any value there.
             Err(_) if bad => *at = None,
             Err(violation) => return Err(violation),
         }
@@ -383,7 +391,7 @@ impl World {
         Ok(())
     }
 
-    /// Wakes host `index` if a program rang its doorbell.
+    /// Wakes host `index` if a program has rung its doorbell.
     fn answer_doorbell(&mut self, index: usize) {
         let machine = &mut self.machines[index];
         if machine
@@ -394,7 +402,7 @@ impl World {
         }
     }
 
-    /// Returns the connections that a program has not opened yet.
+    /// Returns the connections that a program has not yet opened.
     fn starts_of(&self, program: usize) -> Vec<Start> {
         let waiting = self.scenario.connections.iter().filter(|plan| {
             let record = self.book.ledger.end(plan.id, Role::Client);

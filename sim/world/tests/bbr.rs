@@ -1,4 +1,4 @@
-//! BBR over a bottleneck of 10 Mbit/s and 40 ms with a queue of eight bandwidth-delay products.
+//! BBR over a bottleneck of 10 Mbit/s and 40 ms. The queue has eight bandwidth-delay products.
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
@@ -6,7 +6,7 @@ use tidelane_world::{Algorithm, Bulk, Goodput};
 
 const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Length of the queue in frames; the bandwidth-delay product is 33 frames.
+/// Length of the queue in frames. The bandwidth-delay product is 33 frames.
 const QUEUE: u32 = 264;
 
 fn narrow(congestion: Algorithm) -> Bulk {
@@ -42,7 +42,7 @@ fn bbr_fills_the_path_and_keeps_the_queue_small() {
     let cubic = run(&narrow(Algorithm::Cubic));
     println!("bbr {:.3} {:?}", part(&bbr), bbr.srtt);
     println!("cubic {:.3} {:?}", part(&cubic), cubic.srtt);
-    // Headers take 4.5 %, and ProbeRTT takes a round trip in ten seconds.
+    // Headers take 4.5 % of the rate. ProbeRTT takes one round trip in ten seconds.
     assert!(part(&bbr) > 0.9, "{}", part(&bbr));
     assert!(bbr.srtt < Duration::from_millis(60), "{:?}", bbr.srtt);
     assert!(cubic.srtt > bbr.srtt * 2u64, "{:?}", cubic.srtt);

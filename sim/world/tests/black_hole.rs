@@ -5,7 +5,7 @@ use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk};
 
 const RATE: u64 = 10_000_000;
-/// The Ethernet header and a packet of 1280 bytes.
+/// Length of a frame with a packet of 1280 bytes.
 const FRAME_MAX: u32 = 14 + 1280;
 
 #[test]
@@ -34,9 +34,9 @@ fn transfers_get_through_at_nearly_the_whole_rate() {
             goodput.counter("mtu_probes")
         );
         assert_eq!(goodput.counter("mtu_black_holes"), 3, "{congestion}");
-        // Each flow goes from 1024 bytes to 1234 bytes in five steps.
+        // Each flow raises its MTU from 1024 bytes to 1234 bytes in five steps.
         assert_eq!(goodput.counter("mtu_raised"), 15, "{congestion}");
-        // Headers are 5.2 % of packets of this size.
+        // Headers take 5.2 % of packets of this size.
         assert!(goodput.rate() > 0.9 * RATE as f64, "{congestion}");
     }
 }

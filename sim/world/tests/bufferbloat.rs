@@ -1,4 +1,4 @@
-//! A bulk flow through a queue of 1.2 s, and small requests beside it.
+//! A bulk flow through a queue of 1.2 s, and a flow of small requests beside it.
 
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bloat, RoundTrips};
@@ -34,7 +34,7 @@ fn bbr_leaves_round_trips_as_they_were_and_cubic_fills_the_queue() {
             seen.longest(),
             seen.rate() / 1e6
         );
-        // Reply times have a resolution of a millisecond.
+        // The measured arrival times of replies have a resolution of one millisecond.
         let alone = seen.mean_alone();
         assert!(
             (ROUND_TRIP..ROUND_TRIP * 21u64 / 20u64).contains(&alone),
@@ -43,7 +43,7 @@ fn bbr_leaves_round_trips_as_they_were_and_cubic_fills_the_queue() {
     }
     assert!(bbr.mean(late()) < ROUND_TRIP * 2u64);
     assert!(bbr.rate() > 9e6 && cubic.rate() > 8e6);
-    // CUBIC takes 14 s from the exit of HyStart to a full queue.
+    // CUBIC takes 14 s from the exit of HyStart until the queue is full.
     assert!(cubic.mean(late()) > ROUND_TRIP * 10u64);
     let early = Duration::from_secs(1)..Duration::from_secs(3);
     assert!(cubic.mean(early) < ROUND_TRIP * 4u64);

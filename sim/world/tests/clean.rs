@@ -1,11 +1,11 @@
-//! A clean link: only frames that the queue dropped are retransmitted.
+//! A clean link, on which only frames that the queue dropped are retransmitted.
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Bulk, Goodput};
 
-/// Runs a hundred flows over 2.5 Gbit/s and 20 us, as between the hosts of
-/// `bench/figures/tas-table4`, with a queue of `queue` frames.
+/// Runs a hundred flows over 2.5 Gbit/s and 20 us with a queue of `queue` frames. This is the path
+/// of `bench/figures/tas-table4`.
 fn hundred_flows(queue: u32) -> Goodput {
     let link = LinkConfig {
         rate: 2_500_000_000,

@@ -1,4 +1,4 @@
-//! An open waits for its neighbour's link address (RFC 1122 §2.3.2.2).
+//! An active open waits for the link address of its next hop (RFC 1122 §2.3.2.2).
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Bell for NoBell {
     }
 }
 
-/// Returns the flags and the destination of the frames that the host sent.
+/// Returns the flags and the destination address of each frame that the host has sent.
 fn sent(far: &mut MemPort) -> Vec<(TcpFlags, [u8; 6])> {
     let mut burst = far.new_burst();
     far.rx_burst(&mut burst, BURST_MAX);

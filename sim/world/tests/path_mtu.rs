@@ -1,4 +1,5 @@
-//! A path with an MTU below that of its ends, whose routers send ICMP errors (RFC 1191, RFC 8201).
+//! A path whose MTU is smaller than the MTU of its ends. Its routers send ICMP errors (RFC 1191,
+//! RFC 8201).
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
@@ -41,7 +42,7 @@ fn transfers_go_on_with_the_size_that_the_router_names() {
             assert!((1..=u64::from(FLOWS)).contains(&lowered), "{lowered}");
             assert_eq!(goodput.counter("mtu_black_holes"), 0);
             assert_eq!(goodput.counter("timeouts"), 0);
-            // Headers are 5.1 % of such packets over IPv4, and 6.7 % over IPv6.
+            // Headers take 5.1 % of these packets over IPv4, and 6.7 % over IPv6.
             assert!(
                 goodput.rate() > 0.9 * RATE as f64,
                 "{family:?} {congestion}"

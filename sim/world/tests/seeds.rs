@@ -1,6 +1,8 @@
-//! Seeds that failed once, with the fault that each one found. They were found when all traffic was
-//! IPv4 and no path was narrow. Each runs twice: as it ran then, to the last frame, and as it is
-//! drawn now.
+//! Seeds that once failed, each with the fault that it found.
+//!
+//! The seeds were found when scenarios had only IPv4 and no narrow paths. Each seed runs twice: as
+//! the plain scenario, which equals the run of that time to the last frame, and as the scenario is
+//! drawn at present.
 
 use tidelane_world::{Scenario, Theme, run};
 
@@ -13,8 +15,9 @@ fn holds(theme: Theme, seed: u64) {
     }
 }
 
-/// Data that arrived before accept was acknowledged and then dropped when the program had no memory
-/// for it. The program read bytes that an earlier connection had left in the buffer.
+/// The service acknowledged data that arrived before accept, and dropped the data when the program
+/// had no memory for it. The program then read bytes that an earlier connection had left in the
+/// buffer.
 #[test]
 fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     for seed in [126, 175, 316] {
@@ -22,8 +25,8 @@ fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     }
 }
 
-/// A connection with acknowledged data was reset when the accepting program had no memory for the
-/// data. If such a reset is lost, the peer waits for ever.
+/// The service reset a connection with acknowledged data when the accepting program had no memory
+/// for the data. If this reset is lost, the peer waits for ever.
 #[test]
 fn a_connection_that_waits_for_memory_is_not_reset() {
     for seed in [4_018_359, 4_027_024, 4_034_182] {
@@ -31,7 +34,7 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
     }
 }
 
-/// The checker took bytes that a step sent over the local path after a reduction for bytes in
+/// A step sent bytes over the local path after a reduction. The checker counted these bytes as in
 /// flight before the reduction.
 #[test]
 fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
@@ -40,14 +43,14 @@ fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     }
 }
 
-/// smoltcp in LAST-ACK with unsent data ignores a window update.
+/// smoltcp in LAST-ACK with unsent data ignores window updates.
 #[test]
 fn smoltcp_sends_all_its_data_before_last_ack() {
     holds(Theme::Foreign, 4_025_025);
 }
 
-/// A member of a listener counted a connection that could not be handed out as one that its program
-/// had yet to accept, for ever, and the backlog shrank.
+/// A member of a listener counted a connection that could not be handed out as waiting for its
+/// program's accept. The count was never corrected, so the backlog shrank.
 #[test]
 fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     for seed in 500_000..500_010 {
@@ -55,22 +58,22 @@ fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     }
 }
 
-/// A program died with more connections than its host's port had frames. Resets that found no frame
-/// were lost, and peers that had sent everything waited for ever.
+/// A program died with more connections than its host's port had frames. The resets that found no
+/// free frame were lost, and peers that had sent all their data waited for ever.
 #[test]
 fn every_connection_of_a_program_that_dies_is_reset() {
     holds(Theme::Death, 9_005_146);
 }
 
-/// A bit error in the source link address of a SYN: all SYN,ACKs went to that address, even after
-/// the SYN had been retransmitted with the right address.
+/// The source link address of a SYN had a bit error. All SYN-ACKs went to the wrong address, even
+/// after the SYN had been retransmitted with the right address.
 #[test]
 fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
     holds(Theme::Any, 11_016_887);
 }
 
-/// A peer without memory takes no more data of a connection that its program has closed, until the
-/// last timeout. The abort sends nothing to the peer (as in Linux).
+/// A program has closed a connection, and its peer has no memory and takes no more data. After the
+/// last timeout, the connection is aborted. As in Linux, the abort sends nothing to the peer.
 #[test]
 fn the_peer_of_an_aborted_connection_may_wait_without_a_reset() {
     holds(Theme::Memory, 12_059_222);

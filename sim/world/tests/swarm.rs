@@ -1,8 +1,8 @@
-//! A swarm of seeds: no rule may be broken, and equal seeds give equal runs.
+//! Swarms of seeds. No rule may be broken, and equal seeds give equal runs.
 
 use tidelane_world::{Report, Scenario, Theme, run};
 
-/// Runs the seeds and adds up their reports.
+/// Runs the seeds and returns the sum of their reports.
 fn swarm(theme: Option<Theme>, seeds: std::ops::Range<u64>) -> Report {
     let mut sum = Report::default();
     for seed in seeds {
@@ -27,7 +27,7 @@ fn two_hundred_seeds_break_no_rule() {
         sum.over_ipv6 > 300 && sum.over_ipv6 + 300 < sum.complete,
         "{sum}"
     );
-    // The swarm is meaningful only if it has loss, reordering and refusals.
+    // The swarm is meaningful only if loss, reordering and refusals occur.
     for name in [
         "retrans_segs",
         "timeouts",

@@ -1,8 +1,8 @@
-//! Ranges of a stream that have arrived.
+//! The ranges of a stream that have arrived at a host.
 
 use std::collections::BTreeMap;
 
-/// Ranges of positions, counted from the SYN. No two ranges touch.
+/// A set of ranges of positions, counted from the SYN. No two ranges touch.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Maps the start of a range to its end.
@@ -32,12 +32,12 @@ impl Received {
         self.ranges.insert(start, end);
     }
 
-    /// Returns the end of the contiguous data from position zero.
+    /// Returns the end of the contiguous range that begins at position zero.
     pub fn first_end(&self) -> u64 {
         self.ranges.get(&0).copied().unwrap_or(0)
     }
 
-    /// Returns true if all of `start..end` has arrived.
+    /// Returns true if all positions of `start..end` have arrived.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let at = self.ranges.range(..=start).next_back();
         at.is_some_and(|(_, last)| *last >= end)

@@ -7,7 +7,7 @@ use super::*;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
-/// Builds a frame with a segment from one end to the other.
+/// Builds a frame with a segment from `from` to the other end.
 fn frame(from: [u8; 4], header: SegmentHeader, payload: &[u8]) -> Vec<u8> {
     let to = if from == HOST { PEER } else { HOST };
     let mut tcp = vec![0; 60];
@@ -46,7 +46,7 @@ fn header(from: [u8; 4], seq: u32, ack: u32, flags: TcpFlags) -> SegmentHeader {
     }
 }
 
-/// Converts an IPv4 frame to IPv6.
+/// Converts a frame with an IPv4 packet to IPv6.
 fn over_v6(frame: &[u8]) -> Vec<u8> {
     let mut tcp = frame[ETHERNET_HEADER_LEN + 20..].to_vec();
     let [from, to] = [frame[29], frame[33]].map(|last| IpAddress([last; 16]));
@@ -66,7 +66,8 @@ fn over_v6(frame: &[u8]) -> Vec<u8> {
 
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
-/// Host 0 with ISS 100 has a connection with a peer with ISS 900, which grants it 1,000 bytes.
+/// Returns an account in which host 0, with ISS 100, has a connection with a peer with ISS 900. The
+/// peer's window is 1,000 bytes.
 fn established() -> WireRules {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);
@@ -161,8 +162,8 @@ fn a_window_does_not_move_back() {
     assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
 }
 
-/// Seed 23568: the unscaled window of a retransmitted SYN,ACK says nothing about the current
-/// window.
+/// The unscaled window of a retransmitted SYN-ACK is not the current window. Seed 23568 found a
+/// check that compared them.
 #[test]
 fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     let mut rules = WireRules::default();
@@ -176,7 +177,7 @@ fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     for sent in [&again, &scaled, &again] {
         assert_eq!(rules.sent(Instant::ZERO, 0, sent), Ok(()));
     }
-    // The scaled window still must not shrink.
+    // The scaled window must not shrink even after the retransmission.
     let mut narrow = header(HOST, 101, 901, TcpFlags::ACK);
     narrow.wnd = 500;
     let refused = rules.sent(Instant::ZERO, 0, &frame(HOST, narrow, &[]));
@@ -228,7 +229,7 @@ fn a_stream_may_be_longer_than_its_numbers() {
         seq = seq.wrapping_add(LEN);
         assert!(incarnation.allows(&segment(101, seq, &[])).is_ok());
     }
-    // A sequence number far away belongs to another incarnation.
+    // A sequence number that is far away belongs to another incarnation.
     incarnation.record(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
     assert_eq!(
         incarnation.received.first_end(),

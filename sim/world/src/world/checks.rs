@@ -1,4 +1,4 @@
-//! Rules that hold over time and at the end: connections make progress, and nothing leaks.
+//! Rules that hold over time and at the end of a run: connections make progress, and nothing leaks.
 
 use tidelane_time::Duration;
 
@@ -10,11 +10,14 @@ use crate::{
     report::Report,
 };
 
-/// Time without progress after which a connection is stuck: fifteen timeouts of the longest kind.
-/// An ACK that is lost and comes again minutes later gives an RTT sample of minutes (RFC 7323 §4.1,
-/// as in Linux), and three losses in a row then take six minutes.
+/// Time without progress after which a connection counts as stuck: fifteen times the longest
+/// retransmission timeout.
+///
+/// If an ACK is lost and arrives again minutes later, the RTT sample is minutes long (RFC 7323
+/// §4.1, as in Linux). Three consecutive losses then take six minutes.
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
-/// Time beyond twice the MSL in which all state goes away after the last connection.
+/// Time, in addition to twice the MSL, within which all state must disappear after the last
+/// connection.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
 
 impl World {
@@ -53,9 +56,11 @@ impl World {
         Ok(false)
     }
 
-    /// Returns true if the server's host aborted the connection on a timeout: its program had
-    /// closed the connection, and the peer took no more data. The abort sends no RST (as in Linux),
-    /// so the client waits for as long as its program does. The simulator kills that program.
+    /// Returns true if the server's host aborted the connection on a timeout, after its program had
+    /// closed the connection and the peer took no more data.
+    ///
+    /// As in Linux, this abort sends no RST, so the client waits for as long as its program does.
+    /// The simulator kills the client's program in this case.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
@@ -80,7 +85,7 @@ impl World {
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
     }
 
-    /// Checks that the memory of `program` holds no byte of another user's connections.
+    /// Checks that the memory of `program` contains no byte of another user's connections.
     pub(super) fn check_memory(&mut self, program: usize) -> Result<(), Violation> {
         let user = self.scenario.programs[program].user;
         let Some(process) = &self.processes[program] else {
@@ -126,7 +131,7 @@ impl World {
             && self.foreign.as_ref().is_none_or(ForeignHost::is_idle)
     }
 
-    /// Starts the drain: all connections are over, and the remaining state has to go away by
+    /// Starts the drain after all connections are over. The remaining state must then disappear by
     /// timers.
     fn begin_drain(&mut self) -> Result<(), Violation> {
         let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);

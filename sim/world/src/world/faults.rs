@@ -1,4 +1,4 @@
-//! Faults: each takes effect at its time, and some end after a while.
+//! Injection of faults. Each fault takes effect at its time, and some faults end after a while.
 
 use tidelane_time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ impl World {
         self.book.ledger.restart_clocks(self.now);
     }
 
-    /// Stops the service and the programs of `host`, and starts all of them again after `lasts`.
+    /// Stops the service and the programs of `host`. All of them start again after `lasts`.
     fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
         let back = self.now + lasts + Duration(1);
         let machine = &mut self.machines[host];
