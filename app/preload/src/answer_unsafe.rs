@@ -24,31 +24,33 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// Returns true if `errno` is `number`.
+/// Returns true if `errno` equals `number`.
 pub fn is_last_error(number: c_int) -> bool {
-    // SAFETY: libc's `errno` is a thread-local integer that is always there.
+    // SAFETY: libc's `errno` is a thread-local integer that always exists.
     unsafe { *libc::__errno_location() == number }
 }
 
-/// Sets `errno` and returns -1. Does not return if the call ended because the thread was cancelled.
+/// Sets `errno` to `number` and returns -1. Does not return if the thread was cancelled during the
+/// call.
 #[cold]
 pub fn fail(number: c_int) -> isize {
     if number == CANCELLED.0 {
         act();
     }
-    // SAFETY: libc's `errno` is a thread-local integer that is always there.
+    // SAFETY: libc's `errno` is a thread-local integer that always exists.
     unsafe { *libc::__errno_location() = number };
     -1
 }
 
-/// Makes the system call. A cancellation point does not return if the thread was cancelled.
+/// Makes a system call. If the call is a cancellation point and the thread was cancelled, the
+/// function does not return.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 #[inline]
 pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         if is_cancellation_point(number) {
             kernel_cancellable(number, args)
@@ -62,10 +64,10 @@ pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 #[inline]
 pub unsafe fn kernel_cancellable(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     answer(unsafe { cancellation_unsafe::call(number, args) })
 }
 
@@ -94,16 +96,16 @@ const fn is_cancellation_point(number: i64) -> bool {
     )
 }
 
-/// Returns the result of a handled call, or makes the system call.
+/// Converts the result of a handled call. Makes the system call if the library did not handle it.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 #[inline]
 pub unsafe fn handled_or_kernel(handled: Handled, number: i64, args: [usize; 6]) -> isize {
     match handled {
         Some(result) => answer(result),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         None => unsafe { kernel(number, args) },
     }
 }
@@ -112,13 +114,14 @@ pub unsafe fn handled_or_kernel(handled: Handled, number: i64, args: [usize; 6])
 ///
 /// # Safety
 ///
-/// `pointer` is valid for reading `len` bytes, or null.
+/// `pointer` must be valid for reading `len` bytes, or null.
 #[inline]
 pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     if pointer.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise. Like the kernel, use at most MAX_RW_COUNT bytes.
+    // SAFETY: the caller upholds the safety contract. Like the kernel, use at most MAX_RW_COUNT
+    // bytes.
     unsafe { slice::from_raw_parts(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
@@ -126,42 +129,44 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// `pointer` is valid for writing `len` bytes, or null.
+/// `pointer` must be valid for writing `len` bytes, or null.
 #[inline]
 pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     if pointer.is_null() || len == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's promise. Uninitialized bytes are only written, never read.
+    // SAFETY: the caller upholds the safety contract. Uninitialized bytes are written, but never
+    // read.
     unsafe { slice::from_raw_parts_mut(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
-/// Returns the buffers of a vectored write. Returns `None` for an invalid array: the caller then
-/// makes the system call, so that the kernel returns the error.
+/// Returns the buffers of a vectored write. Returns `None` if the array is invalid. The caller then
+/// makes the system call, and the kernel returns the error.
 ///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements. Each element's pointer is null, or valid for reading its
-/// length.
+/// `parts` must be valid for `count` elements. The pointer of each element must be null, or valid
+/// for reading the element's length.
 pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [IoSlice<'a>]>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let whole = match unsafe { check_iovecs(parts, count) } {
         IovecCheck::Invalid => return None,
         IovecCheck::Empty => return Some(Cow::Borrowed(&[])),
         IovecCheck::Valid(whole) => whole,
         IovecCheck::WithNull(some) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             let part = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) };
             return Some(some.iter().map(|given| IoSlice::new(part(given))).collect());
         }
     };
-    // SAFETY: `IoSlice` has the layout of `iovec` on Unix; the caller's promise.
+    // SAFETY: `IoSlice` has the layout of `iovec` on Unix, and the caller upholds the safety
+    // contract.
     Some(Cow::Borrowed(unsafe {
         slice::from_raw_parts(whole.as_ptr().cast(), whole.len())
     }))
 }
 
-/// The buffers of a vectored read.
+/// The buffers of a vectored read, as a slice.
 pub enum PartsMut<'a> {
     /// The program's own `iovec` array.
     Given(&'a mut [IoSliceMut<'a>]),
@@ -170,7 +175,7 @@ pub enum PartsMut<'a> {
 }
 
 impl<'a> PartsMut<'a> {
-    /// Returns the buffers.
+    /// Returns the buffers as a slice.
     pub fn all(&mut self) -> &mut [IoSliceMut<'a>] {
         match self {
             Self::Given(parts) => parts,
@@ -183,23 +188,23 @@ impl<'a> PartsMut<'a> {
 ///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements. Each element's pointer is null, or valid for writing its
-/// length.
+/// `parts` must be valid for `count` elements. The pointer of each element must be null, or valid
+/// for writing the element's length.
 pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMut<'a>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let whole = match unsafe { check_iovecs(parts, count) } {
         IovecCheck::Invalid => return None,
         IovecCheck::Empty => return Some(PartsMut::Given(&mut [])),
         IovecCheck::Valid(whole) => whole,
         IovecCheck::WithNull(some) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             let part = |part: &iovec| unsafe { bytes_mut(part.iov_base, part.iov_len) };
             let slices = some.iter().map(|given| IoSliceMut::new(part(given)));
             return Some(PartsMut::Normalized(slices.collect()));
         }
     };
-    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix; the caller's promise. The
-    // functions write to the buffers, never to the array.
+    // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix, and the caller upholds the safety
+    // contract. The called functions write to the buffers, and never to the array.
     let given = unsafe { slice::from_raw_parts_mut(whole.as_ptr().cast_mut().cast(), whole.len()) };
     Some(PartsMut::Given(given))
 }
@@ -220,7 +225,7 @@ enum IovecCheck<'a> {
 ///
 /// # Safety
 ///
-/// `parts` is valid for `count` elements, unless `count` is above IOV_MAX.
+/// `parts` must be valid for `count` elements, unless `count` exceeds IOV_MAX.
 unsafe fn check_iovecs<'a>(parts: *const iovec, count: usize) -> IovecCheck<'a> {
     if count > IOV_MAX {
         return IovecCheck::Invalid;
@@ -228,7 +233,7 @@ unsafe fn check_iovecs<'a>(parts: *const iovec, count: usize) -> IovecCheck<'a> 
     if parts.is_null() || count == 0 {
         return IovecCheck::Empty;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     if parts.iter().any(|part| part.iov_len > isize::MAX as usize) {
         IovecCheck::Invalid
@@ -239,7 +244,7 @@ unsafe fn check_iovecs<'a>(parts: *const iovec, count: usize) -> IovecCheck<'a> 
     }
 }
 
-/// Limit of buffers in a vectored call.
+/// Largest number of buffers in a vectored call.
 const IOV_MAX: usize = 1024;
-/// Limit of bytes that Linux transfers in one call.
+/// Largest number of bytes that Linux transfers in one call.
 const MAX_RW_COUNT: usize = 0x7fff_f000;

@@ -16,25 +16,26 @@ use crate::{
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     cancellation_point();
-    // Unlike receiving zero bytes, reading zero bytes never waits. The kernel returns the right
-    // result.
+    // A read of zero bytes never blocks, in contrast to a recv of zero bytes. The kernel returns
+    // the correct result.
     match descriptors::socket(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         _ => unsafe { kernel(libc::SYS_read, [fd as usize, buf as usize, count, 0, 0, 0]) },
     }
 }
 
-/// `read` or `recv` on a tracked socket.
+/// Reads from a tracked socket, for `read` and `recv`. `syscall` is the system call to make if the
+/// library does not handle the call.
 ///
 /// # Safety
 ///
-/// `buf` is valid for `len` bytes, or null with MSG_TRUNC, which stores nothing.
+/// `buf` must be valid for `len` bytes. It may be null with MSG_TRUNC, which stores nothing.
 #[inline]
 unsafe fn receive(
     socket: &'static Socket,
@@ -45,21 +46,21 @@ unsafe fn receive(
     syscall: i64,
 ) -> ssize_t {
     if flags == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         let count = transfer::recv_now(socket, fd, unsafe { bytes_mut(buf, len) });
         if count > 0 {
             return count as ssize_t;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { receive_slow(socket, fd, buf, len, flags, syscall) }
 }
 
-/// The slow path of `receive`: the call may block, or the kernel may handle the call.
+/// The slow path of `receive`, for calls that may block or that the kernel must handle.
 ///
 /// # Safety
 ///
-/// As for `receive`.
+/// The same as for `receive`.
 #[inline(never)]
 unsafe fn receive_slow(
     socket: &'static Socket,
@@ -69,7 +70,7 @@ unsafe fn receive_slow(
     flags: c_int,
     syscall: i64,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = if flags & libc::MSG_TRUNC != 0 {
             transfer::skip(socket, fd, len, flags)
@@ -84,11 +85,11 @@ unsafe fn receive_slow(
     }
 }
 
-/// `read` of programs built with `_FORTIFY_SOURCE`.
+/// `read(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
@@ -97,11 +98,11 @@ pub unsafe extern "C-unwind" fn __read_chk(
     len: size_t,
 ) -> ssize_t {
     check_object_size(count <= len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { read(fd, buf, count) }
 }
 
-/// Aborts if a buffer is smaller than the call's length.
+/// Aborts if `fits` is false, which means that the buffer is smaller than the length of the call.
 fn check_object_size(fits: bool) {
     if !fits {
         // glibc's `__chk_fail` also prints a message.
@@ -113,23 +114,24 @@ fn check_object_size(fits: bool) {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
     cancellation_point();
     match descriptors::socket(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         None => unsafe { kernel(libc::SYS_write, [fd as usize, buf as usize, count, 0, 0, 0]) },
     }
 }
 
-/// `write` or `send` on a tracked socket.
+/// Writes to a tracked socket, for `write` and `send`. `syscall` is the system call to make if the
+/// library does not handle the call.
 ///
 /// # Safety
 ///
-/// `buf` is valid for `len` bytes.
+/// `buf` must be valid for `len` bytes.
 #[inline]
 pub(crate) unsafe fn transmit(
     socket: &'static Socket,
@@ -139,7 +141,7 @@ pub(crate) unsafe fn transmit(
     flags: c_int,
     syscall: i64,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let from = unsafe { bytes(buf, len) };
     let mut sent = 0;
     if transfer::is_plain_send(flags) {
@@ -150,7 +152,7 @@ pub(crate) unsafe fn transmit(
     }
     let handled = transfer::send_rest(socket, fd, from, flags, sent);
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(handled, syscall, args) }
 }
 
@@ -158,7 +160,7 @@ pub(crate) unsafe fn transmit(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recv(
     fd: c_int,
@@ -169,18 +171,18 @@ pub unsafe extern "C-unwind" fn recv(
     cancellation_point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { receive(socket, fd, buf, len, flags, libc::SYS_recvfrom) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         None => unsafe { kernel(libc::SYS_recvfrom, args) },
     }
 }
 
-/// `recv` of programs built with `_FORTIFY_SOURCE`.
+/// `recv(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
@@ -190,7 +192,7 @@ pub unsafe extern "C-unwind" fn __recv_chk(
     flags: c_int,
 ) -> ssize_t {
     check_object_size(count <= len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { recv(fd, buf, count, flags) }
 }
 
@@ -198,7 +200,7 @@ pub unsafe extern "C-unwind" fn __recv_chk(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn send(
     fd: c_int,
@@ -209,22 +211,22 @@ pub unsafe extern "C-unwind" fn send(
     cancellation_point();
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     match descriptors::socket(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(_) if flags & libc::MSG_FASTOPEN != 0 => unsafe {
             sendto(fd, buf, len, flags, std::ptr::null(), 0)
         },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { transmit(socket, fd, buf, len, flags, libc::SYS_sendto) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         None => unsafe { kernel(libc::SYS_sendto, args) },
     }
 }
 
-/// `recvfrom(2)`. For TCP, Linux reports no address and sets the address length to 0.
+/// `recvfrom(2)`. For TCP, Linux returns no address and sets the address length to 0.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
@@ -244,10 +246,10 @@ pub unsafe extern "C-unwind" fn recvfrom(
         addrlen as usize,
     ];
     let Some(socket) = descriptors::socket(fd) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         return unsafe { kernel(libc::SYS_recvfrom, args) };
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let count = receive(socket, fd, buf, len, flags, libc::SYS_recvfrom);
         if count >= 0 && !addr.is_null() && !addrlen.is_null() {
@@ -257,11 +259,11 @@ pub unsafe extern "C-unwind" fn recvfrom(
     }
 }
 
-/// `recvfrom` of programs built with `_FORTIFY_SOURCE`.
+/// `recvfrom(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
@@ -273,7 +275,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
     addrlen: *mut socklen_t,
 ) -> ssize_t {
     check_object_size(count <= len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
 }
 
@@ -281,12 +283,12 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     cancellation_point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd).and_then(|socket| {
             let mut into = parts_mut(iov, usize::try_from(count).ok()?)?;
@@ -300,12 +302,12 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     cancellation_point();
     let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd).and_then(|socket| {
             let from = parts(iov, usize::try_from(count).ok()?)?;
@@ -315,20 +317,20 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
     }
 }
 
-/// `recvmsg` on a tracked socket.
+/// Handles `recvmsg` on a tracked socket. Returns `None` if the kernel must handle the call.
 ///
 /// # Safety
 ///
-/// `msg` is valid as for `recvmsg`.
+/// `msg` must be valid as for `recvmsg`.
 unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled {
     let socket = descriptors::socket(fd)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_mut() }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let mut into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
-        // A stream has no addresses, no ancillary data and no truncation.
+        // A TCP stream has no addresses, no ancillary data and no truncation.
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
         msg.msg_flags = flags & libc::MSG_OOB;
@@ -336,18 +338,19 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     handled
 }
 
-/// `sendmsg` on a tracked socket. TCP ignores ancillary data.
+/// Handles `sendmsg` on a tracked socket. Returns `None` if the kernel must handle the call. TCP
+/// ignores ancillary data.
 ///
 /// # Safety
 ///
-/// `msg` is valid as for `sendmsg`.
+/// `msg` must be valid as for `sendmsg`.
 unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     let socket = descriptors::socket(fd)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_ref() }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let from = unsafe { parts(msg.msg_iov, msg.msg_iovlen) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let prepared = unsafe { prepare(socket, fd, (msg.msg_name, msg.msg_namelen), flags) };
     if let Err(error) = prepared? {
         return Some(Err(error));
@@ -359,12 +362,12 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     cancellation_point();
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
@@ -372,24 +375,24 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     if let Err(error) = unsafe { check_rights(msg) } {
         return fail(error.0);
     }
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
 }
 
-/// `recvmmsg(2)`. On a stream, the call waits for the first message only.
+/// `recvmmsg(2)`. On a stream, the call blocks for the first message only.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
@@ -409,7 +412,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     ];
     let mut flags = flags & !libc::MSG_WAITFORONE;
     for index in 0..count as usize {
-        // SAFETY: the caller's promise: there are `count` messages.
+        // SAFETY: the caller guarantees that there are `count` messages.
         let result = unsafe {
             let message = messages.add(index);
             let handled = receive_message(fd, &raw mut (*message).msg_hdr, flags);
@@ -419,7 +422,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
             handled
         };
         match result {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             None if index == 0 => return unsafe { kernel(libc::SYS_recvmmsg, args) } as c_int,
             Some(Ok(len)) if len > 0 => flags |= libc::MSG_DONTWAIT,
             Some(Err(error)) if index == 0 => return fail(error.0) as c_int,
@@ -434,7 +437,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
@@ -451,12 +454,12 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         0,
         0,
     ];
-    // SAFETY: the caller's promise: there are `count` messages.
+    // SAFETY: the caller guarantees that there are `count` messages.
     if let Err(error) = unsafe { check_all_rights(fd, messages, count as usize) } {
         return fail(error.0) as c_int;
     }
     for index in 0..count as usize {
-        // SAFETY: the caller's promise: there are `count` messages.
+        // SAFETY: the caller guarantees that there are `count` messages.
         let result = unsafe {
             let message = messages.add(index);
             let handled = send_message(fd, &raw const (*message).msg_hdr, flags);
@@ -466,7 +469,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
             handled
         };
         match result {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             None if index == 0 => return unsafe { kernel(libc::SYS_sendmmsg, args) } as c_int,
             Some(Ok(_)) => {}
             Some(Err(error)) if index == 0 => return fail(error.0) as c_int,

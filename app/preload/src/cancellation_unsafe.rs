@@ -1,10 +1,10 @@
-//! `pthread_cancel`, and the cancellation points.
+//! `pthread_cancel`, and the cancellation points among the exported functions.
 //!
 //! Each exported function that POSIX lists as a cancellation point begins with
-//! [`cancellation_point`]. A call that a cancellation request ends returns `CANCELLED` to `fail` of
-//! `answer_unsafe`, which acts on the request. libc unwinds the thread from there. The library's
-//! frames have nothing to release then. The functions are `extern "C-unwind"` so that libc can
-//! unwind them.
+//! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns
+//! `CANCELLED`, and `fail` of `answer_unsafe` acts on the request. libc then unwinds the thread. At
+//! this point, the library's frames hold no resources. The functions are `extern "C-unwind"`, so
+//! that libc can unwind them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -20,17 +20,17 @@ use tidelane_sockets::sys::{
 use crate::hand_over_unsafe::next_symbol;
 
 unsafe extern "C-unwind" {
-    /// Ends the thread if its cancellation is due.
+    /// Ends the thread if a cancellation is pending and enabled.
     fn pthread_testcancel();
 }
 
-/// A handler with SA_SIGINFO.
+/// Type of a signal handler with SA_SIGINFO.
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// libc's handler of SIGCANCEL, or 0 until it is known.
+/// Address of libc's handler of SIGCANCEL, or 0 while it is unknown.
 static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
-/// Ends the calling thread if its cancellation is due.
+/// Ends the calling thread if its cancellation is pending and enabled.
 #[inline]
 pub fn cancellation_point() {
     if cancellation::is_due() {
@@ -38,12 +38,12 @@ pub fn cancellation_point() {
     }
 }
 
-/// Ends the calling thread, whose cancellation is due.
+/// Ends the calling thread, whose cancellation is pending and enabled.
 #[cold]
 #[inline(never)]
 pub fn act() {
-    // SAFETY: the frames up to the exported function have no destructors to run, and that function
-    // lets libc unwind.
+    // SAFETY: the frames up to the exported function have no destructors to run. The exported
+    // function lets libc unwind.
     unsafe { pthread_testcancel() }
 }
 
@@ -52,12 +52,12 @@ unsafe extern "C-unwind" fn on_sigcancel(
     info: *mut siginfo_t,
     context: *mut c_void,
 ) {
-    // SAFETY: the kernel's context.
+    // SAFETY: the kernel passed the context.
     if !unsafe { cancellation::on_sigcancel(context) } {
         return;
     }
     let handler = LIBC_HANDLER.load(Ordering::Acquire);
-    // SAFETY: libc gave it as its handler of this signal, with SA_SIGINFO.
+    // SAFETY: libc installed this handler for the signal, with SA_SIGINFO.
     unsafe {
         let handler: Handler = std::mem::transmute(handler);
         handler(signal, info, context);
@@ -73,8 +73,9 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Installs the library's handler of SIGCANCEL in front of libc's, which libc has installed before.
-/// The handler has no SA_RESTART, so that waiting system calls return EINTR.
+/// Installs the library's handler of SIGCANCEL, which calls libc's handler. libc must have
+/// installed its own handler before. The library's handler has no SA_RESTART, so that blocked
+/// system calls return EINTR.
 fn install_before_libc() {
     let mut action = KernelAction {
         handler: 0,
@@ -91,7 +92,7 @@ fn install_before_libc() {
             0,
             0,
         ];
-        // SAFETY: the pointers are null or live.
+        // SAFETY: the pointers are null or refer to live structures.
         unsafe { sys::call(libc::SYS_rt_sigaction, args) }
     };
     let ours: Handler = on_sigcancel;
@@ -107,12 +108,14 @@ fn install_before_libc() {
     let _ = change(&action, std::ptr::null_mut());
 }
 
-/// The kernel's id of a living thread. glibc encodes it in the id of the thread's CPU clock.
+/// Returns the kernel's id of a living thread. glibc encodes this id in the id of the thread's CPU
+/// clock.
 fn thread_id(thread: pthread_t) -> Option<usize> {
     let mut clock = 0;
-    // SAFETY: the caller's thread; `clock` is live.
+    // SAFETY: the caller passes a living thread, and `clock` is a valid variable.
     let result = unsafe { libc::pthread_getcpuclockid(thread, &mut clock) };
-    // The kernel's encoding of clocks (CPUCLOCK_PID): the complement, above three bits.
+    // The kernel encodes the thread id in a clock id as its complement, above three bits
+    // (CPUCLOCK_PID).
     (result == 0).then_some(!(clock >> 3) as u32 as usize)
 }
 
@@ -120,7 +123,7 @@ fn thread_id(thread: pthread_t) -> Option<usize> {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     let Some(function) = next_symbol(c"pthread_cancel") else {
@@ -132,22 +135,22 @@ pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
             function,
         )
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe { function(thread) };
     if result == 0 {
         install_before_libc();
-        // SAFETY: the caller's promise: the thread was not joined.
+        // SAFETY: the caller guarantees that the thread has not been joined.
         unsafe { cancellation::request(thread) };
         interrupt(thread);
     }
     result
 }
 
-/// Interrupts the thread's system call.
+/// Interrupts a blocked system call of the thread.
 fn interrupt(thread: pthread_t) {
     if let Some(id) = thread_id(thread) {
         let args = [std::process::id() as usize, id, SIGCANCEL as usize, 0, 0, 0];
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let _ = unsafe { sys::call(libc::SYS_tgkill, args) };
     }
 }

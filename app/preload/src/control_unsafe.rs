@@ -1,4 +1,4 @@
-//! Creating, binding and connecting sockets, and their options.
+//! Calls that create, bind and connect sockets, and calls for their addresses and options.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,11 +16,11 @@ use crate::cancellation_unsafe::cancellation_point;
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let args = [family as usize, kind as usize, protocol as usize, 0, 0, 0];
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { kernel(libc::SYS_socket, args) } as c_int;
     if fd >= 0 {
         connect::created(fd, family, kind, protocol);
@@ -32,12 +32,12 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let mut result = unsafe { handled_or_kernel(handled, libc::SYS_bind, args) } as c_int;
     if result < 0
         && is_last_error(libc::EADDRINUSE)
@@ -59,14 +59,14 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let handled = match descriptors::socket(fd).or_else(|| connect::adopt(fd)) {
         Some(socket) => listen::listen(socket, fd, backlog),
         None => None,
     };
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe {
         handled_or_kernel(
             handled,
@@ -80,14 +80,14 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn accept(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { accept4(fd, addr, len, 0) }
 }
 
@@ -95,7 +95,7 @@ pub unsafe extern "C-unwind" fn accept(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn accept4(
     fd: c_int,
@@ -115,19 +115,19 @@ pub unsafe extern "C-unwind" fn accept4(
                 0,
                 0,
             ];
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             unsafe { kernel(libc::SYS_accept4, args) as c_int }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
-            // Close the accepted connection, as Linux does if it cannot store the address.
+            // Linux also closes the accepted connection if it cannot store the address.
             // SAFETY: the descriptor was created here, and the program does not know it.
             unsafe { crate::descriptors_unsafe::close(accepted.fd) };
             fail(libc::EINVAL) as c_int
         }
         Some(Ok(accepted)) => {
             if !addr.is_null() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the safety contract.
                 unsafe { accepted_name(&accepted, addr, len) };
             }
             accepted.fd
@@ -136,46 +136,46 @@ pub unsafe extern "C-unwind" fn accept4(
     }
 }
 
-/// Stores the address of an accepted connection's peer.
+/// Stores the peer's address of an accepted connection.
 ///
 /// # Safety
 ///
-/// `addr` and `len` are valid as for `accept`.
+/// `addr` and `len` must be valid as for `accept`.
 unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *mut socklen_t) {
     match accepted.peer {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(peer) => unsafe { put_address(peer, addr, len) },
         None => {
             let args = [accepted.fd as usize, addr as usize, len as usize, 0, 0, 0];
-            // Ignore ENOTCONN: a connection that the peer has reset has no peer address.
-            // SAFETY: the caller's promise.
+            // The call fails with ENOTCONN if the peer has reset the connection. Ignore the error.
+            // SAFETY: the caller upholds the safety contract.
             let _ = unsafe { kernel(libc::SYS_getpeername, args) };
         }
     }
 }
 
-/// Returns true if the length of an address is negative as a C `int`. Linux refuses such a length.
+/// Returns true if the length of an address is negative as a C `int`. Linux refuses such lengths.
 ///
 /// # Safety
 ///
-/// `len` is valid or null.
+/// `len` must be valid or null.
 unsafe fn is_negative(len: *const socklen_t) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     !len.is_null() && unsafe { *len } > i32::MAX as socklen_t
 }
 
-/// Stores an address as Linux does. Truncates the address to `*len` bytes, and sets `*len` to the
-/// full length.
+/// Stores an address as Linux does: at most `*len` bytes of the address, and the full length in
+/// `*len`.
 ///
 /// # Safety
 ///
-/// `len` is valid or null. `addr` is valid for writes of `*len` bytes.
+/// `len` must be valid or null. `addr` must be valid for writing `*len` bytes.
 unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t) {
     if len.is_null() {
         return;
     }
     let (name, name_len) = address.write();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let into = bytes_mut(addr.cast(), *len as usize);
         let count = into.len().min(name_len);
@@ -188,19 +188,19 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // An untracked socket is usually a resolver's UDP socket, which `adopt` rejects.
+        // An untracked socket is usually the UDP socket of a resolver. `adopt` rejects it.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(handled, libc::SYS_connect, args) as c_int }
 }
 
@@ -208,24 +208,25 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let handled = descriptors::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
     let args = [fd as usize, how as usize, 0, 0, 0, 0];
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { handled_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
 }
 
-/// A function that returns an address of an accelerated socket, or passes the call to the kernel.
+/// A function that returns an address of an accelerated socket, or `None` if the kernel must handle
+/// the call.
 type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 
-/// Implements `getsockname` and `getpeername`. `name_of` answers for an accelerated socket. The
-/// system call `number` answers for all other sockets.
+/// Implements `getsockname` and `getpeername`. `name_of` returns the address of an accelerated
+/// socket. For all other sockets, the function makes the system call `number`.
 ///
 /// # Safety
 ///
-/// `addr` and `len` are valid as for `getsockname`.
+/// `addr` and `len` must be valid as for `getsockname`.
 unsafe fn name(
     name_of: NameOf,
     number: i64,
@@ -236,13 +237,13 @@ unsafe fn name(
     match descriptors::socket(fd).and_then(|socket| name_of(socket, fd)) {
         None => {
             let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             unsafe { kernel(number, args) as c_int }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some(Ok(_)) if unsafe { is_negative(len) } => fail(libc::EINVAL) as c_int,
         Some(Ok(address)) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             unsafe { put_address(address, addr, len) };
             0
         }
@@ -254,10 +255,10 @@ unsafe fn name(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { name(names::local_name, libc::SYS_getsockname, fd, addr, len) }
 }
 
@@ -265,10 +266,10 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { name(names::peer_name, libc::SYS_getpeername, fd, addr, len) }
 }
 
@@ -276,7 +277,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut s
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn setsockopt(
         len as usize,
         0,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd)
             .and_then(|socket| options::set(socket, fd, level, option, bytes(value, len as usize)));
@@ -305,7 +306,7 @@ pub unsafe extern "C" fn setsockopt(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -322,7 +323,7 @@ pub unsafe extern "C" fn getsockopt(
         len as usize,
         0,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd).and_then(|socket| {
             let room = *len.as_ref()? as usize;

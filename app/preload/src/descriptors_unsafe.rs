@@ -1,4 +1,4 @@
-//! Descriptors: flags, duplicates, closing, and the end of the process.
+//! Calls on descriptors: flags, duplicates and closing. Also the end of the process.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -7,9 +7,9 @@ use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 use crate::answer_unsafe::{handled_or_kernel, kernel};
 use crate::cancellation_unsafe::cancellation_point;
 
-/// SIOCOUTQ, which has the number of TIOCOUTQ.
+/// The ioctl SIOCOUTQ, which has the number of TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
-/// SIOCINQ, which has the number of FIONREAD.
+/// The ioctl SIOCINQ, which has the number of FIONREAD.
 const SIOCINQ: c_ulong = 0x541b;
 const SIOCATMARK: c_ulong = 0x8905;
 
@@ -17,7 +17,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     cancellation_point();
@@ -26,7 +26,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     } else {
         descriptors::close(fd)
     };
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { handled_or_kernel(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
 }
 
@@ -34,18 +34,18 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // The kernel handles CLOSE_RANGE_CLOEXEC, which closes nothing now, and refuses unknown flags.
-    // CLOSE_RANGE_UNSHARE makes no difference in a process with one thread.
+    // The kernel handles CLOSE_RANGE_CLOEXEC, which does not close descriptors immediately, and
+    // refuses unknown flags. In a process with one thread, CLOSE_RANGE_UNSHARE makes no difference.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
         None
     };
     let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { handled_or_kernel(handled, libc::SYS_close_range, args) as c_int }
 }
 
@@ -53,10 +53,10 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
@@ -64,10 +64,10 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let to = unsafe { kernel(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
     if to >= 0 && !descriptors::is_foreign(fd) {
         descriptors::duplicated(fd, to);
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     to
 }
 
-/// `dup2` or `dup3`.
+/// Implements `dup2` (without `flags`) and `dup3`.
 ///
 /// # Safety
 ///
-/// There is no requirement: the call has no pointers.
+/// The function has no requirements, because the call takes no pointers.
 unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let ours = !(descriptors::is_foreign(from) && descriptors::is_foreign(to));
     let handled = if ours {
@@ -92,13 +92,13 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
         None => (DUP2, 0),
     };
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { handled_or_kernel(handled, number, args) as c_int }
 }
 
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
-/// The platform has no dup2. It differs from dup3 only for equal descriptors.
+/// The platform has no dup2. dup3 differs from dup2 only if both descriptors are equal.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
@@ -106,10 +106,10 @@ const DUP2: i64 = libc::SYS_dup3;
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { duplicate_to(from, to, None) }
 }
 
@@ -117,23 +117,23 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// `fcntl(2)`, with the largest argument that a command can have.
+/// `fcntl(2)`. The argument has the size of the largest argument of any command.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
     let args = [fd as usize, command as usize, arg, 0, 0, 0];
     if descriptors::is_foreign(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         return unsafe { kernel(libc::SYS_fcntl, args) as c_int };
     }
     let handled: Handled = match command {
@@ -143,7 +143,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
         }
         _ => None,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe { handled_or_kernel(handled, libc::SYS_fcntl, args) as c_int };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         descriptors::duplicated(fd, result);
@@ -151,14 +151,14 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
     result
 }
 
-/// `fcntl` of programs built with large files.
+/// `fcntl(2)` of programs built with large file support.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { fcntl(fd, command, arg) }
 }
 
@@ -166,48 +166,49 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
     let value = arg as *mut c_int;
     let handled = descriptors::socket(fd).and_then(|socket| match request {
-        // SAFETY: the caller's promise: an integer.
+        // SAFETY: the caller guarantees that the argument points to an integer.
         libc::FIONBIO => unsafe { descriptors::set_nonblocking(socket, fd, *value.as_ref()? != 0) },
-        // SAFETY: the caller's promise: an integer.
+        // SAFETY: the caller guarantees that the argument points to an integer.
         SIOCINQ => unsafe { store(value, urgent::readable(socket, fd)) },
-        // SAFETY: the caller's promise: an integer.
+        // SAFETY: the caller guarantees that the argument points to an integer.
         SIOCOUTQ => unsafe { store(value, transfer::unacknowledged(socket, fd)) },
-        // SAFETY: the caller's promise: an integer.
+        // SAFETY: the caller guarantees that the argument points to an integer.
         SIOCATMARK => unsafe { store(value, urgent::at_mark(socket, fd)) },
         _ => None,
     });
     let args = [fd as usize, request as usize, arg, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
 }
 
-/// `sockatmark(3)`, for which libc makes an `ioctl` that cannot be interposed.
+/// `sockatmark(3)`. The `ioctl` that libc's function makes cannot be interposed.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut at = 0;
-    // SAFETY: the integer is live.
+    // SAFETY: `at` is a valid variable.
     let result = unsafe { ioctl(fd, SIOCATMARK, &raw mut at as usize) };
     if result == 0 { at } else { result }
 }
 
-/// Stores the value of a handled `ioctl`, whose own result is 0.
+/// Stores the value of a handled `ioctl` in the program's integer. Returns 0, which is the result
+/// of the call.
 ///
 /// # Safety
 ///
-/// `into` is valid or null.
+/// `into` must be valid or null.
 unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     match handled {
         Some(Ok(value)) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             *unsafe { into.as_mut() }? = c_int::try_from(value).unwrap_or(c_int::MAX);
             Some(Ok(0))
         }
@@ -215,16 +216,16 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     }
 }
 
-/// `_exit(2)`, which closes connections as `exit` does.
+/// `_exit(2)`. The function closes connections, as `exit` does.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     exit::at_exit();
     loop {
-        // SAFETY: no pointers; it does not return.
+        // SAFETY: the call takes no pointers and does not return.
         unsafe { kernel(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
     }
 }
@@ -233,11 +234,11 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[allow(non_snake_case)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { _exit(status) }
 }
 
@@ -246,7 +247,7 @@ extern "C" fn finish() {
     exit::at_exit();
 }
 
-/// Runs at `exit`, after the program's own handlers.
+/// Runs `finish` at `exit`, after the program's own handlers.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;

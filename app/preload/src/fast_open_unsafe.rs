@@ -1,4 +1,4 @@
-//! Sending to an address, which may open the connection (MSG_FASTOPEN).
+//! Sends to an address, which may open a connection (MSG_FASTOPEN).
 
 use std::ffi::{c_int, c_void};
 
@@ -11,28 +11,28 @@ use crate::{
     cancellation_unsafe::cancellation_point,
 };
 
-/// Handles MSG_FASTOPEN of a call before its payload: see [`fast_open::prepare`].
+/// Handles MSG_FASTOPEN before the payload of a call is sent. Calls [`fast_open::prepare`].
 ///
 /// # Safety
 ///
-/// The name is valid for its length, or null.
+/// The name must be valid for its length, or null.
 pub(crate) unsafe fn prepare(
     socket: &'static Socket,
     fd: c_int,
     (name, len): (*const c_void, socklen_t),
     flags: c_int,
 ) -> Handled<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let name = (!name.is_null()).then(|| unsafe { bytes(name, len as usize) });
     fast_open::prepare(socket, fd, name, flags)
 }
 
-/// `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN the socket
+/// `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN, the socket first
 /// connects to the address.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
@@ -52,17 +52,17 @@ pub unsafe extern "C-unwind" fn sendto(
         addrlen as usize,
     ];
     let prepared = descriptors::socket(fd).and_then(|socket| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         let prepared = unsafe { prepare(socket, fd, (addr.cast(), addrlen), flags) };
         Some((socket, prepared?))
     });
     match prepared {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Some((socket, Ok(()))) => unsafe {
             transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
         },
         Some((_, Err(error))) => fail(error.0),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         None => unsafe { kernel(libc::SYS_sendto, args) },
     }
 }

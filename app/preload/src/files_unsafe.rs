@@ -1,4 +1,4 @@
-//! Copying between sockets and files or pipes.
+//! Calls that copy between sockets and files or pipes.
 
 use std::ffi::{c_int, c_uint};
 
@@ -12,7 +12,7 @@ use crate::cancellation_unsafe::cancellation_point;
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(
     out: c_int,
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn sendfile(
     count: size_t,
 ) -> ssize_t {
     let args = [out as usize, file as usize, offset as usize, count, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(out)
             .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
@@ -29,11 +29,11 @@ pub unsafe extern "C" fn sendfile(
     }
 }
 
-/// `sendfile` of programs built with large files.
+/// `sendfile(2)` of programs built with large file support.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile64(
     out: c_int,
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise; `off_t` has 64 bits.
+    // SAFETY: the caller upholds the safety contract, and `off_t` has 64 bits.
     unsafe { sendfile(out, file, offset, count) }
 }
 
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn sendfile64(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
     from: c_int,
@@ -69,7 +69,8 @@ pub unsafe extern "C-unwind" fn splice(
     let handled = match ends {
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
-        // EINVAL if neither end is a pipe. The kernel handles calls without a tracked socket.
+        // The kernel returns EINVAL if neither end is a pipe, and handles calls without a tracked
+        // socket.
         _ => None,
     };
     let args = [
@@ -80,6 +81,6 @@ pub unsafe extern "C-unwind" fn splice(
         len,
         flags as usize,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(handled, libc::SYS_splice, args) }
 }

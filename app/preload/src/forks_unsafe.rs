@@ -1,8 +1,8 @@
 //! Calls that create a child process without running the `pthread_atfork` handlers: `_Fork`,
 //! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
 //!
-//! If the child gets a copy of the parent's memory (no CLONE_VM), this module runs the library's
-//! fork handlers itself.
+//! In these calls, the module runs the library's fork handlers itself if the child gets a copy of
+//! the parent's memory (no CLONE_VM).
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -13,7 +13,8 @@ use crate::{
     hand_over_unsafe::next_symbol,
 };
 
-/// Calls `fork` between the library's fork handlers. `fork` returns in the parent and in the child.
+/// Calls `fork` between the library's fork handlers. `fork` returns in the parent and in the child,
+/// with the child's process id or zero.
 fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
     let prepared = process::before_fork();
     let pid = fork();
@@ -27,7 +28,7 @@ fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[allow(non_snake_case)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {
@@ -36,13 +37,13 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     };
     // SAFETY: libc declares the function of this name with this type.
     let function: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(function) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     with_fork_handlers(|| unsafe { function() })
 }
 
-/// The function that the child of `clone` runs.
+/// Type of the function that the child of `clone` runs.
 type ChildFunction = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// The `clone` function of libc.
+/// Type of libc's `clone` function.
 type CloneFunction = unsafe extern "C" fn(
     Option<ChildFunction>,
     *mut c_void,
@@ -53,26 +54,27 @@ type CloneFunction = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The function that the child of `clone` runs for the program, and its argument.
+/// The program's function for the child of `clone`, and its argument.
 struct Child {
     run: ChildFunction,
     argument: *mut c_void,
-    /// Result of `before_fork`: true if `after_fork` has to be called.
+    /// Result of `before_fork`. True if `after_fork` must be called.
     prepared: bool,
 }
 
-/// Entry point of a child of `clone`.
+/// Entry point of the child of `clone`. Runs the library's fork handler before the program's
+/// function.
 unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
-    // SAFETY: `clone` below passed a pointer to a `Child`, and this process has its own copy.
+    // SAFETY: `clone` passed a pointer to a `Child`, of which this process has its own copy.
     let child = unsafe { &*child.cast::<Child>() };
     if child.prepared {
         process::after_fork(true);
     }
-    // SAFETY: the promise of the caller of `clone`.
+    // SAFETY: the caller of `clone` upholds the safety contract.
     let status = unsafe { (child.run)(child.argument) };
-    // If this function returned, libc's `clone` would end the child by a system call, and the
-    // library's `_exit` would not run.
-    // SAFETY: no pointers.
+    // If this function returned, libc's `clone` would end the child by a direct system call, and
+    // the library's `_exit` would not run.
+    // SAFETY: the call takes no pointers.
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }
 
@@ -80,7 +82,7 @@ unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     run: Option<ChildFunction>,
@@ -97,7 +99,7 @@ pub unsafe extern "C" fn clone(
     // SAFETY: libc declares the function of this name with this type.
     let function: CloneFunction = unsafe { std::mem::transmute(function) };
     let Some(run) = run.filter(|_| flags & libc::CLONE_VM == 0) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         return unsafe { function(run, stack, flags, argument, parent_tid, tls, child_tid) };
     };
     let child = Child {
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn clone(
     };
     let entry: Option<ChildFunction> = Some(child_entry);
     let pointer = (&raw const child).cast_mut().cast();
-    // SAFETY: the caller's promise. The child reads its own copy of `child`.
+    // SAFETY: the caller upholds the safety contract. The child reads its own copy of `child`.
     let pid = unsafe { function(entry, stack, flags, pointer, parent_tid, tls, child_tid) };
     if child.prepared {
         process::after_fork(false);
@@ -115,35 +117,35 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// Handles a call of `syscall(2)` that creates a child process. Returns `None` for other system
-/// calls, and for a `clone` or `clone3` with CLONE_VM or a new stack.
+/// Makes a system call of `syscall(2)` that creates a child process. Returns `None` for other
+/// system calls, and for a `clone` or `clone3` with CLONE_VM or a new stack.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let number = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => number,
-        // A `vfork` child shares the parent's stack, so it must not return from this function. The
-        // child of `fork` has its own copy of the stack.
+        // The child of `vfork` shares the parent's stack, so it must not return from this function.
+        // The child of `fork` has its own copy of the stack.
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => libc::SYS_fork,
         libc::SYS_clone if args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0 => number,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         libc::SYS_clone3 if unsafe { copies_memory(args) } => number,
         _ => return None,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     Some(with_fork_handlers(|| unsafe { kernel(number, args) } as i64) as c_long)
 }
 
-/// Returns true if `clone3` gives the child a copy of the parent's memory and stack: neither
-/// CLONE_VM nor a new stack is set.
+/// Returns true if a `clone3` gives the child a copy of the parent's memory and stack. This is the
+/// case if neither CLONE_VM nor a new stack is set.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn copies_memory(args: [usize; 6]) -> bool {
     /// Index of the field `stack` in `struct clone_args`, in 64-bit words.
     const STACK: usize = 5;
@@ -151,7 +153,7 @@ unsafe fn copies_memory(args: [usize; 6]) -> bool {
     if words.is_null() || args[1] < (STACK + 1) * size_of::<u64>() {
         return false;
     }
-    // SAFETY: the caller's promise: the structure has the length that was checked above.
+    // SAFETY: the caller guarantees that the structure has the length that was checked above.
     let (flags, stack) = unsafe { (words.read_unaligned(), words.add(STACK).read_unaligned()) };
     stack == 0 && flags & libc::CLONE_VM as u64 == 0
 }

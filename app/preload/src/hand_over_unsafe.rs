@@ -1,4 +1,4 @@
-//! Connections that a program passes to another program: by `exec`, or in messages.
+//! Calls that pass connections to another program: `exec`, and messages with descriptors.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -15,11 +15,11 @@ type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 
 unsafe extern "C" {
-    /// The environment, read one element at a time.
+    /// The environment. It is read one element at a time.
     static environ: *const *const c_char;
 }
 
-/// Runs when the library is loaded.
+/// Runs `loaded` when the library is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
@@ -28,45 +28,46 @@ extern "C" fn loaded() {
     programs::prepare();
 }
 
-/// The next definition of a function that this library interposes, which is libc's.
+/// Returns the address of libc's own definition of a function that this library interposes.
 pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!function.is_null()).then_some(function)
 }
 
-/// Checks a program before the function `name` executes or spawns it. Reports connections that end,
-/// and a program that the library cannot serve.
+/// Checks the program `file` before the function `name` executes or spawns it. Reports connections
+/// that end with the call, and programs that the library cannot serve. Returns an error if the call
+/// must fail.
 ///
 /// # Safety
 ///
-/// `file` is a C string, or null.
+/// `file` must be a C string, or null.
 unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
     hand_over::check_exec()?;
     if is_readable(file) {
         let searches = name.to_bytes().ends_with(b"p") || name == c"execvpe";
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         let file = unsafe { CStr::from_ptr(file) };
         programs::report_if_not_served(file, searches.then(search_path));
     }
     Ok(())
 }
 
-/// Returns libc's function `name` after [`check`].
+/// Returns the address of libc's function `name` if [`check`] succeeds.
 ///
 /// # Safety
 ///
-/// As for `check`.
+/// The same as for `check`.
 pub(crate) unsafe fn checked_symbol(
     name: &CStr,
     file: *const c_char,
 ) -> Result<*mut c_void, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { check(name, file) }?;
     next_symbol(name).ok_or(Errno(libc::ENOSYS))
 }
 
-/// Returns true if the kernel can read the path. If not, `exec` fails with EFAULT.
+/// Returns true if the kernel can read the path. Otherwise `exec` fails with EFAULT.
 fn is_readable(path: *const c_char) -> bool {
     let args = [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0];
     // SAFETY: the kernel checks the pointer.
@@ -74,9 +75,10 @@ fn is_readable(path: *const c_char) -> bool {
     result != Err(Errno(libc::EFAULT))
 }
 
-/// Returns the value of PATH. (`std::env` takes a lock, which a child after `vfork` must not.)
+/// Returns the value of PATH. `std::env` would take a lock, which the child of `vfork` must not do.
 fn search_path() -> &'static [u8] {
-    // SAFETY: libc's array ends with null. The program must not change it meanwhile, as in C.
+    // SAFETY: libc's array ends with null. As in C, the program must not change the array
+    // meanwhile.
     unsafe {
         let mut at = environ;
         while let Some(entry) = at.as_ref().and_then(|entry| entry.as_ref()) {
@@ -87,7 +89,7 @@ fn search_path() -> &'static [u8] {
             at = at.add(1);
         }
     }
-    // libc's default (confstr _CS_PATH).
+    // This is libc's default path (confstr _CS_PATH).
     b"/bin:/usr/bin"
 }
 
@@ -95,16 +97,16 @@ fn search_path() -> &'static [u8] {
 ///
 /// # Safety
 ///
-/// `name` is a function of this type, whose arguments are valid.
+/// `name` must be a function of this type, and the arguments must be valid for it.
 unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let function = match unsafe { checked_symbol(name, file) } {
         Ok(function) => function,
         Err(error) => return fail(error.0) as c_int,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let function = unsafe { std::mem::transmute::<*mut c_void, Exec>(function) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { function(file, argv) }
 }
 
@@ -112,21 +114,21 @@ unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> 
 ///
 /// # Safety
 ///
-/// As for `exec`.
+/// The same as for `exec`.
 unsafe fn exec_with(
     name: &CStr,
     file: *const c_char,
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let function = match unsafe { checked_symbol(name, file) } {
         Ok(function) => function,
         Err(error) => return fail(error.0) as c_int,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let function = unsafe { std::mem::transmute::<*mut c_void, ExecWithEnvironment>(function) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { function(file, argv, envp) }
 }
 
@@ -134,10 +136,10 @@ unsafe fn exec_with(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { exec(c"execv", path, argv) }
 }
 
@@ -145,10 +147,10 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { exec(c"execvp", file, argv) }
 }
 
@@ -156,14 +158,14 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char)
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(
     path: *const c_char,
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { exec_with(c"execve", path, argv, envp) }
 }
 
@@ -171,30 +173,31 @@ pub unsafe extern "C" fn execve(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(
     file: *const c_char,
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { exec_with(c"execvpe", file, argv, envp) }
 }
 
-/// Checks the connections that the next program would get. Returns libc's function `name`, or null
-/// with `errno` set if the call has to fail.
+/// Checks the program that is about to be executed. Returns the address of libc's function `name`,
+/// or null with `errno` set if the call must fail.
 extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_void {
-    // SAFETY: a C string of `with_list`.
+    // SAFETY: `with_list` passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
-    // SAFETY: the program's C string, or null.
+    // SAFETY: the program passes a C string, or null.
     unsafe { checked_symbol(name, file) }.unwrap_or_else(|error| {
         fail(error.0);
         std::ptr::null_mut()
     })
 }
 
-/// Exports a variadic function: it jumps to libc's function with all arguments of the program.
+/// Exports a variadic function. The function jumps to libc's function with all arguments of the
+/// program.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_list {
     ($name:ident, $c_name:literal) => {
@@ -202,7 +205,7 @@ macro_rules! with_list {
         ///
         /// # Safety
         ///
-        /// As in C.
+        /// The arguments must be valid as in C.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> c_int {
@@ -249,14 +252,14 @@ with_list!(execle, "execle");
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(
     fd: c_int,
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { execveat(fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) }
 }
 
@@ -264,7 +267,7 @@ pub unsafe extern "C" fn fexecve(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
@@ -282,52 +285,53 @@ pub unsafe extern "C" fn execveat(
         flags,
         0,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { by_number(libc::SYS_execveat, args) as c_int }
 }
 
-/// `execve` or `execveat`.
+/// Makes the system call `execve` or `execveat`, after a check of the program.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
-    // The file of `execveat`, which is relative to a directory or a descriptor, is not inspected.
+    // `check` does not inspect the file of `execveat`, which may be relative to a directory or
+    // descriptor.
     let file = if number == libc::SYS_execve {
         args[0]
     } else {
         0
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     match unsafe { check(c"execve", file as *const c_char) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         Ok(()) => unsafe { kernel(number, args) },
         Err(error) => fail(error.0),
     }
 }
 
-/// Returns an error if a message with these descriptors must not be sent.
+/// Returns an error if a message with these ancillary descriptors must not be sent.
 ///
 /// # Safety
 ///
-/// `msg` is valid as for `sendmsg`, or null.
+/// `msg` must be valid as for `sendmsg`, or null.
 pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let Some(message) = (unsafe { msg.as_ref() }) else {
         return Ok(());
     };
     if message.msg_control.is_null() || message.msg_controllen == 0 {
         return Ok(());
     }
-    // SAFETY: the caller's promise: the control data has the form that the macros walk.
+    // SAFETY: the caller guarantees that the control data has the form that the macros expect.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(msg) };
-    // SAFETY: as above; null at the end.
+    // SAFETY: as above. The pointer is null at the end.
     while let Some(part) = unsafe { header.as_ref() } {
         if (part.cmsg_level, part.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // SAFETY: as above.
             let (first, empty) = unsafe { (libc::CMSG_DATA(header), libc::CMSG_LEN(0)) };
             let count = part.cmsg_len.saturating_sub(empty as usize) / size_of::<RawFd>();
-            // SAFETY: as above; the descriptors need not be aligned.
+            // SAFETY: as above. The descriptors need not be aligned.
             let fd = |at| unsafe { first.cast::<RawFd>().add(at).read_unaligned() };
             hand_over::check_rights((0..count).map(fd))?;
         }
@@ -337,11 +341,11 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Like `check_rights`, for `sendmmsg`.
+/// Returns an error if one of the messages of `sendmmsg` must not be sent.
 ///
 /// # Safety
 ///
-/// `messages` is valid for `count` elements, or null.
+/// `messages` must be valid for `count` elements, or null.
 pub unsafe fn check_all_rights(
     fd: c_int,
     messages: *const mmsghdr,
@@ -350,6 +354,6 @@ pub unsafe fn check_all_rights(
     if messages.is_null() || descriptors::socket(fd).is_some() {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     (0..count).try_for_each(|at| unsafe { check_rights(&raw const (*messages.add(at)).msg_hdr) })
 }

@@ -1,15 +1,17 @@
-//! The functions of liburing that create an io_uring instance, whose system calls bypass libc.
+//! The functions of liburing that create an io_uring instance. The instance's system calls bypass
+//! libc.
 //!
-//! They return the negated error, as liburing's do. If the program may use io_uring, they call
-//! liburing's own functions.
+//! The functions return negated error numbers, like liburing's functions. If the program may use
+//! io_uring, they call liburing's own functions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
 use tidelane_sockets::io_uring;
 
-/// The definition of the function in the libraries that were loaded after this one.
+/// Returns the address of the next definition of a function, in the libraries loaded after this
+/// one.
 fn next_symbol(name: &CStr) -> Option<*const c_void> {
-    // SAFETY: the name ends with a zero byte; the result is null if there is no such function.
+    // SAFETY: the name is a C string. The result is null if there is no such function.
     let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!address.is_null()).then_some(address.cast_const())
 }
@@ -17,18 +19,19 @@ fn next_symbol(name: &CStr) -> Option<*const c_void> {
 /// Exports a function of liburing.
 macro_rules! export_liburing {
     ($name:ident, $c_name:literal, ($($argument:ident: $kind:ty),*)) => {
-        /// Like liburing's function. Returns -ENOSYS if the program may not use io_uring.
+        /// Calls liburing's function of this name. Returns -ENOSYS if the program may not use
+        /// io_uring.
         ///
         /// # Safety
         ///
-        /// As in C.
+        /// The arguments must be valid as in C.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             let own = if io_uring::is_allowed() { next_symbol($c_name) } else { None };
             let Some(own) = own else {
                 return -libc::ENOSYS;
             };
-            // SAFETY: the function of this name has this type; the arguments are the caller's.
+            // SAFETY: the function of this name has this type, and the caller passes the arguments.
             unsafe {
                 let own: unsafe extern "C" fn($($kind),*) -> c_int = std::mem::transmute(own);
                 own($($argument),*)

@@ -1,13 +1,13 @@
-//! `libtidelane.so`: libc's socket calls, for `LD_PRELOAD`.
+//! `libtidelane.so`, which interposes libc's socket calls by `LD_PRELOAD`.
 //!
-//! Each exported function asks [`tidelane_sockets`] whether the descriptor is tracked, which takes
-//! a load and a branch. If it is not, the function makes the same system call as libc. The library
-//! never calls a libc function that it interposes, except through `next_symbol` of
-//! `hand_over_unsafe`.
+//! Each exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost
+//! of a load and a branch. If the descriptor is not tracked, the function makes the same system
+//! call as libc. The library never calls a libc function that it interposes, except through
+//! `next_symbol` of `hand_over_unsafe`.
 //!
-//! Some calls do not go through these symbols and are not covered: system calls that a program
-//! makes itself (Go, static binaries), and stdio on `stdin`, `stdout` and `stderr` after a
-//! connection was duplicated to them (`dup2`).
+//! The library does not see all calls. It misses system calls that a program makes itself (Go,
+//! static binaries). It also misses stdio on `stdin`, `stdout` and `stderr` after a connection was
+//! duplicated to their descriptors (`dup2`).
 
 mod answer_unsafe;
 mod bytes_unsafe;

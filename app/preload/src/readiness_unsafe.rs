@@ -1,4 +1,4 @@
-//! The libc functions of the `epoll` and `poll` families, interposed.
+//! The calls of the `epoll` and `poll` families.
 
 use std::{ffi::c_int, slice};
 
@@ -15,13 +15,13 @@ pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
         return fail(libc::EINVAL) as c_int;
     }
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { epoll_create1(0) }
 }
 
@@ -29,11 +29,11 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     let args = [flags as usize, 0, 0, 0, 0, 0];
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let epfd = unsafe { kernel(libc::SYS_epoll_create1, args) as c_int };
     if epfd >= 0 {
         epoll::created(epfd);
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(
     epfd: c_int,
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn epoll_ctl(
         0,
     ];
     let read_event = || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { event.as_ref() }.copied()
     };
     let handled = match (descriptors::socket(fd), descriptors::epoll(fd)) {
@@ -70,16 +70,16 @@ pub unsafe extern "C" fn epoll_ctl(
         (None, Some(inner)) => epoll::control_nested(inner, epfd, operation, fd, read_event()),
         (None, None) => None,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
 /// Waits for events of the epoll instance `epfd`. Returns `None` if the kernel must handle the
-/// call, for example because Tidelane does not track the instance or an argument is invalid.
+/// call, because the library does not track the instance or an argument is invalid.
 ///
 /// # Safety
 ///
-/// `events` is valid for `max` elements or null. `mask` is valid or null.
+/// `events` must be valid for `max` elements, or null. `mask` must be valid or null.
 unsafe fn wait(
     epfd: c_int,
     events: *mut epoll_event,
@@ -91,15 +91,16 @@ unsafe fn wait(
     if events.is_null() || max <= 0 {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let events = unsafe { slice::from_raw_parts_mut(events, max as usize) };
-    // SAFETY: the caller's promise; libc's `sigset_t` starts with the kernel's 64-bit signal mask.
+    // SAFETY: the caller upholds the safety contract. libc's `sigset_t` starts with the kernel's
+    // 64-bit signal mask.
     let mask = unsafe { mask.cast::<SignalMask>().as_ref() };
     epoll::wait(instance, events, timeout_ns, mask)
 }
 
-/// Converts a timeout in milliseconds to nanoseconds. Returns `None` for a negative timeout, which
-/// means no timeout.
+/// Converts a timeout from milliseconds to nanoseconds. Returns `None` for a negative timeout,
+/// which means to wait without a timeout.
 fn ms_to_ns(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * NS_PER_MS)
 }
@@ -108,7 +109,7 @@ fn ms_to_ns(timeout: c_int) -> Option<u64> {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(
     epfd: c_int,
@@ -116,7 +117,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { epoll_pwait(epfd, events, max, timeout, std::ptr::null()) }
 }
 
@@ -124,7 +125,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_pwait(
     epfd: c_int,
@@ -142,7 +143,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
         mask as usize,
         SIGNAL_MASK_LEN,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = wait(epfd, events, max, ms_to_ns(timeout), mask);
         handled_or_kernel(handled, libc::SYS_epoll_pwait, args) as c_int
@@ -153,7 +154,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_pwait2(
     epfd: c_int,
@@ -171,7 +172,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
         mask as usize,
         SIGNAL_MASK_LEN,
     ];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = match duration(timeout) {
             Some(timeout_ns) => wait(epfd, events, max, timeout_ns, mask),
@@ -181,14 +182,14 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     }
 }
 
-/// Converts a timeout to nanoseconds. Returns `Some(None)` for a null pointer, which means no
-/// timeout. Returns `None` for an invalid `timespec`.
+/// Converts a timeout to nanoseconds. Returns `Some(None)` for a null pointer, which means to wait
+/// without a timeout. Returns `None` for an invalid `timespec`.
 ///
 /// # Safety
 ///
-/// `timeout` is valid or null.
+/// `timeout` must be valid or null.
 pub(crate) unsafe fn duration(timeout: *const timespec) -> Option<Option<u64>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let Some(timeout) = (unsafe { timeout.as_ref() }) else {
         return Some(None);
     };
@@ -203,12 +204,12 @@ pub(crate) unsafe fn duration(timeout: *const timespec) -> Option<Option<u64>> {
 ///
 /// # Safety
 ///
-/// `fds` is valid for `count` elements or null.
+/// `fds` must be valid for `count` elements, or null.
 unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     if fds.is_null() || count == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { slice::from_raw_parts_mut(fds, count as usize) }
 }
 
@@ -216,11 +217,11 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let entries = unsafe { entries(fds, count) };
     let handled = if poll::has_tracked(entries) {
         poll::poll(entries, ms_to_ns(timeout), None)
@@ -245,16 +246,16 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
         SIGNAL_MASK_LEN,
         0,
     ];
-    // SAFETY: the caller's promise. `spec` outlives the call: the kernel writes the remaining time
-    // to `spec`.
+    // SAFETY: the caller upholds the safety contract. `spec` outlives the call, in which the kernel
+    // writes the remaining time to `spec`.
     unsafe { handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int }
 }
 
-/// `poll` of programs built with `_FORTIFY_SOURCE`.
+/// `poll(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the array in bytes.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
@@ -263,14 +264,14 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     len: usize,
 ) -> c_int {
     abort_if_too_short(count, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { poll(fds, count, timeout) }
 }
 
 /// Aborts if an array of `len` bytes is too short for `count` elements.
 fn abort_if_too_short(count: nfds_t, len: usize) {
     if len / size_of::<pollfd>() < count as usize {
-        // glibc's `__chk_fail` aborts too, after a message.
+        // glibc's `__chk_fail` aborts, too, after it has printed a message.
         std::process::abort();
     }
 }
@@ -279,7 +280,7 @@ fn abort_if_too_short(count: nfds_t, len: usize) {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
@@ -288,7 +289,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let entries = entries(fds, count);
         let handled = match duration(timeout) {
@@ -298,8 +299,8 @@ pub unsafe extern "C-unwind" fn ppoll(
             }
             _ => None,
         };
-        // The system call writes the remaining time to its timeout. The libc function leaves the
-        // caller's timeout unchanged, so the kernel gets a copy.
+        // The system call writes the remaining time to its timeout. The libc function must not
+        // change the caller's timeout, so the kernel gets a copy.
         let spec = timeout.as_ref().copied();
         let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
         let args = [
@@ -314,11 +315,11 @@ pub unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-/// `ppoll` of programs built with `_FORTIFY_SOURCE`.
+/// `ppoll(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the array in bytes.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
@@ -328,6 +329,6 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     len: usize,
 ) -> c_int {
     abort_if_too_short(count, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { ppoll(fds, count, timeout, mask) }
 }

@@ -1,4 +1,4 @@
-//! `select` and `pselect`.
+//! `select` and `pselect`, implemented with the library's `poll`.
 
 use std::{
     ffi::{c_int, c_void},
@@ -17,13 +17,13 @@ use crate::{
 /// Number of bits in a word of an `fd_set`.
 const WORD_BITS: usize = usize::BITS as usize;
 
-/// The three sets of `select`, as arrays of words.
+/// The three descriptor sets of a `select`, as arrays of words.
 struct Sets<'a> {
     /// `readfds`, `writefds` and `exceptfds`. `None` stands for a null pointer.
     sets: [Option<&'a mut [usize]>; 3],
 }
 
-/// The events that make a descriptor ready in each set (POLLIN_SET and so on in Linux).
+/// Events that make a descriptor ready in each set (Linux: POLLIN_SET, POLLOUT_SET, POLLEX_SET).
 const SET_EVENTS: [i16; 3] = [
     libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
     libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
@@ -31,15 +31,15 @@ const SET_EVENTS: [i16; 3] = [
 ];
 
 impl<'a> Sets<'a> {
-    /// Borrows the program's sets.
+    /// Borrows the program's sets. `count` is the number of descriptors.
     ///
     /// # Safety
     ///
-    /// Each pointer is null or valid for `count` bits in whole words.
+    /// Each pointer must be null, or valid for `count` bits in whole words.
     unsafe fn new(pointers: [*mut c_void; 3], count: usize) -> Self {
         let words = count.div_ceil(WORD_BITS);
         let sets = pointers.map(|pointer| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             (!pointer.is_null())
                 .then(|| unsafe { slice::from_raw_parts_mut(pointer.cast::<usize>(), words) })
         });
@@ -72,15 +72,15 @@ impl<'a> Sets<'a> {
         entries
     }
 
-    /// Returns true if a tracked descriptor, one that the library knows, is in a set. Most calls of
-    /// `select` have no tracked descriptor, so this function does not allocate.
+    /// Returns true if a set contains a descriptor that the library tracks. The function does not
+    /// allocate, because most calls of `select` have no tracked descriptor.
     fn has_tracked(&self, count: usize) -> bool {
         let is_tracked = |fd: usize| !descriptors::is_foreign(fd as c_int);
         (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && is_tracked(fd))
     }
 
-    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that are
-    /// still set.
+    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that
+    /// remain set.
     fn keep_ready(&mut self, count: usize, entries: &[pollfd]) -> usize {
         let asked: Vec<[bool; 3]> = entries
             .iter()
@@ -106,12 +106,12 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// Does the work of `select` and `pselect` if a tracked descriptor is in a set. Otherwise returns
-/// `None`, and the kernel handles the call.
+/// Implements `select` and `pselect` if a set contains a tracked descriptor. Otherwise returns
+/// `None`, and the kernel must handle the call.
 ///
 /// # Safety
 ///
-/// Each pointer is null or valid for `count` bits in whole words.
+/// Each pointer must be null, or valid for `count` bits in whole words.
 unsafe fn select_tracked(
     count: c_int,
     pointers: [*mut c_void; 3],
@@ -119,7 +119,7 @@ unsafe fn select_tracked(
     mask: Option<SignalMask>,
 ) -> Handled {
     let count = usize::try_from(count).ok()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let mut sets = unsafe { Sets::new(pointers, count) };
     if !sets.has_tracked(count) {
         return None;
@@ -142,7 +142,7 @@ unsafe fn select_tracked(
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn select(
     count: c_int,
@@ -152,7 +152,7 @@ pub unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe {
         let timeout_ns = timeout.as_ref().map(|time| {
             let seconds = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
@@ -187,9 +187,10 @@ pub unsafe extern "C-unwind" fn select(
 ///
 /// # Safety
 ///
-/// As for `select`.
+/// The same as for `select`.
 unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut timeval) -> c_int {
-    // SAFETY: the caller's promise; the local structures are live during the call.
+    // SAFETY: the caller upholds the safety contract, and the local structures are live during the
+    // call.
     unsafe {
         let spec = timeout.as_ref().map(|time| timespec {
             tv_sec: time.tv_sec + time.tv_usec.div_euclid(1_000_000),
@@ -219,7 +220,7 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pselect(
     count: c_int,
@@ -230,7 +231,8 @@ pub unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     cancellation_point();
-    // SAFETY: the caller's promise; the local structures are live during the call.
+    // SAFETY: the caller upholds the safety contract, and the local structures are live during the
+    // call.
     unsafe {
         let handled = match duration(timeout) {
             Some(timeout_ns) => {

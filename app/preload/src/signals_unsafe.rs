@@ -1,4 +1,4 @@
-//! Signal handlers: the library's own handler runs in front of each of the program's, and defers
+//! Signal handlers. The library's handler runs before each of the program's handlers. It defers
 //! signals that arrive within a section ([`section_unsafe`]).
 
 use std::{
@@ -11,16 +11,17 @@ use tidelane_sockets::{process, sys::section_unsafe};
 
 use crate::answer_unsafe::fail;
 
-/// One more than the highest signal.
+/// One more than the highest signal number.
 const SIGNALS: usize = 65;
 
-/// The program's handler of a signal.
+/// The program's handler of a signal, which the library's handler calls.
 struct ProgramHandler {
     handler: AtomicUsize,
     /// True if the handler was installed with SA_SIGINFO.
     with_info: AtomicBool,
 }
 
+/// The program's handlers, by signal number.
 static PROGRAM: [ProgramHandler; SIGNALS] = [const {
     ProgramHandler {
         handler: AtomicUsize::new(0),
@@ -29,19 +30,19 @@ static PROGRAM: [ProgramHandler; SIGNALS] = [const {
 }; SIGNALS];
 
 unsafe extern "C" {
-    /// `sigaction`, by a name that this library does not interpose.
+    /// libc's `sigaction`, under a name that this library does not interpose.
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// The handler that the kernel calls. Defers the signal, or calls the program's handler.
+/// The handler that the kernel calls. It defers the signal, or calls the program's handler.
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's arguments.
+    // SAFETY: the kernel passed the arguments.
     if unsafe { section_unsafe::defer_signal(signal, info, context) } {
         return;
     }
     let handler = PROGRAM[signal as usize].handler.load(Ordering::Acquire);
-    // SAFETY: the program gave it as the handler of this signal; one that wants no information
-    // leaves the other arguments alone.
+    // SAFETY: the program installed this function as the handler of the signal. A handler without
+    // SA_SIGINFO ignores the additional arguments.
     unsafe {
         let handler: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
             std::mem::transmute(handler);
@@ -54,7 +55,7 @@ fn arrived_address() -> sighandler_t {
     on_signal as sighandler_t
 }
 
-/// Returns true if the library can install its handler in front of this one.
+/// Returns true if the library can install its own handler in front of the handler in `act`.
 fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
     // A one-shot handler would be removed before a deferred signal is sent again.
@@ -67,9 +68,9 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Replaces the library's handler by the program's previous one in the kernel's answer.
+/// Replaces the library's handler by the program's previous handler in a result of the kernel.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
-    // SAFETY: the caller's promise: `old` is valid or null.
+    // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
         && old.sa_sigaction == arrived_address()
     {
@@ -84,7 +85,7 @@ unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(
     signal: c_int,
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn sigaction(
         program.handler.load(Ordering::Acquire),
         program.with_info.load(Ordering::Acquire),
     );
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let wanted = unsafe { act.as_ref() }.copied();
     let result = match wanted {
         Some(wanted) if can_intercept(signal, &wanted) => {
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn sigaction(
             let mut ours = wanted;
             ours.sa_sigaction = arrived_address();
             ours.sa_flags |= libc::SA_SIGINFO;
-            // SAFETY: the caller's promise; `ours` is live.
+            // SAFETY: the caller upholds the safety contract, and `ours` is a valid structure.
             let result = unsafe { __sigaction(signal, &ours, old) };
             if result != 0 {
                 program.handler.store(before.0, Ordering::Release);
@@ -119,29 +120,29 @@ pub unsafe extern "C" fn sigaction(
             }
             result
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         _ => unsafe { __sigaction(signal, act, old) },
     };
     if result == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the safety contract.
         unsafe { report_program_handler(old, before) };
     }
     result
 }
 
-/// `signal(2)` with the semantics of glibc: the handler stays installed, and interrupted calls are
-/// restarted.
+/// `signal(2)` with glibc's semantics. The handler stays installed, and interrupted system calls
+/// are restarted.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
         fail(libc::EINVAL);
         return libc::SIG_ERR;
     }
-    // SAFETY: all-zero bytes are valid in both; the set is a live one.
+    // SAFETY: all-zero bytes are valid for both structures, and the pointer to the set is valid.
     unsafe {
         let mut act: libc::sigaction = std::mem::zeroed();
         let mut old: libc::sigaction = std::mem::zeroed();

@@ -1,7 +1,7 @@
-//! `posix_spawn`: connections that a spawned program would get.
+//! `posix_spawn`: checks for connections that the spawned program would get.
 //!
-//! The spawned program gets the descriptors of the file actions, and the standard descriptors of
-//! this process.
+//! The spawned program gets the descriptors that the file actions name, and the standard
+//! descriptors of this process.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,7 +13,7 @@ use crate::hand_over_unsafe::{checked_symbol, next_symbol};
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut c_void,
@@ -29,18 +29,18 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     // SAFETY: the function of this name has this type.
     let function: unsafe extern "C" fn(*mut c_void, c_int, c_int) -> c_int =
         unsafe { std::mem::transmute(function) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { function(actions, fd, to) }
 }
 
-/// Exports one of the two spawn functions.
+/// Exports one of the two functions `posix_spawn` and `posix_spawnp`.
 macro_rules! export_spawn {
     ($name:ident, $c_name:literal) => {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
         ///
-        /// As in C.
+        /// The arguments must be valid as in C.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             pid: *mut libc::pid_t,
@@ -50,12 +50,12 @@ macro_rules! export_spawn {
             argv: *const *mut c_char,
             envp: *const *mut c_char,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the safety contract.
             let function = match unsafe { checked_symbol($c_name, path) } {
                 Ok(function) => function,
                 Err(error) => return error.0,
             };
-            // SAFETY: the function of this name has this type; the arguments are the caller's.
+            // SAFETY: the function of this name has this type, and the caller passes the arguments.
             unsafe {
                 let function: unsafe extern "C" fn(
                     *mut libc::pid_t,

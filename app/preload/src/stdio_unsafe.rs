@@ -1,7 +1,7 @@
-//! stdio on sockets: `fdopen`.
+//! stdio streams on sockets: `fdopen`, `fileno`.
 //!
 //! libc's streams make their system calls within libc, where this library cannot interpose.
-//! Therefore `fdopen` gives a stream on a tracked socket I/O functions that call this library
+//! `fdopen` therefore creates streams on tracked sockets with I/O functions that call this library
 //! (`fopencookie`). libc knows no descriptor for these streams, so this module keeps a list of
 //! their descriptors for `fileno`.
 
@@ -23,7 +23,7 @@ use crate::{
     hand_over_unsafe::next_symbol,
 };
 
-/// I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
+/// The I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
 #[repr(C)]
 struct Functions {
     read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
@@ -38,7 +38,7 @@ unsafe extern "C" {
 
 /// Address and descriptor of each stream on a tracked socket.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
-/// True if `STREAMS` has, or had, an entry.
+/// True if `STREAMS` has an entry, or had one at any time.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
@@ -50,11 +50,12 @@ unsafe extern "C-unwind" fn read_some(
     into: *mut c_char,
     len: size_t,
 ) -> ssize_t {
-    // SAFETY: libc's buffer.
+    // SAFETY: libc passed the buffer.
     unsafe { read(cookie as usize as c_int, into.cast(), len) }
 }
 
-/// Writes all `len` bytes, as libc's own streams do. A return value of 0 reports an error to libc.
+/// Writes all `len` bytes, as libc's own streams do. Returns the number of bytes written. A result
+/// of 0 reports an error to libc.
 unsafe extern "C-unwind" fn write_all(
     cookie: *mut c_void,
     from: *const c_char,
@@ -62,7 +63,7 @@ unsafe extern "C-unwind" fn write_all(
 ) -> ssize_t {
     let mut done = 0;
     while done < len {
-        // SAFETY: the rest of libc's buffer.
+        // SAFETY: the pointer is within the buffer that libc passed.
         let count = unsafe { write(cookie as usize as c_int, from.add(done).cast(), len - done) };
         if count < 0 {
             break;
@@ -79,12 +80,13 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
 unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // If several streams have this descriptor, which C does not allow, remove the last entry.
+    // C does not allow several streams with one descriptor. If there are several, remove the last
+    // entry.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
     drop(all);
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { close(fd) }
 }
 
@@ -92,10 +94,10 @@ unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let known = !mode.is_null() && matches!(unsafe { *mode } as u8, b'r' | b'w' | b'a');
     if descriptors::socket(fd).is_some() && known {
         let functions = Functions {
@@ -104,7 +106,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
             seek,
             close: end,
         };
-        // SAFETY: the caller's promise; the functions expect a descriptor as the cookie.
+        // SAFETY: the caller upholds the safety contract, and the functions expect a descriptor as
+        // the cookie.
         let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
         if !stream.is_null() {
             streams().push((stream as usize, fd));
@@ -116,7 +119,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         fail(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the function of this name has this type; the caller's promise.
+    // SAFETY: the function of this name has this type, and the caller upholds the safety contract.
     unsafe {
         let function: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE =
             std::mem::transmute(function);
@@ -124,8 +127,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Returns the descriptor of a stream. For a stream that is not in the list, calls libc's function
-/// `name`.
+/// Returns the descriptor of a stream. If the stream is not in the list, the function calls libc's
+/// function `name`.
 ///
 /// # Safety
 ///
@@ -143,7 +146,7 @@ unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
     let Some(function) = next_symbol(name) else {
         return fail(libc::ENOSYS) as c_int;
     };
-    // SAFETY: the function of this name has this type; the caller's promise.
+    // SAFETY: the function of this name has this type, and the caller upholds the safety contract.
     unsafe {
         let function: unsafe extern "C" fn(*mut FILE) -> c_int = std::mem::transmute(function);
         function(stream)
@@ -154,10 +157,10 @@ unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { number(stream, c"fileno") }
 }
 
@@ -165,18 +168,18 @@ pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     unsafe { number(stream, c"fileno_unlocked") }
 }
 
-/// Flushes all streams at `exit`, if a stream was ever opened on a tracked socket. libc's own flush
-/// comes too late, after the library has closed the connections.
+/// Flushes all streams at `exit` if a stream was ever opened on a tracked socket. libc flushes its
+/// streams too late, after the library has closed the connections.
 pub(crate) fn flush() {
     if ANY.load(Ordering::Acquire) {
-        // SAFETY: null means all streams.
+        // SAFETY: null stands for all streams.
         unsafe { libc::fflush(std::ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! `syscall(2)`: the exported calls by number. libuv closes descriptors with it.
+//! `syscall(2)`, which calls the exported functions by number. libuv uses it to close descriptors.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -10,11 +10,11 @@ use crate::{
     hand_over_unsafe, readiness_unsafe, select_unsafe,
 };
 
-/// `syscall(2)`, with the six arguments that a system call can have.
+/// `syscall(2)`, with six arguments, the largest number that a system call has.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: the caller's promise, for each of them.
+    // SAFETY: the caller upholds the safety contract of the system call.
     unsafe {
         match by_number(number, [a, b, c, d, e, f]) {
             Some(result) => result,
@@ -34,13 +34,14 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Calls the exported function for a system call. Returns `None` for other numbers.
+/// Calls the exported function for system call `number`. Returns `None` if there is no such
+/// function.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
-    // SAFETY: the caller's promise: the arguments are what the call takes.
+    // SAFETY: the caller guarantees that the arguments are those of the system call.
     unsafe {
         bytes_by_number(number, args)
             .or_else(|| control_by_number(number, args))
@@ -52,33 +53,33 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     }
 }
 
-/// Refuses io_uring unless the program may use it. libuv and Rust programs create instances by
-/// number.
+/// Refuses `io_uring_setup` unless the program may use io_uring. libuv and Rust programs create
+/// instances by this system call.
 fn io_uring_by_number(number: c_long) -> Option<c_long> {
     let refused = number == libc::SYS_io_uring_setup && !io_uring::is_allowed();
     refused.then(|| fail(libc::ENOSYS) as c_long)
 }
 
-/// Calls that execute a program.
+/// Makes calls that execute a program.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn exec_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let executes = matches!(number, libc::SYS_execve | libc::SYS_execveat);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     executes.then(|| unsafe { hand_over_unsafe::by_number(number, args) as c_long })
 }
 
-/// Calls that read and write.
+/// Makes calls that read and write.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let fd = a as c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe {
         match number {
             libc::SYS_read => bytes_unsafe::read(fd, b as _, c),
@@ -105,15 +106,15 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     Some(result as c_long)
 }
 
-/// Calls that create, connect and configure sockets.
+/// Makes calls that create, connect and configure sockets.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn control_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, _] = args;
     let fd = a as c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe {
         match number {
             libc::SYS_socket => control_unsafe::socket(fd, b as c_int, c as c_int),
@@ -137,15 +138,15 @@ unsafe fn control_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> 
     Some(c_long::from(result))
 }
 
-/// Calls on descriptors.
+/// Makes calls on descriptors.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn descriptors_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, ..] = args;
     let fd = a as c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe {
         match number {
             libc::SYS_close => descriptors_unsafe::close(fd),
@@ -165,15 +166,15 @@ unsafe fn descriptors_by_number(number: c_long, args: [usize; 6]) -> Option<c_lo
     Some(c_long::from(result))
 }
 
-/// Calls that wait for events.
+/// Makes calls that wait for events.
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The arguments must be valid for the system call.
 unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let fd = a as c_int;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the safety contract.
     let result = unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]

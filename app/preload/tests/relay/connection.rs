@@ -1,4 +1,4 @@
-//! One connection of the relay: a slot of the program and a kernel socket.
+//! One connection of the relay. It joins a slot of the program and a kernel socket.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -10,20 +10,20 @@ use rustix::net::sockopt;
 use tidelane_abi::{SlotNames, close_cause, program_flags, service_flags};
 use tidelane_ring::{BufferAllocator, ProgramRegion, StreamBuffer};
 
-/// Size of the receive buffers, as a power of two.
+/// Binary logarithm of the size of receive buffers, in bytes.
 const RX_LOG2: u8 = 16;
-/// Most unacknowledged bytes of a program's connection.
+/// Largest number of unacknowledged bytes of a program's connection.
 const TX_LIMIT: u32 = 1 << 18;
-/// Most bytes that are moved at once.
+/// Largest number of bytes that are copied at once.
 const CHUNK: usize = 16 << 10;
 
-/// A connection that the relay carries over a kernel socket.
+/// A connection of a program, which the relay carries over a kernel socket.
 pub struct Connection {
     pub slot: u32,
     pub generation: u32,
-    /// The context for its events.
+    /// Number of the context that gets the events of the connection.
     pub context: u32,
-    /// `None` after the relay closed the socket.
+    /// The kernel socket, or `None` after the relay has closed it.
     pub socket: Option<TcpStream>,
     rx: StreamBuffer,
     rx_head: u32,
@@ -37,14 +37,14 @@ pub struct Connection {
     shut: bool,
 }
 
-/// The result of a step.
+/// The result of one step of a connection.
 #[derive(Default)]
 pub struct Progress {
-    /// The program has an event.
+    /// True if the service half of the slot has changed, so that the program needs an event.
     pub ready: bool,
-    /// The slot can be released.
+    /// True if the slot can be released.
     pub over: bool,
-    /// Bytes were moved, or the state has changed.
+    /// True if bytes were copied or the state has changed.
     pub moved: bool,
 }
 
@@ -56,8 +56,8 @@ fn mapped(address: SocketAddr) -> [u8; 16] {
 }
 
 impl Connection {
-    /// Prepares a slot for an established connection. `local_port` is the port that the program
-    /// knows.
+    /// Prepares a slot for an established connection. `local_port` is the local port that the
+    /// program expects.
     pub fn begin(
         region: &ProgramRegion,
         buffers: &mut BufferAllocator,
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Handles an ADVANCE: adopts the program's half of the slot.
+    /// Handles an ADVANCE: copies the program's half of the slot.
     pub fn advance(&mut self, region: &ProgramRegion) {
         let view = region.slot(self.slot).unwrap();
         let half = view.program();
@@ -134,7 +134,7 @@ impl Connection {
         half.flags.store(self.service, Release);
     }
 
-    /// Moves bytes in both directions as far as possible.
+    /// Copies bytes in both directions as far as possible. Returns the result of the step.
     pub fn step(&mut self, region: &ProgramRegion) -> Progress {
         let mut progress = Progress::default();
         self.send(region, &mut progress);
@@ -239,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// Frees the slot.
+    /// Frees the slot and its receive buffer.
     pub fn release(self, region: &ProgramRegion, buffers: &mut BufferAllocator) {
         let view = region.slot(self.slot).unwrap();
         view.service().rx_buffer.store(0, Relaxed);

@@ -1,8 +1,9 @@
-//! Tests of the library with a fake service, without privileges and without Tidelane's TCP: a relay
-//! that carries each connection over a kernel socket of its own. The C programs of `tests/posix`
-//! must give the same results as on the kernel alone.
+//! Tests of the library without privileges and without Tidelane's TCP.
 //!
-//! POSIX_CASES="a b" runs only those cases.
+//! A fake service, the relay, carries each connection of a program over its own kernel socket. The
+//! C programs of `tests/posix` must give the same results as on the kernel alone.
+//!
+//! POSIX_CASES="a b" in the environment runs only the cases `a` and `b`.
 
 mod connection;
 mod service;
@@ -16,7 +17,7 @@ use std::{
 /// Longest duration of one case on one stack.
 const CASE_MAX: Duration = Duration::from_secs(90);
 
-/// The files of this run, which are removed at the end.
+/// The directory for the files of this run. Removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -47,7 +48,7 @@ impl Drop for Killed {
     }
 }
 
-/// Compiles the sources of `tests/posix` whose names are `wanted`.
+/// Compiles the sources of `tests/posix` for whose names `wanted` returns true.
 fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/posix");
     let names = std::fs::read_dir(&dir)
@@ -116,7 +117,7 @@ fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String
     text(&finish(child))
 }
 
-/// Waits for the end of the child, and kills it after a while.
+/// Waits until the child has ended. Kills it after [`CASE_MAX`].
 fn finish(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -134,15 +135,17 @@ fn text(output: &Output) -> String {
     format!("{out}{err}{}", output.status)
 }
 
-/// Families of cases that need the real service: the relay does not migrate connections to forked
-/// children, carries no urgent data, and has no SO_REUSEPORT groups.
+/// Prefixes of cases that need the real service. The relay does not migrate connections to forked
+/// children, and has no urgent data and no SO_REUSEPORT groups.
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
-/// More cases that need the real service. The relay has no TCP: it cannot report TCP's counters,
-/// pace, or send payload in the SYN. It has no TIME-WAIT. Its windows ignore the options, and it
-/// accepts a connection before its data arrives.
+/// Further cases that need the real service.
+///
+/// The relay has no TCP: it cannot report TCP's counters, pace, or send payload in the SYN, and it
+/// has no TIME-WAIT. Its windows do not depend on the options, and it accepts a connection before
+/// the connection's data arrives.
 const SERVICE_ONLY: [&str; 13] = [
-    // These cases fork.
+    // These two cases fork.
     "handler_forks",
     "streams",
     "fast_open_deferred",
@@ -209,7 +212,7 @@ fn programs_see_the_same_as_on_the_kernel() {
     );
 }
 
-/// A few lines of both texts, from the first line that differs.
+/// Returns some lines of both texts, from the first line that differs.
 fn difference(expected: &str, seen: &str) -> String {
     const SHOWN: usize = 5;
     let same = expected
@@ -228,7 +231,8 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Not a test: runs the relay at the path in TIDELANE_RELAY, to try programs by hand.
+/// Runs the relay on the socket path in TIDELANE_RELAY, to try programs by hand. This is not a
+/// test.
 #[test]
 #[ignore = "serves until it is killed"]
 fn serve() {

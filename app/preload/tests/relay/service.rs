@@ -1,4 +1,4 @@
-//! The service of the relay: registration, contexts, listeners and connects.
+//! The service of the relay, which handles registrations, contexts, listeners and connects.
 
 use std::{
     collections::HashMap,
@@ -32,27 +32,27 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// The relay listens at the program's port plus this number.
+/// Offset from the port of a program's listener to the port on which the relay listens for it.
 pub const PORT_SHIFT: i32 = -20_000;
 const SLOTS: u32 = 256;
 
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
-/// Listeners that forked programs share, by the inode of the program's socket.
+/// Listeners that forked programs share, by the inode number of the program's socket.
 static LISTENERS: Mutex<Vec<(u64, Arc<SharedListener>)>> = Mutex::new(Vec::new());
 
-/// The relay's kernel listener for a listener of the program.
+/// The relay's kernel listener for a listener of a program.
 struct SharedListener {
     listener: TcpListener,
-    /// The port that the program knows.
+    /// The port that the program expects.
     port: u16,
 }
 
-/// The number of connections that were carried so far.
+/// Returns the number of connections that the relay has carried so far.
 pub fn connections() -> u32 {
     CONNECTIONS.load(Ordering::Relaxed)
 }
 
-/// Serves every program that registers.
+/// Starts a thread that serves every program that registers at `path`.
 pub fn start(path: &Path) {
     let kind = SocketType::SEQPACKET;
     let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -65,7 +65,7 @@ pub fn start(path: &Path) {
     });
 }
 
-/// The relay's side of a context.
+/// The relay's side of a context: the doorbell and the rings.
 struct Context {
     bell: Doorbell,
     data_requests: DataRequestConsumer,
@@ -74,7 +74,7 @@ struct Context {
     control_events: ControlEventProducer,
 }
 
-/// The session of a registered program.
+/// The session of a registered program. Owns its region, contexts and connections.
 struct Session {
     control: OwnedFd,
     region: Arc<ProgramRegion>,
@@ -84,7 +84,7 @@ struct Session {
     contexts: HashMap<u32, Context>,
     connections: HashMap<u32, Connection>,
     listeners: Vec<Option<Arc<SharedListener>>>,
-    /// Context, listener and cookie of each join.
+    /// Context, listener and cookie of each LISTENER_JOIN.
     joined: Vec<(u32, u32, u64)>,
     free: Vec<u32>,
 }
@@ -146,8 +146,8 @@ impl Session {
         }
     }
 
-    /// Ends the connections of a program that is gone: finishes those that it had closed, and
-    /// resets the others.
+    /// Ends the connections of a program that has ended. Completes the connections that the program
+    /// had closed, and resets the others.
     fn shut_down(mut self) {
         self.requests();
         self.connections
@@ -178,7 +178,8 @@ impl Session {
                 ));
             }
         }
-        // Interval at which room in kernel sockets is checked, because it has no event.
+        // The relay checks at this interval for space in kernel sockets, because it gets no event
+        // for it.
         let often = Timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
@@ -187,7 +188,7 @@ impl Session {
         self.bell.drain();
     }
 
-    /// Handles the messages. Returns false if the program is gone.
+    /// Handles the messages of the program. Returns false if the program has ended.
     fn messages(&mut self) -> bool {
         loop {
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
@@ -329,7 +330,7 @@ impl Session {
         self.ready(context, slot, data_event::READY);
     }
 
-    /// Prepares a slot and announces it with `event`.
+    /// Prepares a slot for `socket` and announces it with `event`. Returns the slot.
     fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
         let slot = self.free.pop().unwrap();
         let connection =
