@@ -1,20 +1,20 @@
-//! Decisions drawn from a fuzzer's input, until the input is used up.
+//! Numbers that a target takes from a fuzzer's input until the input is used up.
 
 /// The unused rest of an input.
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Wraps a whole input.
+    /// Wraps an input that is unused.
     pub const fn new(data: &'a [u8]) -> Self {
         Self(data)
     }
 
-    /// Returns true if the input is used up; all numbers are zero from then on.
+    /// Returns true if the input is used up. All numbers are zero from then on.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the next byte.
+    /// Takes the next byte.
     pub fn u8(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
@@ -23,12 +23,12 @@ impl<'a> Bytes<'a> {
         *first
     }
 
-    /// Returns the next two bytes.
+    /// Takes the next two bytes as a number.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes([self.u8(), self.u8()])
     }
 
-    /// Returns the next four bytes.
+    /// Takes the next four bytes as a number.
     pub fn u32(&mut self) -> u32 {
         u32::from(self.u16()) | u32::from(self.u16()) << 16
     }

@@ -1,5 +1,5 @@
-//! Fragments in any order, of any length, from any sender: memory stays bounded, and each
-//! reassembled packet consists of received fragments.
+//! Reassembly of fragments in any order, of any length, from any sender. Memory must stay bounded,
+//! and each reassembled packet must consist of received fragments.
 
 use tidelane_fragments::{BYTES_MAX, DATAGRAMS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};
@@ -10,10 +10,11 @@ use tidelane_wire::{
 use crate::bytes::Bytes;
 
 const PAYLOAD_MAX: usize = 2048;
-/// Fragments of one input.
+/// Largest number of fragments taken from one input.
 const STEPS_MAX: u32 = 512;
 
-/// Returns a payload whose bytes encode their position in the packet; `lie` makes them wrong.
+/// Returns a payload whose bytes encode their position in the packet. A `lie` other than zero makes
+/// the bytes wrong.
 fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
     (start..start + len)
         .map(|at| (at % 251) as u8 ^ lie)
@@ -36,7 +37,8 @@ fn datagram(which: u8) -> DatagramId {
     }
 }
 
-/// Target: parses any bytes as a frame, and reassembles a sequence of fragments from them.
+/// Fuzz target: parses the input as a frame, and reassembles a sequence of fragments that the input
+/// describes.
 pub fn fragments(data: &[u8]) {
     if let Ok(fragment) = parse_fragment(data) {
         assert!(!fragment.payload.is_empty() && fragment.end() <= 65_535);
@@ -66,7 +68,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let (len, flags) = (usize::from(bytes.u16()) % PAYLOAD_MAX, bytes.u8());
     let more = flags & 1 == 0;
     let len = if more { (len / 8 + 1) * 8 } else { len + 1 };
-    // Most fragments have a small offset, so that they overlap others.
+    // Most fragments have a small offset, so that they overlap other fragments.
     let offset = place & if flags & 2 == 0 { 0x07f8 } else { 0xfff8 };
     if usize::from(offset) + len > 65_515 {
         return;

@@ -1,7 +1,8 @@
-//! The fuzz targets: functions of any bytes that panic if a promise is broken.
+//! The fuzz targets. A target is a function that accepts any bytes and panics if an invariant is
+//! broken.
 //!
-//! `fuzz/fuzz_targets` wraps them for libFuzzer. `tests/corpus.rs` runs each over the inputs in
-//! `fuzz/corpus`, as an ordinary test without a fuzzer.
+//! `fuzz/fuzz_targets` wraps each target for libFuzzer. `tests/corpus.rs` runs each target over the
+//! inputs in `fuzz/corpus`, as an ordinary test without a fuzzer.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -22,10 +23,10 @@ pub use crate::{
     wire::{options, wire},
 };
 
-/// A fuzz target: accepts any bytes, and panics if a promise is broken.
+/// A fuzz target. It accepts any bytes and panics if an invariant is broken.
 pub type Target = fn(&[u8]);
 
-/// The targets by name; each corpus has the name of its target.
+/// All targets with their names. The corpus of a target has the same name.
 pub const TARGETS: [(&str, Target); 7] = [
     ("wire", wire),
     ("options", options),

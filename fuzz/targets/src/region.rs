@@ -1,5 +1,6 @@
-//! A hostile program of another user writes to its own region (ring entries, indices, slots,
-//! buffers, holes) while connections use the region. See [`crate::service`].
+//! A hostile program of another user. The program writes to its own region (ring entries, indices,
+//! slots, buffers) and punches holes into it while connections use the region. See
+//! [`crate::service`].
 
 use tidelane_abi::{
     CONTROL_REQUEST_OFFSET, ContextHead, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, Slot,
@@ -14,14 +15,14 @@ use crate::{
     service::{Ground, Kind, Scene, may_be_secret, run},
 };
 
-/// Steps of one input.
+/// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 192;
-/// Slots that the writes target.
+/// Number of slots that the writes target.
 const SLOTS: u64 = 8;
-/// Bytes of a buffer area that the writes target.
+/// Number of bytes of a buffer area that the writes target.
 const BUFFERS: u64 = 1 << 16;
 
-/// Target: writes to the region of a program that is registered, listens and has connections.
+/// Fuzz target: writes to the region of a program that is registered, listens and has connections.
 pub fn region(data: &[u8]) {
     Ground::with(|ground| run(ground, |scene| play(scene, data)));
 }
@@ -65,7 +66,7 @@ fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Writes a word of 1, 4 or 8 bytes to a structure that the service reads.
+/// Writes 1, 4 or 8 bytes to a structure that the service reads.
 fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let place = bytes.u8();
     let (at, value) = (u64::from(bytes.u16()), any_value(bytes));
@@ -95,7 +96,7 @@ fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
         .copy_in(offset - offset % size, &word[..size as usize]);
 }
 
-/// Returns a boundary value or any value.
+/// Returns a boundary value, or any other value.
 fn any_value(bytes: &mut Bytes<'_>) -> u64 {
     match bytes.u8() {
         0 => 0,
@@ -109,7 +110,7 @@ fn any_value(bytes: &mut Bytes<'_>) -> u64 {
     }
 }
 
-/// Pushes a data request with any contents through the regular ring protocol.
+/// Pushes a data request with arbitrary content to its ring, by the ring protocol.
 fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, arg, slot) = (bytes.u8() & 7, u32::from(bytes.u16()), bytes.u8());
     let Some(rings) = scene.attackers.first_mut().and_then(|a| a.rings.as_mut()) else {
@@ -121,7 +122,7 @@ fn push_data(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.data_requests.publish();
 }
 
-/// Pushes a control request with any contents through the regular ring protocol.
+/// Pushes a control request with arbitrary content to its ring, by the ring protocol.
 fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (kind, which) = (bytes.u8() & 3, bytes.u8());
     let to = [10, 77, 0, which & 3];
@@ -131,7 +132,8 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
         ],
         _ => std::array::from_fn(|_| bytes.u8()),
     };
-    // Not to the victim's port: the victim's secret would be sent on that connection too.
+    // The victim's port is excluded, because the victim would send its secret on this connection,
+    // too.
     let peer_port = match bytes.u16() {
         80 => 81,
         port if which & 16 == 0 => 9000 + port % 4,
@@ -158,7 +160,7 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.control_requests.publish();
 }
 
-/// Uses a connection of the attacker like an honest program.
+/// Uses a connection of the attacker as a well-behaved program does.
 fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which) = (bytes.u8(), usize::from(bytes.u8()));
     let (pos, len) = (u32::from(bytes.u16()), usize::from(bytes.u16() % 4096));
@@ -179,7 +181,7 @@ fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// The peer sends, reads or closes on a connection to an attacker.
+/// Lets the peer send, read or close on a connection with an attacker.
 fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which, len) = (bytes.u8(), bytes.u8(), usize::from(bytes.u16() % 4096));
     let Some(connection) = scene.peer_connection(which.into()) else {

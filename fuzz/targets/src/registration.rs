@@ -1,5 +1,5 @@
-//! Messages to the registration socket with descriptors of every kind, from several programs of
-//! another user. See [`crate::service`].
+//! Messages to the registration socket, with descriptors of every kind. Several programs of another
+//! user send them. See [`crate::service`].
 
 use tidelane_abi::{Message, message};
 use tidelane_ring::registration::new_message;
@@ -10,14 +10,14 @@ use crate::{
     service::{Ground, Kind, Scene, run},
 };
 
-/// Steps of one input.
+/// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 128;
-/// Largest number of descriptors of a message.
+/// Largest number of descriptors in a message.
 const DESCRIPTORS_MAX: u8 = 4;
-/// Largest length of an invalid message.
+/// Largest length of an invalid message, in bytes.
 const NONSENSE_MAX: u8 = 64;
 
-/// Target: sessions, messages, descriptors, and passing time.
+/// Fuzz target: runs sessions with messages and descriptors while time passes.
 pub fn registration(data: &[u8]) {
     Ground::with(|ground| run(ground, |scene| play(scene, data)));
 }
@@ -33,7 +33,7 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
     }
 }
 
-/// Runs one step that concerns messages.
+/// Runs one step, which sends a message or changes a session.
 pub fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let what = bytes.u8();
     let at = usize::from(what >> 6);
@@ -65,7 +65,7 @@ fn any_kind(bytes: &mut Bytes<'_>) -> Kind {
 }
 
 fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
-    // Most messages carry one descriptor or none.
+    // Most messages carry no descriptor, or one.
     let count = match bytes.u8() {
         few @ 0..128 => few & 1,
         many => many % (1 + DESCRIPTORS_MAX),
@@ -73,7 +73,7 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
     (0..count).map(|_| any_kind(bytes)).collect()
 }
 
-/// Returns a message of any kind. Most numbers are small, like the valid ones.
+/// Returns a message of any kind. Most of its numbers are small, as in valid messages.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
     let mut request = new_message(u32::from(kind % (message::NUMBERS as u8 + 2)));

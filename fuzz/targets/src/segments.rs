@@ -1,8 +1,9 @@
-//! Sequences of segments into a live connection, between calls of its program and passing time.
+//! Sequences of segments that arrive at a live connection, between calls of its program.
 //!
-//! Two engines communicate. The input decides when each of them sends, reads, closes or waits,
-//! which packets arrive, are lost or are duplicated, and which segments a third party forges. The
-//! environment of each engine checks its promises. At the end no state may be left.
+//! Two engines communicate. The input decides when each engine's program sends, reads, closes or
+//! waits. It also decides which packets arrive, are lost or are duplicated, and which segments a
+//! third party forges. The environment of each engine checks its invariants. At the end, no state
+//! may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,
@@ -16,9 +17,10 @@ use tidelane_wire::{Segment, Timestamps};
 
 use crate::bytes::Bytes;
 
-/// Steps of one input; longer inputs find nothing more.
+/// Largest number of steps taken from one input. Longer inputs do not find more.
 const STEPS_MAX: u32 = 256;
-/// Packets in flight at once; beyond that number the oldest is lost.
+/// Largest number of packets in flight to one receiver. Beyond this number, the oldest packet is
+/// lost.
 const IN_FLIGHT_MAX: usize = 64;
 const PAYLOAD: [u8; 2048] = [0x5a; 2048];
 
@@ -29,13 +31,14 @@ fn endpoint(last: u8, port: u16) -> Endpoint {
 /// Two engines and the packets between them.
 struct Scene {
     now: Instant,
-    /// Client and server.
+    /// The client's and the server's engine.
     parties: [Party; 2],
     /// Packets in flight, by receiver.
     in_flight: [Vec<Packet>; 2],
 }
 
-/// Target: see the module's documentation.
+/// Fuzz target: runs the sequence that the input describes. The module's documentation has the
+/// details.
 pub fn segments(data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let mut scene = Scene::new(&mut bytes);
@@ -79,7 +82,7 @@ impl Scene {
         client.open(scene.now, local, peer, [None; 2]);
         scene.finish_step();
         if policy & 32 == 0 {
-            // Most inputs begin with an open connection.
+            // Most inputs begin with an established connection.
             for _ in 0..4 {
                 (0..2).for_each(|to| scene.deliver(to, 0));
             }
@@ -109,7 +112,7 @@ impl Scene {
         self.finish_step();
     }
 
-    /// Runs timers and the end of the batch, and puts the sent packets in flight.
+    /// Runs timers, ends the batch, and puts the sent packets in flight.
     fn finish_step(&mut self) {
         for (from, party) in self.parties.iter_mut().enumerate() {
             party.end_batch(self.now);
@@ -161,7 +164,7 @@ impl Scene {
         }
     }
 
-    /// Delivers a forged segment, with numbers near the valid ones.
+    /// Delivers a forged segment whose sequence numbers are close to valid ones.
     fn forge(&mut self, to: usize, bytes: &mut Bytes<'_>) {
         let ports = [40_000, 80];
         let party = &mut self.parties[to];

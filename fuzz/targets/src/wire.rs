@@ -1,12 +1,13 @@
-//! Parsing of network input: any bytes give a value or a reason, and a value that is written and
-//! parsed again is equal.
+//! Parsing of network input. Any bytes give a value or a drop reason. A value that is written and
+//! parsed again must be unchanged.
 
 use tidelane_wire::{
     OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,
     parse_frame, parse_icmp_error, parse_ipv4, parse_tcp, tcp_checksum_ok,
 };
 
-/// Target: parses a frame from the wire: Ethernet, IPv4, TCP or ICMP.
+/// Fuzz target: parses the input as a frame, with its IPv4 packet and its TCP segment or ICMP
+/// message.
 pub fn wire(data: &[u8]) {
     for packet in [parse_frame(data), parse_ipv4(data)].into_iter().flatten() {
         assert!(packet.payload.len() <= data.len());
@@ -18,7 +19,7 @@ pub fn wire(data: &[u8]) {
     let _ = parse_icmp_error(data);
 }
 
-/// Parses a TCP segment without its packet.
+/// Parses a TCP segment that has no IP packet around it.
 fn segment(bytes: &[u8]) {
     let Ok(segment) = parse_tcp(bytes) else {
         return;
@@ -35,8 +36,8 @@ fn segment(bytes: &[u8]) {
     assert_eq!(again, Ok(expected), "a header survives being written");
 }
 
-/// Returns the options without the SACK blocks for which there is no space. A Fast Open option,
-/// which takes the place of blocks, always fits.
+/// Returns the options that fit: SACK blocks for which there is no room are removed. A Fast Open
+/// option, which takes the place of blocks, always fits.
 fn fitting_options(options: &TcpOptions) -> TcpOptions {
     if options.fast_open().is_some() {
         return *options;
@@ -52,7 +53,7 @@ fn fitting_options(options: &TcpOptions) -> TcpOptions {
     fit
 }
 
-/// Target: parses the options of a segment.
+/// Fuzz target: parses the input as the options of a segment.
 pub fn options(data: &[u8]) {
     let options = TcpOptions::parse(data);
     let mut buffer = [0; OPTIONS_LEN_MAX];

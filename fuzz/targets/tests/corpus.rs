@@ -32,7 +32,7 @@ fn every_kept_input_holds() {
     }
 }
 
-/// Every prefix of every input is an input too.
+/// Runs prefixes of every input. Each prefix is an input, too.
 #[test]
 fn every_prefix_of_a_kept_input_holds() {
     for (name, target) in TARGETS {

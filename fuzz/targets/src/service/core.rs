@@ -1,4 +1,5 @@
-//! A core on the thread of its caller, a link, and a demux that only stores its claims.
+//! A core that runs on its caller's thread, a link between two cores, and a demux that only stores
+//! claims.
 
 use std::{
     collections::BTreeSet,
@@ -15,12 +16,12 @@ use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 use tidelaned::core::{Call, CoreLink};
 
-/// Frames in flight in one direction.
+/// Number of frames in flight in one direction.
 const FRAMES: u32 = 64;
 /// First port of the kernel's ephemeral range.
 const EPHEMERAL_MIN: u16 = 32_768;
 
-/// A host with its clock.
+/// A core: a host with its clock.
 pub struct OwnCore {
     /// The host.
     pub host: Host<MemPort>,
@@ -28,12 +29,13 @@ pub struct OwnCore {
     pub now: Instant,
 }
 
-/// The link to a core that the same thread drives.
+/// The control thread's link to a core. The same thread drives the core.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<OwnCore>>);
 
 impl Link {
-    /// Creates the host of an address. Returns it with the far end of its port.
+    /// Creates a core whose host has `address`. Returns the link and the far end of the host's
+    /// port.
     pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
         let (near, far) = MemPort::pair(MemConfig {
             frames: FRAMES,
@@ -61,7 +63,7 @@ impl Link {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one step at `now`.
+    /// Takes one step at time `now`. Returns true if the step found work.
     pub fn step(&self, now: Instant) -> bool {
         let mut core = self.core();
         core.now = now;
@@ -93,11 +95,11 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// The link between two hosts: the far ends of their ports.
+/// The far ends of two hosts' ports. Frames move between them.
 pub struct Wire(pub [MemPort; 2]);
 
 impl Wire {
-    /// Moves the frames of host `from` to the other host.
+    /// Moves the frames that host `from` has sent to the other host.
     pub fn carry(&mut self, from: usize) {
         let [one, other] = &mut self.0;
         let (from, to) = if from == 0 {
@@ -108,7 +110,7 @@ impl Wire {
         let mut burst = from.new_burst();
         from.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            // A frame without a free buffer is lost, as on a real link.
+            // A frame for which there is no free buffer is lost, as on a real link.
             if let Some(buffer) = to.tx_frame() {
                 buffer[..frame.len()].copy_from_slice(frame);
                 to.tx_commit(frame.len(), TxChecksum::Done);
@@ -119,7 +121,7 @@ impl Wire {
     }
 }
 
-/// The claims of a demux.
+/// A demux that only stores its claims.
 #[derive(Clone, Default)]
 pub struct ClaimSet(Arc<Mutex<BTreeSet<Claim>>>);
 
@@ -129,8 +131,8 @@ impl ClaimSet {
         self.lock().clone()
     }
 
-    /// Returns the claims on ports that programs chose; ports of the pool are of the kernel's
-    /// choice.
+    /// Returns the claims on ports that programs chose. All other claims are on ports of the pool,
+    /// which the kernel chose.
     pub fn own_claims(&self) -> Vec<Claim> {
         let claims = self.claims().into_iter();
         claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()

@@ -1,4 +1,4 @@
-//! The network namespace in which the inputs of a thread run.
+//! The network namespace in which a thread runs its inputs.
 
 use std::{
     fs::File,
@@ -16,13 +16,13 @@ use tidelane_attacker::sockets::Bound;
 
 /// Address of the service, on the loopback interface of the namespace.
 pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
-/// Port of a listener in another namespace.
+/// Port of the listener in the other namespace.
 const FOREIGN_PORT: u16 = 7001;
 
-/// Kernel sockets that live as long as the process: a thread that ends must not close a descriptor
-/// while another thread counts descriptors.
+/// Kernel sockets that all inputs of a thread share. They live as long as the process: a thread
+/// that ends must not close descriptors while another thread counts them.
 pub struct Ground {
-    /// Listener in another network namespace.
+    /// A listener in another network namespace.
     pub foreign: OwnedFd,
 }
 
@@ -32,8 +32,8 @@ thread_local! {
 
 impl Ground {
     /// Runs `work` in the thread's namespace, which the first call creates. Prints a message and
-    /// does nothing if that is not allowed. Only one thread runs at a time, because descriptors are
-    /// counted for the whole process.
+    /// does nothing if the process may not create a namespace. Only one thread runs at a time,
+    /// because descriptors are counted for the whole process.
     pub fn with(work: impl FnOnce(&Ground)) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Ground {
     }
 }
 
-/// Returns a socket to be bound to `address`, without options.
+/// Returns the description of a socket that is bound to `address`, without options.
 pub fn bound(address: &str) -> Bound {
     Bound {
         bind: address.parse().expect("an address"),
@@ -72,7 +72,8 @@ pub fn bound(address: &str) -> Bound {
     }
 }
 
-/// Moves the calling thread to a new network namespace, which ends with the thread's sockets.
+/// Moves the calling thread to a new network namespace. The namespace ends with the thread's last
+/// socket.
 fn enter_new_namespace() {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

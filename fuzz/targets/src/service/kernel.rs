@@ -1,4 +1,4 @@
-//! Queries of a scene to the kernel.
+//! Queries that a scene makes to the kernel.
 
 use std::{
     fs,
@@ -10,18 +10,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tidelane_attacker::{protocol::Service, sockets::Bound};
 use tidelane_steering::Claim;
 
-/// Returns both ends of a registration socket, which are nonblocking.
+/// Returns both ends of a registration socket. Both are nonblocking.
 pub fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
 }
 
-/// Returns a socket without a peer.
+/// Returns a registration socket whose other end is closed.
 pub fn spare() -> Service {
     Service::over(pair().0).expect("a socket")
 }
 
-/// Returns true if the kernel would not give the claim's port to a new socket.
+/// Returns true if the kernel would refuse the claim's port to a new socket.
 pub fn is_held(claim: &Claim) -> bool {
     let ip = Ipv6Addr::from(claim.addr).to_canonical();
     let probe = Bound {
@@ -33,8 +33,8 @@ pub fn is_held(claim: &Claim) -> bool {
     probe.make().is_err()
 }
 
-/// Returns the number of open sockets, memories and similar descriptors of this process. Disk files
-/// do not count, because another thread may be reading one.
+/// Returns the number of open sockets, memfds and similar descriptors of this process. Files on
+/// disk do not count, because another thread may be reading one.
 pub fn open_descriptors() -> usize {
     let listed = fs::read_dir("/proc/self/fd").expect("a list of descriptors");
     let links = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

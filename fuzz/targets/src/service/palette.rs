@@ -1,4 +1,4 @@
-//! Descriptors of every kind that an attacker may send.
+//! The kinds of descriptors that an attacker may send.
 
 use std::{
     io::{self, Write},
@@ -18,32 +18,33 @@ use tidelane_attacker::sockets::Bound;
 
 use super::ground::{Ground, bound};
 
-/// The kind of a descriptor.
+/// A kind of descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Listener on 0.0.0.0:7000.
     Listens,
     /// Listener on `[::]:7002`, for both IP versions.
     ListensV6,
-    /// Bound to 0.0.0.0:7003.
+    /// TCP socket bound to 0.0.0.0:7003.
     Bound,
-    /// Bound to the service's address and 7004.
+    /// TCP socket bound to the service's address and port 7004.
     BoundToAddress,
-    /// Listener on 0.0.0.0:7005, SO_REUSEPORT.
+    /// Listener on 0.0.0.0:7005 with SO_REUSEPORT.
     ListensShared,
     /// Listener on 127.0.0.1:7006.
     ListensLoopback,
-    /// Unbound TCP socket.
+    /// TCP socket that is not bound.
     Unbound,
-    /// Socket that was bound to the victim's port before the victim's, both with SO_REUSEADDR.
+    /// TCP socket that was bound to the victim's port before the victim's socket. Both have
+    /// SO_REUSEADDR.
     SharesVictim,
-    /// Connection that the victim accepted.
+    /// Accepted end of a connection of the victim.
     Accepted,
-    /// The other end of that connection.
+    /// Connecting end of the same connection.
     Connected,
     /// Listener in another network namespace.
     Foreign,
-    /// Listener on 0.0.0.0:7007, SO_BINDTODEVICE.
+    /// Listener on 0.0.0.0:7007 with SO_BINDTODEVICE.
     OfDevice,
     /// UDP socket on 0.0.0.0:7008.
     Datagrams,
@@ -51,7 +52,7 @@ pub enum Kind {
     Unix,
     /// An eventfd.
     Event,
-    /// The writing end of a full pipe.
+    /// Write end of a full pipe.
     Pipe,
     /// A memfd.
     Memory,
@@ -79,30 +80,30 @@ impl Kind {
         Kind::Memory,
     ];
 
-    /// Returns true if no port may be claimed with such a descriptor. A socket that is bound beside
-    /// the victim's may reserve the port, because that claim takes no packet for which the kernel
-    /// has a socket.
+    /// Returns true if this kind of descriptor does not permit a claim. A socket that is bound in
+    /// addition to the victim's socket may reserve the port, because this claim takes no packet for
+    /// which the kernel has a socket.
     pub fn entitles_to_nothing(self) -> bool {
         self >= Kind::ListensLoopback && self != Kind::SharesVictim
     }
 
-    /// Returns true if the kernel would deliver connections to such a descriptor.
+    /// Returns true if the kernel would deliver connections to this kind of descriptor.
     pub fn listens(self) -> bool {
         matches!(self, Kind::Listens | Kind::ListensV6 | Kind::ListensShared)
     }
 }
 
-/// The attackers' descriptors, each created on first use.
+/// The attackers' descriptors. Each is created on first use.
 #[derive(Default)]
 pub struct Palette(Vec<(Kind, Vec<OwnedFd>)>);
 
 impl Palette {
-    /// Adds a descriptor from the caller.
+    /// Adds a descriptor that the caller has created.
     pub fn put(&mut self, kind: Kind, descriptor: OwnedFd) {
         self.0.push((kind, vec![descriptor]));
     }
 
-    /// Returns the descriptor of a kind; None if the kernel refuses it.
+    /// Returns the descriptor of this kind, or `None` if the kernel refuses to create it.
     pub fn get(&mut self, ground: &Ground, kind: Kind) -> Option<BorrowedFd<'_>> {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = match known {
@@ -115,13 +116,13 @@ impl Palette {
         self.0[at].1.first().map(AsFd::as_fd)
     }
 
-    /// Closes the attackers' own descriptor of a kind.
+    /// Closes the attackers' descriptor of this kind.
     pub fn close(&mut self, kind: Kind) {
         self.0.retain(|(known, _)| *known != kind);
     }
 }
 
-/// Creates a descriptor. Returns it with any others that must stay open.
+/// Creates a descriptor of this kind. Further descriptors in the result must stay open with it.
 fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     let one = |fd: OwnedFd| Ok(vec![fd]);
     match kind {
@@ -165,18 +166,19 @@ fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
             Ok(vec![writer.into(), reader.into()])
         }
         Kind::Memory => one(memfd_create("tidelane-fuzz", MemfdFlags::CLOEXEC)?),
-        // The scene adds the sockets of the victim, or they do not exist.
+        // The scene adds the sockets of the victim, if they exist.
         Kind::SharesVictim | Kind::Accepted | Kind::Connected => {
             Err(io::ErrorKind::NotFound.into())
         }
     }
 }
 
-/// Connects to the listener over the kernel's loopback. Returns the connected and the accepted end.
+/// Connects to the listener over the kernel's loopback. Returns the connected end and the accepted
+/// end.
 pub fn connection(listener: &TcpListener, to: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
     let connected = TcpStream::connect(to)?;
     let (accepted, _) = listener.accept()?;
-    // A reset avoids TIME-WAIT, because the next input needs the same ports.
+    // A reset avoids TIME-WAIT. The next input needs the same ports.
     for end in [&connected, &accepted] {
         rustix::net::sockopt::set_socket_linger(end, Some(std::time::Duration::ZERO))?;
     }

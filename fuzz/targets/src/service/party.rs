@@ -15,22 +15,22 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use super::{core::Link, ground::SERVICE};
 
-/// Address of the peer.
+/// Address of the peer's host.
 pub const PEER: [u8; 4] = [10, 77, 0, 2];
-/// Port of the victim.
+/// Port of the victim's listener.
 pub const VICTIM_PORT: u16 = 80;
-/// Port of the peer.
+/// Port of the peer's listener.
 pub const PEER_PORT: u16 = 9000;
-/// Link addresses of the service and the peer.
+/// Link addresses of the service's host and the peer's host.
 pub const MACS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
-/// Consecutive secret bytes that cannot be a coincidence.
+/// Number of consecutive secret bytes that cannot be a coincidence.
 pub const SECRET_RUN: usize = 8;
 
 /// Returns the byte at stream position `pos` of the data between the victim and its peer. Attackers
-/// never write such a byte.
+/// never write such bytes.
 pub fn secret(pos: u32) -> u8 {
     0xe0 | (pos & 15) as u8
 }
@@ -40,7 +40,7 @@ pub fn may_be_secret(byte: u8) -> bool {
     byte >> 4 == 0xe
 }
 
-/// Returns true if `bytes` contains a secret, or a sufficiently long part of one.
+/// Returns true if `bytes` contains at least [`SECRET_RUN`] consecutive bytes of the secret.
 pub fn holds_secret(bytes: &[u8]) -> bool {
     let mut run = 0;
     let mut before = 0;
@@ -59,17 +59,17 @@ pub fn holds_secret(bytes: &[u8]) -> bool {
     false
 }
 
-/// A program at the other end of a session.
+/// A program in a scene, at the other end of a session.
 pub struct Party {
-    /// Number of the session.
+    /// Number of the program's session.
     pub session: u64,
-    /// The program's end of the registration socket.
+    /// The program's end of the registration socket, before the answer to REGISTER.
     pub service: Option<Service>,
-    /// The registered program.
+    /// The registered program, after the answer to REGISTER.
     pub program: Option<Program>,
-    /// The program's only context.
+    /// Rings of the program's only context.
     pub rings: Option<Rings>,
-    /// The program's connections, oldest first, including closed ones.
+    /// Connections of the program, the oldest first. Closed connections stay in the list.
     pub connections: Vec<Connection>,
 }
 
@@ -98,7 +98,7 @@ impl Party {
         }
     }
 
-    /// Reads events, and accepts the connections that they announce.
+    /// Reads events, and accepts the connections that the events announce.
     pub fn poll(&mut self, listener: u32) {
         let Some(rings) = &mut self.rings else {
             return;
@@ -118,11 +118,11 @@ impl Party {
 
 /// The program whose data and connections must be protected.
 pub struct Victim {
-    /// Session and memory.
+    /// The victim's session and memory.
     pub party: Party,
-    /// The service's number of the listener.
+    /// The service's number for the victim's listener.
     pub listener: u32,
-    /// The victim's kernel socket.
+    /// The victim's listening kernel socket.
     pub socket: TcpListener,
 }
 
@@ -134,7 +134,7 @@ impl Bell for NoBell {
     }
 }
 
-/// A separate host with one honest program.
+/// A separate host with one well-behaved program.
 pub struct Peer {
     link: Link,
     rings: Rings,
@@ -143,7 +143,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer on the service's link. Returns it with the far end of its port.
+    /// Creates a peer on the service's link. Returns the peer and the far end of its host's port.
     pub fn new(now: Instant) -> (Self, MemPort) {
         let (link, far) = Link::new(PEER, MACS[1], now);
         let layout = Layout::new(256, 4 << 20, 4 << 20).expect("a possible layout");
@@ -179,7 +179,7 @@ impl Peer {
         self.rings.connect(service.0, port, 0);
     }
 
-    /// Takes one step, and accepts and opens connections.
+    /// Takes one step. Accepts and records the connections that events announce.
     pub fn step(&mut self, now: Instant) {
         self.link.step(now);
         answer_requests(&self.link, |host, now, addr| {
@@ -198,13 +198,13 @@ impl Peer {
         }
     }
 
-    /// Returns the rings, which carry the connections.
+    /// Returns the rings of the peer's context.
     pub fn rings(&mut self) -> &mut Rings {
         &mut self.rings
     }
 }
 
-/// Configures a host with the link's only route.
+/// Configures the addresses and the only route of a host.
 pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     let source = IpAddress::from_v4(own);
     let on_link = Route {
@@ -216,7 +216,8 @@ pub fn set_network(host: &mut Host<MemPort>, now: Instant, own: [u8; 4]) {
     host.set_routes(now, vec![source], vec![on_link]);
 }
 
-/// Answers a host's neighbour requests; `more_ports` answers its port requests. Returns the others.
+/// Answers a host's neighbour requests. `more_ports` answers its requests for ports. Returns all
+/// other requests.
 pub fn answer_requests(
     link: &Link,
     mut more_ports: impl FnMut(&mut Host<MemPort>, Instant, IpAddress),
@@ -238,7 +239,7 @@ pub fn answer_requests(
     others
 }
 
-/// Returns the answer, if it has arrived.
+/// Returns the service's answer, or `None` if it has not arrived.
 pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     match service.receive() {
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => None,

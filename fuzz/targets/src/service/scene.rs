@@ -40,25 +40,25 @@ use super::{
     },
 };
 
-/// Index of the interface that the service serves. It differs from the loopback interface, so that
-/// a socket that is bound to loopback entitles to no claim.
+/// Index of the interface that the service serves. It differs from that of the loopback interface,
+/// so that a socket bound to loopback permits no claim.
 const SERVED_IFINDEX: u32 = 77;
-/// Time that passes per step.
+/// Virtual time that passes in each step.
 const STEP: Duration = Duration::from_micros(20);
-/// Steps after which two undisturbed hosts have finished their work.
+/// Number of steps after which two undisturbed hosts have finished their work.
 const QUIESCE_STEPS: u32 = 40;
-/// User id of the attackers.
+/// User id of the attackers' programs.
 const ATTACKER_ID: u32 = 65_534;
-/// Largest number of attackers at once.
+/// Largest number of simultaneous attackers.
 pub const ATTACKERS_MAX: usize = 4;
-/// Secret bytes of one exchange.
+/// Number of secret bytes in one exchange.
 const SECRET_LEN: u32 = 600;
-/// Longest time that claims outlive the last connection, by the machine's clock.
+/// Longest time for which claims may outlive the last connection, by the clock of the machine.
 const CLAIMS_END_WITHIN: Duration = Duration::from_secs(10);
-/// Pause between two checks of the remaining claims.
+/// Pause between two checks for remaining claims.
 const PAUSE: StdDuration = StdDuration::from_millis(1);
 
-/// A service with its programs: see [the module](super).
+/// A service with its programs. The documentation of [the module](super) lists the invariants.
 pub struct Scene<'g> {
     ground: &'g Ground,
     now: Instant,
@@ -67,17 +67,18 @@ pub struct Scene<'g> {
     shared: Shared<MemPort>,
     sessions: BTreeMap<u64, Session>,
     wire: Wire,
-    /// The peer of all programs.
+    /// The peer, which is the other end of all connections.
     pub peer: Peer,
     victim: Victim,
-    /// The victim's and the peer's end of a connection, with the number of secret bytes sent.
+    /// The victim's end and the peer's end of the protected connection, and the number of secret
+    /// bytes sent.
     protected: Option<(Connection, Connection, u32)>,
-    /// Programs that the input controls.
+    /// The programs that the input controls.
     pub attackers: Vec<Party>,
     palette: Palette,
 }
 
-/// Runs `play` in a new scene, and checks all promises.
+/// Runs `play` in a new scene, and checks all invariants.
 pub fn run(ground: &Ground, play: impl FnOnce(&mut Scene<'_>)) {
     let before = open_descriptors();
     let mut scene = Scene::new(ground);
@@ -139,7 +140,7 @@ impl<'g> Scene<'g> {
         scene
     }
 
-    /// Registers the victim, which listens and gets its first connection.
+    /// Registers the victim. It then listens and gets its first connection.
     fn open_victim(&mut self) {
         let mut party = std::mem::replace(&mut self.victim.party, Party::new(0, spare()));
         assert!(self.register(&mut party), "the victim is welcome");
@@ -157,7 +158,7 @@ impl<'g> Scene<'g> {
         self.exchange_secrets();
     }
 
-    /// Opens a new connection between the peer and the victim.
+    /// Opens a new connection from the peer to the victim. Returns both ends.
     fn connect_victim(&mut self) -> (Connection, Connection, u32) {
         let (ours, theirs) = (
             self.victim.party.connections.len(),
@@ -213,7 +214,8 @@ impl<'g> Scene<'g> {
         self.protected = Some((ours, theirs, all));
     }
 
-    /// Creates a session over `socket` for a process of `uid`. Returns its number.
+    /// Creates a session over `socket` for a process of user `uid`. Returns the number of the
+    /// session.
     fn admit(&mut self, socket: OwnedFd, uid: u32) -> u64 {
         let mut peer = tidelaned::peer::Peer::of(&socket).expect("a peer");
         (peer.uid, peer.gid) = (uid, uid);
@@ -233,7 +235,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Closes the registration socket of an attacker.
+    /// Closes the registration socket of attacker `at`.
     pub fn remove_attacker(&mut self, at: usize) {
         if at < self.attackers.len() {
             let attacker = self.attackers.swap_remove(at);
@@ -243,7 +245,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Sends REGISTER and CONTEXT 0. Returns false if the service refused.
+    /// Sends REGISTER and CONTEXT for context 0. Returns false if the service refused one of them.
     pub fn register(&mut self, party: &mut Party) -> bool {
         if let Some(Ok(answer)) = self.ask(party, &new_message(message::REGISTER), &[]) {
             party.registered(answer);
@@ -258,7 +260,7 @@ impl<'g> Scene<'g> {
         matches!(made, Some(Ok(_)))
     }
 
-    /// Sends a party's message, lets the service handle it, and reads the answer.
+    /// Sends a message of `party`, lets the service handle it, and returns the answer.
     pub fn ask(
         &mut self,
         party: &Party,
@@ -271,8 +273,8 @@ impl<'g> Scene<'g> {
         answer(service)
     }
 
-    /// Calls [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. A descriptor
-    /// that entitles to no claim must get no claim.
+    /// Calls [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. Checks that a
+    /// descriptor that permits no claim gets no claim.
     pub fn attack(&mut self, at: usize, message: &Message, kinds: &[Kind]) {
         if at >= self.attackers.len() {
             return;
@@ -313,7 +315,7 @@ impl<'g> Scene<'g> {
         );
     }
 
-    /// Adds the child that an attacker announced as another attacker.
+    /// Adds the child that an attacker has announced as a further attacker.
     fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();
@@ -347,12 +349,12 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Closes the attackers' own descriptor of a kind.
+    /// Closes the attackers' descriptor of this kind.
     pub fn close(&mut self, kind: Kind) {
         self.palette.close(kind);
     }
 
-    /// Joins an attacker to a listener.
+    /// Joins attacker `at` to a listener.
     pub fn join(&mut self, at: usize, listener: u32) {
         let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
         if let Some(rings) = rings {
@@ -360,7 +362,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Opens a connection of an attacker to the peer's listener, or to another port of the peer.
+    /// Opens a connection of attacker `at` to the peer's listener or to another port of the peer.
     pub fn connect(&mut self, at: usize, to_listener: bool, port: u16) {
         let rings = self.attackers.get_mut(at).and_then(|a| a.rings.as_mut());
         if let Some(rings) = rings {
@@ -369,7 +371,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Returns a connection of the peer other than the protected one.
+    /// Returns a connection of the peer that is not the protected one.
     pub fn peer_connection(&self, which: usize) -> Option<Connection> {
         let protected = self.protected.map(|(_, peer, _)| peer);
         let all = self.peer.connections.iter();
@@ -378,7 +380,7 @@ impl<'g> Scene<'g> {
         others.get(which % others.len().max(1)).map(|c| **c)
     }
 
-    /// Lets the service handle the messages on a session's socket.
+    /// Lets the service handle the messages that wait on a session's socket.
     fn serve(&mut self, number: u64) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -405,7 +407,8 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Lets a little time pass: each host takes a step, frames move, and the control thread runs.
+    /// Lets a little virtual time pass. Each host takes a step, frames move, and the control thread
+    /// runs.
     pub fn step(&mut self) {
         self.now += STEP;
         self.core.step(self.now);
@@ -414,17 +417,17 @@ impl<'g> Scene<'g> {
         self.peer.step(self.now);
         self.wire.carry(1);
         self.victim.party.poll(self.victim.listener);
-        // The control plane has a clock of its own.
+        // The control plane uses the clock of the machine.
         self.shared.finish_claims(now());
     }
 
-    /// Lets a longer time pass.
+    /// Lets the time `time` pass.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
         self.step();
     }
 
-    /// Serves the host's requests like the control thread.
+    /// Handles the host's requests, as the control thread does.
     fn serve_host(&mut self) {
         let claims = &mut self.shared.claims;
         let at = now();
@@ -444,7 +447,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Checks every promise that must hold at any time.
+    /// Checks the invariants that must hold at any time.
     pub fn check(&mut self) {
         for claim in self.claim_set.claims() {
             assert!(is_held(&claim), "{claim:?} is nobody's in the kernel");
@@ -462,7 +465,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Ends all sessions, and checks that no state is left after a while.
+    /// Ends all sessions, and checks that all state disappears.
     fn end(&mut self) {
         self.attackers.clear();
         self.victim.party = Party::new(0, spare());
@@ -477,7 +480,7 @@ impl<'g> Scene<'g> {
             }
             self.wait(Duration::from_secs(2));
         }
-        // The control plane has a clock of its own for claims.
+        // The control plane uses the clock of the machine for claims.
         let until = now() + CLAIMS_END_WITHIN;
         while !self.claim_set.own_claims().is_empty() && now() < until {
             thread::sleep(PAUSE);
