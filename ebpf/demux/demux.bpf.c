@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * The demux: chooses the stack that receives a frame, the service or the kernel.
+ * The demux: chooses the stack that receives a frame, which is the service or the kernel.
  *
- * A TCP or UDP packet with a claimed (destination address, protocol, destination port) goes to the
- * AF_XDP socket of the queue on which it arrived. An ICMP error that quotes a packet of a claimed
- * 3-tuple goes there too. All other frames pass to the kernel (XDP_PASS), including frames that
- * the program does not parse: VLANs, malformed headers, long chains of IPv6 extension headers,
- * source routes, and frames to other link addresses. A queue without a socket passes its frames
- * too, so that a dead service blocks nothing.
+ * The program redirects a TCP or UDP packet with a claimed 3-tuple (destination address, protocol,
+ * destination port) to the AF_XDP socket of the queue on which the packet arrived. It does the same
+ * with an ICMP error that quotes a packet of a claimed 3-tuple. All other frames pass to the kernel
+ * (XDP_PASS). These include frames that the program does not parse: VLANs, malformed headers, long
+ * chains of IPv6 extension headers, source routes, and frames to other link addresses. If a queue
+ * has no socket, its frames pass to the kernel, too, so that the death of the service blocks no
+ * traffic.
  *
- * Some claims share their port with sockets of the kernel: a port that programs reserved for
- * connections, a port whose listener is gone and whose connections are not, or a port that had
- * connections in the kernel before the claim. For these the program asks the kernel first. The
- * kernel keeps every packet for which it has a socket: docs/design/claims.md.
+ * Some claims share their port with sockets of the kernel: a port that programs have reserved for
+ * connections, a port whose listener is closed while connections remain, or a port that had
+ * connections in the kernel before the claim. For these claims, the program first asks the kernel
+ * for a socket. If the kernel has a socket for a packet, the kernel keeps the packet. See
+ * docs/design/claims.md.
  *
- * A core that has a frame and shows no heartbeat for SILENCE_NS gets no new connections: the
- * kernel takes them. After DEATH_NS the core gets no frame at all. A service that is stopped, or
- * hangs in the kernel, cannot hand its frames over itself. See docs/design/watchdog.md.
+ * The program watches the heartbeat of each core that has frames. If the heartbeat is missing for
+ * SILENCE_NS, the core gets no new connections; the kernel takes them. After DEATH_NS, the core
+ * gets no frames. The program does this because a service that is stopped, or that hangs in the
+ * kernel, cannot pass its frames to the kernel itself. See docs/design/watchdog.md.
  *
- * Only the first fragment of a datagram has ports. A map stores its destination for the other
- * fragments: docs/design/fragments.md.
+ * Only the first fragment of a datagram has ports. A map stores the destination of the datagram for
+ * the other fragments. See docs/design/fragments.md.
  *
- * The layout of the maps is mirrored in nic/steering/src/demux.rs.
+ * nic/steering/src/demux.rs mirrors the layout of the maps.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -35,8 +38,8 @@
 #define CLAIMS_MAX 131072
 #define QUEUES_MAX 64
 #define FRAGMENTED_MAX 4096
-#define FRAGMENTED_NS (60ULL * 1000000000) /* the service's time for reassembly */
-#define FRAGMENT_BITS 0x3fff /* more-fragments and offset; not don't-fragment */
+#define FRAGMENTED_NS (60ULL * 1000000000) /* reassembly timeout of the service */
+#define FRAGMENT_BITS 0x3fff /* MF and fragment offset, without DF */
 #define OFFSET_BITS 0x1fff
 #define OFFSET_BITS_V6 0xfff8
 #define MORE_BIT_V6 1
@@ -44,18 +47,18 @@
 #define ICMP_DEST_UNREACHABLE 3
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
-#define ICMPV6_ERROR_LAST 4 /* unreachable, too big, time exceeded, parameter problem: 1 to 4 */
-#define SILENCE_NS (800ULL * 1000000) /* of a core that has frames: the kernel takes SYNs */
-#define DEATH_NS (30ULL * 1000000000) /* the same: the kernel gets all frames */
+#define ICMPV6_ERROR_LAST 4 /* types 1 to 4 are errors */
+#define SILENCE_NS (800ULL * 1000000) /* after this silence, the kernel takes SYNs */
+#define DEATH_NS (30ULL * 1000000000) /* after this silence, the kernel gets all frames */
 #define IP_HEADER_MAX 60
 #define IP_OPTIONS_MAX 40
 #define IP_OPTION_END 0
 #define IP_OPTION_NOP 1
 #define IP_OPTION_LSRR 131
 #define IP_OPTION_SSRR 137
-#define EXTENSIONS_MAX 4    /* IPv6 extension headers that are followed */
+#define EXTENSIONS_MAX 4    /* number of IPv6 extension headers that are skipped */
 
-/* A 3-tuple. IPv4 addresses are ::ffff:a.b.c.d; address and port in network order. */
+/* A 3-tuple. An IPv4 address is ::ffff:a.b.c.d. Address and port are in network order. */
 struct claim_key {
 	__u8 addr[16];
 	__be16 port;
@@ -68,34 +71,34 @@ struct claim_key {
 #define CLAIM_KERNEL_LISTENS 2	   /* the kernel keeps the SYNs for its listener */
 #define CLAIM_ALL_FLAGS (CLAIM_KERNEL_CONNECTIONS | CLAIM_KERNEL_LISTENS)
 
-/* Owner and flags of a claim. */
+/* The stack that owns a claim, and the flags of the claim. */
 struct claim {
 	__u32 stack_id;
 	__u32 flags;
 	__u32 zero[2];
 };
 
-/* Frames by result, one set per CPU. */
+/* Number of frames by result. Each CPU has its own counters. */
 struct counters {
-	__u64 redirected;      /* to the service: claimed TCP or UDP */
-	__u64 redirected_icmp; /* to the service: ICMP errors that quote a claimed 3-tuple */
-	__u64 no_socket;       /* claimed, but the queue has no socket: passed */
-	__u64 unclaimed;       /* TCP or UDP without a claim: passed */
-	__u64 fragments;       /* without a claim, or of an unknown datagram: passed */
-	__u64 icmp;            /* other ICMP: passed */
-	__u64 other_ip;        /* other protocols, malformed headers: passed */
-	__u64 not_ip;          /* passed */
-	__u64 redirected_fragments; /* to the service: fragments of claimed TCP or UDP */
-	__u64 kernels;		    /* claimed, but the kernel has a socket: passed */
-	__u64 no_life;		    /* claimed, but the heartbeat is missing: passed */
-	__u64 other_host;	    /* to another link address, which the kernel drops: passed */
-	__u64 returned;		    /* handed back by the service: passed */
+	__u64 redirected;      /* claimed TCP or UDP: to the service */
+	__u64 redirected_icmp; /* ICMP errors that quote a claimed 3-tuple: to the service */
+	__u64 no_socket;       /* claimed, but the queue has no socket: to the kernel */
+	__u64 unclaimed;       /* TCP or UDP without a claim: to the kernel */
+	__u64 fragments;       /* unclaimed fragments, or of an unknown datagram: to the kernel */
+	__u64 icmp;            /* other ICMP: to the kernel */
+	__u64 other_ip;        /* other protocols, malformed headers: to the kernel */
+	__u64 not_ip;          /* frames without an IP packet: to the kernel */
+	__u64 redirected_fragments; /* fragments of claimed TCP or UDP: to the service */
+	__u64 kernels;		    /* claimed, but the kernel has a socket: to the kernel */
+	__u64 no_life;		    /* claimed, but the heartbeat is missing: to the kernel */
+	__u64 other_host;	    /* to another link address: to the kernel, which drops them */
+	__u64 returned;		    /* returned by the service: to the kernel */
 };
 
 /*
- * Time of the last heartbeat of a queue's core, on a cache line of its own. The special value
- * NOT_WATCHED is the initial one. ASLEEP means that the core waits for a frame, which starts its
- * time. GIVEN_UP means that the service takes no more frames.
+ * Time of the last heartbeat of a queue's core, or a special value. Each queue has its own cache
+ * line. NOT_WATCHED is the initial value. ASLEEP means that the core waits for a frame; the next
+ * frame starts the core's time. GIVEN_UP means that the service takes no more frames.
  */
 #define NOT_WATCHED 0
 #define ASLEEP 1
@@ -105,31 +108,33 @@ struct heartbeat {
 	__u64 zero[7];
 };
 
+/* An Ethernet address. */
 struct link_address {
 	__be16 words[3];
 	__u16 zero;
 };
 
 /*
- * Link address of the interface; with zero, all frames pass. `returned` is the source address of
- * frames that the service hands back: a program in generic mode sees these frames a second time.
+ * `own` is the link address of the interface. While it is zero, all frames pass to the kernel.
+ * `returned` is the source address of frames that the service has returned to the kernel. A program
+ * in generic mode sees these frames a second time.
  */
 struct link_addresses {
 	struct link_address own;
 	struct link_address returned;
 };
 
-/* Key of a fragmented datagram, or of all fragmented datagrams of a protocol between two hosts. */
+/* Key of a fragmented datagram, or with `is_pair` of all those of a protocol between two hosts. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];
 	__be32 id;
-	__u8 proto; /* zero for a datagram of IPv6, whose fragments need not agree on it */
+	__u8 proto; /* zero for one IPv6 datagram: its fragments may differ in it */
 	__u8 is_pair;
 	__u8 zero[2];
 };
 
-/* Times of the latest first fragments, with claimed and with unclaimed ports. */
+/* Time of the latest first fragment with claimed ports, and of that with unclaimed ports. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -193,12 +198,16 @@ struct ports {
 	__be16 dest;
 };
 
-/* Owner of a packet. LEFT: owned by the service, and passed because its core has no heartbeat. */
+/*
+ * Owner of a packet. NOBODY means that there is no claim. LEFT means that the service owns the
+ * packet, but the kernel gets it because the core has no heartbeat.
+ */
 enum owner { NOBODY, SERVICE, KERNEL, LEFT };
 
-/* State of a queue's core. */
+/* State of a queue's core: SILENT after SILENCE_NS, and DEAD after DEATH_NS. */
 enum life { LIVING, SILENT, DEAD };
 
+/* Returns the claim of a 3-tuple with an IPv4 address, or null. */
 static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 port)
 {
 	struct claim_key key = {
@@ -211,6 +220,7 @@ static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 po
 	return bpf_map_lookup_elem(&CLAIMS, &key);
 }
 
+/* Returns the claim of a 3-tuple with an IPv6 address, or null. */
 static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __u8 proto,
 						 __be16 port)
 {
@@ -224,11 +234,12 @@ static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __
 }
 
 /*
- * Returns the owner of a packet for which the kernel may have the socket `sk`. A connection of the
- * kernel keeps its packets, also in SYN-RECEIVED and TIME-WAIT. A listener of the kernel keeps the
- * ACK of its SYN cookie, and a SYN if the claim has CLAIM_KERNEL_LISTENS. Any other segment may be
- * of a connection of the service. `tcp` is null for a quoted packet, and for a packet without a
- * complete TCP header.
+ * Returns the owner of a claimed packet. `sk` is the kernel's socket for the packet, or null.
+ *
+ * A connection of the kernel keeps its packets, also in SYN-RECEIVED and TIME-WAIT. A listener of
+ * the kernel keeps an ACK with its SYN cookie, and a SYN if the claim has CLAIM_KERNEL_LISTENS. All
+ * other segments for a listener may belong to a connection of the service. `tcp` is null for a
+ * quoted packet, and for a packet without a complete TCP header.
  */
 static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags, void *ip,
 					       __u32 ip_len, struct tcphdr *tcp)
@@ -249,6 +260,7 @@ static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags,
 	return owner;
 }
 
+/* Returns the state of a queue's core, by the age of the core's last heartbeat. */
 static __always_inline enum life life_of(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
@@ -262,14 +274,14 @@ static __always_inline enum life life_of(__u32 queue)
 		return LIVING;
 	if (last == GIVEN_UP)
 		return DEAD;
-	/* The difference is negative if the core wrote its time after ours was taken. */
+	/* The difference is negative if the core has written a later time on another CPU. */
 	silence = bpf_ktime_get_ns() - last;
 	if (silence < (__s64)SILENCE_NS)
 		return LIVING;
 	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
 }
 
-/* Returns the owner of a received packet, or if `quoted`, of packets that answer the quoted one. */
+/* Returns the owner of a received packet, or of a sent packet that an ICMP error has `quoted`. */
 static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -335,7 +347,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	return owner == KERNEL && life == SILENT ? LEFT : owner;
 }
 
-/* Starts the time of a sleeping core, to which a frame is being redirected. */
+/* Starts the time of a sleeping core, which is about to get a frame. */
 static __always_inline void wake(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
@@ -378,8 +390,8 @@ static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
 	key->is_pair = 1;
 }
 
-/* Stores the destination of the datagram with this first fragment. Identifications are reused, so
- * the entry of an earlier datagram is replaced. */
+/* Stores whether the datagram of this first fragment is claimed. The entry replaces the entry of an
+ * earlier datagram with the same identification. */
 static __always_inline void note_first(struct fragmented_key *key, __u8 proto, int claimed)
 {
 	struct fragmented first = {};
@@ -401,8 +413,9 @@ static __always_inline void note_first(struct fragmented_key *key, __u8 proto, i
 		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
 }
 
-/* Returns true if a fragment without ports belongs to a claimed datagram. Before the first fragment
- * has arrived, the result is true if all recent first fragments between its hosts were claimed. */
+/* Returns true if a fragment without ports belongs to a claimed datagram. If the first fragment of
+ * the datagram has not arrived, the function returns true if all recent first fragments between
+ * the two hosts were claimed. */
 static __always_inline int is_later_claimed(struct fragmented_key *key, __u8 proto)
 {
 	struct fragmented *seen = bpf_map_lookup_elem(&FRAGMENTED, key);
@@ -473,9 +486,9 @@ static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *
 	return owner_v4(ctx, quoted, ports, end, 1) == SERVICE;
 }
 
-/* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. Such a
- * packet passes to the kernel, which drops it unless accept_source_route is set. The search ends
- * at a malformed option, which the service ignores as well. */
+/* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. A packet
+ * with a source route passes to the kernel, which drops it unless accept_source_route is set. The
+ * search ends at a malformed option. The service drops a packet with a malformed option. */
 static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, void *end)
 {
 	__u32 used = sizeof(*ip);
@@ -537,9 +550,12 @@ other:
 }
 
 /*
- * Skips the extension headers of an IPv6 packet. Returns the transport protocol, with the start of
- * its header in `*header`, or a negative number for a packet that passes to the kernel. Stores a
- * fragment header in `*fragment`, and stops there unless it is that of a first fragment.
+ * Skips the extension headers of an IPv6 packet. Returns the transport protocol, and stores the
+ * start of the transport header in `*header`. Returns a negative number if the packet must pass to
+ * the kernel.
+ *
+ * Stores a fragment header in `*fragment`. If the fragment is not the first one, the function stops
+ * there and returns IPPROTO_FRAGMENT.
  */
 static __always_inline int transport_v6(__u8 next, void **header, void *end,
 					struct fragment_header **fragment)
@@ -593,8 +609,8 @@ static __always_inline int quotes_claimed_v6(struct xdp_md *ctx, void *icmp, voi
 }
 
 /*
- * Handles an IPv6 fragment of any protocol. `proto` is the result of `transport_v6`, and `ports`
- * is the header that it found.
+ * Handles an IPv6 fragment of any protocol. `proto` is the result of `transport_v6`. `ports` is the
+ * header that `transport_v6` found.
  */
 static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr *ip,
 					     struct fragment_header *fragment, int proto,
@@ -625,7 +641,7 @@ static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, vo
 	if ((void *)(ip + 1) > end || ip->version != 6)
 		goto other;
 	proto = transport_v6(ip->nexthdr, &header, end, &fragment);
-	/* An atomic fragment is treated as a whole packet (RFC 6946). */
+	/* An atomic fragment is a whole packet (RFC 6946). */
 	if (fragment && fragment->offset & bpf_htons(OFFSET_BITS_V6 | MORE_BIT_V6))
 		return demux_fragment_v6(ctx, ip, fragment, proto, header, end, counters);
 	if (proto == IPPROTO_ICMPV6) {
@@ -664,8 +680,8 @@ struct tagged {
 };
 
 /*
- * Removes the tag of a frame with a priority and without a VLAN (number 0), as the kernel does. All
- * pointers into the frame have to be loaded again.
+ * Removes the tag of a frame that has a priority but no VLAN (VLAN id 0), as the kernel does. The
+ * caller must load all pointers into the frame again.
  */
 static __always_inline void take_off_priority(struct xdp_md *ctx)
 {
@@ -696,7 +712,7 @@ static __always_inline int demux(struct xdp_md *ctx)
 	counters = bpf_map_lookup_elem(&COUNTERS, &zero);
 	if (!counters)
 		return XDP_PASS;
-	/* Frames to a broadcast or multicast address never belong to a connection. */
+	/* A frame to a broadcast or multicast address never belongs to a connection. */
 	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1)) {
 		counters->not_ip += 1;
 		return XDP_PASS;
@@ -735,8 +751,8 @@ int tidelane_demux(struct xdp_md *ctx)
 }
 
 /*
- * The demux for frames in several buffers (jumbo MTU; Linux 5.18). The program reads only the
- * headers, which are always in the first buffer.
+ * The demux for interfaces whose frames may have several buffers (jumbo MTU, since Linux 5.18). The
+ * program reads only the headers, which are always in the first buffer.
  */
 SEC("xdp.frags")
 int tidelane_frags(struct xdp_md *ctx)
@@ -745,8 +761,8 @@ int tidelane_frags(struct xdp_md *ctx)
 }
 
 /*
- * Passes every frame. The service runs the program on frames that it hands back to the kernel
- * (BPF_F_TEST_XDP_LIVE_FRAMES). The program is attached to no interface.
+ * Passes every frame to the kernel. The service runs this program on frames that it returns to the
+ * kernel (BPF_F_TEST_XDP_LIVE_FRAMES). The program is not attached to an interface.
  */
 SEC("xdp")
 int tidelane_return(struct xdp_md *ctx)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * An impaired link for tests: joins two interfaces, loses some packets and delays others.
+ * An impaired link for tests. It joins two interfaces, loses some packets and delays others.
  *
- * The program is attached to both ends, A and B, and redirects frames from each end to the other.
- * A random share of the IPv4 packets is dropped. Another share is redirected to an AF_XDP socket,
- * whose owner sends the packets later, so that others overtake them.
+ * The program is attached to both interfaces, A and B, and redirects frames from each interface to
+ * the other. It drops a random share of the IPv4 packets. It redirects another share to an AF_XDP
+ * socket. The owner of the socket sends these packets later, so that other packets overtake them.
  *
- * A sender on a veth leaves checksums unfinished, and a redirected frame loses the mark that says
- * so. The program finishes the checksums, because the receiver would drop the packets otherwise.
+ * A sender on a veth leaves checksums unfinished (CHECKSUM_PARTIAL), and a redirected frame loses
+ * this mark. The program finishes the checksums, because the receiver would otherwise drop the
+ * packets.
  *
- * A frame redirected into a veth is lost unless the other end of that veth has NAPI: an XDP
- * program, or `ethtool -K <end> gro on`.
+ * A frame that is redirected into a veth is lost unless the other end of the veth uses NAPI. The
+ * other end uses NAPI if it has an XDP program, or after `ethtool -K <end> gro on`.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -25,19 +26,19 @@
 #define UDP_CHECKSUM_AT 6
 #define PAYLOAD_LEN_MAX 1500
 
-/* Set by the loader. */
+/* The loader sets these values: the index of interface A, and probabilities in ppm. */
 const volatile __u32 IFINDEX_A = 0;
 const volatile __u32 LOSS_PPM = 0;
 const volatile __u32 HOLD_PPM = 0;
 
-/* Frames of one direction, by result. */
+/* Number of frames of one direction, by result. */
 struct counters {
 	__u64 forwarded;
 	__u64 lost;
 	__u64 held;
 };
 
-/* Counters of frames from A and from B. */
+/* Counters for frames from A (0) and from B (1). */
 struct both {
 	struct counters from[2];
 };
@@ -70,7 +71,7 @@ static __always_inline int chance(__u32 ppm)
 	return ppm && bpf_get_prandom_u32() % MILLION < ppm;
 }
 
-/* Returns the unfolded sum of `len` bytes in native byte order, or -1 if the frame is shorter. */
+/* Returns the unfolded sum of `len` bytes in native byte order, or -1 if the frame ends earlier. */
 static __always_inline __s64 sum(void *start, __u32 len, void *end)
 {
 	__u64 total = 0;
@@ -112,7 +113,7 @@ static __always_inline __u16 fold(__u64 total)
 	return total;
 }
 
-/* Finishes the checksum of a TCP or UDP packet. */
+/* Computes the complete checksum of a TCP or UDP packet. */
 static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 {
 	__u32 header_len = ip->ihl * 4;
@@ -159,7 +160,7 @@ int impair(struct xdp_md *ctx)
 	if (!both)
 		return XDP_ABORTED;
 	counters = from_b ? &both->from[1] : &both->from[0];
-	/* Only IPv4 is impaired: a lost ARP answer would cost a second of the test. */
+	/* ARP is not impaired, because a lost reply would delay the test by a second. */
 	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP)) {
 		if (chance(LOSS_PPM)) {
 			counters->lost += 1;
