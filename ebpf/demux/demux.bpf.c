@@ -124,7 +124,7 @@ struct link_addresses {
 	struct link_address returned;
 };
 
-/* Key of a fragmented datagram, or with `is_pair` of all those of a protocol between two hosts. */
+/* Key of one fragmented datagram, or (`is_pair`) of a protocol between two hosts. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];

@@ -154,7 +154,7 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
     }
 }
 
-/// Returns true if the length of an address is negative as a C `int`. Linux refuses such lengths.
+/// Returns true if the length of an address is negative as a C `int`. Linux refuses this length.
 ///
 /// # Safety
 ///

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)
-//!        region, rings  <=============> Host --frames--> Peer (a host of its own)
+//!        region, rings  <=============> Host --frames--> Peer (on another host)
 //! ```
 //!
 //! After each input, these invariants must hold, regardless of the attackers' actions:

@@ -1,3 +1,5 @@
+//! Unit tests of reassembly: order, overlap, timeouts, limits and ECN.
+
 use tidelane_wire::{
     Ecn, FRAME_HEADERS_LEN, IpAddress, MacAddress, parse_fragment, parse_frame, protocol,
 };

@@ -77,6 +77,7 @@ struct Entry<T> {
     value: T,
 }
 
+/// A doubly linked list of entries, by their indices.
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,

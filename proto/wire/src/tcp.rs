@@ -396,8 +396,9 @@ impl SegmentView for TimestampsOnly<'_> {
 /// Returns true if the checksum is valid, or accepted as unfinished.
 ///
 /// With `partial_allowed`, the function also accepts a checksum field that holds only the sum of
-/// the pseudo-header. A kernel peer behind a veth sends such segments (CHECKSUM_PARTIAL), because
-/// they never reach a physical link. Allow this only on a veth.
+/// the pseudo-header. A kernel peer behind a veth leaves the checksum in this state
+/// (CHECKSUM_PARTIAL), because the segment never reaches a physical link. Allow the state on a veth
+/// only.
 #[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,

@@ -92,8 +92,8 @@ pub struct Header {
     pub tx_len: u64,
 }
 
-/// Producer and consumer index of a single-producer single-consumer ring. Each index has its own
-/// cache line.
+/// Producer and consumer index of a single-producer single-consumer ring, each in its own cache
+/// line.
 ///
 /// The indices count entries since the creation of the ring and wrap at 2^32. The position of an
 /// entry is `index & (len - 1)`.
@@ -126,8 +126,7 @@ pub struct ContextHead {
     /// The program sets the word, checks the event rings once more, and sleeps. The service clears
     /// the word when it rings the doorbell.
     pub needs_wakeup: AtomicU32,
-    /// CPU on which the context's thread ran last, plus one. 0 if unknown. The service treats the
-    /// value as a hint.
+    /// CPU on which the context's thread ran last, plus one; 0 if unknown. This is only a hint.
     pub cpu_hint: AtomicU32,
     _pad: [u32; 14],
 }
@@ -145,8 +144,7 @@ pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RIN
 pub mod data_request {
     /// The program's half of the slot has changed: bytes written, bytes read, or flags.
     pub const ADVANCE: u8 = 1;
-    /// The service sends the events of the slot to context `arg` from now on. The first event
-    /// reports the slot's current state.
+    /// From now on, context `arg` gets the events of the slot, beginning with its current state.
     pub const ASSIGN: u8 = 2;
     /// The program has accepted `arg` connections of listener `slot`.
     pub const ACCEPT_TAKEN: u8 = 3;
@@ -180,15 +178,12 @@ pub struct Slot {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ServiceHalf {
-    /// Receive buffer: see [`BufferWord`]. The service stores it before `rx_head`. With
-    /// [`buffer_word::URGENT`], the program does not read the bytes from the position in `urgent`
-    /// on like ordinary data.
+    /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::URGENT`],
+    /// the bytes from the position in `urgent` on are not ordinary data.
     pub rx_buffer: AtomicU64,
-    /// Value of the program's `tx_buffer` that the service uses. The program may free older
-    /// buffers.
+    /// Value of the program's `tx_buffer` in use. The program may free older buffers.
     pub tx_buffer_seen: AtomicU64,
-    /// Number of times that the slot was occupied or released. Odd while a connection has the slot,
-    /// even while the slot is free.
+    /// Number of uses and releases of the slot: odd while a connection has the slot.
     pub generation: AtomicU32,
     /// Stream position after the last in-order byte received.
     pub rx_head: AtomicU32,
@@ -202,20 +197,17 @@ pub struct ServiceHalf {
     /// Limit of the receive window in bytes. The program sends ADVANCE when it has read a quarter
     /// of the limit since its last ADVANCE.
     pub rx_window: AtomicU32,
-    /// Limit of bytes that are written and not acknowledged, which is the size limit of the send
-    /// buffer.
+    /// Size limit of the send buffer, which holds the bytes that are not acknowledged.
     pub tx_limit: AtomicU32,
     /// Stream position after the last byte sent. Valid with [`SlotOptions::tx_reports`].
     pub tx_sent: AtomicU32,
-    /// Last path error, as `count << 8 | cause`. The cause is a [`CloseCause`]. Valid with
-    /// SOFT_ERROR.
+    /// Last path error, as `count << 8 | cause` with a [`CloseCause`]. Valid with SOFT_ERROR.
     pub soft_error: AtomicU32,
-    /// Stream position of the urgent byte before the one in `urgent`, or the position in `urgent`
-    /// if there is none. Valid with URGENT.
+    /// Stream position of the urgent byte before the last one, or of the last one. Valid with
+    /// URGENT.
     pub urgent_before: AtomicU32,
-    /// Last urgent byte, as `position << 32 | state << 8 | byte`. The state is one of
-    /// [`urgent_state`]. The byte is valid in state ARRIVED. The word is valid with URGENT and
-    /// stored before `rx_head`.
+    /// Last urgent byte, as `position << 32 | state << 8 | byte`. Valid with URGENT. Stored before
+    /// `rx_head`. The state is one of [`urgent_state`]. The byte is valid in state ARRIVED.
     pub urgent: AtomicU64,
 }
 
@@ -226,11 +218,9 @@ pub struct ServiceHalf {
 pub struct ProgramHalf {
     /// Send buffer: see [`BufferWord`]. The program stores it before `tx_head`.
     pub tx_buffer: AtomicU64,
-    /// Value of the service's `rx_buffer` that the program uses. The service may free older
-    /// buffers.
+    /// Value of the service's `rx_buffer` in use. The service may free older buffers.
     pub rx_buffer_seen: AtomicU64,
-    /// Generation of the slot that the program refers to. The service ignores this half if the slot
-    /// has another generation.
+    /// Generation that the program refers to. The service ignores this half if it differs.
     pub generation: AtomicU32,
     /// Stream position after the last byte that the program wrote.
     pub tx_head: AtomicU32,
@@ -238,8 +228,7 @@ pub struct ProgramHalf {
     pub rx_read: AtomicU32,
     /// Bits of [`program_flags`].
     pub flags: AtomicU32,
-    /// SO_LINGER in seconds, plus one. 0 if the option is off. A linger time of 0 is expressed by
-    /// CLOSE with ABORT.
+    /// SO_LINGER in seconds, plus one; 0 if off. CLOSE with ABORT expresses a linger time of 0.
     pub linger: AtomicU32,
     /// Not 0 while the program copies bytes of a SHARED connection. Another process cannot take the
     /// connection during this time.
@@ -279,8 +268,7 @@ pub mod service_flags {
     /// Another process has the connection at present. The other fields of this slot are not valid.
     /// TAKE brings the connection back. The flag is only set together with SHARED.
     pub const MIGRATED: u32 = 1 << 6;
-    /// The connection has changed since it moved to another process, or that process is gone. The
-    /// flag is only set together with MIGRATED.
+    /// With MIGRATED: the connection has changed since it moved, or the other process has ended.
     pub const EVENT_PENDING: u32 = 1 << 7;
     /// A path error occurred that did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
@@ -329,8 +317,7 @@ pub mod program_flags {
 /// Reason for the end of a connection: see [`close_cause`].
 pub type CloseCause = u32;
 
-/// Addresses and ports of a connection. IPv4 addresses are `::ffff:a.b.c.d`. Ports are in host byte
-/// order.
+/// Addresses and ports of a connection. IPv4 is `::ffff:a.b.c.d`. Ports are in host byte order.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotNames {
@@ -391,11 +378,9 @@ pub mod fast_open {
 
 /// Kinds of [`ControlRequest`].
 pub mod control_request {
-    /// Opens a connection actively. The answer is CONNECT_STARTED, CONNECT_FAILED or
-    /// CONNECT_KERNEL.
+    /// Opens a connection. The answer is CONNECT_STARTED, CONNECT_FAILED or CONNECT_KERNEL.
     pub const CONNECT: u32 = 1;
-    /// This context accepts connections of `listener` from now on, because its thread calls accept
-    /// or waits for connections.
+    /// This context's thread accepts connections of `listener` from now on.
     pub const LISTENER_JOIN: u32 = 2;
     /// This context accepts no further connections of `listener`.
     pub const LISTENER_LEAVE: u32 = 3;
@@ -409,8 +394,7 @@ pub struct ControlEvent {
     pub kind: u32,
     /// Slot of the connection.
     pub slot: u32,
-    /// Cookie of the request (CONNECT_STARTED, CONNECT_FAILED, CONNECT_KERNEL) or of the listener
-    /// (ACCEPTED).
+    /// Cookie of the CONNECT request. ACCEPTED: cookie of the listener.
     pub cookie: u64,
     /// Generation of the slot.
     pub generation: u32,
@@ -429,11 +413,9 @@ pub struct ControlEvent {
 pub mod control_event {
     /// The connection has `slot`, whose names are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
-    /// The connection could not be opened and has no slot. `cause` has the reason. A failure after
-    /// CONNECT_STARTED is reported in the slot.
+    /// The open failed and has no slot. `cause` has the reason. Later failures are in the slot.
     pub const CONNECT_FAILED: u32 = 2;
-    /// A connection of a listener is established. `slot` has the connection, and its names are
-    /// valid.
+    /// A connection of a listener is established in `slot`, whose names are valid.
     pub const ACCEPTED: u32 = 3;
     /// The program must connect with the kernel instead. Either the destination is an address of
     /// this host without an accelerated listener, or a limit was reached. The event occurs only for
@@ -466,8 +448,7 @@ pub struct ServicePage {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CoreLine {
-    /// 1 while the core sleeps, or is about to sleep, and the program must ring the core's
-    /// doorbell.
+    /// 1 while the core sleeps, or is about to sleep, and programs must ring its doorbell.
     pub needs_wakeup: AtomicU32,
     /// CPU of the core plus one. 0 if the core is not pinned.
     pub cpu: AtomicU32,
@@ -491,9 +472,8 @@ pub struct RouteEntry {
 pub const ROUTE_KERNEL: u32 = 0;
 /// Connections to this prefix are accelerated.
 pub const ROUTE_ACCELERATED: u32 = 1;
-/// The prefix is the interface's own address. Only the service knows whether an accelerated program
-/// listens there. `connect` in the program therefore waits for the answer CONNECT_STARTED or
-/// CONNECT_KERNEL.
+/// The prefix is the interface's own address. Only the service knows whether a program listens
+/// there, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
 pub const ROUTE_ASK: u32 = 2;
 /// The prefix is loopback or another address of this host. Programs that want connections within
 /// the host treat it as [`ROUTE_ASK`]. All others treat it as [`ROUTE_KERNEL`].

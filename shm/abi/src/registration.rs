@@ -277,7 +277,7 @@ pub mod not_accelerated {
     pub const SERVICE_GONE: u32 = 8;
     /// The user of `tidelane run` chose the kernel for this socket.
     pub const CHOSEN: u32 = 9;
-    /// The program hands accepted connections to other programs.
+    /// The program passes accepted connections to other programs.
     pub const HANDED_OVER: u32 = 10;
     /// The program forks for each connection, and its children live for a short time.
     pub const FORKS: u32 = 11;

@@ -1,5 +1,4 @@
-//! The three memories of a program region. Each side may only write, or release pages of, some of
-//! them.
+//! The three memories of a program region, and the rights of program and service to each of them.
 //!
 //! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
 //! it ends. A process that can punch a memory can therefore delay every process that uses the

@@ -76,7 +76,7 @@ impl Region {
     }
 
     /// Maps a memfd of another process. Refuses a memfd that does not have `len` bytes. Also
-    /// refuses one that is not sealed against shrinking, because its creator could turn our
+    /// refuses a memfd that is not sealed against shrinking, because its creator could turn our
     /// accesses into SIGBUS.
     pub fn map(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));

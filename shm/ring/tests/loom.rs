@@ -12,6 +12,7 @@ use tidelane_ring::{
 
 const LEN: u32 = 2;
 
+/// Shared memory of a ring and its sleep protocol, in loom's atomics.
 struct Shared {
     produced: AtomicU32,
     consumed: AtomicU32,

@@ -43,8 +43,8 @@ struct Sender {
 pub trait SenderFigures {
     /// Returns the host's sockets.
     fn sockets(&self) -> Vec<SocketReport>;
-    /// Returns the number of signals so far that a retransmission was spurious. Such a signal may
-    /// undo a reduction.
+    /// Returns the number of signals so far that a retransmission was spurious. A signal may undo
+    /// a reduction.
     fn spurious_signals(&self) -> u64;
 }
 

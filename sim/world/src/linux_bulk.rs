@@ -238,6 +238,7 @@ impl Run {
     }
 }
 
+/// The packet of a model in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Body {
     Data(Data),

@@ -1,5 +1,4 @@
-//! The event loop of the simulator. It takes the earliest event in virtual time and runs its
-//! handler.
+//! The event loop of the simulator: takes the earliest event in virtual time and runs its handler.
 
 mod checks;
 mod faults;
@@ -32,15 +31,13 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 /// Number of events after which a run counts as endless.
 const EVENTS_MAX: u64 = 30_000_000;
-/// Number of bursts of random writes to shared memory in one run. After this number, the hostile
-/// programs are killed.
+/// Number of bursts of random writes to shared memory after which hostile programs are killed.
 const FUZZ_BURSTS_MAX: u64 = 50_000;
 /// Number of steps without work that a host may take in a second. Some of these steps are normal,
 /// because the timer wheel may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
-/// An event of the simulation. The numbers are the index of the direction, host or program, and of
-/// the worker.
+/// An event of the simulation, with the index of the direction, host or program, and of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
@@ -81,8 +78,7 @@ pub struct World {
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// Number of words that the program's region fuzzer has swept, by program. Restarts of the
-    /// program keep it.
+    /// Words that the region fuzzer has swept, by program. A restart keeps the count.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
@@ -291,8 +287,7 @@ impl World {
 
     /// Passes a frame to `host`, or holds the frame until the port has room.
     fn deliver(&mut self, host: usize, frame: Vec<u8>) {
-        // A NIC accepts only frames for its own address. A corrupted address is therefore not
-        // accepted.
+        // A NIC accepts only frames for its own address, so it drops a corrupted address.
         if frame.first_chunk() != Some(&mac(host).0) {
             return;
         }
@@ -318,8 +313,7 @@ impl World {
     fn step(&mut self, index: usize) -> Result<(), Violation> {
         let now = self.now;
         let worked = self.machines[index].step(now);
-        // A host may take one idle step after a step with work, because it must find out that it is
-        // idle.
+        // One idle step after a step with work is allowed: the host finds out that it is idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
         self.idle_steps[index] += u32::from(was_idle && !worked);
         // A hostile program may ring the doorbell without limit.
@@ -337,8 +331,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends the frames that host `index` has emitted, and wakes the workers whose doorbells it has
-    /// rung.
+    /// Sends the frames that host `index` has emitted, and wakes the workers that it has rung for.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut checked = Ok(());

@@ -14,6 +14,7 @@ const OURS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
+/// A doorbell without effect, because the test drives the host itself.
 struct NoBell;
 
 impl Bell for NoBell {

@@ -30,7 +30,7 @@ pub const MACS: [MacAddress; 2] = [
 pub const SECRET_RUN: usize = 8;
 
 /// Returns the byte at stream position `pos` of the data between the victim and its peer. Attackers
-/// never write such bytes.
+/// never write these bytes.
 pub fn secret(pos: u32) -> u8 {
     0xe0 | (pos & 15) as u8
 }
@@ -126,6 +126,7 @@ pub struct Victim {
     pub socket: TcpListener,
 }
 
+/// A doorbell without effect, because the scene drives the peer itself.
 struct NoBell;
 
 impl Bell for NoBell {

@@ -70,8 +70,7 @@ pub struct Scene<'g> {
     /// The peer, which is the other end of all connections.
     pub peer: Peer,
     victim: Victim,
-    /// The victim's end and the peer's end of the protected connection, and the number of secret
-    /// bytes sent.
+    /// Victim's and peer's end of the protected connection, and the number of secret bytes sent.
     protected: Option<(Connection, Connection, u32)>,
     /// The programs that the input controls.
     pub attackers: Vec<Party>,
@@ -214,8 +213,7 @@ impl<'g> Scene<'g> {
         self.protected = Some((ours, theirs, all));
     }
 
-    /// Creates a session over `socket` for a process of user `uid`. Returns the number of the
-    /// session.
+    /// Creates a session over `socket` for a process of user `uid`. Returns its session number.
     fn admit(&mut self, socket: OwnedFd, uid: u32) -> u64 {
         let mut peer = tidelaned::peer::Peer::of(&socket).expect("a peer");
         (peer.uid, peer.gid) = (uid, uid);
@@ -407,8 +405,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Lets a little virtual time pass. Each host takes a step, frames move, and the control thread
-    /// runs.
+    /// Lets `STEP` pass: each host takes a step, frames move, and the control thread runs.
     pub fn step(&mut self) {
         self.now += STEP;
         self.core.step(self.now);

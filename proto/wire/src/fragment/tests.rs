@@ -1,3 +1,5 @@
+//! Tests of parsing fragments, and of the headers of reassembled packets.
+
 extern crate std;
 
 use std::{vec, vec::Vec};

@@ -1,3 +1,5 @@
+//! Tests of the refusals of links, of unsafe directories and of files of other users.
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},

@@ -1,3 +1,5 @@
+//! Tests of the allocator, also against random sequences of calls.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -16,7 +18,7 @@ fn the_buffer_freed_last_is_allocated_first() {
 
 #[test]
 fn all_of_an_area_is_given_out_and_merged_again() {
-    // The length of the area is a multiple of neither a chunk nor the smallest buffer.
+    // The area ends within a chunk, and within a buffer of the smallest size.
     let mut allocator = BufferAllocator::new(1000..(20 << 20) + 1000);
     let mut given = Vec::new();
     while let Some(buffer) = allocator.alloc(11) {

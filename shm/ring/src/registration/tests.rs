@@ -1,3 +1,5 @@
+//! Tests of registration messages: order of descriptors, invalid messages and leaks.
+
 use std::os::fd::AsFd;
 
 use rustix::{

@@ -1,3 +1,5 @@
+//! Tests of the rings: order, publication, hostile indices and two threads.
+
 use std::{
     collections::VecDeque,
     sync::atomic::{AtomicU32, Ordering},

@@ -1,3 +1,5 @@
+//! Tests of the model's sender: slow start, recovery, timeouts and undo.
+
 use super::*;
 
 const RTT: u64 = 20_000;

@@ -1,3 +1,5 @@
+//! Tests of switches and routers: forwarding, TTL, ICMP errors and cuts.
+
 use tidelane_time::Duration;
 use tidelane_wire::checksum;
 

@@ -1,3 +1,5 @@
+//! Tests of the congestion-control rules, with figures of a fictitious sender.
+
 use tidelane_engine::{LinkId, State, Traffic};
 use tidelane_host::SocketState;
 use tidelane_time::Duration;
@@ -69,6 +71,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     }
 }
 
+/// Figures of one host that do not change.
 struct FixedFigures(Vec<SocketReport>);
 
 impl SenderFigures for FixedFigures {

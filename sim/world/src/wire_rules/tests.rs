@@ -1,3 +1,5 @@
+//! Tests of the wire rules, with segments between a host and a fictitious peer.
+
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, IpAddress, SegmentHeader, TcpOptions, checksum, emit_tcp,
 };
