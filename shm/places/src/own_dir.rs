@@ -44,7 +44,7 @@ impl OwnDir {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => {
-                refused(&path, "is no directory, or a link to one; remove it")
+                refused(&path, "is not a directory, or is a link; remove it")
             }
             error => failed(&path, "cannot be opened", error),
         })?;
@@ -79,7 +79,7 @@ impl OwnDir {
         let found = fstat(&fd)?;
         check_owner(&path, &found)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
-            return Err(refused(&path, "is no file, or has another name; remove it"));
+            return Err(refused(&path, "is not a regular file, or has a second name; remove it"));
         }
         Ok(fd.into())
     }

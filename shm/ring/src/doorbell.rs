@@ -50,7 +50,7 @@ impl Doorbell {
         if name.as_bytes() != b"anon_inode:[eventfd]" {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the doorbell is no eventfd",
+                "the doorbell is not an eventfd",
             ));
         }
         let flags = rustix::fs::fcntl_getfl(&fd)?;

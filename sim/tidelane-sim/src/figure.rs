@@ -14,13 +14,13 @@ pub enum Figure {
     FatPath,
     /// Flows over 1 Gbit/s or less: penalty of loss and reordering, against Linux's model
     Loss,
-    /// The same for 100 flows over 10 Gbit/s
+    /// 100 flows over 10 Gbit/s: penalty of loss and reordering, against Linux's model
     LossFast,
-    /// The same for 10 flows on a short path, on which a kernel was measured too
+    /// 10 flows on a short path: penalty of loss and reordering, against Linux's model
     LossShort,
     /// Equal flows over one bottleneck: Jain's index
     Fairness,
-    /// One bulk flow through a deep queue: round trips of a small flow beside it
+    /// One bulk flow through a deep queue: round-trip times of a small flow beside it
     Bufferbloat,
 }
 

@@ -39,25 +39,25 @@ enum Command {
     },
     /// Run many seeds, on all CPUs
     Swarm {
-        /// Number of seeds; without end if neither this nor --seconds is given
+        /// Number of seeds; unlimited if neither --seeds nor --seconds is given
         #[arg(long)]
         seeds: Option<u64>,
-        /// Stop after this time
+        /// Stop after this number of seconds
         #[arg(long)]
         seconds: Option<u64>,
         /// The first seed
         #[arg(long, default_value_t = 0)]
         from: u64,
-        /// Threads instead of one per CPU
+        /// Number of threads; by default, one for each CPU
         #[arg(long)]
         threads: Option<usize>,
-        /// Stop after so many failures
+        /// Stop after this number of failures
         #[arg(long, default_value_t = 1)]
         failures: u64,
         #[command(flatten)]
         options: ScenarioOptions,
     },
-    /// Run one seed, print its scenario, and write its frames if asked to
+    /// Run one seed, print its scenario, and optionally write its frames
     Replay {
         /// The seed
         seed: u64,
@@ -67,9 +67,9 @@ enum Command {
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },
-    /// Run the seeds of CI: some of each topic, in less than a minute
+    /// Run the seeds of CI, which are some of each topic, in less than a minute
     Lite,
-    /// Measure goodput in virtual time
+    /// Measure a figure in virtual time
     Figure {
         /// Name of the figure
         #[arg(value_enum)]

@@ -13,10 +13,10 @@ use tidelane_world::{Report, Scenario, Theme, World};
 /// Options that select the scenario of a seed.
 #[derive(clap::Args, Clone, Copy)]
 pub struct ScenarioOptions {
-    /// Topic of the runs; without it, the seed decides
+    /// Topic of the runs; by default, the seed decides
     #[arg(long, value_enum)]
     theme: Option<ThemeName>,
-    /// IPv4 only and no narrow paths: the scenario of a seed before these were added
+    /// Scenarios without IPv6 and narrow paths, as older versions drew them
     #[arg(long)]
     plain: bool,
 }
