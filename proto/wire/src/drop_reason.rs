@@ -51,7 +51,7 @@ drop_reasons! {
     FragmentOverlap => "fragment_overlap",
     /// The fragment is an exact duplicate.
     FragmentDuplicate => "fragment_duplicate",
-    /// The packet has too many fragments, or there is no memory for the fragment.
+    /// The packet of the fragment has too many fragments.
     FragmentLimit => "fragment_limit",
     /// The ECN fields of the packet's fragments are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",

@@ -304,7 +304,7 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
-    /// The service sends a SYN that waits for data without any data
+    /// Send the SYN without data if it waits for data
     /// ([`syn_room`](super::ControlEvent::syn_room)).
     pub const OPEN_NOW: u32 = 1 << 9;
     /// Unit of the counter in the upper bits. The counter counts changes of

@@ -1,5 +1,4 @@
-//! Rules of congestion control. They compare the sender's figures before and after each
-//! transmission.
+//! Rules of congestion control. Each check uses the sender's own figures right after it has sent.
 
 use std::collections::BTreeMap;
 
