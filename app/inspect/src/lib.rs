@@ -1,8 +1,12 @@
 //! Detects programs that the preload library cannot serve, before `exec` starts them.
 //!
-//! The dynamic loader loads the library (LD_PRELOAD). The library intercepts only the calls that a
-//! program makes through libc. See `docs/socket-calls.md`. The inspection allocates nothing, takes
-//! no lock and needs little stack, so that a child may run it between `vfork` and `exec`.
+//! The dynamic loader loads the library (LD_PRELOAD), and the library intercepts the calls that a
+//! program makes through glibc (`docs/socket-calls.md`). The library cannot serve a program that
+//! lacks this loader, or that makes system calls without glibc. [`obstacle`] finds the reason in
+//! the program's file. A script has the obstacle of its interpreter.
+//!
+//! The inspection allocates no memory, takes no lock and needs little stack, so that a child may
+//! run it between `vfork` and `exec`.
 
 use std::{ffi::CStr, fmt};
 
@@ -23,33 +27,36 @@ mod path;
 
 pub use path::InlinePath;
 
-/// Limit of nested script interpreters, as in Linux.
+/// Maximum number of nested script interpreters, as in Linux.
 const INTERPRETERS_MAX: u32 = 4;
-/// Bytes of a script that are searched for its `#!` line, as in Linux (BINPRM_BUF_SIZE).
+/// Maximum length of a script's `#!` line in bytes, as in Linux (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_MAX: usize = 256;
-/// Section that Go's linker writes into each program.
+/// Name of the ELF section that Go's linker writes into each program, with the final NUL.
 const GO_SECTION: &[u8] = b".go.buildinfo\0";
-/// Limit of the dynamic loader's path (PT_INTERP), in bytes.
+/// Maximum length of the dynamic loader's path (PT_INTERP), in bytes.
 const LOADER_MAX: usize = 128;
-/// Part of the path of musl's dynamic loader.
+/// Start of the file name of musl's dynamic loader.
 const MUSL: &[u8] = b"ld-musl";
+/// Set-user-ID bit of a file's mode.
 const S_ISUID: u32 = 0o4000;
+/// Set-group-ID bit of a file's mode.
 const S_ISGID: u32 = 0o2000;
 /// Extended attribute that holds the capabilities of a file.
 const XATTR_NAME_CAPS: &CStr = c"security.capability";
 
-/// A reason why a program's sockets stay with the kernel.
+/// A property of a program's file that keeps the library from serving the program's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The program gains rights (AT_SECURE), so the dynamic loader ignores LD_PRELOAD.
+    /// `exec` raises the program's privileges (AT_SECURE), so the dynamic loader ignores
+    /// LD_PRELOAD.
     GainsRights,
-    /// The program is not a 64-bit program.
+    /// The program is a 32-bit ELF file, and the library a 64-bit one.
     Not64Bit,
     /// The program is a Go program, which makes its system calls without libc.
     Go,
-    /// The program has no dynamic loader.
+    /// The program is statically linked: the ELF file names no dynamic loader.
     Static,
-    /// The program uses musl's dynamic loader.
+    /// The program uses musl's dynamic loader, and the library needs glibc.
     Musl,
 }
 
@@ -57,22 +64,22 @@ impl Reason {
     const fn text(self) -> &'static str {
         match self {
             Self::GainsRights => {
-                "is setuid, setgid or has capabilities: the dynamic loader takes no library into it"
+                "is setuid, setgid or has capabilities, so the dynamic loader ignores LD_PRELOAD"
             }
-            Self::Not64Bit => "is a program of 32 bits, the library one of 64",
+            Self::Not64Bit => "is a 32-bit program, but the library is 64-bit",
             Self::Go => "is a Go program, which makes its system calls without libc",
             Self::Static => "is statically linked: no library can be loaded into it",
-            Self::Musl => "is linked with musl, the library with glibc",
+            Self::Musl => "is linked with musl, but the library needs glibc",
         }
     }
 }
 
-/// An obstacle to serving a program. `Display` writes a predicate, whose subject is the program's
-/// name.
+/// A reason why the library cannot serve a program. `Display` writes the rest of a sentence that
+/// begins with the program's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacle {
     reason: Reason,
-    /// The interpreter with the obstacle. `None` if the inspected program is not a script.
+    /// The script's interpreter that `reason` is about. `None` if the program is not a script.
     interpreter: Option<InlinePath>,
 }
 
@@ -93,8 +100,10 @@ impl fmt::Display for Obstacle {
 }
 
 /// Returns the obstacle to serving a program. Returns `None` if the library can serve the program,
-/// or if the program's file cannot be read. Like `execvp`, searches the directories of `search`
-/// (the value of PATH) for a name without a slash.
+/// or if the program's file cannot be read.
+///
+/// `program` is a path. If `search` (the value of PATH) is given and `program` contains no slash,
+/// `program` is a name to find in the directories of `search`, as with `execvp`.
 pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
     let bytes = program.to_bytes();
     match search {
@@ -109,19 +118,22 @@ pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
 fn find(name: &[u8], search: &[u8]) -> Option<InlinePath> {
     let dirs = search.split(|byte| *byte == b':');
     let mut paths = dirs.filter_map(|dir| match dir {
-        // An empty name stands for the working directory.
+        // An empty entry of PATH stands for the working directory.
         [] => InlinePath::new(&[name]),
         dir => InlinePath::new(&[dir, b"/", name]),
     });
     paths.find(|path| is_executable(path.as_c_str()))
 }
 
+/// Returns true if `path` is a regular file that this process may execute.
 fn is_executable(path: &CStr) -> bool {
     let file = rustix::fs::stat(path);
     file.is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile)
         && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
+/// Inspects the file at `path`. `interpreters` is the number of nested interpreters that may still
+/// follow.
 fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
     let file = open(path.as_c_str())?;
     let mut start = [0; SCRIPT_LINE_MAX];
@@ -146,6 +158,7 @@ fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
     })
 }
 
+/// Opens `path` for reading, if it is a regular file.
 fn open(path: &CStr) -> Option<OwnedFd> {
     // O_NONBLOCK keeps `open` from waiting for the other end of a FIFO or for a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -154,7 +167,8 @@ fn open(path: &CStr) -> Option<OwnedFd> {
     (kind == FileType::RegularFile).then_some(file)
 }
 
-/// Reads from `offset` on, until `into` is full or the file ends. Returns the number of bytes read.
+/// Reads from byte `offset` of the file until `into` is full or the file ends. Returns the number
+/// of bytes read.
 fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
     let mut done = 0;
     while done < into.len() {
@@ -181,7 +195,8 @@ fn gains_rights(path: &CStr, file: &OwnedFd) -> bool {
     by_user || by_group || by_capabilities
 }
 
-/// Returns the interpreter that the first line of a script names.
+/// Returns the path of the interpreter in the `#!` line of a script. `start` is the start of the
+/// file. Returns `None` if the file is not a script.
 fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     let line = start.split(|byte| *byte == b'\n').next()?;
     let words = line.strip_prefix(b"#!")?;
@@ -189,25 +204,27 @@ fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     words.find(|word| !word.is_empty())
 }
 
-/// Bytes of an ELF header, a program header or a section header. The alignment is enough for each.
+/// The bytes of one header of an ELF file: the file header, a program header or a section header.
+/// The size and the alignment suffice for each of the three types.
 #[repr(align(8))]
 struct HeaderBytes([u8; size_of::<FileHeader64<Endianness>>()]);
 
 impl HeaderBytes {
-    /// Reads the header at `offset`. Bytes beyond the end of the file are zero.
+    /// Reads the header at byte `offset` of the file. Bytes beyond the end of the file are zero.
     fn read(file: &OwnedFd, offset: u64) -> Option<Self> {
         let mut bytes = Self([0; _]);
         read(file, &mut bytes.0, offset)?;
         Some(bytes)
     }
 
+    /// Returns the bytes as a header of type `T`.
     fn parse<T: Pod>(&self) -> Option<&T> {
         Some(from_bytes(&self.0).ok()?.0)
     }
 }
 
-/// Returns the reason why the library cannot serve an ELF file. Returns `None` for other formats,
-/// which `exec` handles.
+/// Returns the reason why the library cannot serve an ELF file. Returns `None` if there is no
+/// reason, or if the file has another format, which `exec` rejects or handles itself.
 fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
     let start = HeaderBytes::read(file, 0)?;
     match FileKind::parse(&start.0[..]).ok()? {
@@ -240,7 +257,7 @@ fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
     is_musl.then_some(Reason::Musl)
 }
 
-/// Returns true if the file has a section with the name `wanted`, which includes the final NUL.
+/// Returns true if the ELF file has a section with the name `wanted`, which includes the final NUL.
 fn has_section(
     file: &OwnedFd,
     header: &FileHeader64<Endianness>,
@@ -272,7 +289,8 @@ fn has_section(
     })
 }
 
-/// Returns the file offset of each header in a header table. `None` stands for an overflow.
+/// Returns the file offsets of the headers in a table of `count` headers, each `size` bytes long,
+/// that begins at byte `start`. `None` replaces an offset that overflows.
 fn header_offsets(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
     (0..u64::from(count)).map(move |index| start.checked_add(index * u64::from(size)))
 }
@@ -311,7 +329,7 @@ mod tests {
         let mut file = vec![0; 64 + 56];
         file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         (file[16], file[18], file[20]) = (2, 62, 1);
-        // Program headers: offset, size and number.
+        // e_phoff, e_phentsize and e_phnum; then e_ehsize and e_shentsize.
         (file[32], file[54], file[56]) = (64, 56, 1);
         (file[52], file[58]) = (64, 64);
         file[64] = if loader.is_some() { 3 } else { 1 };

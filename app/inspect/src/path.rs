@@ -1,21 +1,21 @@
-//! Paths without allocation.
+//! File paths that need no heap memory.
 
 use std::{ffi::CStr, fmt};
 
-/// Size of the longest path that is inspected, with its terminating zero. Programs with longer
-/// paths are assumed to have no obstacle.
+/// Size of the longest path that is inspected, in bytes, with the final NUL. A program with a
+/// longer path is assumed to have no obstacle.
 const LEN_MAX: usize = 512;
 
-/// A path that is stored inline, without allocation.
+/// A file path of at most `LEN_MAX - 1` bytes, stored in the value itself.
 #[derive(Clone, Copy)]
 pub struct InlinePath {
-    /// The bytes, and zeros after them.
+    /// The path, padded with zeros.
     bytes: [u8; LEN_MAX],
 }
 
 impl InlinePath {
-    /// Concatenates the parts of a path. Returns `None` if the path is too long or contains a zero
-    /// byte.
+    /// Returns the path that `parts` form when they are joined. Returns `None` if the path is too
+    /// long or contains a zero byte.
     pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
         let mut bytes = [0; LEN_MAX];
         let mut used = 0;
@@ -30,7 +30,7 @@ impl InlinePath {
         Some(Self { bytes })
     }
 
-    /// The path as a C string.
+    /// Returns the path as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }
