@@ -1,4 +1,4 @@
-//! The attacks, one file each.
+//! The attacks. Each module is one attack and one subcommand of `tidelane-attacker`.
 
 pub mod barrage;
 pub mod frames;

@@ -1,19 +1,19 @@
-//! A hostile program for the interop tests.
+//! A hostile program for the interop tests, which attacks the service and the host's network.
 //!
-//! The program implements the registration protocol itself, so that it can send any message and any
-//! descriptor, and it can write anywhere in its region. The library would refuse many of these
-//! attempts.
+//! The program does not use the preload library, which would refuse many of the attempts. It
+//! implements the registration protocol itself: it can send any message with any descriptor, and
+//! can write anywhere in the memory that it shares with the service.
 //!
 //! ```text
-//! protocol   Service: the registration socket, any message
-//! sockets    kernel sockets in every state that a claim might be tried with
-//! region     Program: a registration, its memory and the bytes in it
-//! link       raw frames
-//! rings      connections over raw rings
-//! attacks    one file each; an attack prints lines of JSON with refusals and successes
+//! protocol   Service: a connection to the registration socket, for any message
+//! sockets    bound and listening kernel sockets, with which ports are claimed
+//! region     Program: a registration and the memory shared with the service
+//! link       Link: raw Ethernet frames
+//! rings      Rings: connections over the shared rings
+//! attacks    one module per attack; each prints lines of JSON with the answers of the service
 //! ```
 //!
-//! Attack only services that the test itself started, in namespaces that it made.
+//! A test must attack only a service that it started itself, in namespaces that it made.
 
 use std::path::PathBuf;
 
@@ -29,12 +29,12 @@ pub mod rings;
 pub mod sockets;
 mod sys;
 
-/// The attacked service, by its control socket.
+/// The path of the attacked service's control socket.
 #[derive(Clone, Debug)]
 pub struct Target(pub PathBuf);
 
 impl Target {
-    /// Returns the service called `name`.
+    /// Returns the control socket of the service called `name`.
     pub fn of_name(name: &str) -> Target {
         Target(PathBuf::from(format!("/run/tidelane/{name}/control.sock")))
     }
@@ -45,8 +45,8 @@ impl Target {
     }
 }
 
-/// Prints one line for which a test can wait.
+/// Prints one line of JSON to standard output, for which a test can wait.
 fn report(line: &Value) {
-    // Standard output is line-buffered, even into a file.
+    // Rust's standard output is line-buffered even if it is a file, so no flush is needed.
     println!("{line}");
 }

@@ -1,4 +1,4 @@
-//! A raw socket on an interface, to send any frame and to receive all frames.
+//! Raw Ethernet frames on an interface: any frame can be sent, and all frames are received.
 
 use std::{
     io,
@@ -10,18 +10,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{protocol::Failure, sys};
 
-/// Longest received frame, in bytes.
+/// Maximum length of a received frame in bytes. Longer frames are truncated.
 const FRAME_LEN_MAX: usize = 2048;
 
-/// A raw socket on one interface.
+/// A packet socket (AF_PACKET) on one interface.
 pub struct Link {
     socket: OwnedFd,
-    /// Link address of the interface.
+    /// MAC address of the interface.
     pub address: [u8; 6],
 }
 
 impl Link {
-    /// Opens the interface called `interface`. Needs root.
+    /// Opens a packet socket on the interface called `interface`, for which the process needs root.
     pub fn open(interface: &str) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::from(error);
         let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
@@ -39,7 +39,8 @@ impl Link {
         Ok(())
     }
 
-    /// Returns the next frame that the interface receives or sends, or `None` after `until`.
+    /// Returns the next frame that the interface receives or sends. Returns `None` if there is no
+    /// frame until `until`.
     pub fn receive(&self, until: Instant) -> Result<Option<Vec<u8>>, Failure> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.max(Duration::from_millis(1));
@@ -58,7 +59,7 @@ impl Link {
     }
 }
 
-/// Parses a link address as `ip link` writes it.
+/// Parses a MAC address in the form of `ip link`: `02:00:00:00:00:01`.
 pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let parts: Option<Vec<u8>> = text
         .split(':')

@@ -1,6 +1,7 @@
 //! `tidelane-attacker`: one attack per subcommand.
 //!
-//! The exit status is 0 if the attack was carried out. The test judges its effect.
+//! The exit status is 0 if the attack was carried out, whether or not it had an effect. The test
+//! checks its effect.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -21,31 +22,32 @@ struct Command {
     attack: Attack,
 }
 
+/// The attack to carry out.
 #[derive(Subcommand, Debug)]
 enum Attack {
-    /// Makes a connection with raw frames, from any IP and link address.
+    /// Opens a connection with raw frames, from any IP and MAC address.
     Frames(attacks::frames::Options),
-    /// Checks that the service answers.
+    /// Asks whether the service admits this user.
     Probe,
-    /// Listens on a port, claims its clients, and serves them.
+    /// Claims a port with a listening socket, and serves the clients of the port.
     Listen(attacks::listen::Options),
     /// Reserves the port of a socket that may not be entitled to it.
     Reserve(attacks::reserve::Options),
-    /// Makes the service allocate ever more.
+    /// Makes the service allocate more and more objects.
     Grow(attacks::grow::Options),
-    /// Registers many times and stays.
+    /// Makes many registrations and leaves them idle.
     IdleRegistrations(attacks::idle_registrations::Options),
-    /// All attacks at once, for some time.
+    /// Runs several attacks at once, for some time.
     Barrage(attacks::barrage::Options),
     /// Sends descriptors that take long to close.
     Linger(attacks::linger::Options),
-    /// Carries connections, and searches all memory from the service for bytes of others.
+    /// Searches the memory from the service for bytes of other programs.
     Scan(attacks::scan::Options),
-    /// Only uses the CPU, for comparison.
+    /// Only uses CPU time, for comparison.
     Spin(attacks::spin::Options),
-    /// Punches holes in its own region while the service reads it.
+    /// Punches holes into its own region while the service reads it.
     Punch(attacks::punch::Options),
-    /// Accepts late, and searches for bytes of others beside the queued ones.
+    /// Accepts connections late, and searches their buffers for bytes of other connections.
     Staged(attacks::staged::Options),
 }
 

@@ -1,4 +1,5 @@
-//! The registration protocol without the checks of the library.
+//! The registration protocol, without the checks that the preload library makes before it sends a
+//! message.
 
 use std::{
     fmt, io,
@@ -21,9 +22,9 @@ use serde_json::{Value, json};
 use tidelane_abi::{Message, message, refusal};
 use tidelane_ring::registration::{RecvError, new_message, recv_message, send_message};
 
-/// Descriptors that the kernel lets one message carry (SCM_MAX_FD).
+/// Maximum number of descriptors that the kernel allows in one message (SCM_MAX_FD).
 pub const DESCRIPTORS_MAX: usize = 253;
-/// Time limit for an answer.
+/// Timeout of each send and each receive on the registration socket.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A connection to a service's registration socket.
@@ -32,25 +33,25 @@ pub struct Service {
     socket: OwnedFd,
 }
 
-/// A message of the service, and its descriptors.
+/// A message of the service that is not a refusal, with its descriptors.
 #[derive(Debug)]
 pub struct Answer {
-    /// The message, which is no refusal.
+    /// The message, whose field `refusal` is 0.
     pub message: Message,
     /// Descriptors that came with the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Reason why a request had no answer.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
     /// Connecting to the control socket failed: it does not exist, or access was denied.
     Unreachable(io::Error),
-    /// The service refused: one of [`refusal`].
+    /// The service refused the request, with one of [`refusal`] as the reason.
     Refused(u32),
     /// The service closed the connection.
     HungUp,
-    /// A call of this process failed.
+    /// A system call of this process failed, or the answer was invalid.
     Io(io::Error),
 }
 
@@ -64,7 +65,7 @@ impl Service {
         Self::over(socket)
     }
 
-    /// Uses a socket from the answer to INHERIT.
+    /// Wraps a registration socket, such as the one in the answer to INHERIT.
     pub fn over(socket: OwnedFd) -> Result<Service, Failure> {
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIME_MAX))?;
@@ -87,7 +88,7 @@ impl Service {
         send_message(self.socket.as_fd(), message, descriptors).map_err(Failure::of_send)
     }
 
-    /// Sends bytes that may be no message, with up to [`DESCRIPTORS_MAX`] descriptors.
+    /// Sends any bytes, valid message or not, with up to [`DESCRIPTORS_MAX`] descriptors.
     pub fn send_bytes(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -115,12 +116,12 @@ impl Service {
         }
     }
 
-    /// Sends PROBE.
+    /// Sends PROBE and waits for the answer.
     pub fn probe(&self) -> Result<(), Failure> {
         self.ask(&new_message(message::PROBE), &[]).map(drop)
     }
 
-    /// Sends REGISTER.
+    /// Sends REGISTER with the program's name `name`, and waits for the answer.
     pub fn register(&self, name: &str) -> Result<Answer, Failure> {
         let mut request = new_message(message::REGISTER);
         let len = name.len().min(request.name.len());
@@ -128,21 +129,22 @@ impl Service {
         self.ask(&request, &[])
     }
 
-    /// Sends CONTEXT with the doorbell `bell`.
+    /// Sends CONTEXT with the context's number and its doorbell `bell`, and waits for the answer.
     pub fn context(&self, number: u32, bell: BorrowedFd<'_>) -> Result<(), Failure> {
         let mut request = new_message(message::CONTEXT);
         request.context = number;
         self.ask(&request, &[bell]).map(drop)
     }
 
-    /// Sends LISTEN with any descriptor. Returns the service's number for the listener.
+    /// Sends LISTEN with any descriptor, and waits for the answer. Returns the service's number of
+    /// the listener.
     pub fn listen(&self, socket: BorrowedFd<'_>, backlog: u32) -> Result<u32, Failure> {
         let mut request = new_message(message::LISTEN);
         request.backlog = backlog;
         Ok(self.ask(&request, &[socket])?.message.listener)
     }
 
-    /// Sends UNLISTEN with any number.
+    /// Sends UNLISTEN with any listener's number, and waits for the answer.
     pub fn unlisten(&self, listener: u32) -> Result<(), Failure> {
         let mut request = new_message(message::UNLISTEN);
         request.listener = listener;
@@ -150,13 +152,13 @@ impl Service {
         self.ask(&request, &[]).map(drop)
     }
 
-    /// Sends RESERVE with any descriptor. Returns the port.
+    /// Sends RESERVE with any descriptor, and waits for the answer. Returns the reserved port.
     pub fn reserve(&self, socket: BorrowedFd<'_>) -> Result<u32, Failure> {
         let answer = self.ask(&new_message(message::RESERVE), &[socket])?;
         Ok(answer.message.port)
     }
 
-    /// Sends NOTE.
+    /// Sends NOTE, which has no answer.
     pub fn note(&self, inode: u64, reason: u32) -> Result<(), Failure> {
         let mut request = new_message(message::NOTE);
         request.inode = inode;
@@ -164,14 +166,15 @@ impl Service {
         self.send(&request, &[])
     }
 
-    /// Sends INHERIT. Returns a registration socket for a child, which may never exist.
+    /// Sends INHERIT and waits for the answer. Returns the registration socket for a child, whether
+    /// or not a child is forked.
     pub fn inherit(&self) -> Result<Service, Failure> {
         let answer = self.ask(&new_message(message::INHERIT), &[])?;
         let socket = answer.descriptors.into_iter().next();
         Service::over(socket.ok_or(Failure::HungUp)?)
     }
 
-    /// Sends TAKE for any connection.
+    /// Sends TAKE for any connection, and waits for the answer.
     pub fn take(&self, connection: u64, context: u32, tx_buffer: u64) -> Result<Answer, Failure> {
         let mut request = new_message(message::TAKE);
         request.connection = connection;
@@ -180,14 +183,14 @@ impl Service {
         self.ask(&request, &[])
     }
 
-    /// Sends DISOWN for any connection.
+    /// Sends DISOWN for any connection. DISOWN has no answer.
     pub fn disown(&self, connection: u64) -> Result<(), Failure> {
         let mut request = new_message(message::DISOWN);
         request.connection = connection;
         self.send(&request, &[])
     }
 
-    /// Sends NUMBERS for any slot.
+    /// Sends NUMBERS for any slot, and waits for the answer.
     pub fn numbers(&self, slot: u32, generation: u32) -> Result<Answer, Failure> {
         let mut request = new_message(message::NUMBERS);
         request.slot = slot;
@@ -197,6 +200,7 @@ impl Service {
 }
 
 impl Failure {
+    /// Returns the failure of a send or a receive on the registration socket.
     fn of_send(error: io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Failure::HungUp,
@@ -204,14 +208,15 @@ impl Failure {
         }
     }
 
-    /// Returns true if the service denied the request: by a refusal, by closing the connection, or
-    /// by denying the connection.
+    /// Returns true if the service denied the request: it sent a refusal, closed the connection, or
+    /// could not be connected to.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Failure::Io(_))
     }
 }
 
-/// Returns the verdict on one request for an attack's output: `"obtained"`, or the failure.
+/// Returns the result of one request as a JSON string for an attack's output: `"obtained"`, or the
+/// failure.
 pub fn verdict<T>(result: &Result<T, Failure>) -> Value {
     match result {
         Ok(_) => json!("obtained"),

@@ -1,4 +1,4 @@
-//! A registered program that can write any bytes to its region.
+//! A registered program, and the memory that it shares with the service.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -16,18 +16,18 @@ use crate::{
     rings::{Event, Rings},
 };
 
-/// The objects of one registration.
+/// A registered program: the socket, memory and doorbells of one registration.
 #[derive(Debug)]
 pub struct Program {
     /// The registration socket.
     pub service: Service,
-    /// The memory that it shares with the service.
+    /// The memory that this program shares with the service.
     pub region: Arc<ProgramRegion>,
     /// The page that the service shares with all programs.
     pub page: ServicePageMap,
-    /// Doorbells of the cores.
+    /// Doorbells of the service's cores.
     bells: Vec<Doorbell>,
-    /// Descriptors of all memory that the service sent.
+    /// Descriptors of all memory files that the service sent.
     memories: Vec<OwnedFd>,
 }
 
@@ -40,18 +40,18 @@ pub struct Found {
     pub places: u64,
 }
 
-/// Bytes that are read at once.
+/// Number of bytes that are read from a file at once.
 const CHUNK: usize = 1 << 20;
 
 impl Program {
-    /// Registers with the service.
+    /// Registers with the service under the name `name`.
     pub fn register(target: &Target, name: &str) -> Result<Program, Failure> {
         let service = target.connect()?;
         let answer = service.register(name)?;
         Program::from_answer(service, answer)
     }
 
-    /// Returns the program that the answer to REGISTER describes.
+    /// Returns the program whose memory and doorbells came with `answer`, the answer to REGISTER.
     pub fn from_answer(service: Service, answer: Answer) -> Result<Program, Failure> {
         let mut descriptors = answer.descriptors;
         if descriptors.len() <= MEMORIES {
@@ -72,7 +72,7 @@ impl Program {
         })
     }
 
-    /// Makes context `number`, with a doorbell of its own.
+    /// Adds context `number` with a new doorbell. Returns the context's rings.
     pub fn context(&self, number: u32) -> Result<Rings, Failure> {
         let bell = Doorbell::new()?;
         self.service.context(number, bell.fd())?;
@@ -81,8 +81,8 @@ impl Program {
         Ok(rings.with_bell(bell))
     }
 
-    /// Calls `act` every millisecond for some seconds, with the service's events since the last
-    /// call.
+    /// Calls `act` every millisecond for `seconds`, with the events that have arrived in `rings`
+    /// since the last call. Rings the doorbells of all cores after each call.
     pub fn carry(
         &self,
         rings: &mut Rings,
@@ -98,19 +98,19 @@ impl Program {
         }
     }
 
-    /// Rings the doorbells of all cores, also of cores that do not sleep.
+    /// Rings the doorbells of all cores, whether a core sleeps or not.
     pub fn ring_cores(&self) {
         for bell in &self.bells {
             bell.ring();
         }
     }
 
-    /// Returns descriptors of all memory that the service sent.
+    /// Returns the descriptors of all memory files that the service sent.
     pub fn memories(&self) -> &[OwnedFd] {
         &self.memories
     }
 
-    /// Searches for `pattern` in all memory that the service gave this program.
+    /// Counts the occurrences of `pattern` in all memory that the service gave this program.
     pub fn scan(&self, pattern: &[u8]) -> Result<Found, Failure> {
         assert!(!pattern.is_empty());
         let mut found = Found::default();
@@ -123,8 +123,10 @@ impl Program {
     }
 
     /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins
-    /// with the last `overlap` bytes of the piece before. Reads the files instead of the mappings,
-    /// so that pages that nobody has written stay absent; `see` does not get these.
+    /// with the last `overlap` bytes of the piece before.
+    ///
+    /// The function reads the files, not the mappings, and leaves out holes. A read through a
+    /// mapping would allocate the pages of the holes.
     pub fn look(&self, overlap: usize, mut see: impl FnMut(&[u8])) -> Result<(), Failure> {
         let files = self.memories.iter();
         files
@@ -133,6 +135,7 @@ impl Program {
     }
 }
 
+/// Passes the contents of one file to `see`, as [`Program::look`] does.
 fn look_at(file: &OwnedFd, overlap: usize, see: &mut dyn FnMut(&[u8])) -> Result<(), Failure> {
     assert!(overlap < CHUNK);
     let mut buffer = Vec::new();

@@ -1,4 +1,4 @@
-//! The rings of a context, and connections over them without the library.
+//! The rings of a context, and the use of connections over them without the preload library.
 
 use std::{
     os::fd::BorrowedFd,
@@ -14,10 +14,11 @@ use tidelane_ring::{
     ProgramRegion, StreamBuffer, new_control_request, words::DataWord,
 };
 
-/// Binary logarithm of the size of a slot's send buffer. The slot's number gives its place.
+/// Binary logarithm of the size of a send buffer in bytes. Each slot has one send buffer, and the
+/// buffers lie in the order of the slots.
 const TX_LOG2: u8 = 12;
 
-/// The rings of one context with all cores.
+/// The rings between one context and all cores, with the context's doorbell.
 #[derive(Debug)]
 pub struct Rings {
     region: Arc<ProgramRegion>,
@@ -25,20 +26,20 @@ pub struct Rings {
     bell: Option<Doorbell>,
 }
 
-/// The rings of one context with one core.
+/// The four rings between one context and one core.
 #[derive(Debug)]
 pub struct CoreRings {
-    /// Program to service.
+    /// Requests about slots, from the program to the service.
     pub data_requests: DataRequestProducer,
-    /// Service to program.
+    /// Events of slots, from the service to the program.
     pub data_events: DataEventConsumer,
-    /// Program to service.
+    /// Requests to open connections and to use listeners, from the program to the service.
     pub control_requests: ControlRequestProducer,
-    /// Service to program.
+    /// New connections and failures, from the service to the program.
     pub control_events: ControlEventConsumer,
 }
 
-/// A connection by its slot.
+/// The name of a connection: its slot and its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Index of the slot.
@@ -48,21 +49,22 @@ pub struct Connection {
     core: usize,
 }
 
-/// Events from the service.
+/// An event from the service.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A new connection of a listener.
+    /// A connection of a listener is established.
     Accepted(Connection),
-    /// A requested connection, whose SYN was sent.
+    /// The service has sent the SYN of a requested connection.
     Started(Connection),
-    /// A requested connection could not be opened.
+    /// The service cannot open a requested connection.
     Failed,
-    /// A slot changed.
+    /// The service has changed its half of the slot with this index.
     Ready(u32),
 }
 
 impl Rings {
-    /// Returns the rings of context `number` with each of `cores` cores.
+    /// Returns the rings between context `number` and each of `cores` cores. Returns `None` if the
+    /// region has no such context.
     pub fn new(region: &Arc<ProgramRegion>, number: u32, cores: u32) -> Option<Rings> {
         let of_core = |core| {
             let number = region.layout().share(core, cores).rings(number)?;
@@ -80,23 +82,23 @@ impl Rings {
         })
     }
 
-    /// Keeps the doorbell that was registered with the service.
+    /// Keeps the doorbell that CONTEXT has passed to the service.
     pub fn with_bell(mut self, bell: Doorbell) -> Rings {
         self.bell = Some(bell);
         self
     }
 
-    /// Returns the doorbell, if there is one.
+    /// Returns the context's doorbell, if it is kept here.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(Doorbell::fd)
     }
 
-    /// Returns the rings by core.
+    /// Returns the rings of all cores, in the order of the cores.
     pub fn cores(&mut self) -> &mut [CoreRings] {
         &mut self.cores
     }
 
-    /// Asks every core for connections of `listener`.
+    /// Requests connections of `listener` from every core (LISTENER_JOIN).
     pub fn join(&mut self, listener: u32) {
         for core in &mut self.cores {
             core.request(ControlRequest {
@@ -106,7 +108,7 @@ impl Rings {
         }
     }
 
-    /// Asks the first core for a connection.
+    /// Requests a connection to the peer from the first core (CONNECT).
     pub fn connect(&mut self, peer_addr: [u8; 16], peer_port: u16, local_port: u16) {
         self.cores[0].request(ControlRequest {
             peer_addr,
@@ -116,7 +118,7 @@ impl Rings {
         });
     }
 
-    /// Returns all events since the last call. A ring with invalid indices counts as empty.
+    /// Returns all events since the last call. A ring with invalid indices is taken as empty.
     pub fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -135,7 +137,7 @@ impl Rings {
         events
     }
 
-    /// Takes a connection from the accept queue.
+    /// Takes a connection of `listener` from the accept queue.
     pub fn accept(&mut self, connection: Connection, listener: u32) {
         self.write_flags(connection, program_flags::TAKEN);
         let word = DataWord::with_arg(data_request::ACCEPT_TAKEN, 1, listener);
@@ -143,7 +145,8 @@ impl Rings {
         self.push_request(connection.core, word);
     }
 
-    /// Returns the number of received bytes, and true if the peer has sent FIN.
+    /// Returns the stream position up to which bytes have been received, and true if no more will
+    /// follow (FIN or end of the connection).
     pub fn received(&self, connection: Connection) -> Option<(u32, bool)> {
         let service = self.region.slot(connection.slot)?.service();
         let over = service_flags::FIN_RECEIVED | service_flags::CLOSED;
@@ -151,8 +154,8 @@ impl Rings {
         Some((head, service.flags.load(Ordering::Acquire) & over != 0))
     }
 
-    /// Copies received bytes from stream position `pos` on. Returns false if they do not lie in a
-    /// buffer of the service.
+    /// Copies received bytes from stream position `pos` on to `into`. Returns false if the slot has
+    /// no valid receive buffer with these bytes.
     pub fn read(&self, connection: Connection, pos: u32, into: &mut [u8]) -> bool {
         let Some(slot) = self.region.slot(connection.slot) else {
             return false;
@@ -176,8 +179,8 @@ impl Rings {
         self.advance(connection);
     }
 
-    /// Sends `bytes` at stream position `pos`. They must fit into the connection's buffer together
-    /// with the unacknowledged bytes before `pos`.
+    /// Sends `bytes` at stream position `pos`. The connection's send buffer must have room for
+    /// `bytes` and the unacknowledged bytes before `pos`.
     pub fn send(&mut self, connection: Connection, pos: u32, bytes: &[u8]) {
         let area = self.region.layout().tx_area();
         let offset = area.start + (u64::from(connection.slot) << TX_LOG2);
@@ -201,13 +204,14 @@ impl Rings {
         self.advance(connection);
     }
 
-    /// Closes a connection.
+    /// Closes a connection: sets CLOSE in the program's half of the slot.
     pub fn close(&mut self, connection: Connection) {
         let flags = program_flags::TAKEN | program_flags::SHUT_WRITE | program_flags::CLOSE;
         self.write_flags(connection, flags);
         self.advance(connection);
     }
 
+    /// Writes `flags` to the program's half of the slot.
     fn write_flags(&self, connection: Connection, flags: u32) {
         if let Some(slot) = self.region.slot(connection.slot) {
             let program = slot.program();
@@ -218,6 +222,7 @@ impl Rings {
         }
     }
 
+    /// Tells the core that the program's half of the slot has changed (ADVANCE).
     fn advance(&mut self, connection: Connection) {
         let word = DataWord::new(data_request::ADVANCE, connection.slot);
         self.push_request(connection.core, word);
@@ -227,7 +232,7 @@ impl Rings {
         let Some(core) = self.cores.get_mut(core) else {
             return;
         };
-        // A full ring loses the request, which does not matter to an attacker.
+        // A request is lost if the ring is full. No attack depends on a single request.
         let _ = core.data_requests.push(word.encode());
         core.data_requests.publish();
     }
@@ -240,6 +245,7 @@ impl CoreRings {
     }
 }
 
+/// Returns the event of core `core` that a control-event entry stands for, if an attack uses it.
 fn of_control(event: &ControlEvent, core: usize) -> Option<Event> {
     let connection = Connection {
         slot: event.slot,

@@ -1,4 +1,4 @@
-//! Kernel sockets in every state that a claim might be tried with.
+//! Bound and listening kernel sockets, with which an attack claims ports.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd};
 
@@ -12,22 +12,22 @@ use crate::sys;
 /// Options of a bound TCP socket.
 #[derive(Args, Clone, Debug)]
 pub struct Bound {
-    /// Address and port that the socket is bound to
+    /// Address and port to bind the socket to
     #[arg(long, default_value = "0.0.0.0:0")]
     pub bind: SocketAddr,
     /// Binds the socket to an interface first (SO_BINDTODEVICE)
     #[arg(long)]
     pub device: Option<String>,
-    /// Sets SO_REUSEADDR first
+    /// Sets SO_REUSEADDR before bind
     #[arg(long)]
     pub reuse_address: bool,
-    /// Sets SO_REUSEPORT first
+    /// Sets SO_REUSEPORT before bind
     #[arg(long)]
     pub reuse_port: bool,
 }
 
 impl Bound {
-    /// Makes the socket.
+    /// Opens the socket, sets its options and binds it.
     pub fn make(&self) -> io::Result<OwnedFd> {
         let family = match self.bind {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -44,7 +44,7 @@ impl Bound {
         Ok(socket)
     }
 
-    /// Makes the socket and listens.
+    /// Opens and binds the socket, then listens with `backlog`.
     pub fn listening(&self, backlog: u32) -> io::Result<OwnedFd> {
         let socket = self.make()?;
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;

@@ -1,14 +1,14 @@
-//! The system calls that no safe wrapper has.
+//! System calls for which no crate has a safe wrapper.
 
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// Binds a socket to an interface (SO_BINDTODEVICE).
+/// Binds a socket to the interface called `device` (SO_BINDTODEVICE).
 pub fn bind_to_device(socket: &OwnedFd, device: &str) -> io::Result<()> {
     let len = libc::socklen_t::try_from(device.len()).map_err(io::Error::other)?;
-    // SAFETY: the pointer is to `len` readable bytes; the call keeps no reference.
+    // SAFETY: `device` has `len` readable bytes. The call does not keep the pointer.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -25,10 +25,10 @@ pub fn bind_to_device(socket: &OwnedFd, device: &str) -> io::Result<()> {
     }
 }
 
-/// Opens a raw socket that sends and receives on one interface.
+/// Opens a raw packet socket (AF_PACKET) that sends and receives on one interface.
 pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
-    // SAFETY: the name is a string that ends with a zero; the call keeps no reference.
+    // SAFETY: `name` is a string that ends with a zero. The call does not keep the pointer.
     let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
     if ifindex == 0 {
         return Err(io::Error::last_os_error());
@@ -40,14 +40,14 @@ pub fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just returned this descriptor; nobody else owns it.
+    // SAFETY: the call above returned this descriptor, so that no other value owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: all fields of the address are numbers, of which zero is one.
+    // SAFETY: all fields of `sockaddr_ll` are integers, for which zero is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = all;
     address.sll_ifindex = ifindex as i32;
-    // SAFETY: the pointer is to an address of the length that is given; the call keeps none.
+    // SAFETY: `address` has `len` readable bytes. The call does not keep the pointer.
     let result = unsafe {
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len)

@@ -1,4 +1,5 @@
-//! All attacks at once, each on a thread with registrations of its own, until a deadline.
+//! The attack `barrage`: six attacks at once, until a deadline. Each attack runs on its own thread
+//! and repeats with its own registrations.
 
 use std::{
     collections::BTreeMap,
@@ -33,27 +34,27 @@ pub struct Options {
     /// Duration in seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// A server to open connections to, for the attacks on buffers
+    /// Address and port of a server for the attacks that need connections
     #[arg(long)]
     connect: std::net::SocketAddrV4,
 }
 
 /// Number of idle registrations held at once.
 const IDLE_MAX: usize = 2000;
-/// Pause of an attack after a refusal.
+/// Time that an attack sleeps after a refused registration.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Counters of one attack.
+/// Numbers of requests that one attack made, by the service's answer.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Number of tries.
+    /// Number of requests.
     tries: u64,
-    /// Number of tries by answer.
+    /// Number of requests by the text of their answer ([`verdict`]).
     answers: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// Counts one try.
+    /// Counts one request with its result.
     pub fn count<T>(&mut self, result: &Result<T, Failure>) {
         self.tries += 1;
         let answer = verdict(result);
@@ -66,9 +67,10 @@ impl Counts {
     }
 }
 
-/// One attack, which repeats until the deadline.
+/// A function that runs one attack until the deadline, its third argument.
 type Attack = fn(&Target, &Options, Instant) -> Counts;
 
+/// The names of the attacks in the output, and their functions.
 const ATTACKS: [(&str, Attack); 6] = [
     ("claims", claims),
     ("registrations", registrations),
@@ -78,7 +80,7 @@ const ATTACKS: [(&str, Attack); 6] = [
     ("scribbling", memory::scribbling),
 ];
 
-/// Runs all attacks and prints a line with the counters of each.
+/// Runs all attacks, then prints a line with the counters of each.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     report(&json!({ "attack": "barrage", "began": true }));
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
@@ -96,8 +98,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls `turn` with a registration until the deadline. Registers again after a failure that ended
-/// the registration.
+/// Registers a program and calls `turn` with it until the deadline `until`. Registers a new program
+/// after a failure that ended the registration.
 fn with_programs(
     target: &Target,
     until: Instant,
@@ -120,7 +122,8 @@ fn with_programs(
     counts
 }
 
-/// Binds, claims and closes, one port after the other.
+/// The attack `claims`: claims a port with a new socket and closes the socket, again and again. One
+/// request in four is LISTEN, the others are RESERVE.
 fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     let any_port = |reuse_address| Bound {
         bind: ([0, 0, 0, 0], 0).into(),
@@ -143,7 +146,8 @@ fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     })
 }
 
-/// Registers up to a limit, drops all registrations, and begins again.
+/// The attack `registrations`: registers until a refusal or until [`IDLE_MAX`], closes all
+/// registrations, and begins again.
 fn registrations(target: &Target, _: &Options, until: Instant) -> Counts {
     let mut counts = Counts::default();
     let mut held: Vec<Service> = Vec::new();
@@ -164,7 +168,8 @@ fn registrations(target: &Target, _: &Options, until: Instant) -> Counts {
     counts
 }
 
-/// Sends the maximum number of descriptors, of all kinds, with messages that need none.
+/// The attack `descriptors`: sends messages with more descriptors than they need, of six kinds. One
+/// message in 64 is invalid and carries as many descriptors as the kernel allows.
 fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
     let kinds = || -> io::Result<Vec<OwnedFd>> {
         let (reader, writer) = io::pipe()?;
@@ -197,7 +202,7 @@ fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
     })
 }
 
-/// Sends messages as fast as the service reads them.
+/// The attack `messages`: sends messages as fast as the service reads them.
 fn messages(target: &Target, _: &Options, until: Instant) -> Counts {
     let mut inode = 0;
     with_programs(target, until, |program, counts| {

@@ -1,5 +1,5 @@
-//! A TCP connection made with raw frames. Neither the IP addresses nor the link addresses need to
-//! be the sender's.
+//! The attack `frames`: opens a TCP connection with raw Ethernet frames. Their source IP address
+//! and source MAC address may be forged.
 
 use std::{
     net::IpAddr,
@@ -19,10 +19,11 @@ use crate::{
     report,
 };
 
-/// Payload sent after the handshake, which an echo server returns.
+/// Payload sent after the handshake. An echo server returns it.
 const PAYLOAD: &[u8] = b"are you there?\n";
-/// EtherType of a VLAN tag (IEEE 802.1Q), and its offset in the frame.
+/// EtherType of a VLAN tag (IEEE 802.1Q).
 const ETHERTYPE_VLAN: u16 = 0x8100;
+/// Length of the two MAC addresses at the start of a frame, in bytes. A VLAN tag follows them.
 const LINK_ADDRESSES_LEN: usize = 12;
 /// Initial sequence number.
 const ISS: u32 = 7_000_000;
@@ -33,25 +34,25 @@ pub struct Options {
     /// Interface to send and receive on
     #[arg(long, default_value = "eth1")]
     interface: String,
-    /// Address to send from
+    /// Source IP address
     #[arg(long)]
     from: IpAddr,
-    /// Address to connect to
+    /// IP address to connect to
     #[arg(long)]
     to: IpAddr,
     /// Port to connect to
     #[arg(long)]
     port: u16,
-    /// Port to connect from
+    /// Source port
     #[arg(long, default_value_t = 4242)]
     from_port: u16,
-    /// Link address to send to
+    /// Destination MAC address
     #[arg(long)]
     to_link: String,
-    /// Link address to send from, if not the interface's
+    /// Source MAC address, if not the interface's
     #[arg(long)]
     from_link: Option<String>,
-    /// VLAN of a tag to put into each frame
+    /// VLAN id of a tag to put into each frame
     #[arg(long)]
     vlan: Option<u16>,
     /// Seconds to receive
@@ -59,17 +60,21 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Answers of the peer.
+/// Numbers of segments that the peer sent to the forged source address.
 #[derive(Default)]
 struct Heard {
+    /// Number of SYN segments.
     syn_acks: u32,
+    /// Number of RST segments.
     resets: u32,
-    /// Number of segments after the handshake, to the address that the frames came from.
+    /// Number of segments without SYN and RST.
     segments: u32,
+    /// Payload of the first segment with payload.
     text: Vec<u8>,
 }
 
-/// Tries a handshake, then sends payload. Prints a line with the peer's answers.
+/// Sends a SYN. Completes the handshake and sends payload if the peer answers. Prints a line with
+/// the peer's answers.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let link = Link::open(&options.interface)?;
     let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no link address"));
@@ -102,6 +107,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// One connection over raw frames.
 struct Attack<'a> {
     options: &'a Options,
     link: Link,
@@ -111,6 +117,7 @@ struct Attack<'a> {
 }
 
 impl Attack<'_> {
+    /// Sends one segment with the payload `text`.
     fn send(&self, flags: TcpFlags, seq: u32, ack: u32, text: &[u8]) -> Result<(), Failure> {
         let header = SegmentHeader {
             src_port: self.options.from_port,
@@ -141,6 +148,7 @@ impl Attack<'_> {
         self.link.send(&frame)
     }
 
+    /// Receives frames for [`Options::seconds`].
     fn hear(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + Duration::from_secs_f64(self.options.seconds);
         while let Some(frame) = self.link.receive(until)? {
@@ -152,6 +160,8 @@ impl Attack<'_> {
         Ok(())
     }
 
+    /// Counts the segment in `frame` if it belongs to the connection. Answers a SYN with an ACK and
+    /// payload.
     fn take(&mut self, frame: &[u8]) -> Result<(), Failure> {
         let Ok(packet) = parse_frame(frame) else {
             return Ok(());

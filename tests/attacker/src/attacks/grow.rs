@@ -1,4 +1,4 @@
-//! Ways to make the service allocate ever more for one user.
+//! The attack `grow`: makes the service allocate more and more objects for one user.
 
 use std::{
     os::fd::AsFd,
@@ -13,34 +13,34 @@ use tidelane_ring::registration::new_message;
 
 use crate::{Target, protocol::Failure, region::Program, report, rings::Rings, sockets::Bound};
 
-/// Contexts that one program asks for at most.
+/// Maximum number of contexts that one program requests.
 const CONTEXTS_MAX: u32 = 256;
-/// A port without a listener, so that each connect fails at once.
+/// A port without a listener. Each connect to it fails at once.
 const CLOSED_PORT: u16 = 9;
 
-/// The object to request again and again.
+/// The request that the attack repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
-    /// INHERIT, for children that never exist
+    /// INHERIT, for children that are never forked
     Inherit,
-    /// CONTEXT, in programs with the maximum of contexts
+    /// CONTEXT, as often as each program may; then a new program registers
     Contexts,
-    /// LISTEN on a new port each time
+    /// LISTEN, each time on a new port
     Listeners,
-    /// NOTE, which has no answer
+    /// NOTE, to which the service sends no answer
     Notes,
-    /// PROBE, without reading the answers
+    /// PROBE, while the answers are left unread in the socket
     Unread,
-    /// CONNECT in every context, without reading the answers
+    /// CONNECT in every context, while the answers are left unread in the rings
     Answers,
 }
 
 /// Options of `grow`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Object to ask for
+    /// Request to repeat
     way: Way,
-    /// This host's address on the wire, to connect to
+    /// Address of this host on the accelerated interface, to connect to
     #[arg(long)]
     address: Option<std::net::Ipv4Addr>,
     /// Duration in seconds
@@ -48,7 +48,7 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Counters of the attack.
+/// Numbers of granted and of refused requests.
 #[derive(Default)]
 struct Tally {
     obtained: u64,
@@ -56,6 +56,7 @@ struct Tally {
 }
 
 impl Tally {
+    /// Counts a request with its result. Returns the granted object, or `None` after a refusal.
     fn count<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match result {
             Ok(got) => {
@@ -72,7 +73,7 @@ impl Tally {
     }
 }
 
-/// Requests objects until the time is over, and keeps them until then.
+/// Repeats the request until the time is over. Keeps the obtained objects until then.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tally = Tally::default();
@@ -90,7 +91,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Raises RLIMIT_NOFILE to the hard limit, so that the service's limits are reached first.
+/// Raises RLIMIT_NOFILE to the hard limit, so that the attack reaches the service's limits before
+/// its own.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;

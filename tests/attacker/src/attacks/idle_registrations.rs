@@ -1,4 +1,5 @@
-//! As many idle registrations as the service admits.
+//! The attack `idle-registrations`: makes as many registrations as the service admits, and keeps
+//! them without using them.
 
 use std::{thread, time::Duration};
 
@@ -14,12 +15,12 @@ use crate::{
 /// Options of `idle-registrations`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Number of registrations to try
+    /// Maximum number of registrations
     count: u32,
-    /// Connects to the control socket only, without REGISTER
+    /// Connects to the control socket, but sends no REGISTER
     #[arg(long)]
     silent: bool,
-    /// Seconds to keep them
+    /// Seconds to keep the registrations
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
 }
@@ -47,8 +48,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes one registration. Closes the received memory and doorbells at once, because the number of
-/// descriptors of this process is limited; the service keeps its own.
+/// Makes one registration. Closes the received descriptors of memory and doorbells at once, because
+/// RLIMIT_NOFILE limits this process. The service keeps its own descriptors of them.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
     let service = target.connect()?;
     if !silent {

@@ -1,4 +1,5 @@
-//! Descriptors whose `close` takes long: sockets with SO_LINGER and unsent data.
+//! The attack `linger`: sends the service descriptors whose `close` blocks. They are TCP sockets
+//! with SO_LINGER and unsent data.
 
 use std::{
     io::{self, Write},
@@ -23,19 +24,19 @@ use crate::{
 /// Options of `linger`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Duration of each close, in seconds
+    /// Duration of each `close` in seconds (SO_LINGER)
     #[arg(long, default_value_t = 60)]
     linger: u64,
-    /// Number of descriptors, each over a connection of its own
+    /// Number of descriptors, each sent over its own connection to the service
     #[arg(long, default_value_t = 1)]
     times: u32,
-    /// Seconds to stay afterwards
+    /// Seconds to run after the last descriptor is sent
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
 }
 
-/// Sends the descriptors with messages that need none, with messages that need one, and with bytes
-/// that are no message.
+/// Sends the descriptors with four kinds of messages: a message that needs no descriptor, a message
+/// that needs one, invalid bytes, and a message that the service never reads.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let nobody_reads = TcpListener::bind("127.0.0.1:0")?;
     let mut services = Vec::new();
@@ -47,7 +48,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
             0 => service.send(&new_message(message::NOTE), &[socket.as_fd()]),
             1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
             2 => service.send_bytes(b"no message", &[socket.as_fd()]),
-            // The service never reads this message, and closes the descriptor with the connection.
+            // CONTEXT without a descriptor ends the session. The service closes the connection and
+            // does not read NOTE, so that the kernel closes the descriptor in that call.
             _ => service
                 .send(&new_message(message::CONTEXT), &[])
                 .and_then(|()| service.send(&new_message(message::NOTE), &[socket.as_fd()])),
@@ -63,7 +65,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns a connection with a full send buffer, whose peer does not read.
+/// Returns a connection to `peer`, with a full send buffer and SO_LINGER of `time`. `peer` never
+/// reads.
 fn lingering(peer: &TcpListener, time: Duration) -> io::Result<OwnedFd> {
     let mut socket = TcpStream::connect(peer.local_addr()?)?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! A claim with a listening socket that may not be entitled to it.
+//! The attack `listen`: claims a port with a listening socket that may not be entitled to the port.
 
 use std::os::fd::AsFd;
 
@@ -19,13 +19,13 @@ use crate::{
 pub struct Options {
     #[command(flatten)]
     bound: Bound,
-    /// Backlog, in the kernel and in the service
+    /// Backlog of the socket and of the service's listener
     #[arg(long, default_value_t = 16)]
     backlog: u32,
-    /// Closes the kernel's socket after the service took the listener
+    /// Closes the socket after the service has answered LISTEN
     #[arg(long)]
     close: bool,
-    /// Does not accept connections
+    /// Leaves connections in the accept queue
     #[arg(long)]
     deaf: bool,
     /// Seconds to serve clients
@@ -36,7 +36,8 @@ pub struct Options {
     banner: String,
 }
 
-/// Sends LISTEN. The first line has the answer, the second one the number of served clients.
+/// Sends LISTEN and prints a line with the answer. Serves clients after a positive answer, and
+/// prints a second line with their number.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "listen")?;
     let mut rings = program.context(0)?;
@@ -52,7 +53,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends the banner to all clients that connect in time. Returns their number.
+/// Sends the banner to all clients that connect within [`Options::seconds`]. Returns their number.
 fn serve(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
     if !options.deaf {
         rings.join(listener);

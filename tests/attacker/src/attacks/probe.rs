@@ -1,4 +1,4 @@
-//! Checks that the service answers this user in this namespace.
+//! The attack `probe`: asks whether the service admits this user in this network namespace.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::{
     report,
 };
 
-/// Sends PROBE.
+/// Sends PROBE and prints a line with the answer.
 pub fn run(target: &Target) -> Result<(), Failure> {
     let answer = target.connect().and_then(|service| service.probe());
     report(&json!({ "attack": "probe", "probe": verdict(&answer) }));

@@ -1,5 +1,5 @@
-//! Holes in the attacker's own region. A page fault in a range that is being punched waits for the
-//! end of the punch, so that a core that reads the region could stall.
+//! The attack `punch`: punches holes into the attacker's own region. A page fault in a hole that is
+//! being punched waits until the call ends, so a core that reads the region could stall.
 
 use std::{
     os::fd::OwnedFd,
@@ -17,7 +17,7 @@ use crate::{Target, protocol::Failure, region::Program, report};
 /// Options of `punch`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// MiB that each thread fills before it punches; more memory makes a punch longer
+    /// MiB that each thread allocates before it punches; more memory makes the call longer
     #[arg(long, default_value_t = 256)]
     mib: u64,
     /// Number of threads
@@ -28,21 +28,25 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Calls that the kernel carried out, and calls that it refused.
+/// Numbers of calls, by kind, that the kernel carried out or refused.
 #[derive(Debug, Default)]
 struct Tally {
+    /// Holes punched by `fallocate` through a descriptor from the service.
     punched: u64,
+    /// Holes punched through the mapping of the region.
     removed: u64,
+    /// Memory files truncated by `ftruncate`.
     shrunk: u64,
+    /// Calls of any kind that the kernel refused.
     refused: u64,
     /// Longest duration of a call that the kernel carried out.
     longest: Duration,
 }
 
-/// Punches all memory from the service, with several threads at once.
+/// Punches holes into all memory from the service, with several threads at once.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "punch")?;
-    // From here on a core reads the context's rings in each step.
+    // A core reads the rings of a context in each of its steps.
     let _rings = program.context(0)?;
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let tally = Mutex::new(Tally::default());
@@ -66,7 +70,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fills the end of each memory, and tries each call that frees pages on the whole of it.
+/// Allocates up to `len` bytes near the end of each memory file, then tries each call that frees
+/// pages on the whole file. `number` is the number of the thread.
 fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     for memory in program.memories() {
         let Ok(stat) = fstat(memory) else { continue };
@@ -92,7 +97,8 @@ fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     );
 }
 
-/// Truncates the memory and restores its length. Returns true if the kernel allowed it.
+/// Truncates the memory file and restores its length. Returns true if the kernel allowed the first
+/// call.
 fn shrink(memory: &OwnedFd) -> bool {
     let Ok(stat) = fstat(memory) else {
         return false;
@@ -102,6 +108,7 @@ fn shrink(memory: &OwnedFd) -> bool {
     shrunk
 }
 
+/// Makes `call`, and counts it in `field` if it returns true, or else as refused.
 fn tally_up(
     tally: &Mutex<Tally>,
     field: impl Fn(&mut Tally) -> &mut u64,

@@ -1,4 +1,4 @@
-//! A reservation with a socket that is bound to a port, or shares it with another socket.
+//! The attack `reserve`: reserves the port of a bound socket that may not be entitled to the port.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{
 pub struct Options {
     #[command(flatten)]
     bound: Bound,
-    /// Closes the kernel's socket after the service took the reservation
+    /// Closes each socket after the service has answered RESERVE
     #[arg(long)]
     close: bool,
-    /// Number of reservations, each with a new socket
+    /// Number of requests, each with a new socket
     #[arg(long, default_value_t = 1)]
     times: u32,
-    /// Seconds to stay registered afterwards
+    /// Seconds to stay registered after the last request
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
 }
 
-/// Sends RESERVE repeatedly.
+/// Sends RESERVE repeatedly. Prints a line with the number of granted requests and the last answer.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "reserve")?;
     let mut kept = Vec::new();

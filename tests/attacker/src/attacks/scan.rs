@@ -1,4 +1,5 @@
-//! A search for bytes of others in the memory that the service shares with this program.
+//! The attack `scan`: searches the memory that the service shares with this program for bytes of
+//! other programs.
 
 use std::net::SocketAddrV4;
 
@@ -18,18 +19,19 @@ use crate::{
 pub struct Options {
     /// The bytes to look for, such as `SECRET`
     marker: String,
-    /// Opens connections to this server first, sends each one byte and reads the answers
+    /// Server to connect to before the search; each connection sends one byte and reads the answer
     #[arg(long)]
     connect: Option<SocketAddrV4>,
     /// Number of connections
     #[arg(long, default_value_t = 1)]
     connections: u32,
-    /// Seconds to carry them before the search
+    /// Seconds to use the connections before the search
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
 }
 
-/// Searches for the marker after some traffic.
+/// Uses connections if a server is given, then searches for the marker. Prints a line with the
+/// number of occurrences.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "scan")?;
     let mut rings = program.context(0)?;
@@ -45,6 +47,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Opens the connections, sends one byte on each, and reads the answers. Returns the number of
+/// opened connections.
 fn exchange(program: &Program, rings: &mut Rings, server: SocketAddrV4, options: &Options) -> u64 {
     let address = server.ip().to_ipv6_mapped().octets();
     for _ in 0..options.connections {

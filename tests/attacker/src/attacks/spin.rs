@@ -1,4 +1,5 @@
-//! Threads that only use the CPU: the baseline with which the effect of attacks is compared.
+//! The attack `spin`: threads that only use CPU time. Tests compare the effect of other attacks
+//! with this one.
 
 use std::{
     hint, thread,

@@ -1,4 +1,5 @@
-//! A search for bytes of others in the buffers of a connection that waited in the accept queue.
+//! The attack `staged`: leaves connections in the accept queue, where the service keeps their data.
+//! After accepting them, searches their buffers for bytes of other connections.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 
@@ -21,18 +22,19 @@ pub struct Options {
     bound: Bound,
     /// The bytes to look for, such as `SECRET`
     marker: String,
-    /// Backlog, in the kernel and in the service
+    /// Backlog of the socket and of the service's listener
     #[arg(long, default_value_t = 1024)]
     backlog: u32,
-    /// Seconds from listen to accept, during which clients' data waits in the service
+    /// Seconds between listen and accept; meanwhile the service keeps the clients' data
     #[arg(long)]
     wait: f64,
-    /// Seconds from accept to the search
+    /// Seconds to accept connections before the search
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
 }
 
-/// Listens, accepts late, and searches all memory for the marker.
+/// Listens, waits, accepts, and searches all memory from the service for the marker. Prints a line
+/// with the number of occurrences.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "staged")?;
     let mut rings = program.context(0)?;
@@ -49,7 +51,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Accepts all connections that arrive in time. Returns their number.
+/// Accepts connections for [`Options::seconds`]. Returns their number.
 fn accept(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
     let mut clients = 0;
     program.carry(rings, options.seconds, |rings, events| {

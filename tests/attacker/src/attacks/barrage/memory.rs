@@ -1,4 +1,5 @@
-//! Attacks of a program on its own memory, while it carries connections.
+//! Attacks through the memory that a program shares with the service. The program meanwhile uses
+//! connections, so that the service reads and writes the memory.
 
 use std::{thread, time::Instant};
 
@@ -10,14 +11,14 @@ use crate::{
     rings::{Connection, Event, Rings},
 };
 
-/// Number of connections of each attack.
+/// Number of connections that a program opens.
 const CONNECTIONS: u32 = 8;
-/// Attacked length of each part of a region, in bytes.
+/// Number of bytes that are attacked at the start of each part of a region.
 const PART_LEN: u64 = 1 << 20;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 
-/// Punches holes in all of the memory while the service uses it.
+/// The attack `holes`: punches holes into each part of the region while the service uses it.
 pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     misuse(target, options, until, |program, _, _| {
         let layout = program.region.layout();
@@ -25,7 +26,7 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
         for part in parts {
             program.region.punch_hole(part, PART_LEN)?;
         }
-        // Punch single pages, too, which the service touches in between.
+        // Punch single pages, too, so that the service can touch pages between two holes.
         for page in 0..64 {
             program
                 .region
@@ -35,7 +36,7 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     })
 }
 
-/// Overwrites all memory that the service reads with random values.
+/// The attack `scribbling`: writes random values to random places of the region.
 pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     misuse(target, options, until, move |program, rings, turn| {
@@ -51,13 +52,15 @@ pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts 
             let offset = (state >> 8) % (PART_LEN / 64) * 4;
             program.region.copy_in(part + offset, &state.to_le_bytes());
         }
-        // The ring indices are wrong by now, so register again from time to time.
+        // The writes have probably spoilt the ring indices. Only a new registration has valid ones.
         let spoilt = turn > 200 && rings.events().is_empty();
         if spoilt { Err(Failure::HungUp) } else { Ok(()) }
     })
 }
 
-/// Opens connections, and calls `act` repeatedly while they carry bytes.
+/// Registers a program, opens connections, and calls `act` between transfers of data until the
+/// deadline `until`. Begins again when the registration ends. The last argument of `act` is the
+/// number of earlier calls with this program.
 fn misuse(
     target: &Target,
     options: &Options,
@@ -93,6 +96,8 @@ fn misuse(
     counts
 }
 
+/// Sends data on each new connection, reads the data that arrived on all connections, and adds the
+/// new ones to `connections`.
 fn carry(program: &Program, rings: &mut Rings, connections: &mut Vec<Connection>) {
     for event in rings.events() {
         if let Event::Started(connection) = event {
