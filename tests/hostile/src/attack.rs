@@ -1,4 +1,4 @@
-//! A campaign of forged packets against one engine, mixed with the packets of verified flows.
+//! A campaign: forged packets against one engine, while verified flows use the same engine.
 
 use std::collections::BTreeSet;
 
@@ -16,21 +16,26 @@ use crate::{
     party::{Packet, Party},
 };
 
+/// Address of the victim, the engine that the campaign attacks.
 const VICTIM: [u8; 4] = [10, 0, 0, 1];
+/// Address of the friend, the honest peer of the verified flows.
 const FRIEND: [u8; 4] = [10, 0, 0, 2];
-/// First two octets of the forgers' addresses, 10.9.x.y.
+/// First two octets of the forgers' addresses, 10.9.0.0 to 10.9.0.3.
 const FORGERS: [u8; 2] = [10, 9];
-/// Ports of listeners: the friend's, the victim's for the friend, and the victim's for everyone.
+/// Port of the friend's listener, for connections from the victim.
 const FRIEND_PORT: u16 = 7000;
+/// Port of the victim's listener for connections from the friend.
 const FOR_FRIENDS: u16 = 7001;
+/// Port of the victim's listener for connections from the forgers.
 const FOR_ALL: u16 = 80;
 /// Number of concurrent verified flows.
 const VERIFIED: usize = 6;
-/// Bytes that a verified flow carries in each direction before it is closed and replaced.
+/// Length of the stream in each direction of a verified flow, in bytes.
 const VERIFIED_LEN: u32 = 40_000;
-/// Bound on the concurrent flows of forgers.
+/// Maximum number of concurrent flows between the victim and forgers.
 const TARGETS_MAX: usize = 96;
-/// Forged packets between two updates of the forger's knowledge of the victim's flows.
+/// Number of forged packets before the friend's packets are exchanged and the victim's program
+/// acts.
 const BATCH: u64 = 24;
 
 /// Counters of a campaign.
@@ -42,24 +47,29 @@ pub struct Counts {
     pub unparsable: u64,
     /// Forged ICMP errors.
     pub icmp: u64,
-    /// Connections of forgers that were established.
+    /// Connections from forgers that the victim accepted.
     pub established: u64,
-    /// Verified flows that were opened, used and closed in order.
+    /// Verified flows that ended with all bytes transferred.
     pub verified_flows: u64,
-    /// Bytes of verified flows that arrived intact.
+    /// Bytes of verified flows that arrived with the expected content.
     pub verified_bytes: u64,
 }
 
-/// A verified flow, by its ids at both parties.
+/// A flow between victim and friend. Both programs check every byte that they receive.
 #[derive(Clone, Copy, Debug)]
 struct Verified {
+    /// The flow's key in the victim's engine.
     key: FlowKey,
+    /// The flow's id in the victim's engine; `None` before accept and after release.
     at_victim: Option<FlowId>,
+    /// The flow's id in the friend's engine; `None` before accept and after release.
     at_friend: Option<FlowId>,
+    /// Number of the flow, which decides the content of its streams.
     number: u32,
 }
 
-/// A victim, a friend whose flows are verified, and forgers.
+/// One simulated attack: the victim, the friend, and the forgers' targets. A target is a flow of
+/// the victim whose peer is a forger.
 pub struct Campaign {
     rng: Rng,
     now: Instant,
@@ -72,6 +82,7 @@ pub struct Campaign {
     counts: Counts,
 }
 
+/// Returns a random configuration with small limits.
 fn config(rng: &mut Rng) -> EngineConfig {
     EngineConfig {
         rx_window_max: 1 << rng.between(14, 17),
@@ -86,6 +97,8 @@ fn config(rng: &mut Rng) -> EngineConfig {
     }
 }
 
+/// Returns the contents of verified flow `number`: the stream from the victim, and the stream from
+/// the friend.
 fn contents(number: u32) -> [Content; 2] {
     [Content::of_server(1, number), Content::of_server(2, number)]
 }
@@ -119,7 +132,8 @@ impl Campaign {
         }
     }
 
-    /// Sends `count` forged packets. Then closes all flows and checks that no state is left.
+    /// Sends `count` forged packets. Then aborts all flows, and checks that both engines have no
+    /// state left.
     pub fn run(mut self, count: u64) -> Counts {
         let mut moved = 0;
         let mut next_look = 50_000;
@@ -142,6 +156,7 @@ impl Campaign {
         self.counts
     }
 
+    /// Returns the state of all verified flows at both ends, for the message of a failure.
     fn describe(&self) -> String {
         let end = |party: &Party, flow: Option<FlowId>| {
             let info = flow.and_then(|flow| party.engine.info(flow));
@@ -159,6 +174,7 @@ impl Campaign {
         lines.collect()
     }
 
+    /// Advances the time, sends [`BATCH`] forged packets, and lets the programs act.
     fn batch(&mut self) {
         let step = match self.rng.below(2000) {
             0 => self.rng.below(3_000_000_000),
@@ -182,13 +198,15 @@ impl Campaign {
         self.use_targets();
     }
 
-    /// Forges a segment from the peer of `key`, with fields near the edges of `edges`.
+    /// Sends the victim a segment that seems to come from the peer of `key`, with fields near
+    /// `edges`.
     fn send_forged(&mut self, key: FlowKey, edges: &Edges, timestamps: bool) {
         let ports = (key.peer.port, key.local.port);
         forge(&mut self.rng, edges, ports, timestamps, &mut self.packet);
         self.send_packet(key);
     }
 
+    /// Sends the forged segment in `packet` to the victim, if it can be parsed.
     fn send_packet(&mut self, key: FlowKey) {
         match parse_tcp(&self.packet) {
             Ok(segment) => {
@@ -199,12 +217,14 @@ impl Campaign {
         }
     }
 
+    /// Returns the address and port of a random forger.
     fn forger(&mut self) -> Endpoint {
         let [a, b] = FORGERS;
         let addr = [a, b, 0, self.rng.below(4) as u8];
         Endpoint::v4(addr, 1024 + self.rng.below(64) as u16)
     }
 
+    /// Begins a new target: the victim connects to a forger, or a forger sends a SYN.
     fn begin_target(&mut self) {
         if self.targets.len() >= TARGETS_MAX {
             return self.forge_for_target();
@@ -223,7 +243,7 @@ impl Campaign {
         };
         let (mut header, rng) = (Vec::new(), &mut self.rng);
         forge(rng, &edges, (forger.port, FOR_ALL), false, &mut header);
-        // Most segments are SYNs, since an attack needs a flow.
+        // Make most segments a SYN, because only a SYN creates a flow to attack.
         if rng.chance_ppm(900_000) {
             header[13] = TcpFlags::SYN.0;
         }
@@ -231,6 +251,7 @@ impl Campaign {
         self.send_packet(key);
     }
 
+    /// Sends a forged segment to a random target.
     fn forge_for_target(&mut self) {
         let count = self.targets.len() as u64;
         let chosen = self.rng.below(count) as usize;
@@ -243,6 +264,7 @@ impl Campaign {
         self.send_forged(key, &edges, timestamps);
     }
 
+    /// Sends a forged segment from a random forger, most often to no flow of the victim.
     fn forge_stranger(&mut self) {
         let forger = self.forger();
         let port = [FOR_ALL, 0, 20_000, 9][self.rng.below(4) as usize];
@@ -255,6 +277,7 @@ impl Campaign {
         self.send_forged(key, &edges, false);
     }
 
+    /// Sends the victim a forged ICMP error for a target or for a verified flow.
     fn forge_icmp(&mut self) {
         let of_target = self.rng.chance_ppm(700_000);
         let flow = if of_target {
@@ -288,7 +311,7 @@ impl Campaign {
         self.counts.icmp += 1;
     }
 
-    /// Sends a verified flow a forged segment that the RFCs require it to survive.
+    /// Sends a verified flow a forged segment that must not end or change the flow, by the RFCs.
     fn forge_harmless(&mut self) {
         let chosen = self.rng.below(VERIFIED as u64) as usize;
         let flow = self.verified.get(chosen).and_then(|flow| flow.at_victim);
@@ -314,7 +337,7 @@ impl Campaign {
         let (seq, ack, bits) = match rng.below(5) {
             // Right of the window (RFC 9293 §3.10.7.4, first check).
             0 => (rcv_adv.0.wrapping_add(1 + below(rng, 1 << 30)), None, None),
-            // Far left of the window. Just left of it, the segment's ACK may be processed.
+            // Far left of the window. The ACK field of a segment close to the window may count.
             1 => {
                 let back = len + (1 << 18) + below(rng, 1 << 30);
                 (rcv_nxt.0.wrapping_sub(back), None, None)
@@ -343,7 +366,8 @@ impl Campaign {
         self.send_packet(key);
     }
 
-    /// Opens, uses and closes the verified flows.
+    /// Opens verified flows until there are [`VERIFIED`], and writes, reads and closes at both
+    /// ends of each.
     fn use_verified(&mut self) {
         while self.verified.len() < VERIFIED {
             self.open_verified();
@@ -365,6 +389,7 @@ impl Campaign {
         }
     }
 
+    /// Opens a verified flow, from the victim to the friend or in the other direction in turn.
     fn open_verified(&mut self) {
         let number = self.opened;
         self.opened += 1;
@@ -405,7 +430,8 @@ impl Campaign {
         self.verified.push(flow);
     }
 
-    /// Ends the batch: delivers packets between victim and friend, then handles their events.
+    /// Ends the batch: delivers packets between victim and friend, and handles the events of both
+    /// engines.
     fn exchange(&mut self) {
         for _ in 0..3 {
             self.victim.end_batch(self.now);
@@ -430,6 +456,7 @@ impl Campaign {
         self.take_events();
     }
 
+    /// Handles the events of both engines as their programs do.
     fn take_events(&mut self) {
         for (flow, event) in std::mem::take(&mut self.friend.env.events) {
             self.friend_event(flow, event);
@@ -510,8 +537,8 @@ impl Campaign {
         }
     }
 
-    /// Handles the release of one end of a verified flow. When both ends are released, a new flow
-    /// can take its place.
+    /// Handles the release of one end of a verified flow, `end` of the flow for which `is_it`
+    /// returns true. Counts and removes the flow when both ends are released.
     fn drop_verified(
         &mut self,
         is_it: impl Fn(&Verified) -> bool,
@@ -528,7 +555,7 @@ impl Campaign {
         }
     }
 
-    /// Performs random calls of the victim's program on the forgers' connections.
+    /// Collects the targets, and makes random calls of the victim's program on them.
     fn use_targets(&mut self) {
         let forgers = |key: &FlowKey| key.peer.addr.as_v4().is_some_and(|v4| v4[..2] == FORGERS);
         let victim = &self.victim.engine;
@@ -574,6 +601,7 @@ impl Campaign {
         }
     }
 
+    /// Sets random socket options of a flow.
     fn change_options(&mut self, flow: FlowId) {
         let options = SocketOptions {
             nodelay: self.rng.chance_ppm(500_000),

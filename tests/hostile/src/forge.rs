@@ -1,26 +1,27 @@
-//! Forged segments: a plausible segment, some of whose fields have values near the edges of the
-//! receiver's state, and some of whose bytes may be random.
+//! Forged segments. The forger makes a plausible segment, then sets some of its fields to values
+//! near limits of the receiver's state, and sometimes overwrites a few bytes with random ones.
 
 use tidelane_engine::{FlowState, SeqNumber, TcpFlags, TcpOptions};
 use tidelane_netem::Rng;
 use tidelane_wire::{SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, Timestamps, emit_tcp};
 
-/// Longest payload of a forged segment.
+/// Maximum payload length of a forged segment, in bytes.
 const PAYLOAD_MAX: u64 = 1460;
 
-/// The receiver's state as far as the forger knows it.
+/// The part of the receiver's state that the forger knows: numbers near which a small error in the
+/// receiver's checks would show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edges {
-    /// Sequence numbers at edges of the receive window.
+    /// Limits of the receive window, and other variables of the receive sequence space.
     pub seqs: [SeqNumber; 4],
-    /// Acknowledgment numbers at edges of the send window.
+    /// Limits of the send window, and other variables of the send sequence space.
     pub acks: [SeqNumber; 4],
     /// TS.Recent of the receiver.
     pub ts_recent: u32,
 }
 
 impl Edges {
-    /// Returns the forger's knowledge of a flow in `state`.
+    /// Returns the edges of a flow with the state `state`.
     pub fn of(state: &FlowState) -> Self {
         Self {
             seqs: [state.rcv_nxt, state.rcv_adv, state.irs, state.last_ack_sent],
@@ -30,7 +31,8 @@ impl Edges {
     }
 }
 
-/// Returns a number near one of `edges`, or a random one.
+/// Returns one of `edges`, a number near one of them, a number half the sequence space away, or a
+/// random number.
 fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
     let edge = edges[rng.below(4) as usize].0;
     SeqNumber(match rng.below(8) {
@@ -44,6 +46,7 @@ fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
     })
 }
 
+/// Returns random flags, or one of the combinations that change a connection's state.
 fn any_flags(rng: &mut Rng) -> TcpFlags {
     match rng.below(6) {
         0 => TcpFlags(rng.next_u32() as u8),
@@ -55,6 +58,7 @@ fn any_flags(rng: &mut Rng) -> TcpFlags {
     }
 }
 
+/// Returns random options, with values at the limits of their ranges.
 fn any_options(rng: &mut Rng, edges: &Edges) -> TcpOptions {
     let mut options = TcpOptions::NONE;
     let edge = |rng: &mut Rng, of: u32| of.wrapping_add(rng.below(5) as u32).wrapping_sub(2);
@@ -83,14 +87,15 @@ fn any_options(rng: &mut Rng, edges: &Edges) -> TcpOptions {
         }
         options.sack = sack;
     }
-    // Leave out options that do not fit, as a sender does.
+    // A TCP header has room for 40 bytes of options.
     if options.len() > 40 {
         options.sack = SackBlocks::EMPTY;
     }
     options
 }
 
-/// Returns a segment that an honest peer could send next.
+/// Returns the header of a segment that an honest peer could send next. `ports` are the source and
+/// the destination port.
 fn plausible(rng: &mut Rng, edges: &Edges, ports: (u16, u16), timestamps: bool) -> SegmentHeader {
     let options = if timestamps {
         TcpOptions::timestamps(edges.ts_recent, rng.next_u32())
@@ -109,7 +114,8 @@ fn plausible(rng: &mut Rng, edges: &Edges, ports: (u16, u16), timestamps: bool) 
     }
 }
 
-/// Writes a forged segment to `into` and returns its length.
+/// Writes a forged segment to `into` and returns its length in bytes. `ports` are the source and
+/// the destination port. `timestamps` is true if the flow uses the timestamps option.
 pub fn forge(
     rng: &mut Rng,
     edges: &Edges,
@@ -141,7 +147,7 @@ pub fn forge(
     into.truncate(header_len);
     into.resize(header_len + payload as usize, 0xa5);
     if rng.chance_ppm(100_000) {
-        // Random bytes also hit the data offset and the raw options.
+        // Offset 12 is the data offset. The options after it may become invalid, too.
         for _ in 0..rng.between(1, 4) {
             let at = rng.between(12, header_len as u64 - 1) as usize;
             into[at] = rng.next_u32() as u8;

@@ -1,14 +1,14 @@
-//! Hostile input: packets that no honest peer would send, and programs that overwrite their shared
-//! memory.
+//! Tests of an engine with hostile input: forged packets that no honest peer would send.
 //!
 //! ```text
-//!   verified peer (an engine) <==== flows whose every byte is checked ====> victim (an engine)
-//!   forger: segments near every edge of the victim's state, to flows of its own  --> victim
-//!           and harmless by the RFCs to the verified ones
+//!   friend (an engine) <==== verified flows: every byte is checked ====> victim (an engine)
+//!
+//!   forger ---- any forged segment, to flows between forger and victim ----> victim
+//!          ---- segments that the RFCs make harmless, to verified flows ---> victim
 //! ```
 //!
-//! The victim's driver checks the promises of the engine: payload is placed within the receive
-//! window, and only written bytes are sent.
+//! The drivers of victim and friend check promises of the engine: the engine places payload only
+//! within the receive window, and sends only bytes that the program has written.
 #![forbid(unsafe_code)]
 
 pub mod attack;

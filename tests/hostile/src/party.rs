@@ -1,4 +1,4 @@
-//! An engine with a driver that checks the engine's promises.
+//! An engine together with a driver that checks the engine's promises.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,42 @@ use tidelane_engine::{
 };
 use tidelane_world::Content;
 
-/// The only link.
+/// The link of all flows.
 pub const LINK: LinkId = LinkId(1);
 
-/// A segment in flight, with its payload.
+/// A segment that an engine has sent, with its payload.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Header fields.
+    /// Header fields of the segment.
     pub out: SegmentOut,
     /// Payload bytes.
     pub payload: Vec<u8>,
 }
 
-/// The driver's state of a flow.
+/// The driver's state of one flow: the position of the simulated program in both streams, and the
+/// receive buffer.
 #[derive(Clone, Debug, Default)]
 pub struct Binding {
-    /// Content of the sent stream, if this end sends.
+    /// Content of the sent stream. `None` stands for zeros.
     pub sends: Option<Content>,
-    /// Expected content of the received stream, if it is checked.
+    /// Expected content of the received stream. `None` if the content is not checked.
     pub expects: Option<Content>,
     /// Stream position up to which the program has written.
     pub tx_head: u32,
     /// Stream position up to which the program has read.
     pub rx_read: u32,
-    /// Receive buffer, as long as the largest window.
+    /// Circular receive buffer, as long as the largest window. Empty until payload arrives.
     pub rx: Vec<u8>,
-    /// True once the program has closed the flow.
+    /// True once the program has closed or aborted the flow.
     pub closed: bool,
-    /// True once the engine has reported the end of the connection.
+    /// Unused.
     pub over: bool,
-    /// True once the program has answered `closed` and `over` with close or abort.
+    /// Unused.
     pub left: bool,
 }
 
-/// The driver: buffers, outgoing packets, events.
+/// The environment of one engine: buffers of its flows, sent packets and events. The driver panics
+/// if the engine breaks a promise.
 pub struct CheckingDriver {
     /// State of each flow.
     pub bindings: BTreeMap<FlowId, Binding>,
@@ -49,11 +51,11 @@ pub struct CheckingDriver {
     pub sent: Vec<Packet>,
     /// Events that are not handled yet.
     pub events: Vec<(FlowId, Event)>,
-    /// Largest receive window.
+    /// Largest receive window in bytes, a power of two.
     window: u32,
-    /// Number of sent segments that belong to flows.
+    /// Number of segments that the engine has sent.
     pub transmitted: u64,
-    /// Number of next transmissions to answer with [`TxFull`].
+    /// Number of further transmissions that the driver refuses with [`TxFull`].
     pub refuse: u32,
 }
 
@@ -117,18 +119,18 @@ impl Env for CheckingDriver {
 
 /// An engine and its driver.
 pub struct Party {
-    /// The engine under test.
+    /// The engine.
     pub engine: Engine,
-    /// Its driver.
+    /// The engine's driver.
     pub env: CheckingDriver,
-    /// Number of received payload bytes that were right.
+    /// Number of received payload bytes with the expected content.
     pub verified: u64,
     scratch: Vec<u8>,
     bytes: Vec<u8>,
 }
 
 impl Party {
-    /// Returns a party with this configuration.
+    /// Returns a party whose engine has this configuration and this secret, without flows.
     pub fn new(config: EngineConfig, secret: [u8; 16]) -> Self {
         assert!(config.rx_window_max.is_power_of_two());
         Self {
@@ -147,7 +149,7 @@ impl Party {
         }
     }
 
-    /// Lets a segment arrive.
+    /// Passes a segment of the flow `key` to the engine.
     pub fn receive(&mut self, now: Instant, key: FlowKey, segment: &Segment<'_>) {
         let arrival = Arrival {
             key,
@@ -158,7 +160,7 @@ impl Party {
             .segment_arrives(now, &arrival, segment, &mut self.env);
     }
 
-    /// Lets a packet of another party arrive.
+    /// Passes a packet of another party to the engine.
     pub fn receive_packet(&mut self, now: Instant, packet: &Packet) {
         let out = &packet.out;
         let segment = out.segment(&packet.payload);
@@ -173,7 +175,8 @@ impl Party {
         self.engine.batch_end(now, &mut self.env);
     }
 
-    /// Opens a connection. `contents` are the sent and the expected stream.
+    /// Opens a connection. `contents` are the content of the sent stream and the expected content
+    /// of the received stream. Returns `None` if the engine refuses.
     pub fn open(
         &mut self,
         now: Instant,
@@ -195,7 +198,7 @@ impl Party {
         Some(flow)
     }
 
-    /// Writes up to `count` more bytes, as many as the engine accepts.
+    /// Writes up to `count` more bytes of the sent stream, as many as the send buffer has room for.
     pub fn write(&mut self, flow: FlowId, count: u32) {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
@@ -215,7 +218,7 @@ impl Party {
         }
     }
 
-    /// Reads and checks up to `count` bytes.
+    /// Reads up to `count` received bytes, and checks their content if it is known.
     pub fn read(&mut self, flow: FlowId, count: u32) {
         let Some(head) = self.engine.flow(flow).map(|state| state.rx_head()) else {
             return;
@@ -245,7 +248,7 @@ impl Party {
         assert_eq!(taken, Ok(()), "what was received can be read");
     }
 
-    /// Closes the flow, or aborts it.
+    /// Aborts the flow if `abort` is true, or else closes it.
     pub fn leave(&mut self, now: Instant, flow: FlowId, abort: bool) {
         if let Some(binding) = self.env.bindings.get_mut(&flow) {
             binding.closed = true;
@@ -257,7 +260,8 @@ impl Party {
         }
     }
 
-    /// Checks that the engine has no state left after all flows are closed and 2 MSL have passed.
+    /// Aborts all flows, runs all timers, and checks that the engine then has no flow, no
+    /// connection in TIME-WAIT and no timer. Returns the time of the last timer.
     pub fn assert_empty(&mut self, now: Instant) -> Instant {
         let flows: Vec<FlowId> = self.engine.flows().collect();
         for flow in flows {

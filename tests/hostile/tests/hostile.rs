@@ -1,10 +1,14 @@
-//! Hostile packets and hostile programs. `TIDELANE_HOSTILE_PACKETS` is the number of packets.
+//! Tests with hostile packets and hostile programs.
+//!
+//! The environment variable `TIDELANE_HOSTILE_PACKETS` sets the number of packets, and
+//! `TIDELANE_HOSTILE_SEED` the first seed.
 
 use tidelane_hostile::attack::{Campaign, Counts};
 use tidelane_time::Duration;
 use tidelane_world::{Conduct, Scenario, Theme, run};
 
-/// Number of campaigns that share the packets. Each has limits and options of its own.
+/// Number of campaigns, among which the packets are divided. The seed of a campaign decides the
+/// limits and options of its engines.
 const CAMPAIGNS: u64 = 10;
 
 fn env_number(name: &str, default: u64) -> u64 {
@@ -28,7 +32,7 @@ fn forged_packets_neither_break_nor_leak_nor_disturb() {
         sum.verified_bytes += counts.verified_bytes;
     }
     println!("{sum:?}");
-    // Too few established connections would mean that the forged segments miss the edges.
+    // Fewer established connections would mean that most forged segments reach no connection.
     assert!(sum.established > packets / 5_000, "{sum:?}");
     assert!(sum.verified_flows > packets / 50_000, "{sum:?}");
 }
@@ -38,8 +42,8 @@ fn equal_campaigns_take_an_equal_toll() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
-/// One program overwrites every byte of its region again and again, while other programs of the
-/// same host exchange bytes that are checked.
+/// Hostile programs write random values to their regions every two microseconds of virtual time.
+/// Meanwhile the other programs exchange bytes, which the simulator checks.
 #[test]
 fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
     let (mut fuzz_bursts, mut complete) = (0, 0);
