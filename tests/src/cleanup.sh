@@ -1,10 +1,13 @@
-# Removes the resources of a test run, also if the run was killed.
+# Removes the resources of a test run when the run has ended, even if it was killed.
 #
-# Standard input names each resource on a line before the owner makes it: "netns NAME", "dir PATH",
-# "run NAME" (a service's run directory and log), "cgroup PATH". A line "nic ADDRESS" names a NIC by
-# its link address before the owner takes it; the NIC is given back. The end of input means that the
-# owner has closed the pipe, or has ended in any way. The script ends only processes inside the
-# named namespaces, which the owner made.
+# The test run writes a line to this script's standard input before it makes a resource:
+#   netns NAME     a network namespace
+#   dir PATH       a directory
+#   run NAME       the run directory and the log of the service NAME
+#   cgroup PATH    a control group
+#   nic ADDRESS    a NIC, named by its MAC address, that moves into a namespace of the run
+# The pipe closes when the test run ends, in whatever way. Then the script kills the processes in
+# the named namespaces, moves the NICs back, and removes the other resources.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''
@@ -35,8 +38,9 @@ for signal in TERM KILL KILL; do
         tries=$((tries + 1))
     done
 done
-# The kernel returns a NIC when its namespace ends. A connection that a killed program left open
-# keeps the namespace for minutes. A VLAN on top of a NIC has the same address, but no device.
+# Move the NICs back explicitly. The kernel would do so when it destroys the namespace, but an open
+# connection of a killed program delays that by minutes. A VLAN interface has its NIC's address, but
+# only the NIC has a `device` link.
 find_nic='for device in /sys/class/net/*/device; do
     place="${device%/device}"
     [ "$(cat "$place/address" 2>/dev/null)" = "$0" ] && basename "$place"

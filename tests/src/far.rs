@@ -1,4 +1,4 @@
-//! Tests over two machines: this machine's end of the wire, and a connection to the other half.
+//! Tests on two machines joined by a network. Each machine runs one half of every test.
 //!
 //! ```text
 //!   machine of the server              machine of the client
@@ -6,9 +6,9 @@
 //!   eth1 10.77.0.1/24 ------ NIC ----- eth1 10.77.0.2/24
 //! ```
 //!
-//! Both machines run the same tests in the same order. TIDELANE_PEER_NIC is the link address of the
-//! NIC on the wire. The two halves of a test coordinate over a connection of the kernel's stack:
-//! the client asks, the server answers.
+//! Both machines run the same tests in the same order. The environment variable TIDELANE_PEER tells
+//! a machine its role, and TIDELANE_PEER_NIC is the MAC address of its NIC on the shared network.
+//! The two halves of a test exchange lines of text over a connection of the kernel's stack.
 
 use std::{
     env,
@@ -24,31 +24,32 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{Side, Stop, Wire, fail, tools, wire::SERVER};
 
-/// Port of the connection between the halves.
+/// TCP port of the connection between the two halves of a test.
 const PORT: u16 = 4700;
-/// Time limit for the other machine to reach a test, which includes its boot.
+/// Time limit for the other machine to boot and to reach a test.
 const MEET_MAX: Duration = Duration::from_secs(60);
-/// Time limit for one step of the other half.
+/// Time limit for a line from the other half.
 const STEP_MAX: Duration = Duration::from_secs(60);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The role of this machine, from the environment.
+/// The role of this machine in a test on two machines, from the environment.
 #[derive(Clone, Debug)]
 pub struct Far {
-    /// The side of the wire at this machine.
+    /// The side of the wire that is on this machine.
     pub side: Side,
+    /// MAC address of this machine's NIC on the wire.
     nic: String,
 }
 
-/// The connection between the halves of a test.
+/// The connection between the two halves of a test.
 #[derive(Debug)]
 pub struct Talk {
     stream: BufReader<TcpStream>,
 }
 
 impl Far {
-    /// Returns the role of this machine. Skips if it has none.
+    /// Returns the role of this machine. Skips the test if TIDELANE_PEER is not set.
     pub fn here() -> Result<Self, Stop> {
         let side = match env::var("TIDELANE_PEER").as_deref() {
             Ok("server") => Side::Server,
@@ -63,12 +64,12 @@ impl Far {
         Ok(Self { side, nic })
     }
 
-    /// Returns this machine's end of the wire.
+    /// Makes this machine's end of the wire: a namespace with the NIC in it.
     pub fn wire(&self) -> Result<Wire, Stop> {
         Wire::near_end(self.side, &self.nic)
     }
 
-    /// Connects to the other half of test number `test`.
+    /// Connects to the other half of test number `test`, and waits until it has reached this test.
     pub fn meet(&self, wire: &Wire, test: u32) -> Result<Talk, Stop> {
         match self.side {
             Side::Server => Talk::accept(wire, test),
@@ -78,6 +79,7 @@ impl Far {
 }
 
 impl Talk {
+    /// Accepts connections from the client until the client is at test number `test`.
     fn accept(wire: &Wire, test: u32) -> Result<Self, Stop> {
         let to = (Ipv4Addr::UNSPECIFIED, PORT);
         let listener = within(&wire.namespace(Side::Server), || TcpListener::bind(to))?;
@@ -89,7 +91,7 @@ impl Talk {
                 continue;
             };
             let mut talk = Self::over(stream)?;
-            // A client that disconnected tries again, or the time limit ends the test.
+            // If the client has disconnected, wait for its next attempt.
             let Ok(Ok(other)) = talk.hear().map(|line| line.parse::<u32>()) else {
                 continue;
             };
@@ -104,6 +106,7 @@ impl Talk {
         fail!("the client did not come");
     }
 
+    /// Connects to the server repeatedly until the server is at test number `test`.
     fn connect(wire: &Wire, test: u32) -> Result<Self, Stop> {
         let to = SocketAddr::from((SERVER, PORT));
         let space = wire.namespace(Side::Client);
@@ -119,7 +122,7 @@ impl Talk {
             match said.map(|line| line.parse::<u32>()) {
                 Ok(Ok(other)) if other == test => return Ok(talk),
                 Ok(Ok(other)) if other > test => fail!("the server is past this test"),
-                // The other half is still at an earlier test.
+                // The server is still at an earlier test.
                 _ => thread::sleep(PAUSE),
             }
         }
@@ -135,12 +138,12 @@ impl Talk {
         })
     }
 
-    /// Sends a line.
+    /// Sends a line to the other half.
     pub fn say(&mut self, line: &str) -> Result<(), Stop> {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
-    /// Returns the next line of the other half. Fails if the other half has ended.
+    /// Waits for the next line from the other half. Fails if the other half has ended.
     pub fn hear(&mut self) -> Result<String, Stop> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -157,7 +160,8 @@ impl Talk {
     }
 }
 
-/// Runs `work` on a thread in a network namespace. Sockets that it opens belong to the namespace.
+/// Runs `work` on a new thread in the network namespace `space`. The sockets that `work` opens
+/// belong to this namespace.
 fn within<T: Send>(space: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let space = File::open(format!("/run/netns/{space}"))?;
     let enter = || move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));

@@ -1,9 +1,9 @@
-//! Cleanup that also works if the owner is killed.
+//! The cleanup after a test run, which also works if the test run is killed.
 //!
-//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is a shell in a process
-//! group of its own. The owner holds the other end of the shell's standard input, and names each
-//! resource there before it makes it. The input ends with the owner in every case, and the guardian
-//! then removes all named resources.
+//! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is therefore a separate
+//! process: a shell in its own process group, which runs `cleanup.sh`. The test run writes the name
+//! of each resource to the shell's standard input before it makes the resource. The kernel closes
+//! the pipe when the test run ends, and the guardian then removes all named resources.
 
 use std::{
     io::{self, Write},
@@ -12,9 +12,10 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// The process that cleans up. `drop` cleans up at once and waits for the end.
+/// The guardian process, as the test run sees it. `drop` starts the cleanup and waits for its end.
 #[derive(Debug)]
 pub struct Guardian {
+    /// The write end of the shell's standard input. `None` once the cleanup has started.
     input: Option<ChildStdin>,
     shell: Child,
 }
@@ -34,7 +35,8 @@ impl Guardian {
         Ok(Self { input, shell })
     }
 
-    /// Names a resource before it is made. `kind` is `netns`, `dir`, `run` or `cgroup`.
+    /// Names a resource, which the caller makes afterwards. `kind` is a word of `cleanup.sh`:
+    /// `netns`, `dir`, `run`, `cgroup` or `nic`.
     pub fn name(&mut self, kind: &str, name: &str) -> io::Result<()> {
         match &mut self.input {
             Some(input) => writeln!(input, "{kind} {name}"),
@@ -42,8 +44,8 @@ impl Guardian {
         }
     }
 
-    /// Returns a standard input for a command that makes a named resource. The guardian waits while
-    /// the command runs, so that the resource cannot appear after the cleanup.
+    /// Returns a duplicate of the pipe, to be the standard input of a command that makes a named
+    /// resource. The pipe stays open until the command ends, so that the cleanup cannot run before.
     pub fn hold(&self) -> io::Result<Stdio> {
         match &self.input {
             Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),
@@ -55,7 +57,7 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         drop(self.input.take());
-        // The owner can do nothing about a failed guardian.
+        // `drop` cannot report an error, and the caller could do nothing about it.
         let _ = self.shell.wait();
     }
 }

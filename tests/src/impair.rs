@@ -1,5 +1,5 @@
-//! A wire with loss and reordering. An eBPF program in the middle namespace drops and delays
-//! packets.
+//! A wire that loses and reorders packets. An eBPF program in the wire's middle namespace drops
+//! and delays them.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use crate::{
 /// Rates of loss and reordering in each direction, in IPv4 packets per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Dropped packets.
+    /// Number of dropped packets per million.
     pub loss_ppm: u32,
-    /// Packets that are delayed by a millisecond. Later packets overtake them.
+    /// Number of packets per million that are delayed by a millisecond, so that later packets
+    /// overtake them.
     pub reorder_ppm: u32,
 }
 
-/// Makes a wire, and starts `tidelane-impair` in the wire's middle namespace. The program impairs
-/// the packets for at most `seconds`, and then prints its counters.
+/// Makes a wire and starts `tidelane-impair` in the wire's middle namespace. `tidelane-impair`
+/// impairs packets for `seconds` at most, and then prints its counters.
 pub fn impaired_wire(
     options: &WireOptions,
     impairment: &Impairment,
@@ -48,7 +49,7 @@ pub fn impaired_wire(
         );
         Ok(impair.written().0.contains("ready"))
     })?;
-    // A frame redirected into a veth arrives only if the other end has NAPI. GRO turns NAPI on.
+    // A veth interface delivers redirected frames only if its peer uses NAPI, which GRO enables.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {

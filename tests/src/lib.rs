@@ -1,8 +1,9 @@
 //! The harness of the interop tests, the demo and the benches.
 //!
-//! A [`Wire`] consists of two network namespaces and a veth pair, a [`Service`] is Tidelane on one
-//! end of it, and a [`Program`] runs in a namespace on either stack. All of them end with the
-//! [`Wire`], also if the process that made it was killed: see [`guardian`].
+//! A [`Wire`] is a pair of network namespaces joined by a veth pair. A [`Service`] is `tidelaned`
+//! on an interface of the wire. A [`Program`] runs in a namespace of the wire, on the kernel's
+//! stack or on Tidelane. The end of the [`Wire`] ends the services and programs, too. The
+//! [`guardian`] cleans up if the test process is killed.
 #![forbid(unsafe_code)]
 
 pub mod far;
@@ -30,7 +31,8 @@ pub use wire::{Side, Wire, WireOptions};
 /// Reason why a test stops early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The machine lacks a tool or a privilege. Names it, and the command that provides it.
+    /// The machine lacks a tool, a feature or a privilege. The text names it, and if possible the
+    /// command that provides it.
     Skip(String),
     /// The test failed.
     Fail(String),
@@ -45,7 +47,7 @@ impl<E: std::error::Error> From<E> for Stop {
 /// Result of a test.
 pub type Outcome = Result<(), Stop>;
 
-/// Fails the test with a formatted text.
+/// Returns [`Stop::Fail`] with a formatted text from the calling function.
 #[macro_export]
 macro_rules! fail {
     ($($text:tt)*) => {
@@ -53,7 +55,8 @@ macro_rules! fail {
     };
 }
 
-/// Fails the test with a formatted text unless the condition holds.
+/// Returns [`Stop::Fail`] with a formatted text from the calling function unless the condition
+/// holds.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($text:tt)*) => {
@@ -69,7 +72,7 @@ pub fn command(arguments: &[&str]) -> Result<String, Stop> {
     command_with(arguments, Stdio::null())
 }
 
-/// Runs a command as [`command`] does, with this standard input.
+/// Does the same as [`command`], with `input` as the command's standard input.
 pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
     let output = Command::new(program)

@@ -1,10 +1,10 @@
-//! Descriptions that a kept result needs: machine and commit. Also the median of its rounds.
+//! The machine and the commit of a benchmark, for its result file, and the median of its rounds.
 
 use std::{fs, process::Command};
 
 use crate::tools::source_root;
 
-/// Returns CPU model, number of CPUs and kernel.
+/// Describes this machine: number of CPUs, CPU model, and kernel version.
 pub fn describe() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -26,7 +26,7 @@ pub fn describe() -> String {
     format!("{cpus} x {model}{kind}, Linux {}", release.trim())
 }
 
-/// Returns the commit of the tree, with a suffix if tracked files differ from it.
+/// Returns the commit of the source tree, with the suffix `-dirty` if tracked files have changed.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
@@ -41,7 +41,7 @@ pub fn commit() -> String {
         return "unknown".to_owned();
     };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    // Changed results do not count as changes of the tree.
+    // Result files do not influence a benchmark, so their changes do not count.
     let kept = [
         "bench/figures/",
         "bench/programs/result.json",
@@ -58,7 +58,7 @@ pub fn commit() -> String {
     }
 }
 
-/// Returns the median, or 0 for no values.
+/// Returns the median of `values`, or 0 if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

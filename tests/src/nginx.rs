@@ -1,4 +1,5 @@
-//! Debian's nginx with a generated configuration, all of whose paths lie in the wire's directory.
+//! An nginx server for tests: Debian's nginx with a generated configuration. All files lie in the
+//! wire's directory.
 
 use std::{
     fs,
@@ -13,10 +14,10 @@ use crate::{
     wire::{Side, Wire, write_random_file},
 };
 
-/// Served files, by name and size.
+/// The served files: name and size in bytes.
 pub const FILES: [(&str, u64); 3] = [("64", 64), ("1k", 1024), ("1m", 1 << 20)];
 
-/// Time limit until nginx listens.
+/// Time limit for nginx to start listening.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// Configuration of nginx.
@@ -26,13 +27,13 @@ pub struct NginxOptions {
     pub workers: u32,
     /// Port to listen on.
     pub port: u16,
-    /// True for one listener per worker (SO_REUSEPORT).
+    /// True if each worker has its own listener (SO_REUSEPORT).
     pub reuseport: bool,
-    /// CPUs of the master and the workers.
+    /// CPUs to which master and workers are bound, such as `0,1`.
     pub cpus: Option<String>,
-    /// Further lines of the `http` block.
+    /// Further lines of the configuration's `http` block.
     pub extra: String,
-    /// Further lines of the `server` block.
+    /// Further lines of the configuration's `server` block.
     pub server: String,
     /// Options of `tidelane run`.
     pub run_options: String,
@@ -52,19 +53,20 @@ impl Default for NginxOptions {
     }
 }
 
-/// A running nginx, master and workers. `drop` ends them.
+/// A running nginx with its workers. `drop` ends them.
 #[derive(Debug)]
 pub struct Nginx {
     /// The master process.
     pub master: Running,
-    /// Folder of the served files.
+    /// Directory of the served files.
     pub root: PathBuf,
-    /// Port of the listeners.
+    /// Port that nginx listens on.
     pub port: u16,
 }
 
 impl Nginx {
-    /// Starts nginx on the server's side, on the kernel or on `service`, and waits for its port.
+    /// Starts nginx on the server's side, on `service` if given or else on the kernel. Waits until
+    /// nginx listens.
     pub fn start(
         wire: &Wire,
         service: Option<&Service>,
@@ -84,7 +86,7 @@ impl Nginx {
         })
     }
 
-    /// Starts nginx on the client's side, on the kernel, and waits for its port.
+    /// Starts nginx on the client's side, on the kernel. Waits until nginx listens.
     pub fn start_behind(wire: &Wire, options: &NginxOptions) -> Result<Self, Stop> {
         let (program, home) = Self::prepare(wire, Side::Client, options)?;
         let mut master = program.spawn()?;
@@ -100,7 +102,8 @@ impl Nginx {
         })
     }
 
-    /// Writes files and configuration. Returns the program to start, and its directory.
+    /// Writes the served files and the configuration. Returns the program to start, and the
+    /// directory of its files.
     fn prepare(
         wire: &Wire,
         side: Side,
@@ -137,7 +140,7 @@ impl Nginx {
     }
 }
 
-/// Adds nginx's error log to a failure.
+/// Appends nginx's error log to the text of a failure.
 fn explain(stop: Stop, home: &Path) -> Stop {
     let log = fs::read_to_string(home.join("error.log")).unwrap_or_default();
     match stop {

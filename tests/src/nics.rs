@@ -1,8 +1,9 @@
 //! Wires over two NICs of this machine instead of a veth pair.
 //!
-//! TIDELANE_WIRE_NICS names two NICs on one link by their link addresses, separated by a comma:
-//! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves them into its namespaces and back at its
-//! end. The next wire finds them by their addresses.
+//! The environment variable TIDELANE_WIRE_NICS names two connected NICs by their MAC addresses:
+//! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves the NICs into its namespaces. At the end of
+//! the wire they return to the namespace of the tests, under new names. The next wire finds them by
+//! their MAC addresses.
 
 use std::{env, fs, path::Path, time::Duration};
 
@@ -12,20 +13,21 @@ use crate::{
     wire::INTERFACE,
 };
 
-/// Time limit for the return of the NICs from an earlier wire.
+/// Time limit for a NIC to return from the namespace of an earlier wire.
 const BACK_MAX: Duration = Duration::from_secs(20);
 
 /// Time limit for a NIC to report its carrier.
 const CARRIER_MAX: Duration = Duration::from_secs(10);
-/// Environment variable that names the NICs.
+/// Environment variable with the MAC addresses of the NICs.
 const VARIABLE: &str = "TIDELANE_WIRE_NICS";
 
-/// Returns true if wires use NICs.
+/// Returns true if the environment names NICs for wires.
 pub fn are_named() -> bool {
     env::var_os(VARIABLE).is_some()
 }
 
-/// Returns the present names of the two NICs. `None` if wires are veth pairs.
+/// Returns the present interface names of the two NICs. Returns `None` if the environment names no
+/// NICs.
 pub fn names() -> Result<Option<[String; 2]>, Stop> {
     let Ok(addresses) = env::var(VARIABLE) else {
         return Ok(None);
@@ -36,7 +38,8 @@ pub fn names() -> Result<Option<[String; 2]>, Stop> {
     Ok(Some([present(one)?, present(other)?]))
 }
 
-/// Waits for the NIC with this link address to return from an earlier wire. Returns its name.
+/// Waits until the NIC with this MAC address is in the namespace of the tests. Returns its
+/// interface name.
 pub fn present(address: &str) -> Result<String, Stop> {
     let mut name = None;
     wait_until(BACK_MAX, "the NIC", || {
@@ -46,8 +49,8 @@ pub fn present(address: &str) -> Result<String, Stop> {
     name.ok_or_else(|| Stop::Fail(format!("no NIC {address}")))
 }
 
-/// Returns the name of the NIC with this link address. A VLAN on top of it has the same address,
-/// but no device.
+/// Returns the interface name of the NIC with this MAC address. A VLAN interface has its NIC's
+/// address, but only the NIC has a `device` link.
 fn name_of(address: &str) -> Result<Option<String>, Stop> {
     for entry in fs::read_dir(Path::new("/sys/class/net"))? {
         let entry = entry?;
@@ -60,7 +63,8 @@ fn name_of(address: &str) -> Result<Option<String>, Stop> {
     Ok(None)
 }
 
-/// Waits for the carrier of an end, which takes seconds on some NICs.
+/// Waits for the carrier of the wire's interface in the namespace `space`. Some NICs need seconds
+/// to get one.
 pub fn wait_for_carrier(space: &str) -> Outcome {
     wait_until(CARRIER_MAX, "the carrier", || {
         let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
@@ -68,7 +72,8 @@ pub fn wait_for_carrier(space: &str) -> Outcome {
     })
 }
 
-/// Sets the number of queues at both ends, each a namespace and its NIC. Skips if a driver cannot.
+/// Sets the number of queues of both NICs. An end is the name of a namespace and of an interface in
+/// it. Skips the test if a driver does not support `count` queues.
 pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
     require_tools(&["ethtool"])?;
     let mut ends = ends.into_iter();
@@ -80,7 +85,7 @@ fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
         let enter = ["ip", "netns", "exec", space, "ethtool"];
         command(&[&enter[..], arguments].concat())
     };
-    // A driver without this ioctl has one queue.
+    // A driver that does not support `ethtool -l` has one queue.
     let told = ethtool(&["-l", interface]).ok();
     let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);
     if present == count {
@@ -92,7 +97,8 @@ fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
     }
 }
 
-/// Returns the current number of queues in the output of `ethtool -l`, behind the maximum.
+/// Returns the current number of queues from the output of `ethtool -l`, which prints the maximum
+/// first.
 fn present_queues(text: &str) -> Option<u64> {
     let mut numbers = text
         .lines()

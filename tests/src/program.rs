@@ -1,4 +1,4 @@
-//! Programs of a wire, with their namespace, CPUs and stack.
+//! Programs that tests run in the namespaces of a wire.
 
 use std::{
     fs::{self, File},
@@ -21,22 +21,27 @@ use crate::{
     wire::{Side, Wire},
 };
 
+/// Number of programs that this process has started, for the names of their output files.
 static PROGRAMS: AtomicU32 = AtomicU32::new(0);
 
-/// A program to start, with its arguments and surroundings.
+/// A program that is not started yet: its command line, namespace, CPUs and stack.
 #[derive(Debug)]
 pub struct Program {
     namespace: String,
+    /// Directory of the output files, and the program's working directory.
     scratch: PathBuf,
+    /// The program's path or name, then its arguments.
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     cpus: Option<String>,
+    /// Name of the service to use. `None` stands for the kernel's stack.
     service: Option<String>,
+    /// Options of `tidelane run`.
     run_options: Vec<String>,
     yielding: bool,
 }
 
-/// A program that has ended.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
     /// Exit status.
@@ -49,16 +54,20 @@ pub struct Finished {
     pub line: String,
 }
 
-/// A running program. `drop` kills it.
+/// A program that was started. `drop` kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    /// Command line, for messages.
     line: String,
+    /// File of the standard output.
     output: PathBuf,
+    /// File of the standard error.
     errors: PathBuf,
 }
 
 impl Program {
+    /// Returns the program `name`, a path or a tool's name, for the namespace of `side`.
     pub(crate) fn new(wire: &Wire, side: Side, name: &str) -> Self {
         let name = tools::find_tool(name).map_or(name.to_owned(), |p| p.display().to_string());
         Self {
@@ -79,7 +88,7 @@ impl Program {
         self
     }
 
-    /// Adds arguments that are separated by spaces in `text`.
+    /// Adds the arguments in `text`, which spaces separate.
     pub fn args(mut self, text: &str) -> Self {
         self.arguments
             .extend(text.split_whitespace().map(str::to_owned));
@@ -92,13 +101,13 @@ impl Program {
         self
     }
 
-    /// Binds the program to CPUs, such as `1` or `0,1`.
+    /// Binds the program to a list of CPUs, such as `1` or `0,1`.
     pub fn cpus(mut self, cpus: &str) -> Self {
         self.cpus = Some(cpus.to_owned());
         self
     }
 
-    /// Lets other programs go first: the program runs while they leave a CPU idle (SCHED_IDLE).
+    /// Runs the program in the scheduling class SCHED_IDLE, so that it uses only idle CPU time.
     pub fn yielding(mut self) -> Self {
         self.yielding = true;
         self
@@ -110,7 +119,7 @@ impl Program {
         self
     }
 
-    /// Runs the program under `tidelane run` if there is a service, else on the kernel's stack.
+    /// Runs the program under `tidelane run` on `service` if given, or else on the kernel's stack.
     pub fn on(self, service: Option<&Service>) -> Self {
         match service {
             Some(service) => self.accelerated(service),
@@ -118,7 +127,8 @@ impl Program {
         }
     }
 
-    /// Adds `--strict`: a call that would fall back to the kernel fails instead.
+    /// Adds the option `--strict` of `tidelane run`, which makes a call fail that would otherwise
+    /// use the kernel.
     pub fn strict(self) -> Self {
         self.run_options("--strict")
     }
@@ -130,7 +140,7 @@ impl Program {
         self
     }
 
-    /// Returns the whole command line.
+    /// Returns the whole command line, with the commands that choose namespace, CPUs and stack.
     fn command_line(&self) -> Result<Vec<String>, Stop> {
         let mut line: Vec<String> = ["ip", "netns", "exec"].map(str::to_owned).to_vec();
         line.push(self.namespace.clone());
@@ -150,7 +160,8 @@ impl Program {
         Ok(line)
     }
 
-    /// Starts the program. The pid is the program's own, since each wrapper only calls exec.
+    /// Starts the program. [`Running::pid`] is the process id of the program itself, because each
+    /// command before it in the command line executes the next one in the same process.
     pub fn spawn(self) -> Result<Running, Stop> {
         let line = self.command_line()?;
         let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
@@ -172,7 +183,7 @@ impl Program {
         })
     }
 
-    /// Starts the program and waits for its end, with any exit status.
+    /// Starts the program and waits for its end. Accepts any exit status.
     pub fn finish(self, limit: Duration) -> Result<Finished, Stop> {
         self.spawn()?.wait(limit)
     }
@@ -184,7 +195,7 @@ impl Program {
 }
 
 impl Finished {
-    /// Returns `self`, or a failure with the output unless the exit status is 0.
+    /// Returns `self` if the exit status is 0, or else a failure with the output.
     pub fn success(self) -> Result<Self, Stop> {
         if self.status.success() {
             return Ok(self);
@@ -198,7 +209,7 @@ impl Finished {
         serde_json::from_str(line).map_err(|error| Stop::Fail(format!("{error}: {self}")))
     }
 
-    /// Returns the signal that ended the program, if one did.
+    /// Returns the number of the signal that ended the program, if a signal did.
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
@@ -221,7 +232,7 @@ impl std::fmt::Display for Finished {
     }
 }
 
-/// Returns the end of a text, in a length that fits a message.
+/// Returns the last 2000 bytes of a text, for a message.
 fn tail(text: &str) -> &str {
     let mut from = text.len().saturating_sub(2000);
     while !text.is_char_boundary(from) {
@@ -236,12 +247,12 @@ impl Running {
         self.child.id()
     }
 
-    /// Returns true if the program still runs.
+    /// Returns true if the program has not ended.
     pub fn alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Fails with the output if the program has ended.
+    /// Fails if the program has ended. The failure contains the output.
     pub fn check_alive(&mut self) -> Result<(), Stop> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -249,12 +260,12 @@ impl Running {
         }
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) -> Result<(), Stop> {
         send_signal(self.pid(), signal)
     }
 
-    /// Waits for `limit`. Returns true if the program has ended.
+    /// Waits for the program's end, at most for `limit`. Returns true if the program has ended.
     pub fn ends_within(&mut self, limit: Duration) -> Result<bool, Stop> {
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -266,18 +277,18 @@ impl Running {
         Ok(true)
     }
 
-    /// Kills the program, and its process group if the program is the leader of one.
+    /// Kills the program. Kills its process group, too, if the program is the group's leader.
     pub fn kill_group(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // The group does not exist if the program made none, or if all members have ended.
+            // The first call fails if the program leads no process group.
             let _ = kill_process_group(pid, Signal::KILL);
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    /// Waits for the end. Kills the program and fails after `limit`, which [`tools::patience`]
-    /// multiplies.
+    /// Waits for the program's end. Kills the program and fails if it has not ended within `limit`
+    /// times [`tools::patience`].
     pub fn wait(mut self, limit: Duration) -> Result<Finished, Stop> {
         let limit = limit * tools::patience();
         let start = Instant::now();
@@ -295,7 +306,7 @@ impl Running {
         }
     }
 
-    /// Returns standard output and standard error so far.
+    /// Returns the standard output and the standard error that the program has written so far.
     pub fn written(&self) -> (String, String) {
         let read = |path| {
             fs::read(path)
@@ -305,7 +316,7 @@ impl Running {
         (read(&self.output), read(&self.errors))
     }
 
-    /// Sends `signal` and waits for the end.
+    /// Sends `signal` and waits for the program's end, as [`wait`](Self::wait) does.
     pub fn end(self, signal: Signal, limit: Duration) -> Result<Finished, Stop> {
         self.signal(signal)?;
         self.wait(limit)
@@ -324,13 +335,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The guardian of the namespace ends children that the program leaves behind.
+        // The guardian later kills the program's children in the namespace.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends a signal to a process that this run started.
+/// Sends a signal to the process `pid`.
 pub fn send_signal(pid: u32, signal: Signal) -> Result<(), Stop> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Stop::Fail("no such process id".to_owned()))?;

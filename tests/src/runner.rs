@@ -1,10 +1,10 @@
-//! Runs test cases one after another, each in a process of its own with a time limit.
+//! The test runner: runs test cases one after another, each in its own process with a time limit.
 //!
-//! libtest runs tests as threads of one process: a hang never ends, a skip is silent, and the
-//! output of a passing test is lost. This runner starts its own program again for each case, with
-//! the name of the case. A case may hang, crash or leak without an effect on the next one. A skip
-//! is printed with its reason. The last line has libtest's format, so that tools can count the
-//! tests.
+//! libtest runs tests as threads of one process: it has no time limit, and no result for a skipped
+//! test. This runner executes its own binary again for each case, and passes the name of the case
+//! in the environment. A case that hangs, crashes or leaks does not affect the next case. The
+//! runner prints a skipped case with the reason. The last line of the output has libtest's format,
+//! so that other tools can read the numbers of tests.
 
 use std::{
     env,
@@ -16,28 +16,28 @@ use std::{
 
 use crate::{Outcome, Stop, tools};
 
-/// Environment variable of the process that runs one case: its name.
+/// Environment variable with the name of the case that the process is to run.
 const CASE_VARIABLE: &str = "TIDELANE_TEST_CASE";
-/// Exit status of a skipped case.
+/// Exit status of the process of a skipped case.
 const SKIPPED: u8 = 77;
-/// Prefix of the line with the reason of a skip.
+/// Prefix of the line with the reason why a case was skipped.
 const SKIP_MARK: &str = "SKIP: ";
 
 /// One test case.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Name, as `file::function`.
+    /// Name in the form `file::function`.
     pub name: &'static str,
     /// Function to run.
     pub run: fn() -> Outcome,
-    /// Time limit in seconds.
+    /// Time limit in seconds, which [`tools::patience`] multiplies.
     pub seconds: u64,
 }
 
-/// Prefix of the line with the remark of a passing case.
+/// Prefix of a line in a case's output that the runner prints beside the result.
 const NOTE_MARK: &str = "NOTE: ";
 
-/// Counts of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 struct Tally {
     passed: u32,
@@ -45,8 +45,8 @@ struct Tally {
     skipped: u32,
 }
 
-/// The main function of a test program. Its arguments are those of libtest: filters, `--list`,
-/// `--nocapture` for all output, and `--exact` for filters that match whole names.
+/// The main function of a test binary. The command line has the form of libtest's: parts of the
+/// names of cases, `--exact` to match whole names, `--list`, and `--nocapture` to show all output.
 pub fn main(cases: &[Case]) -> ExitCode {
     if let Ok(name) = env::var(CASE_VARIABLE) {
         return run_case(cases, &name);
@@ -75,6 +75,7 @@ pub fn main(cases: &[Case]) -> ExitCode {
     run_all(&chosen, cases.len() - chosen.len(), show)
 }
 
+/// Runs the case `name` in this process.
 fn run_case(cases: &[Case], name: &str) -> ExitCode {
     let Some(case) = cases.iter().find(|case| case.name == name) else {
         eprintln!("no case {name}");
@@ -93,6 +94,8 @@ fn run_case(cases: &[Case], name: &str) -> ExitCode {
     }
 }
 
+/// Runs `cases` in child processes and prints the results. `filtered` is the number of cases that
+/// were not chosen. `show` passes on the output of each case.
 fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
     println!("\nrunning {} tests", cases.len());
     let start = Instant::now();
@@ -131,6 +134,7 @@ fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
 }
 
 impl Tally {
+    /// Counts and prints the result of one case. `status` is `None` after a timeout.
     fn take(&mut self, case: &Case, status: Option<ExitStatus>, output: &str, took: Duration) {
         let seconds = took.as_secs_f32();
         match status.and_then(|status| status.code()) {
@@ -164,7 +168,8 @@ impl Tally {
     }
 }
 
-/// Runs a case in a child. Returns the status, `None` after a timeout, and the output.
+/// Runs a case in a child process. Returns the exit status, or `None` after a timeout, and the
+/// output.
 fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, String)> {
     let stdio = || {
         if show {
@@ -186,7 +191,7 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
         match child.try_wait()? {
             Some(status) => break Some(status),
             None if Instant::now() > deadline => {
-                // The guardians of its wires notice the end of their owner and clean up.
+                // The guardians of the case's wires clean up after the killed process.
                 child.kill()?;
                 child.wait()?;
                 break None;
@@ -206,10 +211,11 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
     Ok((status, output))
 }
 
+/// Starts a thread that reads `from` up to the end. The thread's result is the text.
 fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Show the output that was read before an error.
+        // Keep the output that was read before an error.
         let _ = from.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

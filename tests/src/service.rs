@@ -1,4 +1,4 @@
-//! A running service, started by `tidelane up` and queried over its admin socket.
+//! Services that tests run: started by `tidelane up`, and queried over their admin sockets.
 
 use std::{
     fs,
@@ -17,21 +17,25 @@ use crate::{
     wire::{INTERFACE, Side, Wire},
 };
 
-/// Time limit for an answer of the service.
+/// Time limit for an answer on the admin socket.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// A service of a wire. `drop` stops it.
+/// A running service of a wire. `drop` stops it.
 #[derive(Debug)]
 pub struct Service {
     name: String,
+    /// Process id of `tidelaned`.
     pid: u32,
+    /// Path of the configuration file.
     config: PathBuf,
-    /// The first process of the service's PID namespace, if it has one of its own.
+    /// The first process of the service's PID namespace. `None` if the service runs in the PID
+    /// namespace of the tests.
     _first: Option<Running>,
 }
 
 impl Service {
-    /// Runs `tidelane up` for an interface in a namespace of the wire.
+    /// Runs `tidelane up` for an interface in a namespace of the wire. `options` are further
+    /// options of `tidelane up`. `cpus` binds the command and the service to CPUs.
     pub(crate) fn up(
         wire: &Wire,
         (side, interface): (Side, &str),
@@ -67,7 +71,7 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// Starts a service as [`up`](Self::up) does, without a configuration, with `groups` as
+    /// Starts a service with an empty configuration and with the file `groups` in place of
     /// `/etc/group`.
     pub(crate) fn up_with_groups(
         wire: &Wire,
@@ -89,7 +93,8 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// Returns the service that `tidelane up` has started.
+    /// Returns the service that `tidelane up` has started. Reads the process id from its run
+    /// directory.
     fn started(name: &str, config: PathBuf) -> Result<Self, Stop> {
         let pid = fs::read_to_string(run_dir(name).join("pid"))?;
         Ok(Self {
@@ -100,8 +105,8 @@ impl Service {
         })
     }
 
-    /// Starts a service as [`up`](Self::up) does, in a new PID namespace with its own `/proc`. The
-    /// first process of the namespace only waits; the namespace ends with it.
+    /// Starts a service in a new PID namespace with its own `/proc`. The namespace lives as long as
+    /// its first process, a shell that sleeps after `tidelane up`.
     pub(crate) fn up_in_pid_namespace(wire: &Wire, side: Side, name: &str) -> Result<Self, Stop> {
         let tidelane = tools::binary("tidelane")?;
         let config = open_config(wire)?;
@@ -120,7 +125,8 @@ impl Service {
             first.check_alive()?;
             Ok(UnixStream::connect(&socket).is_ok())
         })?;
-        // SO_PEERCRED gives the process id in this PID namespace.
+        // SO_PEERCRED gives the service's process id in the PID namespace of the tests. The file
+        // `pid` has the process id in the new namespace.
         let peer = rustix::net::sockopt::socket_peercred(UnixStream::connect(&socket)?)?;
         let service = Self {
             name: name.to_owned(),
@@ -137,7 +143,8 @@ impl Service {
         &self.name
     }
 
-    /// Replaces the configuration file and runs `tidelane reload`. Returns the error of the reload.
+    /// Replaces the configuration file and runs `tidelane reload`. Returns the command's standard
+    /// error if it fails.
     pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {
         fs::write(&self.config, config)?;
         let tidelane = tools::binary("tidelane")?;
@@ -152,18 +159,19 @@ impl Service {
         })
     }
 
-    /// Replaces the configuration file and sends SIGHUP. The service logs the result.
+    /// Replaces the configuration file and sends SIGHUP, after which the service reads the file and
+    /// logs the result.
     pub fn hang_up(&self, config: &str) -> Result<(), Stop> {
         fs::write(&self.config, config)?;
         program::send_signal(self.pid, Signal::HUP)
     }
 
-    /// Returns the process id of the service.
+    /// Returns the process id of the service, in the PID namespace of the tests.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends the request `op` to the admin socket and returns the answer.
+    /// Sends the request `op`, such as `status`, to the admin socket. Returns the answer.
     pub fn ask(&self, op: &str) -> Result<Value, Stop> {
         let mut stream = UnixStream::connect(run_dir(&self.name).join("admin.sock"))?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
@@ -173,25 +181,25 @@ impl Service {
         serde_json::from_str(&line).map_err(|e| Stop::Fail(format!("{op} answered {line:?}: {e}")))
     }
 
-    /// Returns the sockets that `tidelane ss` shows.
+    /// Returns the sockets that `tidelane ss` shows, as the service's JSON.
     pub fn sockets(&self) -> Result<Vec<Value>, Stop> {
         let answer = self.ask("ss")?;
         Ok(answer["sockets"].as_array().cloned().unwrap_or_default())
     }
 
-    /// Returns the sockets of one process.
+    /// Returns the sockets of the process `pid`.
     pub fn sockets_of(&self, pid: u32) -> Result<Vec<Value>, Stop> {
         let mut sockets = self.sockets()?;
         sockets.retain(|socket| socket["pid"] == pid);
         Ok(sockets)
     }
 
-    /// Returns the counters that `tidelane stat` shows.
+    /// Returns the counters that `tidelane stat` shows, as the service's JSON.
     pub fn counters(&self) -> Result<Value, Stop> {
         Ok(self.ask("stat")?["counters"].take())
     }
 
-    /// Returns true if an accelerated listener has `port`.
+    /// Returns true if there is an accelerated listener on `port`.
     pub fn has_listener(&self, port: u16) -> Result<bool, Stop> {
         let end = format!(":{port}");
         Ok(self.sockets()?.iter().any(|socket| {
@@ -200,7 +208,7 @@ impl Service {
         }))
     }
 
-    /// Returns the resident memory in KiB.
+    /// Returns the resident memory of the service in KiB (VmRSS).
     pub fn resident_kib(&self) -> Result<u64, Stop> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -210,20 +218,21 @@ impl Service {
             .parse()?)
     }
 
-    /// Returns the number of open descriptors.
+    /// Returns the number of the service's open descriptors.
     pub fn descriptors(&self) -> Result<usize, Stop> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns the number of open descriptors that do not reserve a port. The number of reserved
-    /// ports grows with use, since the pool of ephemeral ports returns unused ones only after a
-    /// minute.
+    /// Returns the number of the service's open descriptors without those that reserve ports.
+    ///
+    /// A test for leaks cannot use the number of reserved ports: the service keeps an unused
+    /// ephemeral port for a minute.
     pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))
     }
 
-    /// Returns the CPU time so far, user and system.
+    /// Returns the CPU time that the service has used, user and system.
     pub fn cpu_time(&self) -> Result<Duration, Stop> {
         cpu_time_of(self.pid)
     }
@@ -233,7 +242,7 @@ impl Service {
         program::send_signal(self.pid, Signal::KILL)
     }
 
-    /// Runs `tidelane down`, for tests of that command.
+    /// Runs `tidelane down`. Fails with the command's standard error.
     pub fn down(&self) -> Result<(), Stop> {
         let tidelane = tools::binary("tidelane")?;
         let output = Command::new(tidelane)
@@ -247,7 +256,7 @@ impl Service {
         ))
     }
 
-    /// Returns true if the service process runs. A zombie does not run.
+    /// Returns true if the service process exists and is not a zombie.
     pub fn alive(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat
@@ -261,13 +270,13 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if self.alive() {
-            // The guardian kills a service that does not stop.
+            // If `tidelane down` fails, the guardian kills the service.
             let _ = self.down();
         }
     }
 }
 
-/// Writes a configuration that admits all users, for tests that are not about admission.
+/// Writes a configuration that admits all users and all network namespaces. Returns its path.
 fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
     let path = wire.scratch().join("open.toml");
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -275,7 +284,7 @@ fn open_config(wire: &Wire) -> Result<PathBuf, Stop> {
     Ok(path)
 }
 
-/// Returns the CPU time of all threads of a process so far, user and system.
+/// Returns the CPU time that all threads of the process `pid` have used, user and system.
 pub fn cpu_time_of(pid: u32) -> Result<Duration, Stop> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat

@@ -1,17 +1,18 @@
-//! A snapshot of the threads of a namespace, for the report of a test that hangs.
+//! A snapshot of the threads in a network namespace, for the report of a test that hangs.
 
 use std::{fmt::Write, fs, path::Path};
 
 use crate::command;
 
-/// Returns one line for each thread in the namespace: name, state, and position in the kernel.
+/// Returns a line for each process and each thread in the namespace. The line of a thread has its
+/// name, its state, its wait channel in the kernel, and its system call.
 pub fn of_namespace(namespace: &str) -> String {
     let pids = command(&["ip", "netns", "pids", namespace]).unwrap_or_default();
     let mut text = format!("  in {namespace}:\n");
     for pid in pids.split_whitespace() {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        // Writing to a string does not fail.
+        // Writing to a `String` never fails.
         let _ = writeln!(text, "    {pid} {}", line.trim_end());
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
             continue;
@@ -23,6 +24,7 @@ pub fn of_namespace(namespace: &str) -> String {
     text
 }
 
+/// Returns the line of the thread with the directory `dir` in `/proc`.
 fn thread_line(dir: &Path) -> String {
     let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
     let stat = read("stat");
@@ -30,7 +32,7 @@ fn thread_line(dir: &Path) -> String {
         .rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().next());
-    // Number and arguments of the system call. The first argument is mostly a descriptor.
+    // The number of the system call, and three of its arguments.
     let syscall = read("syscall");
     let call: Vec<&str> = syscall.split_whitespace().take(4).collect();
     let comm = read("comm");

@@ -1,4 +1,5 @@
-//! Requirements of a test: privilege, tools, Tidelane's binaries.
+//! Requirements of tests: root, installed tools, and Tidelane's binaries. Also waiting with a time
+//! limit.
 
 use std::{
     env,
@@ -10,7 +11,7 @@ use std::{
 
 use crate::Stop;
 
-/// Tools, each with its Debian package.
+/// The tools that tests use, each with its Debian package.
 const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -33,7 +34,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// Finds a tool in PATH, or in system directories that a user's PATH may lack.
+/// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`. The PATH of an ordinary user
+/// often lacks the last two.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -45,7 +47,8 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Skips unless all of `tools` are installed. Names the missing packages.
+/// Skips the test unless all of `tools` are installed. The reason names the package of the first
+/// missing tool.
 pub fn require_tools(tools: &[&str]) -> Result<(), Stop> {
     for tool in tools {
         if find_tool(tool).is_none() {
@@ -61,7 +64,7 @@ pub fn require_tools(tools: &[&str]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Compiles a program from C sources. Skips if there is no compiler.
+/// Compiles the C program `binary` from `sources`. Skips the test if there is no compiler.
 pub fn compile(binary: &Path, sources: &[PathBuf]) -> Result<(), Stop> {
     const WARNINGS: [&str; 4] = [
         "-Wall",
@@ -84,7 +87,7 @@ pub fn compile(binary: &Path, sources: &[PathBuf]) -> Result<(), Stop> {
     Err(Stop::Fail(errors.into_owned()))
 }
 
-/// Skips unless the user is root, which namespaces and AF_XDP need.
+/// Skips the test unless the user is root. Network namespaces and AF_XDP need root.
 pub fn require_root() -> Result<(), Stop> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -105,7 +108,7 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| source_root().join("target"), PathBuf::from)
 }
 
-/// Returns the path of a release binary of Tidelane. The error names the command that builds it.
+/// Returns the path of one of Tidelane's release binaries. Fails if it is not built.
 pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     let dir =
         env::var_os("TIDELANE_BIN_DIR").map_or_else(|| target_dir().join("release"), PathBuf::from);
@@ -119,13 +122,13 @@ pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     }
 }
 
-/// Returns the factor for time limits on slow machines: TIDELANE_PATIENCE, or 1.
+/// Returns the factor that multiplies time limits on slow machines: TIDELANE_PATIENCE, or 1.
 pub fn patience() -> u32 {
     u32::try_from(env_number("TIDELANE_PATIENCE", 1)).map_or(1, |times| times.max(1))
 }
 
-/// Calls `ready` until it returns true. Fails after `limit`, which [`patience`] multiplies; `what`
-/// names the condition in the message.
+/// Calls `ready` every 10 ms until it returns true. Fails after `limit` times [`patience`]. `what`
+/// names the awaited condition in the message.
 pub fn wait_until(
     limit: Duration,
     what: &str,
@@ -147,7 +150,7 @@ pub fn wait_until(
     }
 }
 
-/// Returns a number from the environment, such as the size of a long test.
+/// Returns the number in the environment variable `name`, or `default` if there is none.
 pub fn env_number(name: &str, default: u64) -> u64 {
     env::var(name)
         .ok()

@@ -1,4 +1,4 @@
-//! The wire of tests and benches: two network namespaces joined by a veth pair.
+//! The network of tests and benches: two network namespaces joined by a veth pair.
 //!
 //! ```text
 //!   server namespace            client namespace
@@ -6,9 +6,10 @@
 //!        fd77::1/64                  fd77::2/64
 //! ```
 //!
-//! With [`WireOptions::middle`] a third namespace with the interfaces `left` and `right` lies
-//! between the two, so that a program there can impair the frames. Two NICs of this machine can
-//! replace the veth pair at the server: [`nics`].
+//! With [`WireOptions::middle`] a third namespace lies between server and client. Its interface
+//! `left` is connected to the server, and its interface `right` to the client. A program there can
+//! forward the frames and impair them. Two NICs of this machine can replace the veth pair at the
+//! server ([`nics`]).
 
 use std::{
     cell::RefCell,
@@ -36,55 +37,60 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 /// IPv6 address of the client's end.
 pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
-/// Interface at both ends.
+/// Name of the interface in the server's and in the client's namespace.
 pub const INTERFACE: &str = "eth1";
-/// Interfaces of the middle namespace.
+/// Interfaces of the middle namespace, towards the server and towards the client.
 pub const MIDDLE: (&str, &str) = ("left", "right");
-/// The pair of interfaces in the middle namespace that a bottleneck adds. Frames go from `right`
-/// through `inner` and `outer`, over a bridge, to `left`.
+/// The veth pair in the middle namespace that a bottleneck adds. A program passes frames between
+/// `right` and `inner`, and a bridge passes them between `outer` and `left`.
 pub const BOTTLENECK: (&str, &str) = ("inner", "outer");
-/// The MTU of Ethernet, the default of interfaces.
+/// Default MTU of an interface, that of Ethernet, in bytes.
 const MTU: u32 = 1500;
-/// Queue limit of a bottleneck in bytes.
+/// Queue limit of a token bucket in bytes.
 const BOTTLENECK_QUEUE: &str = "1500000";
 
-/// One of the namespaces of a wire.
+/// A network namespace of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The namespace of the service and the servers.
     Server,
     /// The namespace of the clients.
     Client,
-    /// The namespace between the two, if there is one.
+    /// The namespace between server and client ([`WireOptions::middle`]).
     Middle,
 }
 
 /// Options of a wire. The default is a plain veth pair.
 #[derive(Clone, Debug, Default)]
 pub struct WireOptions {
-    /// True for a namespace between the two ends.
+    /// True if there is a third namespace between server and client.
     pub middle: bool,
-    /// Rate limit of the middle towards the server, in Mbit/s. Frames must be impaired between
-    /// `right` and `inner` ([`BOTTLENECK`]).
+    /// Rate limit from the middle namespace to the server, in Mbit/s. A program must then forward
+    /// frames between `right` and `inner` ([`BOTTLENECK`]).
     pub bottleneck: Option<u32>,
-    /// Rate limit of the client's interface, in Mbit/s.
+    /// Rate limit of the frames that the client's interface sends, in Mbit/s.
     pub line: Option<u32>,
-    /// Congestion control of the kernel at both ends, such as `cubic`.
+    /// Congestion control of the kernel in both namespaces, such as `cubic`.
     pub congestion: Option<String>,
-    /// Number of queues of each interface (default: one for each core of a service). The kernel can
-    /// raise it later from 1.
+    /// Number of queues of each interface. The default is the number of cores of a service.
     pub queues: Option<u64>,
-    /// MTU of both ends (default: Ethernet's). Skips if the driver does not support it.
+    /// MTU of both interfaces in bytes. The default is 1500. The test is skipped if a driver does
+    /// not support the value.
     pub mtu: Option<u32>,
 }
 
-/// The namespaces and all programs in them. `drop` removes them.
+/// A test network. `drop` ends all programs in its namespaces, and removes the namespaces and the
+/// files of the test.
 #[derive(Debug)]
 pub struct Wire {
+    /// Prefix of all names that belong to this wire. No other wire on this machine has it.
     id: String,
+    /// Directory for the files of the test.
     scratch: PathBuf,
+    /// Number of services that were started, for their names.
     services: RefCell<u32>,
-    /// The last field, because its `drop` removes resources that the fields above may use.
+    /// The process that removes the resources. This is the last field, because `drop` of a field
+    /// above may still use the resources.
     guardian: RefCell<Guardian>,
 }
 
@@ -93,18 +99,19 @@ fn cores() -> u64 {
     tools::env_number("TIDELANE_CORES", 1).max(1)
 }
 
-/// A namespace and the name of an interface there.
+/// One end of a link: the name of a namespace, and the name of an interface in it.
 type End<'a> = (&'a str, &'a str);
 
+/// Number of wires that this process has made, for their names.
 static WIRES: AtomicU32 = AtomicU32::new(0);
 
 impl Wire {
-    /// Makes a plain wire. Skips without root or the needed tools.
+    /// Makes a wire with the default options. Skips the test if root or a needed tool is missing.
     pub fn new() -> Result<Self, Stop> {
         Self::with(&WireOptions::default())
     }
 
-    /// Makes a wire with options.
+    /// Makes a wire with `options`. Skips the test if root or a needed tool is missing.
     pub fn with(options: &WireOptions) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         wire.make_namespaces(options)?;
@@ -114,7 +121,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Makes one end of a wire whose other end is on another machine. `nic` is a link address.
+    /// Makes the namespace of `side`, while the other namespace is on another machine. `nic` is the
+    /// MAC address of the NIC that connects the machines.
     pub(crate) fn near_end(side: Side, nic: &str) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         let space = wire.namespace(side);
@@ -129,7 +137,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns a wire without namespaces.
+    /// Returns a wire that has a directory and a guardian, but no namespaces.
     fn bare() -> Result<Self, Stop> {
         require_root()?;
         require_tools(&["ip", "taskset", "ss"])?;
@@ -181,7 +189,8 @@ impl Wire {
         nics::wait_for_carrier(&client)
     }
 
-    /// Adds a bridge between `left` and `outer`, and a token bucket towards the server.
+    /// Adds the interfaces of a bottleneck: a veth pair, a bridge between `outer` and `left`, and a
+    /// token bucket on `left`, towards the server.
     fn add_bottleneck(&self, options: &WireOptions, space: &str, mbit: u32) -> Result<(), Stop> {
         let (inner, outer) = BOTTLENECK;
         self.add_veth(options, (space, inner), (space, outer))?;
@@ -196,7 +205,7 @@ impl Wire {
         self.add_bucket(space, MIDDLE.0, mbit)
     }
 
-    /// Limits the rate at which an interface sends with a token bucket.
+    /// Adds a token bucket (`tc` qdisc `tbf`), which limits the rate at which an interface sends.
     fn add_bucket(&self, space: &str, interface: &str, mbit: u32) -> Result<(), Stop> {
         let rate = format!("{mbit}mbit");
         let bucket = ["rate", &rate, "burst", "65536", "limit", BOTTLENECK_QUEUE];
@@ -206,7 +215,8 @@ impl Wire {
         self.setup(&[&tc[..], &bucket].concat())
     }
 
-    /// Sets the MTU of an end. A NIC may have another one from an earlier wire.
+    /// Sets the MTU of the interface in the namespace `space`. The function also sets the default,
+    /// because a NIC keeps the MTU of an earlier wire.
     fn set_mtu(space: &str, mtu: Option<u32>) -> Outcome {
         let text = mtu.unwrap_or(MTU).to_string();
         let set = ["ip", "-n", space, "link", "set", INTERFACE, "mtu", &text];
@@ -216,8 +226,8 @@ impl Wire {
         })
     }
 
-    /// Sets the addresses of an end. Duplicate address detection is off, since nobody else is on
-    /// the link and it blocks neighbour discovery for seconds.
+    /// Sets the addresses of the interface in the namespace `space`, and sets it up. Duplicate
+    /// address detection is off, because it makes an IPv6 address unusable for seconds.
     fn set_up_end(&self, space: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<(), Stop> {
         let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
         let add = ["ip", "-n", space, "address", "add", "dev", INTERFACE];
@@ -228,8 +238,8 @@ impl Wire {
         self.setup(&["ip", "-n", space, "link", "set", INTERFACE, "up"])
     }
 
-    /// Adds a pair of interfaces without addresses to a namespace. Returns the name of one; frames
-    /// sent there reach nobody.
+    /// Adds a veth pair without addresses to the namespace of `side`. Returns the name of one end.
+    /// No host receives the frames that are sent there.
     pub fn add_dead_end(&self, side: Side) -> Result<&'static str, Stop> {
         let space = self.namespace(side);
         let (near, far) = ("dead0", "dead1");
@@ -247,25 +257,28 @@ impl Wire {
         Ok(())
     }
 
-    /// Runs a command that makes a named resource. The guardian does not clean up before its end.
+    /// Runs a command that makes a resource which the guardian removes. If this process is killed,
+    /// the guardian waits for the end of the command before it cleans up.
     fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
         let hold = self.guardian.borrow().hold()?;
         command_with(arguments, hold).map(drop)
     }
 
-    /// Makes the link at the server's end: the NICs that the environment names, or a veth pair.
+    /// Makes the link between `one` and `other`: from the two NICs that the environment names, or
+    /// else from a veth pair.
     fn add_link(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
         let Some(names) = nics::names()? else {
             return self.add_veth(options, one, other);
         };
         let mut ends = names.iter().zip([one, other]);
         ends.try_for_each(|(name, end)| self.add_nic(name, end))?;
-        // Without an explicit number a NIC keeps its driver's default.
+        // Leave the driver's default number of queues if neither the options nor TIDELANE_CORES
+        // asks for another one.
         let wished = options.queues.or(Some(cores()).filter(|count| *count > 1));
         wished.map_or(Ok(()), |count| nics::set_queues([one, other], count))
     }
 
-    /// Moves a NIC of this machine into the namespace of an end.
+    /// Moves the NIC `name` into the namespace `space`, where it is called `interface`.
     fn add_nic(&self, name: &str, (space, interface): End<'_>) -> Result<(), Stop> {
         let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
         self.guardian.borrow_mut().name("nic", address.trim())?;
@@ -279,14 +292,14 @@ impl Wire {
         let count = options.queues.unwrap_or_else(cores).to_string();
         let all = ["numrxqueues", &count, "numtxqueues", &count];
         let queues = if count == "1" { &[][..] } else { &all };
-        // Linux 6.1 requires the name to be free in the namespace of the command, too, so run the
-        // command in the namespace of the end.
+        // Linux 6.1 refuses a name that is in use in the namespace of the command, even though the
+        // interface belongs to another namespace. Run the command in the namespace of `one`.
         let near = ["ip", "-n", one.0, "link", "add", one.1];
         let far = ["type", "veth", "peer", "name", other.1, "netns", other.0];
         self.setup(&[&near[..], queues, &far, queues].concat())
     }
 
-    /// Returns the name of a namespace.
+    /// Returns the name of the namespace of `side`.
     pub fn namespace(&self, side: Side) -> String {
         let letter = match side {
             Side::Server => 's',
@@ -296,22 +309,24 @@ impl Wire {
         format!("{}{letter}", self.id)
     }
 
-    /// Returns the directory for files of this run. It is world-readable and removed with the wire.
+    /// Returns the directory for files of the test. All users may read it. The end of the wire
+    /// removes it.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// Sets a sysctl of one namespace.
+    /// Sets the sysctl `name` in the namespace of `side`.
     pub fn sysctl(&self, side: Side, name: &str, value: &str) -> Result<(), Stop> {
         let assignment = format!("{name}={value}");
         let space = self.namespace(side);
         command(&["ip", "netns", "exec", &space, "sysctl", "-qw", &assignment]).map(drop)
     }
 
-    /// Sets the kernel's congestion control in both end namespaces.
+    /// Sets the kernel's congestion control in the server's and in the client's namespace.
     ///
-    /// A namespace may only choose an algorithm from the host's list of allowed ones. A lock guards
-    /// the list while this function adds the algorithm and restores the list.
+    /// A namespace may choose only an algorithm from the machine's list of allowed algorithms. The
+    /// function adds the algorithm to the list and restores the list afterwards. A lock excludes
+    /// other tests meanwhile.
     fn set_congestion(&self, algorithm: &str) -> Result<(), Stop> {
         const LOCK: &str = "/run/lock/tidelane-congestion.lock";
         const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -331,36 +346,39 @@ impl Wire {
         chosen
     }
 
-    /// Starts a service on the server's interface and waits until it is ready.
+    /// Starts a service on the server's interface and waits until it is ready. The service admits
+    /// all users, as the services of all functions here do unless their documentation says
+    /// otherwise.
     pub fn service(&self) -> Result<Service, Stop> {
         self.service_with(Side::Server, &[])
     }
 
-    /// Starts a service under the name of a dead one of the server's side, so that its programs
-    /// find the new one.
+    /// Starts a service on the server's interface under the name of the dead service `dead`, so
+    /// that the programs of `dead` find the new service.
     pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
     }
 
-    /// Does the same as [`service_again`](Self::service_again) at the client's side.
+    /// Does the same as [`service_again`](Self::service_again) on the client's interface.
     pub fn client_service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
     }
 
-    /// Starts a service on one side, with all threads on the CPUs of `cores`. `options` are for
-    /// `tidelane up`.
+    /// Starts a service on the interface of `side`, with one core on each CPU of the list `cores`
+    /// and all other threads on the same CPUs. `options` are options of `tidelane up`.
     pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {
         let options = [&["--cores", cores], options].concat();
         self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
-    /// Names a resource, before it is made, that the guardian removes at the end.
+    /// Names a resource for the guardian, which removes it at the end. The caller makes the
+    /// resource afterwards. `kind` is a word of `cleanup.sh`.
     pub fn guard(&self, kind: &str, name: &str) -> Result<(), Stop> {
         Ok(self.guardian.borrow_mut().name(kind, name)?)
     }
 
-    /// Starts a service on the server's side with this configuration. `options` are for
-    /// `tidelane up`. The other functions configure a service that admits all users.
+    /// Starts a service on the server's interface with the configuration `config`, the text of a
+    /// file. `options` are further options of `tidelane up`.
     pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
         let path = self
             .scratch
@@ -370,30 +388,31 @@ impl Wire {
         self.service_with(Side::Server, &[&["--config", &path], options].concat())
     }
 
-    /// Starts a service on one side. `options` are for `tidelane up`.
+    /// Starts a service on the interface of `side`. `options` are options of `tidelane up`.
     pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
         self.start_service((side, INTERFACE), options, None)
     }
 
-    /// Starts a service on another interface of the server's side.
+    /// Starts a service on the interface `interface` of the server's namespace. `options` are
+    /// options of `tidelane up`.
     pub fn service_of(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
         self.start_service((Side::Server, interface), options, None)
     }
 
-    /// Starts a service on the server's side in a new PID namespace.
+    /// Starts a service on the server's interface, in a new PID namespace.
     pub fn service_in_pid_namespace(&self) -> Result<Service, Stop> {
         Service::up_in_pid_namespace(self, Side::Server, &self.name_service()?)
     }
 
-    /// Starts a service on the server's side without a configuration, with `groups` as
-    /// `/etc/group`.
+    /// Starts a service on the server's interface with an empty configuration. The service reads
+    /// `groups`, the text of a file, as its `/etc/group`.
     pub fn service_with_groups(&self, groups: &str) -> Result<Service, Stop> {
         let path = self.scratch.join("group");
         fs::write(&path, groups)?;
         Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
     }
 
-    /// Returns a name for a further service and registers its files with the guardian.
+    /// Returns a new name for a service, and names the files of this service for the guardian.
     fn name_service(&self) -> Result<String, Stop> {
         let name = {
             let mut services = self.services.borrow_mut();
@@ -416,24 +435,24 @@ impl Wire {
         let added = if as_told { &[][..] } else { &["--cores", &all] };
         let service = Service::up(self, end, &name, &[options, added].concat(), cpus)?;
         if nics::are_named() && end.1 == INTERFACE {
-            // Drivers set up new rings for the service, and some lose the carrier meanwhile.
+            // Some NICs lose the carrier while the driver sets up the rings of AF_XDP.
             nics::wait_for_carrier(&self.namespace(end.0))?;
         }
         Ok(service)
     }
 
-    /// Returns a program to start on one side.
+    /// Returns the program `name`, a path or a tool's name, to start in the namespace of `side`.
     pub fn program(&self, side: Side, name: &str) -> Program {
         Program::new(self, side, name)
     }
 
-    /// Returns a tool of `tidelane-load` to start on one side.
+    /// Returns the subcommand `tool` of `tidelane-load`, to start in the namespace of `side`.
     pub fn load_tool(&self, side: Side, tool: &str) -> Result<Program, Stop> {
         let path = tools::binary("tidelane-load")?;
         Ok(self.program(side, &path.to_string_lossy()).arg(tool))
     }
 
-    /// Returns true if a kernel socket of one side listens on `port`.
+    /// Returns true if a kernel socket in the namespace of `side` listens on `port`.
     pub fn listens(&self, side: Side, port: u16) -> Result<bool, Stop> {
         let space = self.namespace(side);
         let filter = format!("sport = :{port}");
@@ -441,8 +460,8 @@ impl Wire {
         Ok(!command(&arguments)?.trim().is_empty())
     }
 
-    /// Starts a server on the server's side, on `service` if there is one, and waits until it
-    /// listens on `port`. Fails with the server's output if the server ends.
+    /// Starts `program` on `service` if given, or else on the kernel. Waits until it listens on
+    /// `port` in the server's namespace. Fails with the program's output if the program ends.
     pub fn start_server(
         &self,
         program: Program,
@@ -476,7 +495,8 @@ impl Wire {
         }
     }
 
-    /// Counts the established kernel connections of one side that have `port` at either end.
+    /// Counts the established kernel connections in the namespace of `side` whose local or peer
+    /// port is `port`.
     pub fn kernel_connections(&self, side: Side, port: u16) -> Result<usize, Stop> {
         let space = self.namespace(side);
         let filter = format!("( sport = :{port} or dport = :{port} )");
@@ -495,14 +515,14 @@ impl Wire {
     }
 }
 
-/// Writes `len` pseudo-random bytes to `path`. A seed always gives the same bytes.
+/// Writes `len` pseudorandom bytes to the file `path`. Equal seeds give equal bytes.
 pub fn write_random_file(path: &Path, len: u64, seed: u64) -> io::Result<()> {
     use std::io::Write;
     let mut file = io::BufWriter::new(fs::File::create(path)?);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut left = len;
     while left > 0 {
-        // Marsaglia's xorshift64* is fast, and no two blocks of a file are equal.
+        // Marsaglia's xorshift64* is fast. Its period is so long that blocks do not repeat.
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;
