@@ -1,11 +1,11 @@
 /*
- * A thread sleeps in epoll while another thread adds a connection that has already died with the
- * service.
+ * A client whose thread sleeps in epoll_wait while another thread adds a dead connection.
  *
  *   armed_dead ADDRESS PORT
  *
- * Prints "connected", waits for the end of the connection, adds it, and prints "woken" with the
- * number of events and their bits.
+ * The program connects, prints "connected", and waits until the connection ends. Then one thread
+ * sleeps in an empty epoll instance, and the other adds the connection to the instance. The first
+ * thread prints "woken", the number of events, and their bits in hexadecimal.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,12 +1,14 @@
 /*
- * A wire that fragments packets with TCP segments, over IPv4 and IPv6.
+ * A bridge that fragments IPv4 and IPv6 packets with TCP segments.
  *
  *   cutter LEFT RIGHT LENGTH
  *
- * Carries frames between two interfaces. TCP packets from RIGHT that are longer than LENGTH leave
- * by LEFT in fragments: some in order, some backwards, some duplicated, in turn. Every hundredth
- * packet loses a fragment. The sender's segmentation offload must be off. Prints "ready", and at
- * its end (SIGTERM) the number of fragmented packets.
+ * The program forwards frames between the interfaces LEFT and RIGHT. A TCP packet from RIGHT with
+ * more than LENGTH bytes leaves by LEFT in fragments. The fragments of eight packets leave in
+ * order, the fragments of the next eight packets in reverse order, and the fragments of the next
+ * eight twice each. One fragment of every hundredth packet is dropped. The sender must not use
+ * segmentation offload. The program prints "ready" at the start, and the numbers of fragmented
+ * packets after SIGTERM.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +29,10 @@
 
 #include "must.h"
 
+/* Lengths in bytes of the Ethernet, IPv4, IPv6 and fragment headers, the maximum length of a frame
+ * in bytes, and the maximum number of fragments of a packet. */
 enum { LINK = 14, V4 = 20, V6 = 40, FRAGMENT = 8, FRAME_MAX = 70000, PIECES_MAX = 64 };
+/* Orders in which the fragments of a packet leave. */
 enum { IN_ORDER, BACKWARDS, TWICE, ORDERS };
 
 static volatile sig_atomic_t ended;
@@ -38,7 +43,8 @@ static void end(int signal)
 	ended = 1;
 }
 
-/* Returns a socket for all frames of an interface, with their offload metadata (virtio_net_hdr). */
+/* Opens a packet socket that receives and sends all frames of an interface. Each frame begins with
+ * its offload metadata (struct virtio_net_hdr). */
 static int open_port(const char *interface)
 {
 	int on = 1, room = 4 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
@@ -52,12 +58,13 @@ static int open_port(const char *interface)
 	return fd;
 }
 
-/* Sends a frame. A full queue drops it, as on any wire. */
+/* Sends a frame. Ignores errors by which the kernel drops the frame. */
 static void put(int fd, const void *frame, size_t len)
 {
 	must(write(fd, frame, len) >= 0 || errno == ENOBUFS || errno == EAGAIN || errno == EINVAL);
 }
 
+/* Returns the Internet checksum of `bytes` in network byte order. `len` is even. */
 static uint16_t checksum(const uint8_t *bytes, size_t len)
 {
 	uint32_t sum = 0;
@@ -68,13 +75,16 @@ static uint16_t checksum(const uint8_t *bytes, size_t len)
 	return htons(~sum);
 }
 
+/* Writes `value` in network byte order. */
 static void put16(uint8_t *at, uint16_t value)
 {
 	at[0] = value >> 8;
 	at[1] = value;
 }
 
-/* Writes the headers of a fragment to `out` and returns their length. */
+/* Writes the link and IP headers of a fragment to `out`, and returns their length in bytes.
+ * `packet` is the frame of the whole packet, `id` the fragment identification, `offset` and `len`
+ * the position and the length of the fragment's payload in bytes, and `more` the flag MF. */
 static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t id, size_t offset,
 		      size_t len, int more)
 {
@@ -100,7 +110,7 @@ static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t i
 	return LINK + V4;
 }
 
-/* Sends a frame in fragments of at most `length` bytes of packet. */
+/* Sends the packet of a frame in fragments of at most `length` bytes, without the link header. */
 static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_v6)
 {
 	static uint8_t out[sizeof(struct virtio_net_hdr) + FRAME_MAX];
@@ -124,7 +134,8 @@ static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_
 	}
 }
 
-/* Returns 4 or 6 for a plain TCP packet, else 0. */
+/* Returns the IP version of a TCP packet without IP options and extension headers. Returns 0 for
+ * any other frame. */
 static int tcp_version(const uint8_t *frame, size_t len)
 {
 	if (len > LINK + V4 && frame[12] == 8 && frame[13] == 0 && frame[LINK] == 0x45 &&

@@ -1,7 +1,8 @@
 -module(echo).
 -export([main/1]).
 
-%% An echo server: one process accepts, and one process for each connection echoes.
+%% An echo server. One Erlang process accepts connections; each connection has a process that
+%% echoes.
 main(Port) ->
     Options = [binary, {active, false}, {reuseaddr, true}, {ip, {0, 0, 0, 0}}],
     {ok, Listener} = gen_tcp:listen(Port, Options),

@@ -1,5 +1,6 @@
 /*
- * A server that executes another program for each connection, as inetd does.
+ * A server that executes PROGRAM for each connection, as inetd does. The connection is the standard
+ * input and output of PROGRAM. The environment variable HAND_OVER selects the call.
  *
  *   HAND_OVER=execvp|execlp|fexecve|execveat|posix_spawn hand_over PORT PROGRAM [ARGUMENT ...]
  */
@@ -15,6 +16,7 @@
 
 #include "must.h"
 
+/* Executes the program in this process by the call `how`. Returns only if the call fails. */
 static void hand_over(const char *how, char **argv)
 {
 	char path[64] = "/bin/";
@@ -29,6 +31,7 @@ static void hand_over(const char *how, char **argv)
 		execvp(argv[0], argv);
 }
 
+/* Starts the program in a child with posix_spawnp, with `fd` as standard input and output. */
 static void spawn(int fd, char **argv)
 {
 	posix_spawn_file_actions_t actions;

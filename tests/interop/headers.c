@@ -1,13 +1,13 @@
 /*
- * IP headers of a program's packets, as its peer receives them.
+ * The DiffServ field and the TTL of TCP segments, as the peer receives them.
  *
- *   headers peer ADDRESS OWN_ADDRESS PORT
- *   headers own  ADDRESS OWN_ADDRESS PORT
+ *   headers peer ADDRESS OWN_ADDRESS PORT    captures and prints the fields; started first
+ *   headers own  ADDRESS OWN_ADDRESS PORT    sets the fields of its sockets
  *
- * The own side connects with a DiffServ field and a TTL, changes both on the established
- * connection, accepts a connection on a listener with other values, and one on a listener without
- * any. The peer prints the fields of SYN, of SYN,ACK and of data segments. ADDRESS is the other
- * end's.
+ * ADDRESS is the address of the other program. The own program connects with chosen values, and
+ * changes the values on the established connection. It accepts a connection on a listener with
+ * chosen values, and opens a connection without any. The peer prints the fields of each SYN,
+ * SYN,ACK and data segment, in the order in which they first occur.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,8 +24,10 @@
 
 #include "must.h"
 
+/* Address family of all sockets: AF_INET or AF_INET6. */
 static int family;
 
+/* Fills `name` with a socket address, and returns its length. */
 static socklen_t name_of(struct sockaddr_storage *name, const char *address, int port)
 {
 	struct sockaddr_in *v4 = (void *)name;
@@ -42,6 +44,7 @@ static socklen_t name_of(struct sockaddr_storage *name, const char *address, int
 	return sizeof *v6;
 }
 
+/* Returns a bound socket that does not listen yet. */
 static int listener(const char *address, int port)
 {
 	struct sockaddr_storage name;
@@ -52,6 +55,7 @@ static int listener(const char *address, int port)
 	return fd;
 }
 
+/* Connects `fd` and returns it. */
 static int connected(int fd, const char *address, int port)
 {
 	struct sockaddr_storage name;
@@ -60,6 +64,7 @@ static int connected(int fd, const char *address, int port)
 	return fd;
 }
 
+/* Sets the DiffServ field (with the ECN bits) and the TTL or hop limit of a socket. */
 static void choose(int fd, int class, int hops)
 {
 	int v4 = family == AF_INET, level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
@@ -79,6 +84,7 @@ static char heard_byte(int fd)
 	return byte;
 }
 
+/* The own program. */
 static void be_own(const char *peer, const char *own, int port)
 {
 	int fd = socket(family, SOCK_STREAM, 0);
@@ -102,7 +108,9 @@ static void be_own(const char *peer, const char *own, int port)
 	heard_byte(plain);
 }
 
-/* Prints the kind and the header fields of a packet, without the ECN bits. */
+/* Prints the kind, the first payload byte and the header fields of a segment, without the ECN bits.
+ * Ignores a segment without SYN and payload, and a line that was printed before. `ip` points to the
+ * IP header. */
 static void say_packet(const unsigned char *ip, ssize_t len)
 {
 	static char said[64][64];
@@ -129,6 +137,7 @@ static void say_packet(const unsigned char *ip, ssize_t len)
 	}
 }
 
+/* Prints all packets from the address `own` that the packet socket `packets` has received. */
 static void say_headers(int packets, const char *own)
 {
 	unsigned char ip[2048], source[16];
@@ -146,6 +155,7 @@ static void say_headers(int packets, const char *own)
 	}
 }
 
+/* The peer. */
 static void be_peer(const char *own, const char *peer, int port)
 {
 	int kind = family == AF_INET ? ETH_P_IP : ETH_P_IPV6;

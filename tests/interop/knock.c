@@ -1,8 +1,15 @@
 /*
- * Clients of a server that may not listen yet. Arguments: address, port, clients, exchanges of
- * each, pause between them in milliseconds. Each client connects until it is not refused, and then
- * echoes. Prints the results: "served N refused N reset N broken N silent N"; "refused" counts
- * attempts, the others count clients.
+ * Clients of an echo server that may not listen yet.
+ *
+ *   knock ADDRESS PORT CLIENTS EXCHANGES PAUSE
+ *
+ * Each of CLIENTS clients tries to connect until it is not refused. Then it sends a message and
+ * reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the end the program prints
+ * "served N refused N reset N broken N silent N": the refused attempts, and the clients by result.
+ *   served    all echoes were right
+ *   reset     the connection was reset
+ *   broken    the connection ended early, or an echo was wrong
+ *   silent    a timeout or another error
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,13 +22,14 @@
 #include "must.h"
 
 #define LEN 64
-#define PATIENCE_S 12 /* a lost SYN is sent again after 1, 3 and 7 s */
+/* Timeout of each call in seconds. A lost SYN is retransmitted after 1, 3 and 7 seconds. */
+#define PATIENCE_S 12
 
 static struct sockaddr_in server = {.sin_family = AF_INET};
 static int exchanges, pause_ms;
 static atomic_int served, refused, reset, broken, silent;
 
-/* Returns a connection. Counts any other result of the client, and returns -1. */
+/* Connects, as often as necessary. Returns the socket, or -1 after it has counted a failure. */
 static int arrive(void)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};

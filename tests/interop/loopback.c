@@ -1,8 +1,10 @@
-/* Connections within the host: listeners and clients at every kind of address, both ends in this
- * program. The output must be the same on every stack.
+/* Connections within the host. This program has both ends. Its output must be the same on the
+ * kernel and on Tidelane.
  *
- *     loopback table OWN OTHER    all pairs; addresses of the served interface and of another
- *     loopback leave PORT         connects to PORT at 127.0.0.1, in a new network namespace
+ *     loopback table OWN OTHER    connects to listeners at every kind of address; OWN is an address
+ *                                 of the served interface, OTHER of another interface
+ *     loopback leave PORT         connects to PORT at 127.0.0.1, moves to a new network namespace,
+ *                                 and tries to connect there
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,14 +23,17 @@
 
 #include "must.h"
 
+/* Time limit for each event, in milliseconds. */
 #define PATIENCE_MS 5000
 
+/* A socket address of either IP version. */
 union name {
 	struct sockaddr any;
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
 };
 
+/* Returns the socket address of an IPv4 or IPv6 address and a port. */
 static union name name_of(const char *text, unsigned short port)
 {
 	union name name;
@@ -44,6 +49,7 @@ static union name name_of(const char *text, unsigned short port)
 	return name;
 }
 
+/* Returns the local port of a socket. */
 static unsigned short port_of(int fd)
 {
 	union name name;
@@ -52,9 +58,11 @@ static unsigned short port_of(int fd)
 	return ntohs(name.any.sa_family == AF_INET ? name.v4.sin_port : name.v6.sin6_port);
 }
 
+/* getsockname or getpeername. */
 typedef int (*name_call)(int, struct sockaddr *, socklen_t *);
 
-/* Prints one end of `fd`: its port as L if it is the listener's, B if bound, else E. */
+/* Prints the address of one end of `fd` and a letter for its port, because port numbers differ from
+ * run to run: L for the port `listener`, B for the port `bound`, and E for an ephemeral port. */
 static void print_end(int fd, name_call ask, unsigned short listener, unsigned short bound)
 {
 	union name name;
@@ -83,6 +91,7 @@ static int get_own(int fd, struct sockaddr *name, socklen_t *len)
 	return getsockname(fd, name, len);
 }
 
+/* Returns a listener at the address `text` with a new port. */
 static int listener_at(const char *text, int v6_only, int reuse_port)
 {
 	union name name = name_of(text, 0);
@@ -97,13 +106,15 @@ static int listener_at(const char *text, int v6_only, int reuse_port)
 	return fd;
 }
 
+/* Waits until poll reports an event of `fd`. */
 static void wait_for(int fd, short events)
 {
 	struct pollfd wanted = {.fd = fd, .events = events};
 	must(poll(&wanted, 1, PATIENCE_MS) == 1);
 }
 
-/* Exchanges data on a connection, with a half close and the end of both directions. */
+/* Sends 4096 bytes from client to server and closes this direction. Then sends 7 bytes back and
+ * closes both ends. Checks the lengths. */
 static void exchange(int client, int server)
 {
 	char bytes[4096], got[4096];
@@ -129,7 +140,8 @@ static void exchange(int client, int server)
 	must(close(client) == 0);
 }
 
-/* Connects from `from` (none: not bound) to the port of `listener` at `to`. */
+/* Connects to the address `to` and the port of `listener`, and prints the result on one line. The
+ * client is bound to the address `from`, or is not bound if `from` is NULL. */
 static void attempt(int listener, const char *to, const char *from, int nonblocking)
 {
 	unsigned short port = port_of(listener), bound = 0;
@@ -177,6 +189,7 @@ static void attempt(int listener, const char *to, const char *from, int nonblock
 	printf(" ok\n");
 }
 
+/* Connects to a listener at each kind of address, from several kinds. */
 static void all_clients(int listener, const char *own, const char *other)
 {
 	char mapped[64];
@@ -201,6 +214,7 @@ static void all_clients(int listener, const char *own, const char *other)
 	attempt(listener, "0.0.0.0", NULL, 0);
 }
 
+/* Connects to listeners at each kind of address, and then tests three special cases. */
 static void table(const char *own, const char *other)
 {
 	const struct {
@@ -216,7 +230,8 @@ static void table(const char *own, const char *other)
 		all_clients(listener, own, other);
 		must(close(listener) == 0);
 	}
-	/* Of two listeners on one port, the more specific one gets the connection. */
+	/* Of two listeners on one port, the listener at 127.0.0.1 gets the connection, not the
+	 * listener at 0.0.0.0. */
 	int any = listener_at("0.0.0.0", 0, 1), on = 1, server;
 	union name name = name_of("127.0.0.1", port_of(any));
 	int one = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
@@ -241,7 +256,8 @@ static void table(const char *own, const char *other)
 	must(recv(server, text, sizeof text, 0) == 16);
 	must(recv(server, text, sizeof text, 0) == -1);
 	printf("after the text: %s\n", strerror(errno));
-	/* A connection to itself: a simultaneous open, which needs no listener. */
+	/* A socket that connects to its own port gets a connection to itself, by a simultaneous
+	 * open (RFC 9293 section 3.5) without a listener. */
 	client = socket(AF_INET, SOCK_STREAM, 0);
 	name = name_of("127.0.0.1", 0);
 	must(bind(client, &name.any, sizeof name) == 0);
@@ -253,7 +269,8 @@ static void table(const char *own, const char *other)
 	printf("\n");
 }
 
-/* A program that moves to another network namespace has another loopback. */
+/* Connects to `port`, moves to a new network namespace, and prints the error of a second connect.
+ * The new namespace has another loopback interface. */
 static int leave(unsigned short port)
 {
 	union name there = name_of("127.0.0.1", port);

@@ -1,4 +1,5 @@
-/* Conditions that end the program, with the failed line, if they do not hold. */
+/* must(condition) ends the program if the condition does not hold. Prints the line, the condition
+ * and errno. */
 #ifndef MUST_H
 #define MUST_H
 

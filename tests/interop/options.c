@@ -1,12 +1,19 @@
 /*
- * A connection with options, for tests of their effect.
+ * A client that sets socket options and prints their effect.
  *
  *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count |
  *                                soft_error | soft_error_told | soft_error_sendfile |
  *                                congestion [NAME]
  *
- * Connects, sets the options, prints "ready", waits until GO_FILE exists, and prints its
- * observation.
+ * The peer is an echo server. The program connects, sets options, prints "ready", and waits until
+ * GO_FILE exists. Then it acts, by the word in its fourth argument, and prints the result:
+ *   keepalive                         sends nothing and waits for the end of the connection
+ *   user_timeout, silent              sends data and waits for the end of the connection
+ *   syn_count                         opens a second connection with TCP_SYNCNT 1
+ *   soft_error                        sends data, and waits for an error by SO_ERROR
+ *   soft_error_told, _sendfile        the same with IP_RECVERR, by poll and recv or by sendfile
+ *   congestion                        reads TCP_CC_INFO; NAME is set as TCP_CONGESTION before
+ * In the soft_error cases the program prints "ready" a second time, and waits for "GO_FILE-back".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Sets an option with an integer value. Ends the program if the call fails. */
 static int number(int fd, int level, int name, int value)
 {
 	if (setsockopt(fd, level, name, &value, sizeof value) == 0)
@@ -46,6 +54,7 @@ static long now_ms(void)
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Prints "ready" and waits until the file `path` exists. */
 static void wait_for(const char *path)
 {
 	printf("ready\n");
@@ -54,6 +63,7 @@ static void wait_for(const char *path)
 		usleep(5000);
 }
 
+/* Returns the name of the pending error (SO_ERROR), or "none". */
 static const char *error_of(int fd)
 {
 	int error = 0;
@@ -62,6 +72,7 @@ static const char *error_of(int fd)
 	return error ? strerrorname_np(error) : "none";
 }
 
+/* Prints the result of a read that does not block. */
 static void got_nothing(int fd)
 {
 	char byte;
@@ -69,7 +80,8 @@ static void got_nothing(int fd)
 	printf("read %zd %s\n", got, strerrorname_np(errno));
 }
 
-/* The first sendfile returns the error and sends nothing, the next one sends. Returns its bytes. */
+/* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the error
+ * of the route, and of the next one, which sends. Returns the number of bytes sent. */
 static ssize_t meet_with_file(int fd, size_t len)
 {
 	int file = memfd_create("text", 0);
@@ -78,14 +90,16 @@ static ssize_t meet_with_file(int fd, size_t len)
 		return -1;
 	ssize_t sent = sendfile(fd, file, &at, len);
 	printf("sendfile %zd %s, at %ld\n", sent, strerrorname_np(errno), (long)at);
-	/* The error may be reported once more meanwhile. */
+	/* Another ICMP error may arrive meanwhile. */
 	while ((sent = sendfile(fd, file, &at, len)) < 0 && errno == EHOSTUNREACH)
 		;
 	printf("sendfile %zd, at %ld\n", sent, (long)at);
 	return sent;
 }
 
-/* The route to the peer is lost for a while: checks the reported error, and the connection. */
+/* Sends data while there is no route to the peer, and prints the error that the program gets.
+ * Checks that the connection continues when the route is back. With `told` the option IP_RECVERR is
+ * set. With `by_file` the program gets the error from sendfile. */
 static int meet_error(int fd, const char *go, int told, int by_file)
 {
 	char bytes[1000] = "x", back[64];
@@ -151,7 +165,7 @@ int main(int argc, char **argv)
 		say_congestion(fd);
 	}
 	int looks_on = !strcmp(argv[4], "congestion");
-	/* The peer is an echo server. */
+	/* Exchange data, so that the congestion control has something to report. */
 	if (looks_on && (write(fd, bytes, sizeof bytes) != sizeof bytes ||
 			 recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes))
 		return 1;

@@ -1,7 +1,10 @@
 /*
- * An XDP program that is not Tidelane's and passes every frame. Arguments: interface, mode
- * (native, generic or offloaded), the program's name. Prints "ready" when it is attached, and
- * holds it until killed.
+ * Attaches an XDP program that passes every frame, as another owner of the interface would.
+ *
+ *   other_xdp INTERFACE native|generic|offloaded NAME
+ *
+ * NAME is the name of the XDP program. Prints "ready" when it is attached. The kernel detaches the
+ * XDP program when this process is killed.
  */
 #include <linux/bpf.h>
 #include <linux/if_link.h>

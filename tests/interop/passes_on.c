@@ -1,7 +1,11 @@
 /*
- * Tries to hand a connection to other programs: in a message, and over exec.
+ * A client that tries to hand its connection to other programs.
  *
  *   passes_on ADDRESS PORT
+ *
+ * The peer is an echo server. The program sends the connection in a message (SCM_RIGHTS), and a
+ * child executes a program with the connection as standard input. After each attempt the program
+ * checks that it can still use the connection.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -14,12 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Prints "done", or the name of the error if `result` is negative. */
 static void say(const char *what, long result)
 {
 	printf("%s %s\n", what, result < 0 ? strerrorname_np(errno) : "done");
 	fflush(stdout);
 }
 
+/* Sends the descriptor `fd` over the unix socket `over`. */
 static long send_descriptor(int over, int fd)
 {
 	char space[CMSG_SPACE(sizeof fd)] = "";

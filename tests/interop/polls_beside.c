@@ -1,5 +1,8 @@
-/* polls_beside PORT: an echo server that polls its listener and serves one connection at a time.
- * Another thread sleeps in an epoll instance with a listener of its own. */
+/* An echo server that waits for clients in poll and serves one connection at a time. Another thread
+ * sleeps in an epoll instance that has a second listener, on the next port.
+ *
+ *   polls_beside PORT
+ */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>

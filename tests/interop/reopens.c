@@ -1,6 +1,9 @@
 /*
- * A server that opens its listener again for each client, as iperf3 does. Argument: port. The
- * server waits in select for a client, and echoes what the client sends until it closes.
+ * An echo server that closes its listener after each client and opens a new one, as iperf3 does.
+ *
+ *   reopens PORT
+ *
+ * The server waits for a client in select.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,8 +1,10 @@
 /*
- * An echo server that registers its sockets with epoll as libuv does. If io_uring_setup succeeds,
- * the server submits IORING_OP_EPOLL_CTL entries. Otherwise the server calls epoll_ctl.
+ * An echo server that adds its sockets to an epoll instance as libuv does. If io_uring_setup
+ * succeeds, the server submits IORING_OP_EPOLL_CTL entries. Otherwise the server calls epoll_ctl.
  *
- * The argument is the port. The server prints "ring" or "calls", and exits when a client closes.
+ *   rings PORT
+ *
+ * The server prints "ring" if it uses io_uring, or else "calls". It exits when a client closes.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,11 +22,14 @@
 
 #include "must.h"
 
+/* Descriptor of the io_uring instance, or -1. */
 static int ring = -1;
+/* The mapped submission queue, and its entries. */
 static char *queues;
 static struct io_uring_sqe *entries;
 static struct io_uring_params params;
 
+/* Makes and maps an io_uring instance, if the kernel and the library allow it. */
 static void make_ring(void)
 {
 	ring = syscall(SYS_io_uring_setup, 8, &params);
@@ -39,6 +44,7 @@ static void make_ring(void)
 	must(queues != MAP_FAILED && entries != MAP_FAILED);
 }
 
+/* Adds `fd` to the epoll instance for EPOLLIN. */
 static void watch(int epoll, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
@@ -83,7 +89,7 @@ int main(int argc, char **argv)
 			continue;
 		}
 		ssize_t len = read(event.data.fd, text, sizeof(text));
-		/* A client may close its connection with a RST. */
+		/* A client that closes with unread data sends RST. */
 		must(len >= 0 || errno == ECONNRESET);
 		if (len <= 0)
 			return 0;

@@ -1,6 +1,6 @@
 /*
- * A server that accepts in one process and sends each connection to another one (SCM_RIGHTS), which
- * serves it.
+ * An echo server of two processes. The parent accepts connections and sends each to its child
+ * (SCM_RIGHTS). The child echoes.
  *
  *   sends_on PORT sendmsg|sendmmsg
  */
@@ -14,6 +14,7 @@
 
 #include "must.h"
 
+/* Receives connections over the unix socket `from`, and serves one at a time. */
 static void echo(int from)
 {
 	for (;;) {

@@ -1,10 +1,16 @@
 /*
- * Clients that wait for an answer and send nothing. Arguments: address, port, connections,
- * seconds, local port or 0, and the call in which they wait: poll, select, epoll (one thread,
- * without a limit) or recv (a thread for each). Each client echoes a byte, and waits. Prints
- * "waiting" when all clients wait. When none waits any more, or the time is over, prints the
- * results: "reset N ended N silent N". With a local port, the single client connects again from
- * that port after its reset, echoes for the given seconds, and prints "served N".
+ * Clients of an echo server that wait for data and send none.
+ *
+ *   waiting ADDRESS PORT CONNECTIONS SECONDS LOCAL_PORT poll|select|epoll|recv
+ *
+ * The program opens the connections, sends a byte on each and reads the echo. Then it prints
+ * "waiting" and waits in the given call, for SECONDS at most, until all connections have ended. One
+ * thread waits in epoll, and a thread per connection in recv. At the end the program prints
+ * "reset N ended N silent N": the connections that were reset, were closed, and did not end.
+ *
+ * If LOCAL_PORT is not 0, there is one connection, from this port. After its reset, the program
+ * connects again from the same port, exchanges bytes for SECONDS, and prints "served N", their
+ * number.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,11 +27,15 @@
 
 #define CONNECTIONS_MAX 10000
 
+/* The server's address. */
 static struct sockaddr_storage server;
 static socklen_t server_len;
+/* Local port of the connection, or 0. */
 static int local_port;
+/* The connections. The descriptor of an ended connection is -1. */
 static struct pollfd clients[CONNECTIONS_MAX];
 
+/* Sets the server's address. */
 static void name_server(const char *address, int port)
 {
 	struct sockaddr_in *v4 = (void *)&server;
@@ -43,6 +53,7 @@ static void name_server(const char *address, int port)
 	server_len = sizeof(*v6);
 }
 
+/* Sends a byte and reads the echo. */
 static void echo(int fd)
 {
 	char byte = 'x';
@@ -52,6 +63,7 @@ static void echo(int fd)
 	must(byte == 'x');
 }
 
+/* Opens a connection to the server. */
 static int arrive(void)
 {
 	int fd = socket(server.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
@@ -75,7 +87,7 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Connects again from the same port and demands an echo. */
+/* Connects again from the same port, exchanges bytes for `seconds`, and prints their number. */
 static void come_back(int seconds)
 {
 	long end = now_ms() + 1000L * seconds, served = 0;
@@ -88,9 +100,10 @@ static void come_back(int seconds)
 	printf("served %ld\n", served);
 }
 
+/* Numbers of connections that were reset, were closed by the peer, and are still open. */
 static int reset, ended, left;
 
-/* Counts an event of a client, which is the end of its connection. */
+/* Counts the end of a connection. `flags` are those of recv. */
 static void look(struct pollfd *client, int flags)
 {
 	char byte;
@@ -135,7 +148,7 @@ static void wait_in_select(int count, long end)
 	}
 }
 
-/* Waits in one sleep without a limit: only the end of a connection wakes the thread. */
+/* Waits in epoll_wait without a timeout, so that only an event can wake the thread. */
 static void *wait_in_epoll(void *argument)
 {
 	int epoll = epoll_create1(0), count = *(int *)argument;
@@ -159,6 +172,7 @@ static void *wait_in_recv(void *argument)
 	return NULL;
 }
 
+/* Starts the threads that wait in epoll or in recv, and waits until all connections have ended. */
 static void wait_in_threads(const char *how, int count, long end)
 {
 	pthread_t thread;

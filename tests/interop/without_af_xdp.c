@@ -1,5 +1,6 @@
 /*
- * Runs a program as on a kernel without AF_XDP: socket(AF_XDP) gives EAFNOSUPPORT.
+ * Runs a program as on a kernel without AF_XDP. A seccomp filter makes socket(AF_XDP) fail with
+ * EAFNOSUPPORT.
  *
  *   without_af_xdp PROGRAM [ARGUMENT ...]
  */
@@ -13,9 +14,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Loads a word of struct seccomp_data. */
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 /* Skips `otherwise` instructions unless the loaded word is `value`. */
 #define UNLESS(value, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, otherwise)
+/* Ends the filter with a verdict. */
 #define END(verdict) BPF_STMT(BPF_RET | BPF_K, verdict)
 
 int main(int argc, char **argv)
