@@ -1,5 +1,5 @@
-//! Attacks of another user, by `tidelane-attacker`: one folder of cases per area of
-//! `docs/security.md`.
+//! Attacks on a service by another user or by a peer on the link, most of them by the program
+//! `tidelane-attacker`. `docs/security.md` lists the promise that each case tests.
 
 use std::{fs, path::PathBuf};
 
@@ -22,23 +22,24 @@ pub mod rules;
 pub mod together;
 pub mod watchdog;
 
-/// The attacker's user and group: `nobody`, who owns no service, no socket and no file here.
+/// User id and group id of the attacker: the user `nobody`, to whom no service and no file belongs.
 pub const ATTACKER_ID: &str = "65534";
-/// User and group of a second attacker.
+/// User id and group id of a second attacker.
 const ACCOMPLICE_ID: &str = "65533";
 
-/// The place of the attacker, relative to the service.
+/// The user and the namespaces of an attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Another user beside the service.
+    /// The user [`ATTACKER_ID`] in the service's namespaces.
     User,
-    /// A third user beside the service, with shares of their own.
+    /// The user [`ACCOMPLICE_ID`] in the service's namespaces.
     Accomplice,
-    /// Another user in a user and network namespace of its own, as in a container without network.
+    /// The user [`ATTACKER_ID`] in a new user namespace and a new network namespace, as in a
+    /// container without network.
     Container,
 }
 
-/// Returns the attacker of `service` on one side of the wire: `tidelane-attacker --service NAME`.
+/// Returns the program `tidelane-attacker` for attacks on `service`, in the namespace of `side`.
 /// The caller adds the name of an attack and its options.
 pub fn attacker(
     wire: &Wire,
@@ -53,8 +54,8 @@ pub fn attacker(
         .arg(service.name()))
 }
 
-/// Returns a program of the attacker's user; the caller adds its command line. The attacker makes
-/// its namespaces itself, without privileges.
+/// Returns a command that executes the rest of its command line as the attacker. The caller adds a
+/// program and its arguments. An attacker in a container makes the namespaces without privileges.
 pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     let program = wire.program(side, "setpriv");
     let id = match origin {
@@ -71,8 +72,8 @@ pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     }
 }
 
-/// Returns a copy of one of Tidelane's binaries that every user may run, because the source tree
-/// may be readable for root only.
+/// Copies one of Tidelane's binaries to a directory that every user may read, because the source
+/// tree may be readable for root only. Returns the path of the copy.
 pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
     let home = wire.scratch().join("bin");
     fs::create_dir_all(&home)?;
@@ -86,15 +87,15 @@ pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
     Ok(copy)
 }
 
-/// Returns all bytes that a kernel client of one side reads from the server until the server
-/// closes.
+/// Connects to `port` of the server from the namespace of `side`, on the kernel. Returns all bytes
+/// that the server sends until it closes.
 pub fn hear(wire: &Wire, side: Side, port: u16) -> Result<String, Stop> {
     let script = format!("exec 3<>/dev/tcp/{SERVER}/{port} && exec cat <&3");
     let client = wire.program(side, "timeout").args("5 bash -c").arg(script);
     Ok(client.run(SHORT)?.stdout)
 }
 
-/// Returns all lines that an attacker wrote, in order.
+/// Returns the lines of JSON that an attacker has printed.
 pub fn lines(finished: &Finished) -> Result<Vec<Value>, Stop> {
     let lines = finished.stdout.lines().map(serde_json::from_str);
     match lines.collect() {

@@ -1,12 +1,12 @@
-//! Access to a service's sockets.
+//! The premises of the other attacks: what an attacker can and cannot reach without an attack.
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 
 use super::{Origin, as_attacker, attacker, hear, lines};
 use crate::support::SHORT;
 
-/// Tests the premises of all other cases: the attacker's container has no interface, and the
-/// attacker can open a connection with its own frames where nothing forbids it.
+/// The attacker in a container has no interface of the wire. The attacker in the service's
+/// namespaces can listen on a free port and serve a client of it.
 pub fn what_the_attacker_can_do() -> Outcome {
     let wire = Wire::new()?;
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");
@@ -30,7 +30,7 @@ pub fn what_the_attacker_can_do() -> Outcome {
     Ok(())
 }
 
-/// Another user of the service's own namespace gets an answer.
+/// The service answers the PROBE of another user in its namespace.
 pub fn another_user_is_answered() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! Admission by namespace, user and group, and of programs whose cgroup has BPF programs.
+//! Admission: the service admits a program by its network namespace, user, group and cgroup.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Returns the answer to an attacker's PROBE.
+/// Returns the answer to an attacker's PROBE, as text.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())
@@ -23,8 +23,9 @@ fn mode(service: &Service) -> Result<u32, Stop> {
     Ok(stat(socket)?.st_mode & 0o777)
 }
 
-/// Without a configuration, root and the group `tidelane` are admitted. The configuration admits
-/// other users, and revokes this, without a restart.
+/// Without a configuration the service admits root and members of the group `tidelane` only. A
+/// reloaded configuration can admit other users and exclude them again. An invalid configuration
+/// changes nothing.
 pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("", &[])?;
@@ -68,8 +69,8 @@ pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     Ok(())
 }
 
-/// Members of the host's group `tidelane` may use a service that has no configuration, and may open
-/// its socket; other users may not.
+/// A service without a configuration admits members of the group `tidelane`. Other users cannot
+/// open its registration socket.
 pub fn members_of_the_group_are_admitted() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with_groups(&format!("root:x:0:\ntidelane:x:{ATTACKER_ID}:\n"))?;
@@ -83,14 +84,14 @@ pub fn members_of_the_group_are_admitted() -> Outcome {
     Ok(())
 }
 
-/// Returns a program under `tidelane run` in a network namespace of its own, and its loopback
-/// client.
+/// Returns a script that runs an echo server under `tidelane run` and an echo client, both in a new
+/// network namespace, where they are connected over loopback.
 fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     let tidelane = tools::binary("tidelane")?;
     let load = tools::binary("tidelane-load")?;
     let (tidelane, load) = (tidelane.display(), load.display());
     let name = service.name();
-    // No process outlives the script.
+    // `kill` and `timeout` end the server in any case.
     let script = format!(
         "ip link set lo up
          timeout 30 {tidelane} run --name {name} -- {load} echo-server --port 7000 &
@@ -102,8 +103,8 @@ fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     Ok(program.args("--net timeout 30 sh -c").arg(script))
 }
 
-/// A program in another network namespace, also root's, stays with the kernel and works there, and
-/// `ss` says why, until the configuration admits its namespace.
+/// A program in another network namespace stays with the kernel, even a program of root, and works
+/// there. `tidelane ss` shows the reason. The configuration can admit the namespace.
 pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let all_users = "[access]\nusers = ['*']\n";
@@ -145,7 +146,7 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
         "--strict: {strict}"
     );
 
-    // The configuration names a namespace by its file.
+    // The configuration names a namespace by the path of its file.
     let admitted = format!(
         "[access]\nusers = ['*']\nnamespaces = ['/run/netns/{}']\n",
         wire.namespace(Side::Client)
@@ -164,8 +165,8 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// Root's server has workers of another user, as Debian's nginx. The workers are admitted with
-/// their master, without a configuration.
+/// A server of root has workers of another user, such as Debian's nginx. The service admits the
+/// workers with their master, although it would not admit their user.
 pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("", &[])?;
@@ -178,7 +179,7 @@ pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     crate::support::check_not_in_kernel(&wire, 80)
 }
 
-/// Returns the mounted cgroup2 hierarchy; skips without one.
+/// Returns the mount point of the cgroup2 hierarchy. Skips the test if there is none.
 fn hierarchy() -> Result<PathBuf, Stop> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
@@ -188,8 +189,8 @@ fn hierarchy() -> Result<PathBuf, Stop> {
     }
 }
 
-/// A program whose cgroup has a BPF program on its packets stays with the kernel, works there, and
-/// `ss` says why.
+/// A program stays with the kernel if its cgroup has a BPF program that filters packets, because an
+/// accelerated connection would bypass the filter. `tidelane ss` shows the reason.
 pub fn a_judged_cgroup_stays_with_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let group = wire.namespace(Side::Server);

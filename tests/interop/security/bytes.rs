@@ -1,4 +1,5 @@
-//! Isolation of bytes between users, and attacks that delay others by memory.
+//! The shared memory: no user gets the bytes of another user, and no user can block the service by
+//! punching holes into the memory.
 
 use serde_json::Value;
 use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
@@ -6,13 +7,13 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines, readable_copy};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Data that the other user's clients send.
+/// Data that the clients of root's server send.
 const SECRET: &str = "TIDELANE-SECRET";
-/// Number of these clients.
+/// Number of clients of root's server.
 const CLIENTS: u64 = 100;
 
-/// Root's connections that wait for accept leave their data in buffers of the service. A connection
-/// of another user that waits later does not transfer any of it.
+/// The service buffers the data of connections in an accept queue. When the attacker accepts
+/// connections from its own accept queue, its memory contains no data of root's connections.
 pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -23,11 +24,12 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
         .arg(service.name())
         .args(&format!("staged --bind 0.0.0.0:7000 {SECRET} --wait 2"))
         .spawn()?;
-    // The secret is behind the positions to which the other user's clients send.
+    // The secret begins at byte 100. The attacker's clients send one byte, which does not overwrite
+    // the secret.
     let text = format!("{}{SECRET}", ".".repeat(100));
     let senders = send(&wire, &service, 7000, CLIENTS, &text)?;
     let owned = staged(owner)?;
-    // The premise: data received before accept is in the memory of the accepting program.
+    // The memory of root's server contains the secret of each client: the search works.
     ensure!(owned["clients"] == CLIENTS, "{owned}");
     ensure!(owned["found"] == CLIENTS, "{owned}");
     drop(senders);
@@ -42,8 +44,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     Ok(())
 }
 
-/// The kernel refuses a program that tries to punch holes into its own region. No core of the
-/// service waits for such a hole, and requests of other users are answered.
+/// The kernel refuses all calls by which the attacker tries to free pages of its region. Requests
+/// of other users are answered meanwhile.
 pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -62,7 +64,8 @@ pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     Ok(())
 }
 
-/// Starts kernel clients that send `text` to the server's `port` and stay connected.
+/// Waits for an accelerated listener on `port`. Starts `clients` connections of the kernel that
+/// send `text` to it and stay open.
 fn send(
     wire: &Wire,
     service: &Service,
@@ -81,7 +84,7 @@ fn send(
         .spawn()
 }
 
-/// Returns the attack's result.
+/// Waits for the end of the attack `staged` and returns its result.
 fn staged(program: Running) -> Result<Value, Stop> {
     let finished = program.wait(SHORT)?.success()?;
     Ok(lines(&finished)?.pop().unwrap_or_default())

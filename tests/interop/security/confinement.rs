@@ -1,4 +1,4 @@
-//! Confinement: an intruder into the service has no more rights than serving needs.
+//! Confinement: the service has few privileges, so that an intruder who controls it has no others.
 
 use std::{
     fs,
@@ -15,13 +15,14 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server},
 };
 
-/// CAP_NET_ADMIN, CAP_NET_BIND_SERVICE and CAP_CHOWN.
+/// The capabilities that every service needs: CAP_NET_ADMIN, CAP_NET_BIND_SERVICE and CAP_CHOWN.
 const NEEDED: u64 = 1 << 12 | 1 << 10 | 1;
-/// Additionally CAP_SYS_NICE and CAP_BPF, which some kernels and some limits require.
+/// The capabilities that a service may have. Some kernels and some resource limits require
+/// CAP_SYS_NICE and CAP_BPF, too.
 const AT_MOST: u64 = NEEDED | 1 << 23 | 1 << 39;
 
-/// Each thread of the service has only the capabilities that serving needs, cannot gain others, and
-/// runs under the seccomp filter. The process leaves no core file.
+/// Each thread of the service has only the capabilities that it needs, cannot gain others, and runs
+/// under a seccomp filter. The service writes no core file.
 pub fn each_thread_has_what_serving_needs() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -46,8 +47,7 @@ pub fn each_thread_has_what_serving_needs() -> Outcome {
             ensure!(field(&status, what)? == value, "{name}: {what} of {status}");
         }
         if name.starts_with("tdl-core") {
-            // A core may have a negative nice value in the normal class, and needs no capability
-            // for it.
+            // The nice value was set before the service gave up CAP_SYS_NICE.
             let stat = fs::read_to_string(task.join("stat"))?;
             let rest = stat.rsplit(')').next().unwrap_or_default();
             let nice = rest.split_whitespace().nth(16);
@@ -75,15 +75,15 @@ pub fn each_thread_has_what_serving_needs() -> Outcome {
     Ok(())
 }
 
-/// Returns the rest of the line that begins with `name`.
+/// Returns the rest of the line of `text` that begins with `name`.
 fn field<'a>(text: &'a str, name: &str) -> Result<&'a str, Stop> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.ok_or_else(|| Stop::Fail(format!("no {name} in {text}")))?;
     Ok(line.trim())
 }
 
-/// The service runs all its functions without a system call that its filter denies, which would end
-/// it.
+/// The seccomp filter denies no system call that the service makes while it serves, follows network
+/// changes, answers the admin socket and stops. A denied call would end the service.
 pub fn serving_makes_no_denied_call() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -93,7 +93,8 @@ pub fn serving_makes_no_denied_call() -> Outcome {
         let client = client.args("--connections 64 --bytes 20000 --warmup 0 --seconds 1");
         check_load(&client.on(on).run(SHORT)?.json()?)?;
     }
-    // A second service, whose connections need ports of the pool and a neighbour.
+    // The programs of a second service open connections, for which that service reserves ephemeral
+    // ports and resolves a neighbour.
     let away = wire.service_with(Side::Client, &[])?;
     let _kernel = echo_server(&wire, None, 7001)?;
     let client = echo_client(&wire, Side::Client, 7001)?;
@@ -124,11 +125,11 @@ pub fn serving_makes_no_denied_call() -> Outcome {
     Ok(())
 }
 
-/// `up` writes through no symbolic link at the places of its files, and uses no directory that
-/// others may write to.
+/// `tidelane up` refuses to start if a symbolic link stands in place of its log, its run directory
+/// or its pid file, or if another user may write to its run directory.
 pub fn links_are_not_followed() -> Outcome {
     let wire = Wire::new()?;
-    // The first service makes the common directories; its own files are removed with it.
+    // The start of another service makes the common parent directories.
     let service = wire.service()?;
     let name = format!("{}-bait", service.name());
     let bait = Bait(name.clone());
@@ -170,18 +171,19 @@ pub fn links_are_not_followed() -> Outcome {
     Ok(())
 }
 
-/// The files of a service that does not start.
+/// The name of a service that does not start. `drop` removes the log and the run directory.
 struct Bait(String);
 
 impl Drop for Bait {
     fn drop(&mut self) {
-        // Each of these, if present, is a link, a file or a directory of this case.
+        // The log and the run directory may be missing, and the run directory may be a link.
         let _ = fs::remove_file(log_of(&self.0));
         let _ = fs::remove_file(run_dir(&self.0));
         let _ = fs::remove_dir_all(run_dir(&self.0));
     }
 }
 
+/// Returns the path of the log of the service `name`.
 fn log_of(name: &str) -> PathBuf {
     Path::new("/var/log/tidelane").join(format!("{name}.log"))
 }

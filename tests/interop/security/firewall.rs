@@ -1,4 +1,5 @@
-//! Rules of the host that connections would bypass: no service starts beside them by default.
+//! Firewall rules of the kernel, which accelerated connections would bypass. By default no service
+//! starts on an interface to which such rules apply.
 
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
 
@@ -13,7 +14,7 @@ fn in_server(wire: &Wire, command: &str) -> Result<(), Stop> {
         .map(drop)
 }
 
-/// Returns the message of a `tidelane up` that fails.
+/// Runs `tidelane up` and returns its error. Fails if the service starts.
 fn refusal(wire: &Wire) -> Result<String, Stop> {
     match wire.configured_service("", &[]) {
         Ok(_) => Err(Stop::Fail("it started".to_owned())),
@@ -22,13 +23,13 @@ fn refusal(wire: &Wire) -> Result<String, Stop> {
     }
 }
 
-/// `up` names a tc filter and an nftables chain and does not start, unless the command line or the
-/// configuration says that Tidelane's rules replace them.
+/// `tidelane up` refuses to start beside a tc filter or an nftables chain, and names it. With the
+/// option `--firewall bypass`, or with this mode in the configuration, the service starts.
 pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     tools::require_tools(&["tc", "nft"])?;
     let wire = Wire::new()?;
     in_server(&wire, "tc qdisc add dev eth1 clsact")?;
-    // A classifier without a filter, and a table without a hooked chain, do not count.
+    // A qdisc `clsact` without a filter and a table without a hooked chain handle no packets.
     in_server(&wire, "nft add table ip idle")?;
     drop(wire.configured_service("", &[])?);
     in_server(
@@ -70,7 +71,7 @@ pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     Ok(())
 }
 
-/// Rules that appear beside a running service are named in its log and in its listings.
+/// A running service names new firewall rules in its log and its status, as long as they exist.
 pub fn rules_that_appear_later_are_named() -> Outcome {
     tools::require_tools(&["nft"])?;
     let wire = Wire::new()?;

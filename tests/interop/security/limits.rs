@@ -1,4 +1,4 @@
-//! One user takes as much as possible, while other users continue.
+//! Limits: one user requests as many resources as possible. Other users are served meanwhile.
 
 use std::{thread, time::Duration};
 
@@ -8,17 +8,18 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Limit of the service's growth for one user, in KiB: the user's limits times the largest cost of
-/// each resource.
+/// Maximum growth of the service's resident memory for one user, in KiB: the sum over all resources
+/// of the user's limit times the memory of one.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
-/// Root's traffic, and root's new connections, listeners and programs.
+/// Programs of root, which must be served during an attack.
 struct Others {
     _server: Running,
     client: Running,
 }
 
 impl Others {
+    /// Starts an accelerated echo server and a client with eight connections.
     fn start(wire: &Wire, service: &Service) -> Result<Self, Stop> {
         let _server = echo_server(wire, Some(service), 7000)?;
         let client = echo_client(wire, Side::Client, 7000)?.args("--connections 8 --seconds 60");
@@ -27,7 +28,8 @@ impl Others {
         Ok(Self { _server, client })
     }
 
-    /// A new program of root registers, listens, and connects.
+    /// Starts a new server of root on `port` and a new accelerated client. Fails unless the service
+    /// accepts both.
     fn check_newcomer(&self, wire: &Wire, service: &Service, port: u16) -> Outcome {
         let _server = echo_server(wire, Some(service), port)?;
         ensure!(
@@ -38,14 +40,14 @@ impl Others {
         check_load(&client.accelerated(service).run(SHORT)?.json()?)
     }
 
-    /// The traffic that ran all the time lost nothing.
+    /// Ends the client. Fails if one of its connections failed.
     fn check(self) -> Outcome {
         let ended = self.client.end(rustix::process::Signal::TERM, SHORT)?;
         check_load(&ended.success()?.json()?)
     }
 }
 
-/// Returns the usage of `resource` by the user `uid`, and the number of refusals.
+/// Returns how much of `resource` the user `uid` has, and how many requests for it were refused.
 fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
@@ -55,9 +57,10 @@ fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), St
     Ok((number("used"), number("refused")))
 }
 
+/// User id of the attacker.
 const NOBODY: u64 = 65_534;
 
-/// Idle registrations of one user reach their limit and leave room for other users.
+/// The attacker makes idle registrations up to its limit. A new program of root can register.
 pub fn idle_registrations_shut_nobody_out() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -80,7 +83,7 @@ pub fn idle_registrations_shut_nobody_out() -> Outcome {
     others.check()
 }
 
-/// A program that connects and sends nothing is disconnected.
+/// The service closes connections to the registration socket on which no message arrives.
 pub fn silent_registrations_end() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -100,8 +103,9 @@ pub fn silent_registrations_end() -> Outcome {
     Ok(())
 }
 
-/// A program that repeats every request does not grow the service, and the control thread has time
-/// for other programs meanwhile.
+/// The attacker repeats each kind of request as fast as it can. The service's memory stays within
+/// its limit, the service serves a new program of root meanwhile, and all resources of the attacker
+/// are freed at its end.
 pub fn one_program_does_not_grow_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -137,7 +141,8 @@ pub fn one_program_does_not_grow_the_service() -> Outcome {
     others.check()
 }
 
-/// The operator's limits apply, and `ss` names the limit that a socket reached.
+/// The limits in the configuration apply. `tidelane ss` shows the limit for which a listener is not
+/// accelerated.
 pub fn limits_are_as_configured() -> Outcome {
     let wire = Wire::new()?;
     let limits = "[limits.user.root]\nlisteners = 1\n";
@@ -147,7 +152,7 @@ pub fn limits_are_as_configured() -> Outcome {
     let second = second.args("--port 7001").accelerated(&service);
     let _second = wire.start_server(second, None, 7001)?;
     ensure!(service.has_listener(7000)?, "the first one is the kernel's");
-    // The kernel listens before the service has refused the listener.
+    // The kernel's socket listens before the service has answered.
     let expected = Value::from("limit: listeners of user 0 (1)");
     tools::wait_until(SHORT, "the second listener's reason", || {
         let sockets = service.sockets()?;
@@ -159,12 +164,12 @@ pub fn limits_are_as_configured() -> Outcome {
         Ok(reason == Some(&expected))
     })?;
     ensure!(!service.has_listener(7001)?, "there are two");
-    // The kernel serves the clients of that listener.
+    // The kernel serves the clients of the refused listener.
     let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// Unread answers occupy little of the kernel's memory, and end the session.
+/// The service ends the session of a program that does not read its answers, after fewer than 250.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -176,7 +181,7 @@ pub fn unread_answers_end_a_session() -> Outcome {
     Ok(())
 }
 
-/// The accept queue of a socket has the bound of the kernel.
+/// `net.core.somaxconn` limits the accept queue of an accelerated listener, as on the kernel.
 pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
     let wire = Wire::new()?;
     wire.sysctl(Side::Server, "net.core.somaxconn", "3")?;

@@ -1,4 +1,5 @@
-//! A peer on the link that forges addresses: the service accepts only what the kernel would accept.
+//! A host on the link forges IP addresses and MAC addresses. The service drops each packet that the
+//! kernel would drop.
 
 use serde_json::Value;
 use tidelane_tests::{
@@ -8,18 +9,22 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, echo_server};
 
-/// Ports of the echo servers of the service, and of the kernel.
+/// Port of the accelerated echo server.
 const FAST: u16 = 7000;
+/// Port of the echo server on the kernel.
 const PLAIN: u16 = 7001;
-/// Data that the attacker sends when its handshake is complete.
+/// Data that the attacker sends after the handshake, and that the echo server returns.
 const TEXT: &str = "are you there?\n";
-/// An unused address of the link, and unused link addresses.
+/// An unused IP address of the link's subnet.
 const NOBODY: &str = "10.77.0.88";
+/// The MAC address from which the attacker sends packets of [`NOBODY`].
 const NOBODYS_LINK: &str = "02:00:00:00:00:66";
+/// A MAC address that no host has.
 const OTHER_LINK: &str = "02:00:00:00:00:99";
 
-/// Impossible sources: loopback, the server's own addresses on either interface, broadcast
-/// addresses of its networks, groups, "this network", and a network behind another interface.
+/// Source addresses that no packet on the link can have: loopback, the server's own addresses,
+/// addresses of the subnet behind the server's other interface, broadcast and multicast addresses,
+/// and "this network" (RFC 1122 §3.2.1.3).
 const MARTIANS: [&str; 15] = [
     "127.0.0.1",
     "127.8.8.8",
@@ -38,15 +43,18 @@ const MARTIANS: [&str; 15] = [
     "ff02::1",
 ];
 
-/// A wire whose server has a second interface, with both servers.
+/// A wire with a service, whose server's namespace has a second interface `other`.
 struct Scene {
     wire: Wire,
     service: Service,
+    /// MAC address of the served interface.
     server_link: String,
+    /// Source port of the last attack. Each attack uses the next port.
     from_port: u16,
 }
 
 impl Scene {
+    /// Makes the wire and the second interface, and starts the service.
     fn new() -> Result<Self, Stop> {
         let wire = Wire::new()?;
         let space = wire.namespace(Side::Server);
@@ -72,7 +80,9 @@ impl Scene {
         })
     }
 
-    /// Opens a connection with the attacker's own frames from `from` to `port`, sent to `to_link`.
+    /// Tries to open a connection with raw frames from the IP address `from` to `port` of the
+    /// server. `to_link` is the destination MAC address. `more` are further options of the attack.
+    /// Returns the attack's result.
     fn attack(&mut self, from: &str, port: u16, to_link: &str, more: &str) -> Result<Value, Stop> {
         self.from_port += 1;
         let to = if from.contains(':') {
@@ -103,6 +113,7 @@ impl Scene {
         program.run(SHORT)?.success()?.json()
     }
 
+    /// Runs `ip neigh` with the arguments `words` in the server's namespace.
     fn neighbour(&self, words: &str) -> Result<String, Stop> {
         let space = self.wire.namespace(Side::Server);
         let words = words.split(' ');
@@ -114,11 +125,12 @@ impl Scene {
     }
 }
 
+/// Returns the counter `name`, or 0 if there is none.
 fn counter(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or(0)
 }
 
-/// Packets from an impossible source get no connection and no answer, on either stack.
+/// A SYN from an impossible source address gets no answer, from the service or from the kernel.
 pub fn martians_are_nobody() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
@@ -139,8 +151,8 @@ pub fn martians_are_nobody() -> Outcome {
     Ok(())
 }
 
-/// Frames to another link address, or to broadcast, are not accepted (the interface is
-/// promiscuous).
+/// A SYN in a frame to another MAC address, to broadcast or to a multicast address gets no answer,
+/// although the interface receives the frame.
 pub fn frames_for_others_are_not_taken() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
@@ -157,8 +169,9 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
     Ok(())
 }
 
-/// A host that answers for an address that the kernel resolves to another host, or not at all,
-/// receives nothing after the handshake. A permanent neighbour entry is used and stays.
+/// The service sends to the MAC address that the kernel has resolved, not to the source MAC address
+/// of a received frame. A host whose MAC address is not in the neighbour table therefore gets no
+/// data. The service uses a permanent neighbour entry and does not change it.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;

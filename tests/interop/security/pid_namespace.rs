@@ -1,4 +1,4 @@
-//! A service in a PID namespace serves programs outside of it.
+//! A service in a PID namespace serves programs outside of this namespace.
 
 use std::fs;
 
@@ -14,9 +14,9 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server},
 };
 
-/// The service runs in a PID namespace of its own, as in a container. A program outside is
-/// accelerated. When the program is killed while a child holds its registration socket, its
-/// resources are freed.
+/// The service runs in a new PID namespace, as in a container. A program outside the namespace is
+/// accelerated, although the service cannot know its process id. The service frees the program's
+/// resources when the program is killed.
 pub fn a_program_outside_is_served_and_freed() -> Outcome {
     require_tools(&["unshare"])?;
     let wire = Wire::new()?;
@@ -58,7 +58,7 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "the peers saw {line}");
     }
-    // Another program outside of the PID namespace, with children.
+    // A server that is killed without connections leaves no descriptors, too.
     let forked = echo_server(&wire, Some(&service), 7000)?;
     check_load(
         &echo_client(&wire, Side::Client, 7000)?

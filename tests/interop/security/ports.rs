@@ -1,4 +1,5 @@
-//! Ports: the right to a port, its duration, and the cost to other users.
+//! Ports: a program can claim a port only if the kernel allows it, as long as the claim lives, and
+//! without harm to other users.
 
 use std::time::{Duration, Instant};
 
@@ -14,35 +15,37 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, lines};
 use crate::support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server};
 
-/// A port that only root may have.
+/// A port that only root may bind.
 const PRIVILEGED: u16 = 22;
-/// Limit of one user's reserved ports. The attacker asks for more.
+/// Maximum number of ports that one user may reserve, by the configuration.
 const PORTS_PER_USER: u64 = 2000;
+/// Number of reservations that the attacker requests.
 const TIMES: u64 = 8000;
-/// Time limit of the attack, whose messages are limited, too.
+/// Time limit of the attack, which lasts long because the service also limits a user's messages.
 const LONG: Duration = Duration::from_secs(60);
-/// Time limit for an answer of the control thread on a busy machine.
+/// Time limit for an answer of the admin socket on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Returns the value of `key` in the attack's first line.
+/// Waits for the end of an attack. Returns the value of `key` in its first line.
 fn said(attack: Running, key: &str) -> Result<Value, Stop> {
     let finished = attack.wait(SHORT)?.success()?;
     let first = lines(&finished)?.into_iter().next().unwrap_or_default();
     Ok(first[key].clone())
 }
 
+/// Returns the number of claims of the service.
 fn claims(service: &Service) -> Result<u64, Stop> {
     Ok(service.counters()?["claims"].as_u64().unwrap_or(0))
 }
 
-/// Demands that root's kernel server serves all clients of its port.
+/// Fails unless root's echo server on `port` serves all clients. A client of another server fails.
 fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     let client = echo_client(wire, Side::Client, port)?.args("--connections 4 --seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// In a namespace of its own the attacker may bind any port. Such a socket gives no right to the
-/// port in the service's namespace.
+/// The attacker makes a network namespace, in which it may bind any port. The service refuses to
+/// claim a port with a socket of that namespace.
 pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -59,7 +62,7 @@ pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
     Ok(())
 }
 
-/// A socket that is bound to another interface gives no right to a port of the served interface.
+/// The service refuses to claim a port with a socket that is bound to another interface.
 pub fn a_socket_of_another_interface_is_no_title() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -71,8 +74,8 @@ pub fn a_socket_of_another_interface_is_no_title() -> Outcome {
     Ok(())
 }
 
-/// Sockets with SO_REUSEADDR share a port. The listener among them serves its clients even if
-/// another program reserved the port for connections.
+/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port. The
+/// reservation takes no client from root's server.
 pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -87,9 +90,9 @@ pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     check_server_of_root(&wire, 7000)
 }
 
-/// The attacker closes its listening socket and continues to serve in the service. No other program
-/// can bind the port in the kernel and lose its clients to the attacker. The port is free when the
-/// attacker has ended.
+/// The attacker closes its listening socket, while its claim in the service continues. The service
+/// holds the port in the kernel, so that no other program can bind it and lose its clients to the
+/// attacker. The port is free when the attacker has ended.
 pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -111,8 +114,9 @@ pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     check_server_of_root(&wire, 7000)
 }
 
-/// A loop of bind, RESERVE and close: the attacker gets its share, and the control thread answers
-/// all the time, also when the attacker ends. The kernel keeps ports for its own connections.
+/// The attacker repeats bind, RESERVE and close. The attacker gets no more ports than its limit,
+/// the service's admin socket answers in time, and the kernel still has ephemeral ports for other
+/// connections. All claims end with the attacker.
 pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     let wire = Wire::new()?;
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -150,6 +154,7 @@ pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     Ok(())
 }
 
+/// Starts an echo server on the kernel in the client's namespace, and waits until it serves.
 fn echo_server_of_the_client(wire: &Wire) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Client, "echo-server")?;
     let server = server.args("--port 7001").spawn()?;
@@ -162,8 +167,8 @@ fn echo_server_of_the_client(wire: &Wire) -> Result<Running, Stop> {
     Ok(server)
 }
 
-/// Two users have one port each of one service at the same time. The kernel checks privileges: the
-/// attacker gets no port below 1024.
+/// The attacker cannot bind a port below 1024, because the kernel checks the privilege. Root's
+/// accelerated server on such a port is not disturbed.
 pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -179,8 +184,8 @@ pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
     check_not_in_kernel(&wire, PRIVILEGED)
 }
 
-/// The sockets of a SO_REUSEPORT group share a port and its clients. Another user's socket cannot
-/// join, as in the kernel, and the port is free when the last socket is closed.
+/// A socket of another user cannot join the SO_REUSEPORT group of an accelerated server, because
+/// the kernel checks the user. The port is free when the last socket of the group is closed.
 pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
     const PORT: u16 = 8000;
     let wire = Wire::new()?;
@@ -227,7 +232,8 @@ pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
     tools::wait_until(SHORT, "the port", || Ok(join()?.status.success()))
 }
 
-/// A descriptor that takes a minute to close delays no other user.
+/// The attacker sends descriptors whose `close` blocks for a minute. Other users are served
+/// meanwhile.
 pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! Tidelane's own rules, with unmodified programs at both ends.
+//! The rules of the service's configuration, which accept, refuse or drop connections.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,12 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Returns a configuration that admits all users, with these rules.
+/// Returns a configuration with these rules that admits all users.
 fn config(rules: &str) -> String {
     format!("{rules}\n[access]\nusers = ['*']\n")
 }
 
+/// Reloads the service with these rules. Fails if the service rejects them.
 fn reload(service: &Service, rules: &str) -> Outcome {
     match service.reload(&config(rules))? {
         Ok(()) => Ok(()),
@@ -24,8 +25,8 @@ fn reload(service: &Service, rules: &str) -> Outcome {
     }
 }
 
-/// Returns curl's exit status for a file of nginx: 0, 7 for a refusal, 28 for no answer in a
-/// second.
+/// Gets a file of nginx with curl. Returns curl's exit status: 0 for success, 7 if the connection
+/// is refused, 28 if there is no answer for a second.
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     let url = format!("http://{SERVER}/64");
     let curl = wire
@@ -34,6 +35,7 @@ fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     Ok(curl.arg(url).finish(SHORT)?.status.code())
 }
 
+/// Returns the number of connections that each rule has matched.
 fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
     let rules = service.ask("rules")?["rules"].take();
     let rules = rules.as_array().cloned().unwrap_or_default();
@@ -43,7 +45,8 @@ fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
         .collect())
 }
 
-/// Rules for arriving connections: by port, prefix, and the server's user.
+/// A rule with direction `in` accepts, refuses or drops arriving connections, by the local port,
+/// the peer's prefix, and the user of the server.
 pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     let wire = Wire::new()?;
     let refused = "[[rule]]\naction = 'refuse'\ndirection = 'in'\nlocal_port = 80\n";
@@ -86,7 +89,8 @@ pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     Ok(())
 }
 
-/// Rules for opened connections: refused at once, or without an answer, as by the kernel's rules.
+/// A rule with direction `out` refuses the connects of programs at once, or leaves them without an
+/// answer. A rule for another user has no effect.
 pub fn programs_are_refused_and_left_waiting() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;
@@ -132,8 +136,8 @@ pub fn programs_are_refused_and_left_waiting() -> Outcome {
     Ok(())
 }
 
-/// The rules apply between programs of one service, too. A connection that new rules refuse is
-/// reset, and the others continue.
+/// New rules apply to open connections, also between two programs of the service: a connection that
+/// they refuse is reset, and other connections continue. Invalid rules have no effect.
 pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;
@@ -183,7 +187,7 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     Ok(())
 }
 
-/// SIGHUP has the same effect as `tidelane reload`.
+/// SIGHUP makes the service read its configuration again, as `tidelane reload` does.
 pub fn a_hang_up_reads_the_rules_again() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;

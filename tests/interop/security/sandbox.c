@@ -1,5 +1,5 @@
-// Runs a program in a cgroup of its own. A BPF program on the cgroup's egress passes all packets;
-// systemd attaches such programs for IPAddressDeny and IPAccounting.
+// Runs a program in a new cgroup. A BPF program on the cgroup's egress passes all packets. systemd
+// attaches programs of this type for IPAddressDeny and IPAccounting.
 //
 //   sandbox MOUNT-POINT NAME PROGRAM ARGS...
 #include <errno.h>
@@ -23,7 +23,7 @@ static void must(int good, const char *what) {
 
 int main(int argc, char **argv) {
     must(argc > 3, "usage");
-    // `ip netns exec` hides the hierarchy, because the program has its own mount namespace.
+    // `ip netns exec` makes a mount namespace in which the cgroup2 hierarchy is not mounted.
     must(mkdir(argv[1], 0755) == 0 || errno == EEXIST, "mkdir");
     must(mount("none", argv[1], "cgroup2", 0, NULL) == 0, "mount");
     char path[4096];

@@ -1,4 +1,4 @@
-//! All attacks at the same time, while another user carries traffic.
+//! All attacks at the same time, while another user has connections.
 
 use std::env;
 
@@ -8,9 +8,9 @@ use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Tolerance for the service's descriptors afterwards, for those of the echo server.
+/// Number of descriptors that the service may have more than at the start: for the echo server.
 const KEPT_MAX: usize = 8;
-/// The attacks of one run.
+/// The attacks of `barrage`.
 const ATTACKS: [&str; 6] = [
     "claims",
     "registrations",
@@ -20,20 +20,19 @@ const ATTACKS: [&str; 6] = [
     "scribbling",
 ];
 
-/// Returns the duration of attacks and traffic in seconds. `TIDELANE_BARRAGE` sets a longer one.
+/// Returns the duration of each measurement in seconds: TIDELANE_BARRAGE, or 4.
 fn seconds() -> u64 {
     tools::env_number("TIDELANE_BARRAGE", 4)
 }
 
-/// Claims, registrations, descriptors, messages, holes and random values of uid 65534, and
-/// descriptors that take long to close of uid 65533, all at once. The traffic of another user loses
-/// nothing.
+/// Two attackers run `barrage` and `linger` at the same time. The connections of another user lose
+/// nothing, and the service frees the attackers' descriptors.
 ///
-/// The output compares the traffic's latency with that of undisturbed traffic, and with that beside
-/// as many threads that only use the CPU. The service has CPU 1. The attacks run on CPU 0 in
-/// SCHED_IDLE, as the traffic's two ends have precedence. The comparison therefore measures the
-/// service and not the share of the CPU: threads that only use the CPU change nothing then.
-/// `TIDELANE_BARRAGE_ORDINARY=1` gives the attacks the usual priority.
+/// The output has three latencies of the other user's requests: without an attack, beside threads
+/// that only use CPU time, and during the attacks. The service has CPU 1. The attackers share CPU 0
+/// with the other user's client, but run in SCHED_IDLE, so that they take no CPU time from it. A
+/// difference in latency is therefore an effect of the service. The environment variable
+/// `TIDELANE_BARRAGE_ORDINARY` gives the attackers the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_on(Side::Server, "1", &[])?;
@@ -70,7 +69,7 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     Ok(())
 }
 
-/// Puts an attacker on the CPU of the traffic.
+/// Binds an attacker to CPU 0, the CPU of the other user's client, with low priority by default.
 fn in_the_way(attacker: Program) -> Program {
     let attacker = attacker.cpus("0");
     match env::var_os("TIDELANE_BARRAGE_ORDINARY") {
@@ -79,13 +78,14 @@ fn in_the_way(attacker: Program) -> Program {
     }
 }
 
+/// Waits until an attacker has printed its first line.
 fn begun(attacker: &Running) -> Outcome {
     tools::wait_until(SHORT, "the attacks to begin", || {
         Ok(attacker.written().0.contains("began"))
     })
 }
 
-/// Runs verified echoes for some time and prints their latency.
+/// Runs an echo client for `seconds` and prints its latency in a line that begins with `when`.
 fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 1 --bytes 1000 --warmup 0.2");
@@ -100,7 +100,7 @@ fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
     Ok(())
 }
 
-/// Demands that each attack was carried out.
+/// Fails unless each attack of `barrage` made more than ten requests.
 fn check_tolls(lines: &[Value]) -> Outcome {
     let tolls = lines.last().cloned().unwrap_or_default();
     println!("{tolls}");

@@ -1,4 +1,4 @@
-//! A service that cannot run leaves its packets to the kernel.
+//! The demux passes packets to the kernel while the service cannot run.
 
 use std::{
     thread,
@@ -10,11 +10,11 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, program::send_signal, tools};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Time limit for the kernel to answer after the service has stopped.
+/// Time after which the kernel must answer in place of a stopped service.
 const KERNEL_WITHIN: Duration = Duration::from_secs(1);
 
-/// The whole service is stopped under load. Within a second the kernel's own listener accepts new
-/// connections. When the service continues, its connections do so without an error.
+/// The service is stopped by SIGSTOP under load. After a second the kernel's listener accepts new
+/// connections. When the service continues, its connections continue without an error.
 pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -36,14 +36,15 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
 
     send_signal(service.pid(), Signal::STOP)?;
     thread::sleep(KERNEL_WITHIN);
-    // The SYN must be answered at once; a kernel's retransmission would follow a second later.
+    // The kernel must answer the first SYN. The client would retransmit it after a second.
     let start = Instant::now();
     let probe = wire.program(Side::Client, "timeout").args("5 bash -c");
     let probe = probe.arg("exec 3<>/dev/tcp/10.77.0.1/7000").finish(SHORT)?;
     let took = start.elapsed();
-    // Segments of the old connections are retransmitted meanwhile.
+    // Meanwhile the client retransmits segments of the accelerated connections, which the kernel
+    // must ignore.
     thread::sleep(KERNEL_WITHIN);
-    // Continue the service before any failure, because a stopped service cannot be shut down.
+    // Continue the service before any check can fail: a stopped service cannot be shut down.
     send_signal(service.pid(), Signal::CONT)?;
     ensure!(probe.status.success(), "the kernel did not answer: {probe}");
     ensure!(took < Duration::from_millis(900), "it took {took:?}");
@@ -54,7 +55,7 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
         counters["demux_no_life"].as_u64() > Some(0),
         "no frame was left to the kernel: {counters}"
     );
-    // The watchdog was stopped as well, and does not consider this a hang of the core.
+    // The watchdog was stopped, too, and must not take the pause for a hang of a core.
     let again = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 2");
     let again = again.spawn()?;
     tools::wait_until(SHORT, "accelerated connections again", || {
@@ -70,8 +71,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// An idle service sleeps longer than the timeout of the demux for a heartbeat, and still receives
-/// the next frame.
+/// An idle service sleeps longer than the demux waits for a sign of life. The demux passes the next
+/// frame to the service nevertheless.
 pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
