@@ -1,5 +1,5 @@
-//! More clients than a server's short accept queue holds, on the kernel's stack and on Tidelane.
-//! The queue overflows on both stacks, and every client is served on both.
+//! More concurrent clients than a server's accept queue has room for, on the kernel's stack and on
+//! Tidelane. The queue overflows, and every client is served nevertheless.
 
 use std::{fs, time::Duration};
 
@@ -9,13 +9,13 @@ use tidelane_tests::{
     wire::{SERVER, write_random_file},
 };
 
-/// Concurrent clients: ten times as many as fit into an accept queue of `BACKLOG`.
+/// Number of concurrent clients, ten times the capacity of an accept queue of `BACKLOG`.
 const CLIENTS: u64 = 100;
-/// The backlog of busybox' httpd.
+/// Backlog of the fork server, the same as that of busybox's httpd.
 const BACKLOG: u32 = 9;
-/// Number of connections, with one request each.
+/// Total number of connections. Each has one request.
 const TOTAL: u64 = 600;
-/// Time limit, long enough for a client whose SYN is dropped several times.
+/// Time limit for all clients. A client whose SYN is dropped several times needs most of it.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// An echo server that forks a child for each connection.
@@ -33,7 +33,7 @@ pub fn a_child_for_each_of_a_hundred_clients() -> Outcome {
     })
 }
 
-/// busybox httpd, which forks for each connection and closes after its answer.
+/// busybox's httpd, which forks a child for each connection and closes after one response.
 pub fn busybox_httpd() -> Outcome {
     require_tools(&["busybox"])?;
     let busybox = find_tool("busybox").map(fs::read).transpose()?;
@@ -56,8 +56,8 @@ pub fn busybox_httpd() -> Outcome {
     })
 }
 
-/// Returns true if a 64-bit ELF file names an interpreter (PT_INTERP), which makes it dynamically
-/// linked.
+/// Returns true if a 64-bit ELF file is dynamically linked: one of its program headers is
+/// PT_INTERP.
 fn has_interpreter(file: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let number = |at: usize| {
@@ -74,7 +74,8 @@ fn has_interpreter(file: &[u8]) -> bool {
     (0..count).any(|n| kind(n) == Some(&PT_INTERP.to_le_bytes()))
 }
 
-/// Runs a server on each stack, on separate wires, under the same clients.
+/// Runs a server and clients on a new wire, first with the server on the kernel, then with the
+/// server on Tidelane. `programs` returns the server, which listens on `port`, and the client.
 fn on_both_stacks(
     port: u16,
     programs: impl Fn(&Wire) -> Result<(Program, Program), Stop>,
@@ -92,7 +93,7 @@ fn on_both_stacks(
     Ok(())
 }
 
-/// Demands that each connection is opened once, served to its last byte, and never reset.
+/// Runs the clients. Fails unless all connections are opened at the first attempt and served.
 fn serve_all(wire: &Wire, client: Program) -> Outcome {
     let before = failures(wire)?;
     let client = client
@@ -109,7 +110,7 @@ fn serve_all(wire: &Wire, client: Program) -> Outcome {
     Ok(())
 }
 
-/// Returns the number of opens of the client's kernel that were refused or given up.
+/// Returns the kernel's counter AttemptFails of the client's namespace: connects that failed.
 fn failures(wire: &Wire) -> Result<u64, Stop> {
     let text = wire.program(Side::Client, "cat").arg("/proc/net/snmp");
     let text = text.run(LIMIT)?.stdout;
@@ -123,7 +124,7 @@ fn failures(wire: &Wire) -> Result<u64, Stop> {
     value.ok_or_else(|| Stop::Fail(format!("no AttemptFails in {text}")))
 }
 
-/// Demands that the service's accept queue was full; otherwise the test shows nothing.
+/// Fails unless the service's accept queue has overflowed. Without overflow the case tests nothing.
 fn check_overflow(service: &Service) -> Outcome {
     let counters = service.counters()?;
     let overflows = counters["listen_overflows"].as_u64();

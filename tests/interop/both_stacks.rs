@@ -1,4 +1,5 @@
-//! A server listens in both stacks, and each connection stays in the stack that accepted it.
+//! A server whose listener is in the kernel and in the service. Each connection stays on the stack
+//! that accepted it, while the service starts, dies and restarts.
 
 use std::time::{Duration, Instant};
 
@@ -15,23 +16,30 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server},
 };
 
+/// Port of the echo server.
 const PORT: u16 = 7000;
-/// Clients that connect at the same time.
+/// Number of clients that connect at the same time.
 const CLIENTS: u64 = 20;
-/// Time within which a server listens in the service again.
+/// Time limit for a server to listen in a restarted service.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// The results of the clients of `knock.c`.
+/// The results that `knock.c` prints.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Fared {
+    /// Clients that received every byte.
     served: u64,
+    /// Refused attempts to connect. A client tries again after each.
     refused: u64,
+    /// Clients whose connection was reset.
     reset: u64,
+    /// Clients whose connection ended early or had wrong bytes.
     broken: u64,
+    /// Clients that met a timeout or another error.
     silent: u64,
 }
 
 impl Fared {
+    /// Parses the output of `knock.c`.
     fn parse(line: &str) -> Result<Self, Stop> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let count = |at: usize| Ok::<u64, Stop>(words.get(at).unwrap_or(&"").parse()?);
@@ -44,6 +52,7 @@ impl Fared {
         })
     }
 
+    /// Fails unless all `clients` clients were served.
     fn check_all_served(&self, clients: u64) -> Outcome {
         let lost = (self.reset, self.broken, self.silent);
         ensure!(self.served == clients && lost == (0, 0, 0), "{self:?}");
@@ -51,10 +60,11 @@ impl Fared {
     }
 }
 
-/// The compiled client program.
+/// The path of the compiled client program `knock.c`.
 struct Knock(std::path::PathBuf);
 
 impl Knock {
+    /// Compiles the program into the wire's directory.
     fn compile(wire: &Wire) -> Result<Self, Stop> {
         let binary = wire.scratch().join("knock");
         let source = tools::source_root().join("tests/interop/knock.c");
@@ -62,8 +72,8 @@ impl Knock {
         Ok(Self(binary))
     }
 
-    /// Returns a program of `clients` clients that echo `exchanges` times each, with pauses of 10
-    /// ms.
+    /// Returns a program with `clients` clients in the client's namespace. Each client sends a
+    /// message and reads the echo, `exchanges` times, with pauses of 10 ms.
     fn clients(&self, wire: &Wire, clients: u64, exchanges: u64) -> Program {
         let knock = wire.program(Side::Client, &self.0.to_string_lossy());
         let knock = knock.arg(SERVER).arg(PORT).arg(clients);
@@ -71,8 +81,8 @@ impl Knock {
     }
 }
 
-/// Clients connect while a server starts, repeatedly. Connections from before its listener is in
-/// the service belong to the kernel and stay there.
+/// Clients connect while a server starts, and none is reset. The kernel has the connections that
+/// arrive before the listener is in the service, and keeps them.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -102,8 +112,7 @@ pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     Ok(())
 }
 
-/// Connections that the kernel accepted continue there while the service has the listener. When
-/// they have ended, the demux stops to ask the kernel.
+/// Connections that the kernel accepted stay with the kernel when the service takes the listener.
 pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -132,7 +141,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     Ok(())
 }
 
-/// Starts four connections of three seconds.
+/// Starts a client with four connections that lasts six seconds.
 fn long_client(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     client
@@ -140,6 +149,7 @@ fn long_client(wire: &Wire) -> Result<Running, Stop> {
         .spawn()
 }
 
+/// Waits until a restarted service has the listener on `port`, and prints the time since `since`.
 fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
     let what = format!("the listener on port {port} in the new service");
     wait_until(AGAIN_MAX, &what, || service.has_listener(port))?;
@@ -150,20 +160,24 @@ fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
     Ok(())
 }
 
-/// Deaths of the service after which the size of a program is the reference.
+/// Number of deaths of the service before the server's footprint is measured for the first time.
 const REFERENCE_KILL: u64 = 2;
-/// Growth of a program in KiB, after the reference, that is not a leak.
+/// Growth of the server's resident memory in KiB that does not count as a leak.
 const GROWTH_MAX_KIB: u64 = 1024;
 
-/// Descriptors and memory of a program.
+/// The resources that a process uses.
 #[derive(Debug)]
 struct Footprint {
+    /// Number of open descriptors.
     descriptors: usize,
+    /// Number of memory mappings.
     mappings: usize,
+    /// Resident memory in KiB.
     resident_kib: u64,
 }
 
 impl Footprint {
+    /// Measures the process `pid`.
     fn of(pid: u32) -> Result<Self, Stop> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -177,10 +191,11 @@ impl Footprint {
         })
     }
 
+    /// Fails if the process `pid` now uses more than `self`, the earlier measurement.
     fn check_no_growth(&self, pid: u32) -> Outcome {
         let now = Self::of(pid)?;
         println!("NOTE: the program had {self:?}, and has {now:?}");
-        // A connection that has just ended may have a descriptor left to be closed.
+        // The server may not have closed the descriptor of a connection that has just ended.
         ensure!(
             now.descriptors <= self.descriptors + 2,
             "{self:?} became {now:?}"
@@ -192,9 +207,9 @@ impl Footprint {
     }
 }
 
-/// The service dies and restarts repeatedly under a server that waits for clients. The server
-/// listens in both stacks within a second, with or without clients, no client is lost, and no
-/// descriptor or memory is leaked.
+/// The service is killed and restarted repeatedly while a server runs. The server's listener is in
+/// the new service within a second, whether or not clients connect meanwhile. All clients are
+/// served, and the server leaks neither descriptors nor memory.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
     let knock = Knock::compile(&wire)?;
@@ -210,14 +225,14 @@ pub fn servers_find_the_service_again() -> Outcome {
         restorers.push(restorer_of(&service)?);
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
-        // Sequential clients, on the kernel.
+        // Without a service, the kernel serves the clients.
         let during = knock.clients(&wire, 3, 1).run(SHORT)?;
         Fared::parse(&during.stdout)?.check_all_served(3)?;
         service = wire.service_again(&service)?;
         let up = Instant::now();
         let coming = knock.clients(&wire, 100, 3).spawn()?;
         if kill % 2 == 0 {
-            // Clients connect while the server finds its service.
+            // The clients connect while the server registers with the new service.
             wait_listening(&service, PORT, up)?;
             Fared::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
         } else {
@@ -248,21 +263,21 @@ pub fn servers_find_the_service_again() -> Outcome {
     })
 }
 
-/// Returns the process that outlives a service.
+/// Returns the process id of a service's child `tdl-restorer`, which outlives a killed service.
 fn restorer_of(service: &Service) -> Result<u32, Stop> {
     let pid = service.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     Ok(children.trim().parse()?)
 }
 
-/// Returns true if the process exists and is no zombie.
+/// Returns true if the process `pid` is a `tdl-restorer` and not a zombie.
 fn is_restorer(pid: &u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
 }
 
-/// A server that started while there was no service listens in the next service, and so does a
-/// listener that a server opened during that time, and the listener of a reloaded server.
+/// Listeners opened while there is no service are in the next service: the listener of a new
+/// server, a listener that a running server opens again, and that of a reloaded nginx.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;
@@ -281,11 +296,11 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     for _ in 0..3 {
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
-        // After this client, the server opens its listener again.
+        // `reopens.c` closes its listener after each client and opens a new one.
         let client = wire.program(Side::Client, &knock.0.to_string_lossy());
         let client = client.arg(SERVER).arg(REOPENED).args("1 1 10").run(SHORT)?;
         Fared::parse(&client.stdout)?.check_all_served(1)?;
-        // `tidelane run` refuses to start a program without a service; the library does not.
+        // Preload the library directly: `tidelane run` refuses to start without a service.
         let echo = wire.load_tool(Side::Server, "echo-server")?;
         let echo = echo.arg("--port").arg(PORT);
         let echo = echo.env("TIDELANE_SOCKET", &socket.to_string_lossy());
@@ -307,7 +322,8 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     Ok(())
 }
 
-/// Servers of several processes, and servers with work of their own, find the next service, too.
+/// nginx, which has several processes, and redis, which has timers of its own, listen in the next
+/// service and serve clients there.
 pub fn real_servers_find_the_service_again() -> Outcome {
     tools::require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;

@@ -1,4 +1,4 @@
-//! The kernel continues to work on the same interface and address.
+//! The kernel's stack continues to work on the served interface and its addresses.
 
 use std::{thread, time::Duration};
 
@@ -6,7 +6,7 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, wire::SERVER};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// ICMP echo is answered while Tidelane carries a load.
+/// The kernel answers ICMP echo requests while accelerated connections are under load.
 pub fn ping_under_load() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -21,7 +21,8 @@ pub fn ping_under_load() -> Outcome {
     check_load(&client.wait(SHORT)?.success()?.json()?)
 }
 
-/// A kernel server beside an accelerated one, both under load.
+/// A server on the kernel and an accelerated server on another port serve their clients at the same
+/// time.
 pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -43,7 +44,7 @@ pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     check_load(&plain.wait(SHORT)?.success()?.json()?)
 }
 
-/// A listener on 0.0.0.0 serves accelerated clients from the wire and kernel clients of loopback.
+/// An accelerated listener at 0.0.0.0 also accepts the kernel's connections over loopback.
 pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -58,7 +59,7 @@ pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
     check_load(&remote.wait(SHORT)?.success()?.json()?)
 }
 
-/// A port that one stack uses is in use for both.
+/// A port in use on one stack cannot be bound on either stack (EADDRINUSE).
 pub fn address_in_use_both_ways() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -88,7 +89,7 @@ pub fn address_in_use_both_ways() -> Outcome {
     Ok(())
 }
 
-/// With an idle program and an idle connection the service uses under 1 % of a core.
+/// A service with an idle server uses less than 1 % of a CPU.
 pub fn idle_service_sleeps() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! The `tidelane` command: its messages and exit statuses, for wrong and right use.
+//! The `tidelane` command: messages and exit statuses.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -18,8 +18,10 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
+/// A version of the shared memory that differs from that of this build.
 const OTHER_VERSION: u32 = ABI_VERSION + 1;
 
+/// Returns the command `tidelane` with the arguments of `line`, for the server's namespace.
 pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane")?;
     Ok(wire
@@ -27,7 +29,7 @@ pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
         .args(line))
 }
 
-/// Demands a non-zero exit and exactly one line on standard error, with `words` in it.
+/// Fails unless the exit status is not 0 and standard error is one line that contains `words`.
 pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
     ensure!(!finished.status.success(), "it succeeded: {finished}");
     ensure!(
@@ -41,7 +43,8 @@ pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
     Ok(())
 }
 
-/// No interface, not root, already running.
+/// `tidelane up` fails with one line if the interface does not exist, if the user is not root, or
+/// if a service of this name is already running.
 pub fn up_says_what_is_wrong() -> Outcome {
     let wire = Wire::new()?;
     let finished = tidelane(&wire, "up nosuch0 --name never")?.finish(SHORT)?;
@@ -56,7 +59,7 @@ pub fn up_says_what_is_wrong() -> Outcome {
         .program(Side::Server, "setpriv")
         .args(&line)
         .finish(SHORT)?;
-    // If other users may not enter the source tree, the program cannot start, which is no refusal.
+    // If other users may not read the source tree, setpriv cannot start the program.
     if !unprivileged.stderr.starts_with("setpriv") {
         check_refusal(&unprivileged, "root")?;
     }
@@ -71,7 +74,7 @@ pub fn up_says_what_is_wrong() -> Outcome {
     Ok(())
 }
 
-/// A kernel without AF_XDP: neither `up` nor the service itself starts.
+/// On a kernel without AF_XDP, `tidelane up` and `tidelaned` fail with one line.
 pub fn a_kernel_without_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let without = wire.scratch().join("without_af_xdp");
@@ -92,7 +95,7 @@ pub fn a_kernel_without_af_xdp() -> Outcome {
     Ok(())
 }
 
-/// Each command that needs a service reports that there is none.
+/// Each command that needs a service fails with one line if there is none.
 pub fn without_a_service() -> Outcome {
     let wire = Wire::new()?;
     for line in ["ss", "stat", "down", "run"] {
@@ -104,8 +107,9 @@ pub fn without_a_service() -> Outcome {
     Ok(())
 }
 
-/// `run` does not start a program on a service of another version, played by this test. A program
-/// that has the library anyway reports this once and runs on the kernel.
+/// The test simulates a service with another version of the shared memory. `tidelane run` refuses
+/// to start a program on it. A program that preloads the library without `tidelane run` prints one
+/// line and uses the kernel.
 pub fn another_shared_memory_version() -> Outcome {
     let wire = Wire::new()?;
     let name = format!("{}-other", wire.namespace(Side::Server));
@@ -134,8 +138,8 @@ pub fn another_shared_memory_version() -> Outcome {
     Ok(())
 }
 
-/// The service refuses a program of another version, played by this test, names its own version,
-/// and goes on.
+/// The test simulates a program with another version of the shared memory. The service refuses the
+/// registration with its own version, and continues to run.
 pub fn a_program_of_another_version() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -143,7 +147,8 @@ pub fn a_program_of_another_version() -> Outcome {
     let program = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let path = run_dir(service.name()).join("control.sock");
     connect(&program, &SocketAddrUnix::new(path)?)?;
-    // A REGISTER of another version: only the first words are the same in all versions.
+    // A REGISTER message. Only the header (magic number, version and kind) is the same in all
+    // versions.
     let mut request = vec![0; 200];
     request[..8].copy_from_slice(&MESSAGE_MAGIC.to_ne_bytes());
     request[8..12].copy_from_slice(&OTHER_VERSION.to_ne_bytes());
@@ -163,12 +168,14 @@ pub fn a_program_of_another_version() -> Outcome {
     service.ask("status").map(|_| ())
 }
 
-/// A service that answers each message with the header of another version.
+/// A simulated service with another version of the shared memory. It answers each message with a
+/// refusal. `drop` removes its run directory.
 struct OtherVersion {
     directory: PathBuf,
 }
 
 impl OtherVersion {
+    /// Starts the service under the name `name`, on a thread.
     fn start(name: &str) -> Result<Self, Stop> {
         let directory = run_dir(name);
         std::fs::create_dir_all(&directory)?;
@@ -177,7 +184,7 @@ impl OtherVersion {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&listener, &SocketAddrUnix::new(other.socket())?)?;
         listen(&listener, 16)?;
-        // The thread ends with the process of this case.
+        // The thread runs until the process of this case ends.
         thread::spawn(move || {
             while let Ok(program) = accept_with(&listener, SocketFlags::CLOEXEC) {
                 let mut message = vec![0; 4096];
@@ -194,6 +201,7 @@ impl OtherVersion {
         Ok(other)
     }
 
+    /// Returns the path of the service's control socket.
     fn socket(&self) -> PathBuf {
         self.directory.join("control.sock")
     }
@@ -201,12 +209,13 @@ impl OtherVersion {
 
 impl Drop for OtherVersion {
     fn drop(&mut self) {
-        // The directory with the unique name contains an empty socket file.
+        // A failure leaves an unused directory, which does no harm.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A service comes up, goes down, comes up again; `run` of a missing program exits with 127.
+/// A service starts, stops and starts again. `tidelane run` exits with 127 if the program does not
+/// exist, and otherwise with the program's status.
 pub fn up_down_up() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -234,7 +243,8 @@ pub fn up_down_up() -> Outcome {
     Ok(())
 }
 
-/// `ss` and `stat` show the program, its connections and the counters.
+/// `tidelane ss` shows addresses, programs and TCP information of connections, and `tidelane stat`
+/// shows counters.
 pub fn ss_names_the_sockets() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -268,8 +278,8 @@ pub fn ss_names_the_sockets() -> Outcome {
     Ok(())
 }
 
-/// With `--strict` a connection that would fall back to the kernel fails; without it, the kernel
-/// has it.
+/// A connection that cannot be accelerated fails with `tidelane run --strict`. Without the option
+/// the kernel has the connection.
 pub fn strict_refuses_a_fall_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -286,8 +296,8 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// A program that the library cannot serve is reported when another program starts it: once, by
-/// whatever call and however often.
+/// Starts `program`, which the library cannot serve, from other programs by several calls of the
+/// exec family. Fails unless each of these runs prints one line, which contains `words`.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
@@ -310,8 +320,8 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
     Ok(())
 }
 
-/// Static programs and Go programs never load the library: `run` reports them, and refuses them
-/// with `--strict`. A script is classified by its interpreter.
+/// `tidelane run` reports a program that cannot load the library, and refuses it with `--strict`.
+/// The cases are a static program, a Go program, and scripts with these programs as interpreters.
 pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

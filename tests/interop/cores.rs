@@ -1,4 +1,5 @@
-//! A service with two fast-path cores. TIDELANE_CORES=2 runs the other cases with two cores.
+//! A service with two fast-path cores. The environment variable TIDELANE_CORES=2 runs the cases of
+//! other modules with two cores, too.
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server},
 };
 
+/// Makes a wire whose interfaces have `queues` queues.
 fn wire(queues: u64) -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         queues: Some(queues),
@@ -21,12 +23,13 @@ fn wire(queues: u64) -> Result<Wire, Stop> {
     })
 }
 
+/// Returns the counter `name` of the service.
 fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     Ok(service.counters()?[name].as_u64().unwrap_or(0))
 }
 
-/// Returns the frames received by each queue of the server's interface, as its driver counts them,
-/// or none if the driver does not count by queue.
+/// Returns the number of frames that each queue of the server's interface has received, from the
+/// driver's counters. Returns an empty list if the driver has no counters for each queue.
 fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     let ethtool = wire
         .program(Side::Server, "ethtool")
@@ -39,7 +42,7 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
         let Some((queue, what)) = rest.and_then(|rest| rest.split_once('_')) else {
             continue;
         };
-        // Some drivers count frames of XDP programs separately.
+        // Some drivers count the frames that an XDP program takes separately.
         if let (Ok(queue), "packets" | "xdp_packets") = (queue.parse::<usize>(), what) {
             all.resize(all.len().max(queue + 1), 0);
             all[queue] += count.trim().parse::<u64>()?;
@@ -48,9 +51,9 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     Ok(all)
 }
 
-/// Many connections of kernel clients and of the service's own clients. Frames cross from one
-/// core's queue to the other core's flows, both queues receive frames, both ends of a local
-/// connection are on one core, and `tidelane ss` lists a listener once.
+/// Both cores serve connections from kernel clients and from accelerated clients. Both queues
+/// receive frames, and a core hands over frames that belong to a flow of the other core.
+/// `tidelane ss` lists the listener once.
 pub fn both_have_connections() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = wire(2)?;
@@ -98,7 +101,8 @@ pub fn both_have_connections() -> Outcome {
     Ok(())
 }
 
-/// `up` refuses a CPU that the machine does not have: the core would run on any CPU.
+/// `tidelane up` refuses a CPU that the machine does not have, and reports an unknown option of the
+/// service.
 pub fn no_such_cpu() -> Outcome {
     let wire = wire(1)?;
     let name = wire.namespace(Side::Server);
@@ -116,7 +120,8 @@ pub fn no_such_cpu() -> Outcome {
     check_refusal(&up.finish(SHORT)?, "unexpected argument '--no-such-option'")
 }
 
-/// `up` refuses more cores than queues in one line, whose advice helps.
+/// `tidelane up` refuses more cores than queues. Its message has an `ethtool` command, after which
+/// the service starts.
 pub fn too_few_queues() -> Outcome {
     let wire = wire(1)?;
     let space = wire.namespace(Side::Server);

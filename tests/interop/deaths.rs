@@ -1,4 +1,4 @@
-//! `kill -9` of a program, and of the service.
+//! Programs and services are killed with SIGKILL, and their resources are freed.
 
 use std::time::Duration;
 
@@ -11,32 +11,35 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Kills after which the service's size is the reference.
+/// Number of kills before the service's resources are measured for the first time.
 const REFERENCE_KILL: u64 = 5;
-/// Time limit for a NIC to return to the kernel: zero-copy drivers set up their rings again.
+/// Time limit for the kernel to serve the NIC of a killed service. A zero-copy driver first sets up
+/// its rings again.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Growth in KiB, after the reference, that is not a leak.
+/// Growth of the service's resident memory in KiB that does not count as a leak.
 const GROWTH_MAX_KIB: u64 = 4096;
 
+/// Returns the number of programs that a case kills: TIDELANE_KILLS, or 20.
 fn kills() -> u64 {
     env_number("TIDELANE_KILLS", 20).max(REFERENCE_KILL + 1)
 }
 
-/// Waits until the service has no socket of `pid`.
+/// Waits until the service has no socket of the process `pid`.
 fn wait_freed(service: &Service, pid: u32) -> Outcome {
     wait_until(SHORT, "the dead program's sockets to go", || {
         Ok(service.sockets_of(pid)?.is_empty())
     })
 }
 
-/// Waits until `pid` has `count` accelerated connections that have transferred data.
+/// Waits until `count` accelerated connections of the process `pid` have sent data.
 fn wait_busy(service: &Service, pid: u32, count: usize) -> Outcome {
     wait_until(SHORT, "connections at work", || {
         Ok(busy(service, pid)? == count)
     })
 }
 
-/// Returns the number of accelerated connections of `pid` that have transferred data.
+/// Returns the number of accelerated connections of the process `pid` on which the peer has
+/// acknowledged data.
 fn busy(service: &Service, pid: u32) -> Result<usize, Stop> {
     let sockets = service.sockets_of(pid)?;
     let busy = sockets.iter().filter(|socket| {
@@ -45,13 +48,16 @@ fn busy(service: &Service, pid: u32) -> Result<usize, Stop> {
     Ok(busy.count())
 }
 
-/// The service's size after the first kills, compared with that after the last.
+/// The resources that a service uses.
 struct Size {
+    /// Resident memory in KiB.
     resident_kib: u64,
+    /// Number of descriptors without those that reserve ports.
     descriptors: usize,
 }
 
 impl Size {
+    /// Measures the service.
     fn of(service: &Service) -> Result<Self, Stop> {
         Ok(Self {
             resident_kib: service.resident_kib()?,
@@ -59,8 +65,9 @@ impl Size {
         })
     }
 
+    /// Fails if the service now uses more than `self`, the earlier measurement.
     fn check_no_growth(&self, service: &Service) -> Outcome {
-        // The service closes them when it has noticed the end of the last program.
+        // The service needs some time to notice the end of the last program.
         wait_until(SHORT, "the dead programs' descriptors to be closed", || {
             Ok(service.descriptors_beside_claims()? <= self.descriptors)
         })?;
@@ -71,8 +78,8 @@ impl Size {
     }
 }
 
-/// A server is killed under load, repeatedly. Its peers get RST, its port is free at once,
-/// connections of another program continue, and the service does not grow.
+/// Servers are killed under load, one after the other. The peers receive RST, the port is free at
+/// once, connections of another program continue, and the service leaks nothing.
 pub fn killed_program_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -98,8 +105,8 @@ pub fn killed_program_frees_all() -> Outcome {
         wait_busy(&service, pid, 32)?;
         server.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
-        // The port is free. A client that reconnects has seen the first server's end. Clients that
-        // connect before the listener is in the service are on the kernel.
+        // A second server gets the port, and the clients connect again. The kernel has the
+        // connections that arrive before the new listener is in the service.
         let second = echo_server(&wire, Some(&service), 7000)?;
         let pid = second.pid();
         wait_until(SHORT, "the clients to come back", || {
@@ -124,7 +131,8 @@ pub fn killed_program_frees_all() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// An accelerated client is killed under load: its kernel server sees the end of each connection.
+/// Accelerated clients are killed under load, one after the other. The connections end at the
+/// server, which is on the kernel, and the service leaks nothing.
 pub fn killed_client_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -152,8 +160,8 @@ pub fn killed_client_frees_all() -> Outcome {
     }
 }
 
-/// The service is killed: programs get ECONNRESET and do not hang, the kernel serves the interface
-/// at once, and the next `tidelane up` works.
+/// The service is killed. Its programs get ECONNRESET and continue on the kernel, the kernel serves
+/// the interface at once, and a new service can start.
 pub fn killed_service_resets_and_comes_back() -> Outcome {
     let wire = Wire::new()?;
     for _ in 0..3 {
@@ -179,8 +187,8 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
         } else {
             ask_kernel()?;
         }
-        // Both clients connect again, and the kernel now has the server's listener. For local
-        // connections the kernel shows both ends.
+        // Both clients connect again, to the server's kernel socket. The kernel lists a connection
+        // of the local client twice, once for each end.
         wait_until(SHORT, "the clients to come back", || {
             Ok(wire.kernel_connections(Side::Server, 7000)? >= 4 + 2 * 4)
         })?;
@@ -190,7 +198,7 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
             ensure!(error.contains("reset"), "the {who} client saw {line}");
         }
         ensure!(server.alive(), "the server died with its service");
-        // The server still listens in the kernel.
+        // The server's kernel socket accepts new clients, too.
         let to = format!("{SERVER}:7000");
         let again = wire
             .load_tool(Side::Client, "echo-client")?
@@ -201,8 +209,8 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
     Ok(())
 }
 
-/// A connection that died with the service is added to an epoll instance in which a thread already
-/// sleeps. The thread sleeps in the kernel, because there is no service to ring a doorbell.
+/// A connection that ended with the service is added to an epoll instance in which a thread already
+/// sleeps. The thread is woken, although there is no service to ring its doorbell.
 pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("armed_dead");
@@ -227,8 +235,8 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     Ok(())
 }
 
-/// memcached's main thread finds the new service and accepts. Its workers, which sleep in epoll
-/// instances with contexts of the dead service, serve the connections.
+/// memcached serves clients of the next service. The main thread accepts them there. The workers
+/// sleep in epoll instances that were made with the dead service, and are woken nevertheless.
 pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     tools::require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -259,8 +267,8 @@ pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     Ok(())
 }
 
-/// One thread polls a listener, another thread sleeps in an epoll instance. Connections are served
-/// whichever thread finds the new service.
+/// A server of two threads serves clients of the next service: one thread polls the listener, and
+/// the other one sleeps in an epoll instance. Either may be the first to use the new service.
 pub fn a_polling_thread_finds_the_next_service() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("polls_beside");

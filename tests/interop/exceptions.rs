@@ -1,5 +1,5 @@
-//! Sockets that are left to the kernel: by the user's choice, and because their program hands
-//! connections to other programs or forks for each of them.
+//! Sockets that stay with the kernel: because the user chose so, because the program hands its
+//! connections to other programs, or because the program forks for each connection.
 
 use std::{fs, time::Duration};
 
@@ -12,14 +12,16 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Waits until `tidelane ss` shows that the listener on a port is left to the kernel for `reason`.
+/// Waits until `tidelane ss` shows that the kernel has the listener on `port`, with the reason
+/// `reason`.
 fn await_left(service: &Service, port: u16, reason: &str) -> Outcome {
     wait_until(SHORT, &format!("port {port} to be the kernel's"), || {
         is_left(service, port, reason)
     })
 }
 
-/// Returns true if the listener at `port` is left to the kernel for this reason.
+/// Returns true if `tidelane ss` shows that the kernel has the listener on `port`, with a reason
+/// that contains `reason`.
 fn is_left(service: &Service, port: u16, reason: &str) -> Result<bool, Stop> {
     let end = format!(":{port}");
     let of_port = |socket: &Value| socket["local"].as_str().is_some_and(|l| l.ends_with(&end));
@@ -31,7 +33,8 @@ fn is_left(service: &Service, port: u16, reason: &str) -> Result<bool, Stop> {
     }))
 }
 
-/// Starts a server that is left to the kernel, and waits for its port there.
+/// Starts a server under `tidelane run` whose listener stays with the kernel. Waits until the
+/// server listens on `port`.
 fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<Running, Stop> {
     let mut server = program.accelerated(service).spawn()?;
     wait_until(SHORT, &format!("port {port} to listen"), || {
@@ -41,8 +44,8 @@ fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<
     Ok(server)
 }
 
-/// `--no-listen` and `--kernel-port` leave a listener to the kernel, `ss` says so, and `--strict`
-/// accepts this. Other listeners are served.
+/// `tidelane run --no-listen` and `--kernel-port` leave a listener to the kernel. `tidelane ss`
+/// shows the reason, and `--strict` allows it. A listener on another port is accelerated.
 pub fn listeners_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -68,7 +71,8 @@ pub fn listeners_by_choice() -> Outcome {
     Ok(())
 }
 
-/// `--kernel-address` leaves a listener at an address to the kernel, and not one at another.
+/// `tidelane run --kernel-address` leaves a listener to the kernel if the listener's address is in
+/// the given prefix. Another listener is accelerated.
 pub fn an_address_by_choice() -> Outcome {
     require_tools(&["redis-server", "redis-cli"])?;
     let wire = Wire::new()?;
@@ -97,7 +101,7 @@ pub fn an_address_by_choice() -> Outcome {
     Ok(())
 }
 
-/// `--no-connect` leaves a client's connections to the kernel.
+/// `tidelane run --no-connect` leaves a client's connections to the kernel; `--no-listen` does not.
 pub fn connections_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -116,7 +120,7 @@ pub fn connections_by_choice() -> Outcome {
     Ok(())
 }
 
-/// A server that executes another program for each connection.
+/// A server executes another program for each connection. Its listener goes to the kernel.
 pub fn a_server_that_hands_over() -> Outcome {
     for how in ["execvp", "execlp", "fexecve", "execveat", "posix_spawn"] {
         loses_its_first("hand_over", "cat", how)
@@ -125,7 +129,7 @@ pub fn a_server_that_hands_over() -> Outcome {
     Ok(())
 }
 
-/// A server that sends each connection to another process.
+/// A server sends each connection to another process (SCM_RIGHTS). Its listener goes to the kernel.
 pub fn a_server_that_sends_connections_on() -> Outcome {
     for call in ["sendmsg", "sendmmsg"] {
         loses_its_first("sends_on", call, "")?;
@@ -133,8 +137,9 @@ pub fn a_server_that_sends_connections_on() -> Outcome {
     Ok(())
 }
 
-/// Runs a server that hands its connections over. Its first clients are reset, because accelerated
-/// connections cannot move. The next ones are on the kernel, and are served.
+/// Runs the server `name`, which hands its connections to other processes. Fails unless one or two
+/// connections are lost first, because an accelerated connection cannot move to another process,
+/// and unless the kernel has all later connections and all are served.
 fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join(name);
@@ -167,7 +172,8 @@ fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     Ok(())
 }
 
-/// Starts a server that forks for each connection, and a long connection to it.
+/// Starts a server that forks for each connection, and a client with 20 accelerated connections
+/// that lasts eight seconds.
 fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Stop> {
     let binary = wire.scratch().join("fork_server");
     let source = tools::source_root().join("tests/interop/fork_server.c");
@@ -184,8 +190,8 @@ fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Sto
     Ok((server, client))
 }
 
-/// Runs at least `total` clients with one connection each, `at_once` at a time. None may fail. The
-/// load opens up to `at_once` more connections before it ends.
+/// Opens at least `total` connections with one request each, `at_once` at a time. Fails unless all
+/// are served.
 fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     let client = wire.load_tool(Side::Client, "short-client")?;
     let client = client.arg("--connect").arg(format!("{SERVER}:7000"));
@@ -198,14 +204,15 @@ fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     Ok(())
 }
 
-/// A server forks for each connection, and its children end at once. The kernel gets its new
-/// connections. No client fails, and accelerated connections stay accelerated.
+/// A server forks for each connection, and the children end soon. The server's listener goes to the
+/// kernel. No client fails, and connections that are accelerated already stay accelerated.
 pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let (server, long) = fork_server(&wire, &service)?;
     short_clients(&wire, 8, 300)?;
-    // The program notices when it forks for a client that connects some time after the change.
+    // The library learns of the service's decision only when the server forks, so more clients must
+    // connect.
     wait_until(SHORT, "port 7000 to be the kernel's", || {
         short_clients(&wire, 8, 2)?;
         is_left(&service, 7000, "forks for each connection")
@@ -228,8 +235,8 @@ pub fn a_server_that_forks_for_each_connection() -> Outcome {
     Ok(())
 }
 
-/// A server forks for each connection, and its children live long, as PostgreSQL's do. Its
-/// connections are accelerated, even if a client now and then ends at once.
+/// A server forks for each connection, and most children live long, as PostgreSQL's do. The server
+/// stays accelerated.
 pub fn a_server_with_long_lived_children() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -248,8 +255,8 @@ pub fn a_server_with_long_lived_children() -> Outcome {
     Ok(())
 }
 
-/// `git daemon` executes `git upload-pack` for each connection, and is known for this: every clone
-/// is complete.
+/// `git daemon` executes `git upload-pack` for each connection. Tidelane knows this program and
+/// leaves its listener to the kernel from the start, so that no clone fails.
 pub fn git_daemon_is_known() -> Outcome {
     require_tools(&["git"])?;
     let wire = Wire::new()?;

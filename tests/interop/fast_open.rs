@@ -1,4 +1,4 @@
-//! TCP Fast Open between the service and the kernel, in both roles, by programs that use it.
+//! TCP Fast Open (RFC 7413) between the service and the kernel: nginx as server, curl as client.
 
 use rustix::process::Signal;
 use tidelane_tests::{
@@ -10,10 +10,10 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_same};
 
-/// Port of nginx' listener with `fastopen`.
+/// Port of nginx's listener with the option `fastopen`.
 const PORT: u16 = 8080;
 
-/// Returns a wire on which the kernels at both ends allow data in SYNs.
+/// Returns a wire whose kernels at both ends have TCP Fast Open enabled, as client and as server.
 fn wire() -> Result<Wire, Stop> {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -23,6 +23,7 @@ fn wire() -> Result<Wire, Stop> {
     Ok(wire)
 }
 
+/// Starts nginx with a Fast Open listener, on `service` if given or else on the kernel.
 fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     let options = NginxOptions {
         server: format!("listen {PORT} fastopen=16;"),
@@ -37,7 +38,8 @@ fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     Ok(nginx)
 }
 
-/// Fetches a file with `curl --tcp-fastopen` several times; the first connection requests a cookie.
+/// Gets four files with `curl --tcp-fastopen`, each over a new connection. The first connection
+/// requests a cookie if the client has none. `on` sets the stack of curl.
 fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     for name in ["64", "1m", "64", "1k"] {
         let got = wire.scratch().join("got");
@@ -50,6 +52,7 @@ fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     Ok(())
 }
 
+/// Fails unless the counter `name` of the service is at least 3.
 fn check_counter(service: &Service, name: &str) -> Outcome {
     let counters = service.counters()?;
     ensure!(
@@ -59,7 +62,7 @@ fn check_counter(service: &Service, name: &str) -> Outcome {
     Ok(())
 }
 
-/// The client is curl on the kernel, the server nginx on the service.
+/// nginx on the service accepts data in the SYNs of curl on the kernel.
 pub fn nginx_takes_text_with_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;
@@ -68,7 +71,7 @@ pub fn nginx_takes_text_with_syn() -> Outcome {
     check_counter(&service, "fast_open_passive")
 }
 
-/// The client is curl on the service, the server nginx on the kernel.
+/// curl on the service sends data in its SYNs to nginx on the kernel.
 pub fn curl_sends_text_with_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -77,8 +80,8 @@ pub fn curl_sends_text_with_syn() -> Outcome {
     check_counter(&service, "fast_open_active")
 }
 
-/// A cookie of one service is valid with the next one, because both use the kernel's key of the
-/// namespace.
+/// A cookie from one service is valid with the next service. Both use the key that the kernel keeps
+/// for the namespace.
 pub fn cookies_outlive_the_service() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;

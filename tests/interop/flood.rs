@@ -1,10 +1,10 @@
-//! A SYN flood from unused addresses: existing connections continue, new ones are established, and
-//! no state accumulates.
+//! A SYN flood from forged addresses. An established connection continues to transfer data, new
+//! clients can connect, and the service's memory stays within its limits.
 //!
-//! The goodput that a flow keeps depends on the other load of these CPUs, so it is printed
-//! (`--nocapture`) and not asserted. From 200,000 SYN/s on, the kernel's stack is measured, too.
-//! The flood generator shares the CPU of the flow's client. A control run with a flood to an
-//! interface without a listener measures the generator's share.
+//! The cases print the goodput of the established connection (`--nocapture`). They do not check its
+//! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more
+//! they measure the kernel's stack, too. The flood generator and the client share a CPU. Therefore
+//! the cases also measure the goodput while the generator sends to an interface that leads nowhere.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -20,42 +20,45 @@ use crate::support::{SHORT, check_load};
 
 /// Port of the flooded listener.
 const VICTIM: u16 = 7100;
-/// Port of the flow that exists before the flood.
+/// Port of the connection that is established before the flood.
 const BULK: u16 = 7000;
-/// Rate from which on the kernel is measured, too.
+/// Rate in SYNs per second from which on the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
-/// Rates of the client's interface in Mbit/s: that of its CPU, and those of common NICs. The SYNs
-/// do not pass this queue.
+/// Rate limits of the client's interface in Mbit/s: none, and those of common NICs. The flood
+/// generator bypasses the limit.
 const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
-/// New connections that must be established during the flood.
+/// Number of clients that must connect during the flood.
 const NEW_CLIENTS: u64 = 100;
-/// Limit of half-open connections of all listeners of the service.
+/// Maximum number of half-open connections of the service.
 const HALF_OPEN_MAX: u64 = 4096;
-/// Limit of the service's growth: 4096 half-open connections, and buffers of the new clients.
+/// Maximum growth of the service's resident memory in KiB: the half-open connections, and buffers
+/// of the new clients.
 const GROWTH_KIB_MAX: u64 = 48 << 10;
 /// Time limit of a step.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The direction of the established flow, and the IP version of the flood.
+/// The direction of the established connection, and the IP version of the flood.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// From the kernel's client to a program of the service; SYNs over IPv4.
+    /// The kernel at the client's end sends to an accelerated program. The flood uses IPv4, from
+    /// 250 addresses.
     Upload,
-    /// From a program of the service to the kernel's server; SYNs over IPv6, from a million
-    /// addresses.
+    /// An accelerated program sends to the kernel at the client's end. The flood uses IPv6, from a
+    /// million addresses.
     Download,
 }
 
-/// A kernel's client sends to a program of the service.
+/// The established connection carries data to the flooded host.
 pub fn an_upload_goes_on() -> Outcome {
     floods(Direction::Upload)
 }
 
-/// A program of the service sends to a kernel's server.
+/// The established connection carries data from the flooded host.
 pub fn a_download_goes_on() -> Outcome {
     floods(Direction::Download)
 }
 
+/// Runs a flood on Tidelane, at high rates with several rate limits and on the kernel, too.
 fn floods(direction: Direction) -> Outcome {
     let rate = env_number("TIDELANE_FLOOD_RATE", 50_000);
     let lines = match direction {
@@ -77,7 +80,8 @@ fn floods(direction: Direction) -> Outcome {
     Ok(())
 }
 
-/// Returns a wire with CUBIC on the kernel's side, whatever the default of this machine is.
+/// Returns a wire on which the kernel uses CUBIC. `line` is the rate limit of the client's
+/// interface in Mbit/s.
 fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         congestion: Some("cubic".to_owned()),
@@ -86,7 +90,8 @@ fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     })
 }
 
-/// Returns the CPU of service and servers; flood and clients have another one, if there is one.
+/// Returns the CPU of the service and the servers. The flood generator and the clients use CPU 0,
+/// which differs if the machine has more than one CPU.
 fn server_cpu() -> &'static str {
     match thread::available_parallelism() {
         Ok(cpus) if cpus.get() > 1 => "1",
@@ -94,13 +99,14 @@ fn server_cpu() -> &'static str {
     }
 }
 
+/// The established connection: a program that sends, and a program that receives and checks.
 struct Flow {
     source: Running,
     sink: Running,
 }
 
 impl Flow {
-    /// Starts a flow that continues until it is ended.
+    /// Starts the programs and waits until data arrives.
     fn start(wire: &Wire, service: Option<&Service>, direction: Direction) -> Result<Self, Stop> {
         let tool = |side, name| -> Result<Program, Stop> {
             let tool = wire.load_tool(side, name)?;
@@ -131,7 +137,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Returns seconds and bytes so far.
+    /// Returns the duration of the transfer in seconds, and the number of received bytes.
     fn progress(&mut self) -> Result<(f64, u64), Stop> {
         self.sink.check_alive()?;
         let written = self.sink.written().0;
@@ -143,7 +149,7 @@ impl Flow {
         Ok((seconds.unwrap_or(0.0), bytes.unwrap_or(0)))
     }
 
-    /// Ends the flow and checks that every byte was compared.
+    /// Ends the transfer. Fails unless all received bytes were right.
     fn end(self) -> Outcome {
         let line = self.sink.end(Signal::TERM, LONG)?.success()?.json()?;
         ensure!(line["bytes"].as_u64() > Some(0), "nothing came: {line}");
@@ -151,7 +157,8 @@ impl Flow {
     }
 }
 
-/// Starts the flood for the given time.
+/// Starts a flood of `rate` SYNs per second from the client's `interface`, and waits until the
+/// generator is ready. The flood lasts TIDELANE_FLOOD_SECONDS.
 fn start_flood(
     wire: &Wire,
     direction: Direction,
@@ -189,6 +196,8 @@ fn start_flood(
     Ok(flood)
 }
 
+/// Opens `count` connections over IPv4, then over IPv6, to the flooded listener. Fails unless all
+/// are served.
 fn check_new_clients(wire: &Wire, count: u64) -> Outcome {
     for address in [SERVER.into(), SERVER_V6.into()] {
         let to = std::net::SocketAddr::new(address, VICTIM);
@@ -201,6 +210,8 @@ fn check_new_clients(wire: &Wire, count: u64) -> Outcome {
     Ok(())
 }
 
+/// Floods a listener on `service` if given, or else on the kernel. Checks the established
+/// connection and new clients, and prints the goodput.
 fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: u64) -> Outcome {
     let victim = wire.load_tool(Side::Server, "echo-server")?;
     let victim = victim.args("--address ::").cpus(server_cpu());
@@ -239,7 +250,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     if let (Some(service), Some(resident)) = (service, resident) {
         check_service(wire, service, resident)?;
     }
-    // The service recovers completely after the flood.
+    // After the flood, new clients and the established connection work as before.
     check_new_clients(wire, NEW_CLIENTS)?;
     let last = flow.progress()?;
     tools::wait_until(
@@ -250,7 +261,8 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     flow.end()
 }
 
-/// Checks the remains of the flood in the service, and in the kernel's neighbour table.
+/// Checks that the service has sent SYN cookies and has not grown beyond its limits, and that the
+/// flood has not filled the kernel's neighbour table.
 fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcome {
     let counters = service.counters()?;
     ensure!(
@@ -273,10 +285,11 @@ fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcom
     Ok(())
 }
 
-/// Seconds and bytes of a flow at two times.
+/// Two measurements of a transfer, each with its duration in seconds and its bytes so far.
 type Span = [(f64, u64); 2];
 
-/// Formats the goodput before the flood, beside a flood without a listener, and in the flood.
+/// Formats three goodputs: without a flood, while the generator sends to an interface that leads
+/// nowhere, and during the flood. `flood` is the generator's output.
 fn report(alone: Span, aside: Span, flooded: Span, flood: &str) -> String {
     let rate = |[from, to]: Span| {
         let bytes = to.1.saturating_sub(from.1) as f64;

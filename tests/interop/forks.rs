@@ -1,4 +1,4 @@
-//! Servers whose children use connections of their parents.
+//! Servers whose children inherit connections by fork and use them.
 
 use std::{thread, time::Duration};
 
@@ -11,9 +11,10 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server};
 
-/// Memory that a service may keep after some hundred children, in KiB.
+/// Growth of the service's resident memory in KiB that does not count as a leak.
 const GROWTH_MAX_KIB: u64 = 8192;
 
+/// Opens `total` connections, eight at a time. Fails unless all are served.
 fn short_connections(wire: &Wire, port: u16, total: u32) -> Outcome {
     let client = wire
         .load_tool(Side::Client, "short-client")?
@@ -24,6 +25,7 @@ fn short_connections(wire: &Wire, port: u16, total: u32) -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
+/// Waits until the service has no established connection.
 fn wait_quiet(service: &Service) -> Outcome {
     wait_until(SHORT, "all connections to be over", || {
         let sockets = service.sockets()?;
@@ -32,8 +34,8 @@ fn wait_quiet(service: &Service) -> Outcome {
     })
 }
 
-/// A server forks for each connection: bytes are intact, the service carries the connections, and
-/// none of its resources leak.
+/// A server forks a child for each connection. The connections are accelerated, their bytes are
+/// right, and the service leaks nothing.
 pub fn a_child_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("fork_server");
@@ -62,7 +64,8 @@ pub fn a_child_for_each_connection() -> Outcome {
     Ok(())
 }
 
-/// redis saves repeatedly under load. Its child inherits all connections and only ends.
+/// redis forks a child repeatedly under load, to save its data. The child inherits all connections
+/// and uses none.
 pub fn redis_saves_under_load() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let wire = Wire::new()?;
@@ -113,8 +116,8 @@ pub fn children_outlive_their_parent() -> Outcome {
     wait_quiet(&service)
 }
 
-/// A connection can leave its program only by fork. A message or an exec that would lose the
-/// connection is reported, or fails under `--strict`. The connection itself is unharmed.
+/// A connection cannot be sent to another process or kept over exec. The library reports an
+/// attempt, and with `--strict` the attempt fails. The program can use the connection afterwards.
 pub fn what_cannot_be_passed_on_is_said() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("passes_on");

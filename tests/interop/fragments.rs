@@ -1,4 +1,4 @@
-//! Segments that are fragmented on their way to an accelerated program.
+//! TCP segments in fragmented IP packets, from a kernel client to an accelerated program.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,12 +12,14 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load};
 
-/// MTU of the path to the server.
+/// MTU of the path to the server, in bytes.
 const LENGTH: &str = "600";
+/// Port of the accelerated server.
 const FAST: u16 = 7000;
+/// Port of the server on the kernel.
 const PLAIN: u16 = 7001;
 
-/// A wire with a namespace between its ends.
+/// Returns a wire with a middle namespace.
 fn wire() -> Result<Wire, Stop> {
     Wire::with(&WireOptions {
         middle: true,
@@ -25,25 +27,27 @@ fn wire() -> Result<Wire, Stop> {
     })
 }
 
-/// Starts an echo server for both versions of IP.
+/// Starts an echo server for IPv4 and IPv6 on `port`, on `service` if given or else on the kernel.
 fn server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Server, "echo-server")?;
     let server = server.args("--address ::").arg("--port").arg(port);
     wire.start_server(server, service, port)
 }
 
-/// Returns a client on the kernel that sends requests of several segments.
+/// Returns a client on the kernel that sends 300 requests of 20,000 bytes.
 fn client(wire: &Wire, address: IpAddr, port: u16) -> Result<Program, Stop> {
     let client = wire.load_tool(Side::Client, "echo-client")?;
     let client = client.arg("--connect").arg(SocketAddr::new(address, port));
     Ok(client.args("--connections 4 --bytes 20000 --warmup 0 --seconds 60 --total 300"))
 }
 
+/// Returns the counter `name` of the service, or 0 if there is none.
 fn counter(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or(0)
 }
 
-/// Returns a counter of the kernel's IPv4 or IPv6 on the server's side.
+/// Returns the kernel's IP counter `name` in the server's namespace. `file` is `snmp` for IPv4 or
+/// `snmp6` for IPv6.
 fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let path = format!("/proc/net/{file}");
@@ -62,8 +66,9 @@ fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Makes the middle namespace a router between two subnets, whose route to the server has an MTU of
-/// [`LENGTH`]. The client allows fragmentation (RFC 791: no DF).
+/// Makes the middle namespace a router between client and server. The router's route to the server
+/// has an MTU of [`LENGTH`]. The client sends packets without DF (RFC 791 §3.1), which the router
+/// may fragment.
 fn route(wire: &Wire) -> Outcome {
     let space = wire.namespace(Side::Middle);
     wire.sysctl(Side::Middle, "net.ipv4.ip_forward", "1")?;
@@ -84,15 +89,16 @@ fn route(wire: &Wire) -> Outcome {
     wire.sysctl(Side::Client, "net.ipv4.ip_no_pmtu_disc", "1")
 }
 
-/// RFC 1122 §3.3.2: a router fragments the segments of a kernel's TCP to an accelerated program.
-/// Fragments of a ping, and of a TCP connection that is not accelerated, go to the kernel.
+/// RFC 1122 §3.3.2: the service reassembles packets to an accelerated program that a router has
+/// fragmented. The kernel reassembles the fragments of ICMP echo requests and of its own TCP
+/// connections.
 pub fn a_router_cuts_segments() -> Outcome {
     let wire = wire()?;
     route(&wire)?;
     let service = wire.service()?;
     let _fast = server(&wire, Some(&service), FAST)?;
     let _plain = server(&wire, None, PLAIN)?;
-    // The ping comes first, because the latency of its answers depends on the load of the others.
+    // Ping before the load starts, because a load delays the answers beyond the timeout.
     let ping = wire.load_tool(Side::Client, "ping")?;
     let ping = ping.arg("--to").arg(SERVER).args("--count 20 --bytes 4000");
     ping.run(SHORT)?;
@@ -117,7 +123,7 @@ pub fn a_router_cuts_segments() -> Outcome {
     Ok(())
 }
 
-/// Returns the number of RSTs that the kernel on the server's side sent.
+/// Returns the number of RSTs that the kernel has sent in the server's namespace.
 fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
@@ -128,8 +134,8 @@ fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Starts the program that fragments packets between the ends. The client's kernel leaves no
-/// segmentation to its device.
+/// Starts `cutter.c` in the middle namespace, which forwards frames and fragments packets to the
+/// server. Switches segmentation offload off at the client, so that frames are single packets.
 fn cutter(wire: &Wire) -> Result<Running, Stop> {
     require_tools(&["cc", "ethtool"])?;
     let binary = wire.scratch().join("cutter");
@@ -150,8 +156,8 @@ fn cutter(wire: &Wire) -> Result<Running, Stop> {
     Ok(cutter)
 }
 
-/// Fragments of both IP versions arrive in order, backwards and duplicated, and some are lost: of
-/// connections of the service, and of the kernel.
+/// Fragments of IPv4 and IPv6 packets arrive in order, in reverse order and duplicated, and some
+/// are lost. Accelerated connections and connections of the kernel transfer all bytes.
 pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
     let wire = wire()?;
     let cutter = cutter(&wire)?;

@@ -1,4 +1,5 @@
-//! Tests of the harness on the kernel's stack, so that Tidelane cannot cause their failures.
+//! Tests of the harness itself. They use no service, so that a failure shows a fault of the harness
+//! or of the machine.
 
 use std::{
     process::{Command, Stdio},
@@ -13,10 +14,11 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Variable that marks the owner process that is killed.
+/// Environment variable of the process that makes a wire and is killed.
 const OWNER_VARIABLE: &str = "TIDELANE_TEST_OWNER";
 
-/// An echo between the kernels at both ends of a wire.
+/// Echo clients and an echo server on the kernel's stack communicate over a wire. The wire sets the
+/// kernel's congestion control.
 pub fn kernel_echo_over_the_wire() -> Outcome {
     let options = WireOptions {
         congestion: Some("cubic".to_owned()),
@@ -33,7 +35,8 @@ pub fn kernel_echo_over_the_wire() -> Outcome {
     Ok(())
 }
 
-/// SIGKILL of the owner of a wire removes its namespaces and ends their programs.
+/// If the process that made a wire is killed, the guardian removes the wire's namespaces and
+/// directory.
 pub fn a_killed_owner_leaves_nothing() -> Outcome {
     if std::env::var_os(OWNER_VARIABLE).is_some() {
         return own_until_killed();
@@ -51,11 +54,11 @@ pub fn a_killed_owner_leaves_nothing() -> Outcome {
         Ok(list.lines().filter(|line| line.starts_with(&owner)).count())
     };
     tools::wait_until(SHORT, "the owner's namespaces", || Ok(count()? == 2))?;
-    // The kill hits the owner at an arbitrary point.
+    // The process may still be setting up the wire when it is killed.
     program::send_signal(child.id(), Signal::KILL)?;
     child.wait_with_output()?;
     tools::wait_until(SHORT, "the namespaces to go", || Ok(count()? == 0))?;
-    // The namespaces are removed first.
+    // The guardian removes the directory after the namespaces.
     let directories = || -> Result<usize, tidelane_tests::Stop> {
         Ok(std::fs::read_dir(std::env::temp_dir())?
             .filter_map(Result::ok)
@@ -65,6 +68,7 @@ pub fn a_killed_owner_leaves_nothing() -> Outcome {
     tools::wait_until(SHORT, "the directories to go", || Ok(directories()? == 0))
 }
 
+/// Makes a wire with a running program, and waits to be killed.
 fn own_until_killed() -> Outcome {
     let wire = Wire::new()?;
     let _server = echo_server(&wire, None, 7000)?;
@@ -72,7 +76,8 @@ fn own_until_killed() -> Outcome {
     fail!("nobody killed the owner");
 }
 
-/// The stateless echo on AF_XDP, which measures the wire's limit in benches, serves kernel clients.
+/// `xsk-echo` serves clients on the kernel. Benches use this stateless echo server on AF_XDP to
+/// measure the limit of the wire.
 pub fn stateless_echo_on_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let echo = wire

@@ -1,4 +1,4 @@
-//! DiffServ field and TTL of a program's packets, as its peer receives them.
+//! The DiffServ field and the TTL of an accelerated program's packets, as the peer receives them.
 
 use std::time::Duration;
 
@@ -8,11 +8,13 @@ use tidelane_tests::{
     wire::{CLIENT, CLIENT_V6, SERVER, SERVER_V6},
 };
 
+/// First port of the case. Each run uses two ports.
 const PORT: u16 = 7200;
-/// Time limit of a step on a busy machine.
+/// Time limit of a step, which suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the header fields that the peer received from a program on `service`, or on the kernel.
+/// Runs `headers.c` at both ends, the own program on `service` if given or else on the kernel.
+/// Returns the output of the peer: the header fields that it received.
 fn seen(
     wire: &Wire,
     service: Option<&Service>,
@@ -41,9 +43,10 @@ fn seen(
     Ok(other.wait(LONG)?.success()?.stdout)
 }
 
-/// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: the program's options determine the fields, before
-/// and during the connection, and its listener's options those of accepted connections, as on the
-/// kernel's stack. RFC 1122 §3.2.1.7: otherwise the host's sysctls do.
+/// RFC 9293 MUST-48, MUST-49, SHLD-21, SHLD-22: the options of a socket determine the fields of its
+/// packets, whether they are set before or after connect. The options of a listener determine the
+/// fields of accepted connections. RFC 1122 §3.2.1.7: without options, sysctls determine the TTL.
+/// The result is the same as on the kernel.
 pub fn ip_headers_are_as_chosen() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("headers-program");
@@ -51,7 +54,7 @@ pub fn ip_headers_are_as_chosen() -> Outcome {
     tools::compile(&binary, &[source])?;
     let (server, client) = (SERVER.to_string(), CLIENT.to_string());
     let (server_v6, client_v6) = (SERVER_V6.to_string(), CLIENT_V6.to_string());
-    // The values for programs that set no option.
+    // Set the TTL and the hop limit of sockets without options.
     wire.sysctl(Side::Server, "net.ipv4.ip_default_ttl", "55")?;
     wire.sysctl(Side::Server, "net.ipv6.conf.eth1.hop_limit", "55")?;
     let service = wire.service()?;

@@ -1,4 +1,4 @@
-//! Hostile programs, which may harm only themselves.
+//! Hostile programs on a service. The service and the other programs continue to work.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -18,8 +18,8 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// A program writes random values into all of its shared memory, repeatedly, while other programs
-/// carry traffic. No other program is affected.
+/// A program repeatedly overwrites all of its shared memory with random values. The connections of
+/// other programs continue meanwhile.
 pub fn scribbler_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -58,8 +58,8 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
-/// Programs make the service's write to their doorbell block, until the service ends their
-/// sessions. Other programs carry traffic meanwhile, and lose no connection.
+/// A program fills the counter of its doorbell eventfd, so that the service's write would block.
+/// The service ends the program's session. The connections of other programs continue meanwhile.
 pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -87,7 +87,8 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     check_load(&fresh.run(SHORT)?.json()?)
 }
 
-/// Malformed messages of every length to the registration socket: the service goes on.
+/// Malformed messages of many lengths, and silent connections, reach the registration socket. The
+/// service continues to serve, and closes all descriptors afterwards.
 pub fn nonsense_at_the_registration_socket() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -99,7 +100,7 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
             let _ = send(&talker, &vec![fill; len], SendFlags::NOSIGNAL);
         }
     }
-    // Connections that send nothing, all at once.
+    // Open 64 connections that send nothing.
     let silent: Vec<OwnedFd> = (0..64)
         .map(|_| registration_socket(&service))
         .collect::<Result<_, _>>()?;
@@ -113,16 +114,17 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
     })
 }
 
+/// Returns a new connection to the service's registration socket.
 fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
     let path = run_dir(service.name()).join("control.sock");
-    // Close-on-exec, so that a server that is started meanwhile does not inherit the socket.
+    // Programs that the case starts must not inherit the socket.
     let flags = SocketFlags::CLOEXEC;
     let talker = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     connect(&talker, &SocketAddrUnix::new(path)?)?;
     Ok(talker)
 }
 
-/// An unprivileged program may use the service, and may not use its admin socket.
+/// A program of an unprivileged user can use the service, but cannot write to its admin socket.
 pub fn unprivileged_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -132,7 +134,7 @@ pub fn unprivileged_program() -> Outcome {
         !mode.intersects(Mode::WOTH),
         "anybody may write to the admin socket"
     );
-    // The source tree may be readable for root only.
+    // Copy the binaries, because the source tree may be readable for root only.
     let home = wire.scratch().join("bin");
     std::fs::create_dir(&home)?;
     for name in ["tidelane", "libtidelane.so", "tidelane-load"] {

@@ -1,4 +1,4 @@
-//! The memory of idle connections, and its release.
+//! The memory that idle connections occupy.
 
 use std::time::Duration;
 
@@ -7,14 +7,16 @@ use tidelane_tests::{Outcome, Side, Wire, ensure, tools::wait_until, wire::SERVE
 
 use crate::support::{SHORT, echo_server};
 
+/// Number of idle connections.
 const CONNECTIONS: u64 = 12_000;
-/// Limit of service and program in bytes per connection: a million fit into 4 GiB.
+/// Maximum memory of service and program together per connection, in bytes. A million connections
+/// then need 4 GiB.
 const EACH_MAX: u64 = 4294;
-/// Limit of the service's memory in KiB after the connections have ended.
+/// Maximum memory in KiB that the service keeps after the connections have ended.
 const LEFT_MAX_KIB: u64 = 4096;
 
-/// Connections with one request each, which rest, take little memory. When their program has ended,
-/// the service returns the memory to the system.
+/// Connections that are idle after one request occupy little memory. The service returns the memory
+/// to the system when the program has ended.
 pub fn memory_goes_back() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

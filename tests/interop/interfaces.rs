@@ -1,4 +1,4 @@
-//! The served interface changes while connections are open.
+//! The served interface goes down, changes or disappears while connections are open.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -15,13 +15,14 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
-/// Bytes of the transfer in which the driver is reset; their rate is limited.
+/// Length in bytes of the transfer during which the driver is reset. At the limited rate of 1 MiB/s
+/// it outlasts all resets.
 const RESET_BYTES: u64 = 6 << 20;
-/// Duration of traffic before and after a change.
+/// Time that traffic runs before a change.
 const WHILE: Duration = Duration::from_millis(700);
 
-/// Starts verified echoes of full segments for some seconds. A slow machine gets more time, also
-/// for its NICs to come up.
+/// Starts an echo client with four accelerated connections and messages of almost a full segment,
+/// for 4 seconds or more on a slow machine. The client verifies every byte.
 fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 1400 --warmup 0");
@@ -31,7 +32,7 @@ fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     Ok(running)
 }
 
-/// Demands that the traffic continues to its end without failures, over the same connections.
+/// Waits for the end of the echo client. Fails if its traffic stops or a connection fails.
 fn check_traffic(running: Running, service: &Service) -> Outcome {
     let segments = || Ok::<_, Stop>(service.counters()?["in_segs"].as_u64().unwrap_or(0));
     let before = segments()?;
@@ -45,7 +46,8 @@ fn check_traffic(running: Running, service: &Service) -> Outcome {
     check_load(&running.wait(SHORT)?.success()?.json()?)
 }
 
-/// The service starts on an interface without a link, as it may during boot.
+/// The service starts on an interface without a carrier, as during boot, and serves when there is
+/// one.
 pub fn a_service_starts_without_a_carrier() -> Outcome {
     let wire = Wire::new()?;
     ip(&wire, Side::Client, "link set eth1 down")?;
@@ -60,7 +62,7 @@ pub fn a_service_starts_without_a_carrier() -> Outcome {
     check_traffic(begin_traffic(&wire)?, &service)
 }
 
-/// An interface that is down for a moment delays connections and ends none.
+/// Connections continue after the interface was down for 0.3 seconds.
 pub fn down_and_up_again() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -72,7 +74,8 @@ pub fn down_and_up_again() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// Segments of open connections follow the interface's MTU, as larger ones could not leave it.
+/// When the interface's MTU becomes smaller, open connections send smaller segments at once, before
+/// a segment is lost. They continue when the MTU grows again.
 pub fn the_mtu_changes() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -91,13 +94,13 @@ pub fn the_mtu_changes() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// A service follows its interface through a change of the name.
+/// Connections continue when the interface gets another name.
 pub fn renamed() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     let running = begin_traffic(&wire)?;
-    // Linux before 6.2 renames no interface that is up.
+    // Linux before 6.2 cannot rename an interface that is up.
     for change in ["eth1 down", "eth1 name eth7", "eth7 up"] {
         ip(&wire, Side::Server, &format!("link set {change}"))?;
     }
@@ -105,13 +108,16 @@ pub fn renamed() -> Outcome {
     check_traffic(begin_traffic(&wire)?, &service)
 }
 
-/// A driver that is unbound from its NIC, as when the NIC is unplugged.
+/// The driver of a NIC. Unbinding it removes the interface, as unplugging the NIC does.
 struct Driver {
+    /// Directory of the driver in sysfs.
     directory: PathBuf,
+    /// Name of the device for `bind` and `unbind`.
     device: String,
 }
 
 impl Driver {
+    /// Unbinds the driver from the server's NIC.
     fn leaves(wire: &Wire) -> Result<Self, Stop> {
         let path = |link: &str| {
             let readlink = wire.program(Side::Server, "readlink").arg("-f");
@@ -130,12 +136,13 @@ impl Driver {
         Ok(driver)
     }
 
+    /// Binds the driver to the NIC again.
     fn comes_back(&self) -> Outcome {
         Ok(fs::write(self.directory.join("bind"), &self.device)?)
     }
 }
 
-/// A service whose interface is removed ends and logs this. Its programs are on the kernel then.
+/// A service ends and logs the reason when its interface is removed or moved to another namespace.
 pub fn gone() -> Outcome {
     for change in ["link del eth1", "link set eth1 netns"] {
         let wire = Wire::new()?;
@@ -165,8 +172,8 @@ pub fn gone() -> Outcome {
     Ok(())
 }
 
-/// The driver reinitializes its rings during a transfer, in each way that it supports. The transfer
-/// takes longer, its bytes are right, and the service goes on.
+/// The driver sets up its rings again during a transfer: by `ethtool -G`, by `ethtool -r` if the
+/// driver supports them, and by `ip link set`. The transfer completes with the right bytes.
 pub fn the_driver_is_reset() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;
@@ -187,7 +194,7 @@ pub fn the_driver_is_reset() -> Outcome {
     };
     let nginx = Nginx::start(&wire, Some(&service), &options)?;
     write_random_file(&nginx.file("bulk"), RESET_BYTES, 5)?;
-    // Some drivers lose their link for seconds when the service starts.
+    // Some NICs lose the carrier for seconds when the service starts.
     wait_until(SHORT, "the server to be reached", || {
         let small = wire.program(Side::Client, "curl").args("-sS --max-time 5");
         let small = small.arg(format!("http://{SERVER}/64")).finish(SHORT)?;
@@ -237,7 +244,7 @@ pub fn the_driver_is_reset() -> Outcome {
     Ok(())
 }
 
-/// Two services cannot share an interface: the error of the second one names the first.
+/// A second service on the same interface does not start. Its error names the first service.
 pub fn a_second_service_is_told_of_the_first() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

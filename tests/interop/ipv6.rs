@@ -1,4 +1,4 @@
-//! The same programs over IPv6, beside IPv4.
+//! Programs over IPv6, partly with IPv4 at the same time.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, wrk},
 };
 
-/// nginx with a listener for each version, one that is for both, and the peer's name in a header.
+/// Starts nginx with an IPv4 listener and an IPv6 listener on port 80, and a dual-stack listener on
+/// port 81. The response header X-Names has the addresses that nginx sees: the peer's and its own.
 fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     let server = "listen [::]:80 ipv6only=on; listen [::]:81 ipv6only=off; \
                   add_header X-Names $remote_addr/$server_addr;";
@@ -31,13 +32,15 @@ fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
     Ok(nginx)
 }
 
+/// Returns a curl that gets `url` and prints the response header.
 fn curl(wire: &Wire, side: Side, url: &str) -> Program {
     let curl = wire.program(side, "curl");
     curl.args("-sS --fail -g --max-time 20 --dump-header -")
         .arg(url)
 }
 
-/// Files of every size to clients of both versions, and the addresses that nginx sees of both ends.
+/// An accelerated nginx serves clients over IPv4 and IPv6, and sees the right addresses: on a
+/// dual-stack listener, an IPv4 address is mapped (`::ffff:10.77.0.2`).
 pub fn nginx_on_both_versions() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -81,7 +84,8 @@ pub fn nginx_on_both_versions() -> Outcome {
     Ok(())
 }
 
-/// Active opens: the service resolves the neighbour and selects the source address.
+/// Accelerated clients connect over IPv6. The service resolves the neighbour and selects the source
+/// address.
 pub fn clients_of_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -96,7 +100,7 @@ pub fn clients_of_a_kernel_server() -> Outcome {
         let expected = format!("X-Names: {CLIENT_V6}/{SERVER_V6}");
         ensure!(headers.contains(&expected), "no {expected} in {headers}");
     }
-    // A connect to a closed port is refused; one to a missing neighbour finds no route.
+    // A connect to a closed port is refused. A connect to an unused address fails.
     let refused = curl(&wire, Side::Client, &format!("http://[{SERVER_V6}]:9/"));
     let refused = refused.arg("-v").accelerated(&service).strict();
     let refused = refused.finish(SHORT)?;
@@ -107,7 +111,7 @@ pub fn clients_of_a_kernel_server() -> Outcome {
     Ok(())
 }
 
-/// Both programs on one service, with more connections than one ephemeral port allows.
+/// Two programs of one service are connected over IPv6 by the local path.
 pub fn local_path() -> Outcome {
     require_tools(&["curl", "nginx", "redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;
@@ -129,7 +133,8 @@ pub fn local_path() -> Outcome {
     check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)
 }
 
-/// An address is added and removed while the service runs.
+/// The service follows the interface's addresses: a listener is reachable at a new address, and at
+/// the old address after the new one is removed.
 pub fn addresses_come_and_go() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

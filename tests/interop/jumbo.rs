@@ -1,4 +1,4 @@
-//! Interfaces with a jumbo MTU, whose packets occupy several AF_XDP frames.
+//! Interfaces with a jumbo MTU. A packet can occupy several AF_XDP frames.
 
 use std::{thread, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_server, ip},
 };
 
-/// The common jumbo MTU, and the largest that is served.
+/// The common jumbo MTU, and the largest MTU that the service supports, in bytes.
 const MTUS: [u32; 2] = [9000, 9216];
-/// Bytes of the IPv4 and TCP headers with timestamps in each segment.
+/// Length of the IPv4 and TCP headers with timestamps, in bytes.
 const HEADERS_LEN: u32 = 52;
 
-/// Returns a wire whose ends have this MTU, and a service there. Skips where AF_XDP has no packets
-/// of several frames.
+/// Returns a wire whose interfaces have this MTU, and a service on it. Skips the test if the
+/// kernel's AF_XDP does not support packets of several frames (multi-buffer).
 fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
     let wire = Wire::with(&WireOptions {
         mtu: Some(mtu),
@@ -31,7 +31,7 @@ fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
     Ok((wire, service))
 }
 
-/// Demands that the client's connections to a port use the largest segments that the MTU allows.
+/// Fails unless the client's connections to `port` use the largest MSS that `mtu` allows.
 fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     let filter = format!("-Htin dport = :{port}");
     let ss = wire.program(Side::Client, "ss").args(&filter).run(SHORT)?;
@@ -40,7 +40,7 @@ fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     Ok(())
 }
 
-/// Files arrive byte for byte.
+/// curl gets files of every size unchanged from nginx, at both MTUs.
 pub fn nginx_bodies() -> Outcome {
     for mtu in MTUS {
         let (wire, service) = match wire(mtu) {
@@ -58,7 +58,7 @@ pub fn nginx_bodies() -> Outcome {
     Ok(())
 }
 
-/// Messages of less than a segment, of one and of many segments, in both directions.
+/// Echo clients send messages shorter than a segment, of exactly one segment, and of many segments.
 pub fn echoes_both_ways() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
@@ -79,7 +79,7 @@ pub fn echoes_both_ways() -> Outcome {
     Ok(())
 }
 
-/// The peer's own MTU limits the segments in both directions.
+/// The MSS of a peer with a smaller MTU limits the segments in both directions.
 pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     ip(&wire, Side::Client, "link set eth1 mtu 1500")?;
@@ -92,7 +92,7 @@ pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     check_load(&client.wait(SHORT)?.success()?.json()?)
 }
 
-/// A service has room for packets of the MTU at its start, and sends no longer ones.
+/// After the MTU has grown beyond its value at the start of the service, connections still work.
 pub fn a_larger_mtu_than_at_the_start() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,5 @@
-//! The start of the service on this kernel and NIC: the log names the mode, or `up` the reason.
+//! The start of the service on the present kernel and NIC. Either the log names the XDP mode, or
+//! `tidelane up` names the missing feature.
 
 use std::fs;
 
@@ -11,11 +12,11 @@ use crate::{
     support::SHORT,
 };
 
-/// The oldest kernel with all features that the service needs: `docs/kernels.md`.
+/// The oldest kernel with all features that the service needs (`docs/kernels.md`).
 const OLDEST: (u32, u32) = (5, 11);
-/// The oldest kernel with transmit metadata of AF_XDP for checksums, and the oldest one whose
-/// virtio-net applies the metadata.
+/// The oldest kernel with AF_XDP's transmit metadata, by which the NIC computes checksums.
 const TX_METADATA: (u32, u32) = (6, 11);
+/// The oldest kernel whose virtio-net driver applies transmit metadata.
 const TX_METADATA_OF_VIRTIO: (u32, u32) = (7, 3);
 
 /// Returns the major and minor version of the running kernel.
@@ -28,8 +29,9 @@ fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
     }
 }
 
-/// An older kernel is refused by the name of a missing feature. On other kernels the log names the
-/// mode that the kernel shows, and `tidelane stat` the missing features.
+/// On a kernel older than [`OLDEST`], `tidelane up` refuses with the required version. On other
+/// kernels the log names the XDP mode that `ip link` shows, and the log and `tidelane stat` name
+/// missing features.
 pub fn starts_or_says_why() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

@@ -1,4 +1,4 @@
-//! Kinds of interfaces: served kinds, refused kinds, and VLANs.
+//! Kinds of interfaces: the service refuses some kinds, and serves some VLANs.
 
 use std::{fs, time::Duration};
 
@@ -16,7 +16,8 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server, ip},
 };
 
-/// Kinds of interfaces: the words of `ip` that create each, and those of the refusal.
+/// Kinds of interfaces that the service refuses: arguments of `ip` that make an interface `x0` of
+/// the kind, and a part of the error of `tidelane up`.
 const KINDS: [(&str, &str); 11] = [
     ("link add x0 type bond", "x0 is a bond: the kernel runs XDP"),
     ("link add x0 type team", "x0 is a team: the kernel runs XDP"),
@@ -46,17 +47,19 @@ const KINDS: [(&str, &str); 11] = [
     ("link show dev lo", "lo is the loopback"),
 ];
 
-/// Runs [`ip`], and skips if the kernel does not know the kind of link.
+/// Runs [`ip`] with `words`. Skips the test if the kernel does not support the kind of interface.
 fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
     ip(wire, side, words).map_err(|_| Stop::Skip(format!("this kernel cannot: ip {words}")))
 }
 
+/// Runs `tidelane up` for `interface`. Fails unless it refuses with a line that contains `words`.
 fn up(wire: &Wire, interface: &str, words: &str) -> Outcome {
     let finished = tidelane(wire, &format!("up {interface} --name never"))?.finish(SHORT)?;
     check_refusal(&finished, words)
 }
 
-/// Each kind that is not served is refused in one line, which names the kind and the remedy.
+/// `tidelane up` refuses each kind with one line that has the kind and the reason. The command also
+/// refuses a port of a bridge, bond or team.
 pub fn kinds_are_refused_with_the_reason() -> Outcome {
     let wire = Wire::new()?;
     let mut made = Vec::new();
@@ -92,12 +95,12 @@ pub fn kinds_are_refused_with_the_reason() -> Outcome {
         made.push("port");
     }
     println!("NOTE: {} kinds", made.len());
-    // The loopback alone would show nothing about kinds that the kernel names.
+    // The loopback exists on every kernel. The case needs at least one more kind.
     ensure!(made.len() > 1, "this kernel has no kinds but {made:?}");
     Ok(())
 }
 
-/// Attaches an XDP program of another owner.
+/// Starts a program that attaches an XDP program called `name` to `interface` in the mode `mode`.
 fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result<Running, Stop> {
     let binary = wire.scratch().join("other_xdp");
     let source = tools::source_root().join("tests/interop/other_xdp.c");
@@ -111,7 +114,8 @@ fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result
     Ok(other)
 }
 
-/// An interface with an XDP program of another owner is refused, with the program's place and name.
+/// `tidelane up` refuses an interface that already has an XDP program. The error has the mode and
+/// the name of that program.
 pub fn programs_of_others_are_named() -> Outcome {
     let wire = Wire::new()?;
     let mut modes = vec!["generic"];
@@ -138,7 +142,8 @@ pub fn programs_of_others_are_named() -> Outcome {
     Ok(())
 }
 
-/// An interface that becomes a port of a bridge has no addresses of its own, so the service ends.
+/// A service ends when its interface becomes a port of a bridge, because the bridge then has the
+/// addresses.
 pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
     let wire = Wire::new()?;
     make(&wire, Side::Server, "link add br0 type bridge")?;
@@ -152,7 +157,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
             && log.contains("the service ends"),
         "{log}"
     );
-    // The kernel serves its programs at the new place of the addresses.
+    // The kernel serves the server's socket at the bridge's address.
     for words in [
         "address flush dev eth1",
         "link set br0 up",
@@ -164,7 +169,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
     check_load(&client.args("--seconds 0.5").run(SHORT)?.json()?)
 }
 
-/// Returns the link address of a side's interface.
+/// Returns the MAC address of the interface of `side`.
 fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     let space = wire.namespace(side);
     let file = format!("/sys/class/net/{INTERFACE}/address");
@@ -172,8 +177,8 @@ fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     Ok(text.trim().to_owned())
 }
 
-/// A frame with a VLAN tag belongs to another network, whatever packet it contains, so no
-/// accelerated connection may receive it. The tag may be in the frame or in its metadata.
+/// Frames with a VLAN tag do not reach an accelerated listener, because they belong to another
+/// network. Frames with a priority tag (VLAN 0) and frames without a tag do.
 pub fn tagged_frames_reach_no_connection() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -189,7 +194,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
         );
         program.args(&line).run(SHORT)?.json()
     };
-    // The stranger needs a neighbour entry, or the server's answer could not leave.
+    // The server can send its answers only if it knows the MAC address of 10.77.0.77.
     let stranger = link_address(&wire, Side::Client)?;
     let neighbour = format!("neigh add 10.77.0.77 lladdr {stranger} dev eth1");
     ip(&wire, Side::Server, &neighbour)?;
@@ -199,7 +204,7 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     }
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].take());
     ensure!(opens(&service)? == 0, "a tagged frame opened a connection");
-    // A priority tag (VLAN 0) does not make another network.
+    // VLAN 0 is a priority tag, which does not select another network (IEEE 802.1Q).
     let heard = attack(20_005, "--vlan 0")?;
     ensure!(heard["syn_acks"] == 1, "priority alone: {heard}");
     let heard = attack(20_004, "")?;
@@ -207,8 +212,9 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     Ok(())
 }
 
-/// Gives both ends a VLAN device with addresses of its own. The client's kernel puts the tags into
-/// its frames, as a NIC does; over a veth they would be in the metadata (`docs/kernels.md`).
+/// Adds a VLAN interface with an address at both ends of the wire. The client's kernel writes the
+/// tags into the frames, as they are on a real network. Otherwise a veth pair would pass them as
+/// metadata beside the frame (`docs/kernels.md`).
 fn add_vlans(wire: &Wire) -> Outcome {
     require_tools(&["ethtool"])?;
     let offload = wire
@@ -226,9 +232,9 @@ fn add_vlans(wire: &Wire) -> Outcome {
     Ok(())
 }
 
-/// VLAN devices on the served NIC belong to the kernel, while connections without a tag are
-/// accelerated. A client in the VLAN does not reach an accelerated listener, even at the listener's
-/// address.
+/// The kernel serves a VLAN interface on the served interface, while connections of the served
+/// interface are accelerated. A client in the VLAN does not reach an accelerated listener, even at
+/// the listener's address.
 pub fn vlans_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     add_vlans(&wire)?;
@@ -244,7 +250,7 @@ pub fn vlans_beside_the_service() -> Outcome {
     };
     let fast = tool("10.77.0.1:7000")?.spawn()?;
     let plain = tool("10.78.0.1:7001")?.spawn()?;
-    // Some NICs lose their link for seconds when an offload is switched.
+    // Some NICs lose the carrier for seconds when an offload is switched.
     wait_until(SHORT, "the VLAN's connections in the kernel", || {
         Ok(wire.kernel_connections(Side::Server, 7001)? == 4)
     })?;
@@ -255,8 +261,8 @@ pub fn vlans_beside_the_service() -> Outcome {
     for running in [fast, plain] {
         check_load(&running.wait(SHORT)?.success()?.json()?)?;
     }
-    // A connect to the listener's address through the VLAN. The kernel, which gets the frame, may
-    // answer or not.
+    // Connect to the listener's address through the VLAN. The kernel receives the frames and may
+    // answer, but the service must not.
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].as_u64());
     let before = opens(&service)?;
     ip(&wire, Side::Client, "route add 10.77.0.1/32 dev eth1.5")?;
@@ -276,8 +282,9 @@ pub fn vlans_beside_the_service() -> Outcome {
     check_load(&tool("10.77.0.1:7000")?.run(SHORT)?.json()?)
 }
 
-/// A VLAN device of a NIC is served in generic mode. Bytes are right in both directions, and `down`
-/// and a kill restore GRO of the NIC below. A VLAN device of another kind of interface is refused.
+/// A service on a VLAN interface of a NIC switches the NIC's GRO off. Bytes are right in both
+/// directions, and the end of the service restores the NIC's settings, by `down` or by SIGKILL. A
+/// service on a VLAN interface of a veth does not start.
 pub fn a_vlan_is_served() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;
@@ -323,7 +330,7 @@ pub fn a_vlan_is_served() -> Outcome {
     Ok(())
 }
 
-/// Sends a file to an accelerated nginx and gets it back.
+/// Uploads a file to an accelerated nginx at `address`, gets it back, and compares the bytes.
 pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
     let mib = tools::env_number("TIDELANE_BULK_MIB", 64);
     let options = NginxOptions {
@@ -351,6 +358,6 @@ pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
     let took = service.counters()?["in_segs"].as_u64();
     ensure!(took > Some(mib), "the service took {took:?} segments");
     fs::remove_file(stored)?;
-    // Its workers release the port, too.
+    // Wait for the end of nginx, so that the next server can have the port.
     nginx.master.end(Signal::TERM, SHORT).map(drop)
 }

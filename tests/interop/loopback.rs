@@ -1,4 +1,5 @@
-//! `tidelane run --loopback`: the service has both ends of a connection within the host.
+//! `tidelane run --loopback`: connections over loopback addresses, and over other addresses of the
+//! host, are accelerated if both programs have the option.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,13 +17,13 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same},
 };
 
-/// Address of the server on an interface that is not served.
+/// Address of the server's host on an interface that is not served.
 const OTHER: &str = "10.99.0.1";
-/// Connections in the table that the service carries: the listeners, in their order, have 6, 1, 3,
-/// 9, 12, 3, 6, 0 and 2; one is reset at the end.
+/// Number of accelerated connections of `loopback table`: the nine listeners of the table get 6, 1,
+/// 3, 9, 12, 3, 6, 0 and 2 connections, and another connection is reset at the end.
 const CARRIED: u64 = 43;
 
-/// Compiles the program that makes all kinds of connections.
+/// Compiles `loopback.c` and returns its path.
 fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     let binary = wire.scratch().join("loopback-program");
     let source = tools::source_root().join("tests/interop/loopback.c");
@@ -30,26 +31,28 @@ fn program(wire: &Wire) -> Result<PathBuf, Stop> {
     Ok(binary)
 }
 
-/// Starts an echo server on the service with these options, and these options of `tidelane run`.
+/// Starts an accelerated echo server on port 7000. `options` are options of the server, `run` of
+/// `tidelane run`.
 fn server(wire: &Wire, service: &Service, options: &str, run: &str) -> Result<Running, Stop> {
     let server = wire.load_tool(Side::Server, "echo-server")?;
     let server = server.args("--port 7000").args(options).run_options(run);
     wire.start_server(server, Some(service), 7000)
 }
 
-/// Returns a client of port 7000 at `address`.
+/// Returns an echo client in the namespace of `side` that connects to port 7000 at `address`.
 fn client(wire: &Wire, side: Side, address: &str) -> Result<Program, Stop> {
     let client = wire.load_tool(side, "echo-client")?.arg("--connect");
     Ok(client.arg(format!("{address}:7000")))
 }
 
-/// Returns the number of connections that the service's programs opened and accepted.
+/// Returns the numbers of accelerated connections that programs opened and that programs accepted.
 fn opens(service: &Service) -> Result<[u64; 2], Stop> {
     let counters = service.counters()?;
     Ok(["active_opens", "passive_opens"].map(|name| counters[name].as_u64().unwrap_or(0)))
 }
 
-/// redis and its benchmark: the service has every connection, at both ends.
+/// redis-benchmark and redis communicate over 127.0.0.1 and over ::1. All connections are
+/// accelerated.
 pub fn redis_on_localhost() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;
@@ -80,7 +83,7 @@ pub fn redis_on_localhost() -> Outcome {
     Ok(())
 }
 
-/// curl fetches a file from nginx; the listing has the right addresses.
+/// curl gets a file from nginx over 127.0.0.1 and over 127.0.0.2.
 pub fn nginx_and_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -106,8 +109,8 @@ pub fn nginx_and_curl() -> Outcome {
     Ok(())
 }
 
-/// Listeners and clients at every kind of address: addresses, results and bytes are those of the
-/// kernel, and the expected number of connections is accelerated.
+/// Connections between every pair of kinds of addresses have the same results and the same names as
+/// on the kernel, and the expected number of them is accelerated.
 pub fn all_addresses_as_on_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let space = wire.namespace(Side::Server);
@@ -152,7 +155,8 @@ pub fn all_addresses_as_on_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// If one program runs without the option, or without Tidelane, the kernel has the connection.
+/// The kernel has a connection if one of the two programs runs without the option, without
+/// Tidelane, or with an option that leaves the socket to the kernel.
 pub fn mixed_ends_are_the_kernels() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -188,8 +192,8 @@ pub fn mixed_ends_are_the_kernels() -> Outcome {
     Ok(())
 }
 
-/// Programs of another network namespace have another loopback, even if that namespace is admitted.
-/// So has a program that moves there.
+/// Programs in different network namespaces cannot connect to each other over loopback, even if the
+/// service admits both namespaces. The same is true after a program moves to another namespace.
 pub fn another_namespace_does_not_meet() -> Outcome {
     let wire = Wire::new()?;
     let config = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
@@ -202,11 +206,11 @@ pub fn another_namespace_does_not_meet() -> Outcome {
     check_load(&ask(Side::Server)?.run(SHORT)?.json()?)?;
     let here = opens(&service)?;
     ensure!(here[1] > 0, "the service had no connection");
-    // The client's side is another namespace, whose programs register with the service, too.
+    // The client's namespace is another one. The service admits its programs.
     let line = ask(Side::Client)?.finish(SHORT)?;
     ensure!(line.stdout.contains("refused"), "the other side: {line}");
     ensure!(opens(&service)? == here, "they met");
-    // A listener in that namespace is not reachable here.
+    // A listener in the client's namespace is not reachable from the server's namespace.
     let tool = wire.load_tool(Side::Client, "echo-server")?;
     let tool = tool.args("--port 7001 --address 127.0.0.1");
     let there = tool
@@ -229,10 +233,10 @@ pub fn another_namespace_does_not_meet() -> Outcome {
     Ok(())
 }
 
-/// Frames from the wire to and from loopback addresses reach no listener and no connection.
+/// Frames on the wire that are to or from a loopback address reach no listener and no connection.
 pub fn no_frame_reaches_it() -> Outcome {
     let wire = Wire::new()?;
-    // In the worst case the interface itself has a loopback address.
+    // Give the served interface a loopback address, too.
     let space = wire.namespace(Side::Server);
     let odd = ["address", "add", "127.7.7.7/8", "dev", INTERFACE];
     let all: Vec<&str> = ["ip", "-n", &space].into_iter().chain(odd).collect();
@@ -274,8 +278,8 @@ pub fn no_frame_reaches_it() -> Outcome {
     Ok(())
 }
 
-/// The death of a program resets its peers. The death of the service resets both ends, and then the
-/// kernel's loopback serves.
+/// When a program is killed, its peers on loopback are reset. When the service is killed, both ends
+/// are reset, and new connections are the kernel's until there is a new service.
 pub fn deaths_reset_the_other_end() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -318,7 +322,7 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     Ok(())
 }
 
-/// The operator's rules apply within the host, at both ends.
+/// The rules of the configuration apply to accelerated connections over loopback.
 pub fn rules_hold() -> Outcome {
     let wire = Wire::new()?;
     let config = "[[rule]]\naction = \"refuse\"\ndirection = \"in\"\npeer = [\"127.0.0.0/8\"]\n";
@@ -336,8 +340,8 @@ pub fn rules_hold() -> Outcome {
     check_load(&ask()?.run(SHORT)?.json()?)
 }
 
-/// `loopback = true` in the configuration is the default of programs that did not choose. An option
-/// of `tidelane run` overrides it at either end.
+/// `loopback = true` in the configuration is the default for programs without `--loopback` and
+/// `--no-loopback`. These options override it, for the server and for the client.
 pub fn by_configuration() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("loopback = true\n", &[])?;

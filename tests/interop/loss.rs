@@ -1,4 +1,5 @@
-//! 5 % random loss and reordering in each direction, by an eBPF program in a middle namespace.
+//! Transfers over a wire with random loss: 5 % loss and 5 % reordering by `tidelane-impair`, or 1 %
+//! loss by netem, in each direction.
 
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use tidelane_tests::{
 
 use crate::support::{check_load, check_same, echo_server};
 
-/// Lost and reordered frames per million, in each direction.
+/// Rate of loss and rate of reordering, in frames per million, in each direction.
 const IMPAIRED_PPM: u32 = 50_000;
 
+/// Returns a wire that loses and reorders frames for `seconds`, and the program that does so.
 fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     let impairment = Impairment {
         loss_ppm: IMPAIRED_PPM,
@@ -23,7 +25,7 @@ fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     impaired_wire(&WireOptions::default(), &impairment, seconds)
 }
 
-/// The kernel's own TCP works over this wire, and the wire does lose frames.
+/// A test of the wire: the kernel's TCP transfers a file over it, and frames are lost.
 pub fn kernel_bulk() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let (wire, impair) = lossy_wire(8)?;
@@ -48,7 +50,7 @@ pub fn kernel_bulk() -> Outcome {
     Ok(())
 }
 
-/// One large file through nginx arrives byte for byte (1 GiB with TIDELANE_LOSS_MIB=1024).
+/// curl gets a large file unchanged from an accelerated nginx. TIDELANE_LOSS_MIB sets its size.
 pub fn bulk_through_nginx() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let mib = env_number("TIDELANE_LOSS_MIB", 64);
@@ -68,7 +70,8 @@ pub fn bulk_through_nginx() -> Outcome {
     check_same(&nginx.file("bulk"), &got)
 }
 
-/// netem loses 1 % of the frames of each direction, on the ports of a bridge between the ends.
+/// curl gets a large file unchanged, while netem drops 1 % of the frames in each direction, on the
+/// ports of a bridge in the middle namespace.
 pub fn one_percent_by_netem() -> Outcome {
     require_tools(&["curl", "nginx", "tc", "ethtool"])?;
     let mib = env_number("TIDELANE_LOSS_MIB", 64);
@@ -91,7 +94,7 @@ pub fn one_percent_by_netem() -> Outcome {
         }
     }
     command(&[&ip[..], &["set", "bridge", "up"]].concat())?;
-    // Joined segments would be lost together, and rarely.
+    // With segmentation offload, netem would drop whole super-frames, and few of them.
     for (side, line) in [
         (Side::Server, "-K eth1 tso off gso off"),
         (Side::Middle, "-K left gro off"),
@@ -115,7 +118,7 @@ pub fn one_percent_by_netem() -> Outcome {
     Ok(())
 }
 
-/// Short connections, each complete (10,000 with TIDELANE_LOSS_CONNECTIONS=10000).
+/// Short connections, 64 at a time, are all served. TIDELANE_LOSS_CONNECTIONS sets their number.
 pub fn short_connections() -> Outcome {
     let total = env_number("TIDELANE_LOSS_CONNECTIONS", 1000);
     let (wire, _impair) = lossy_wire(600)?;

@@ -1,7 +1,8 @@
-//! Two machines on one link with a kernel each: accelerated programs on both, or on one of them
-//! with the kernel's TCP on the other.
+//! Tests on two machines joined by a network, each with its own kernel. Programs are accelerated on
+//! both machines, or on one of them while the other one uses the kernel's TCP.
 //!
-//! Each test runs on both machines, as a server or as a client: [`tidelane_tests::far`].
+//! Each test runs on both machines at the same time, on one as the server and on the other as the
+//! client ([`tidelane_tests::far`]).
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,18 +16,21 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, check_same};
 
-/// A file beside nginx's own, of TIDELANE_BULK_MIB, and the seed of its bytes.
+/// Name of a large file that nginx serves beside [`FILES`].
 const BULK: &str = "bulk";
+/// Seed of the large file's bytes.
 const BULK_SEED: u64 = 99;
-/// Time limit that suffices for the bulk file.
+/// Time limit of a step, which suffices for the large file.
 const LONG: Duration = Duration::from_secs(60);
-/// Port of the echo server. Its concurrent connections follow.
+/// Port of the echo server.
 const ECHO_PORT: u16 = 7000;
+/// Number of concurrent connections to the echo server.
 const ECHOES: usize = 8;
-/// Concurrent connections of one client program.
+/// Number of times that curl gets each small file in parallel.
 const PARALLEL: u32 = 4;
 
-/// The tests, in the order in which both machines run them.
+/// The tests, in the order in which both machines run them. The numbers identify a test when the
+/// machines meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     BothAccelerated = 1,
@@ -37,37 +41,37 @@ enum Test {
     LossBeforeAKernelServer,
 }
 
-/// nginx, redis and the echo on one machine, their clients on the other, all accelerated.
+/// Servers and clients are accelerated. The servers are nginx, redis and an echo server.
 pub fn both_accelerated() -> Outcome {
     run(Test::BothAccelerated)
 }
 
-/// Accelerated servers, and clients on the other kernel's stack.
+/// The servers are accelerated, and the clients use the kernel's TCP.
 pub fn kernel_client() -> Outcome {
     run(Test::KernelClient)
 }
 
-/// Accelerated clients, and servers on the other kernel's stack.
+/// The clients are accelerated, and the servers use the kernel's TCP.
 pub fn kernel_server() -> Outcome {
     run(Test::KernelServer)
 }
 
-/// As [`both_accelerated`], over IPv6.
+/// Servers and clients are accelerated and use IPv6.
 pub fn over_ipv6() -> Outcome {
     run(Test::OverIpv6)
 }
 
-/// 1 % of the frames of each direction is lost at the kernel that is the client of accelerated
-/// servers.
+/// The servers are accelerated. The clients' kernel loses 1 % of the frames in each direction.
 pub fn loss_before_a_kernel_client() -> Outcome {
     run(Test::LossBeforeAKernelClient)
 }
 
-/// 1 % of the frames of each direction is lost at the kernel that serves accelerated clients.
+/// The clients are accelerated. The servers' kernel loses 1 % of the frames in each direction.
 pub fn loss_before_a_kernel_server() -> Outcome {
     run(Test::LossBeforeAKernelServer)
 }
 
+/// Runs this machine's half of a test.
 fn run(test: Test) -> Outcome {
     let far = Far::here()?;
     require_tools(&[
@@ -99,6 +103,7 @@ fn run(test: Test) -> Outcome {
 }
 
 impl Test {
+    /// Returns true if the programs of `side` are accelerated.
     fn accelerates(self, side: Side) -> bool {
         match self {
             Self::BothAccelerated | Self::OverIpv6 => true,
@@ -107,6 +112,7 @@ impl Test {
         }
     }
 
+    /// Returns true if frames are lost.
     fn has_loss(self) -> bool {
         matches!(
             self,
@@ -114,7 +120,7 @@ impl Test {
         )
     }
 
-    /// Returns the server's address in the form that stands before a port.
+    /// Returns the server's address in the form of a URL, with brackets around an IPv6 address.
     fn host(self) -> String {
         match self {
             Self::OverIpv6 => format!("[{SERVER_V6}]"),
@@ -122,6 +128,7 @@ impl Test {
         }
     }
 
+    /// Returns the length of the large file in bytes.
     fn bulk_len(self) -> u64 {
         let variable = match self.has_loss() {
             true => "TIDELANE_LOSS_MIB",
@@ -131,10 +138,11 @@ impl Test {
     }
 }
 
-/// Makes netem lose 1 % of the frames that this machine's kernel sends and receives.
+/// Makes netem drop 1 % of the frames that this machine's kernel sends and receives. Received
+/// frames pass through an `ifb` interface, because netem works on sent frames only.
 fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     let space = wire.namespace(side);
-    // Joined segments would be lost together, and rarely.
+    // With segmentation offload, netem would drop whole super-frames, and few of them.
     let line = format!("-K {INTERFACE} tso off gso off gro off");
     wire.program(side, "ethtool").args(&line).run(SHORT)?;
     let inside = |line: &str| {
@@ -155,7 +163,7 @@ fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     Ok(())
 }
 
-/// Returns the number of frames that netem has dropped on an interface.
+/// Returns the number of frames that netem has dropped on `interface`.
 fn lost(wire: &Wire, side: Side, interface: &str) -> Result<u64, Stop> {
     let space = wire.namespace(side);
     let text = command(&["tc", "-n", &space, "-s", "qdisc", "show", "dev", interface])?;
@@ -165,7 +173,7 @@ fn lost(wire: &Wire, side: Side, interface: &str) -> Result<u64, Stop> {
     Ok(number.unwrap_or_default().parse()?)
 }
 
-/// One end of a test.
+/// One half of a test, as this machine runs it. `service` is `None` if the half uses the kernel.
 struct End<'a> {
     test: Test,
     side: Side,
@@ -174,7 +182,7 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// Runs the server's half: serves until the client is done.
+    /// Runs the server's half: starts the servers, and answers the client's half until it is done.
     fn serve(&self, far: &Far) -> Outcome {
         let options = NginxOptions {
             server: "listen [::]:80 ipv6only=on;".to_owned(),
@@ -213,7 +221,7 @@ impl End<'_> {
         self.wire.start_server(tool, self.service, ECHO_PORT)
     }
 
-    /// Runs the client's half.
+    /// Runs the client's half: uses each server.
     fn ask(&self, far: &Far) -> Outcome {
         let mut talk = far.meet(self.wire, self.test as u32)?;
         self.fetch_files()?;
@@ -225,13 +233,14 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Returns a program of this end, on the stack that the test gives it. A fall back to the
-    /// kernel fails.
+    /// Returns a program of this half, on the stack that the test requires. An accelerated program
+    /// fails if it would use the kernel (`--strict`).
     fn program(&self, name: &str) -> Program {
         self.wire.program(self.side, name).on(self.service).strict()
     }
 
-    /// Returns the expected bytes of a file, which follow from its seed on either machine.
+    /// Returns the path of a file with the expected bytes of nginx's file `name`. Both machines
+    /// generate the bytes from the same seed.
     fn expected(&self, name: &str) -> Result<PathBuf, Stop> {
         let path = self.wire.scratch().join(format!("expected-{name}"));
         let own = FILES.iter().zip(1..).find(|((own, _), _)| *own == name);
@@ -245,6 +254,7 @@ impl End<'_> {
         Ok(path)
     }
 
+    /// Gets every file of nginx, one by one.
     fn fetch_files(&self) -> Outcome {
         for name in FILES.iter().map(|(name, _)| *name).chain([BULK]) {
             let got = self.wire.scratch().join(format!("got-{name}"));
@@ -257,6 +267,7 @@ impl End<'_> {
         Ok(())
     }
 
+    /// Gets the small files of nginx several times, in parallel.
     fn fetch_in_parallel(&self) -> Outcome {
         let mut curl = self.program("curl").args("-sS --fail -g --parallel");
         let mut files = Vec::new();
@@ -282,7 +293,7 @@ impl End<'_> {
             let random = self.wire.scratch().join("random");
             let [value, got] = ["value", "got"].map(|name| self.wire.scratch().join(name));
             write_random_file(&random, len as u64, len as u64)?;
-            // The value is text, so that redis-cli's output differs by the line end only.
+            // redis-cli prints a text unchanged and appends a line end.
             let bytes = std::fs::read(&random)?;
             let text: String = bytes.iter().map(|b| char::from(b'a' + b % 26)).collect();
             std::fs::write(&value, text)?;
@@ -300,7 +311,8 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Runs long connections, while both machines check which stack has them.
+    /// Runs an echo client with several connections. Meanwhile both machines check that the
+    /// connections are on the right stack.
     fn echo(&self, talk: &mut Talk) -> Outcome {
         let path = binary("tidelane-load")?;
         let to = format!("{}:{ECHO_PORT}", self.test.host());
@@ -328,8 +340,8 @@ impl End<'_> {
         check_load(&client.wait(LONG)?.success()?.json()?)
     }
 
-    /// Returns the numbers of established echo connections here: accelerated ones, and the
-    /// kernel's.
+    /// Returns the numbers of established echo connections on this machine: of the service, and of
+    /// the kernel.
     fn connections(&self) -> Result<(usize, usize), Stop> {
         let kernel = self.wire.kernel_connections(self.side, ECHO_PORT)?;
         let sockets = match self.service {
@@ -351,8 +363,8 @@ impl End<'_> {
         Ok((accelerated.count(), kernel))
     }
 
-    /// Demands that the service carried all connections of the test, and that frames were lost if
-    /// the test demands this.
+    /// Fails unless the service had all connections of the test, and frames were lost if the test
+    /// has loss.
     fn check_counters(&self) -> Outcome {
         let lossy = self.test.has_loss();
         let Some(service) = self.service else {
@@ -367,8 +379,8 @@ impl End<'_> {
             Side::Server => "passive_opens",
             _ => "active_opens",
         };
-        // Single files, some of them in parallel, two connections for each of four values, and the
-        // echo.
+        // The single files, at least one parallel connection per repetition, two connections for
+        // each of four redis values, and the echo connections.
         let least = FILES.len() as u64 + 1 + u64::from(PARALLEL) + 8 + ECHOES as u64;
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
         ensure!(

@@ -1,14 +1,22 @@
-//! Unmodified programs on Tidelane, against the kernel at the other end of a veth pair.
+//! The interop tests: unmodified programs on Tidelane, with the kernel's stack at the other end of
+//! a veth pair.
 //!
-//! `cargo test -p tidelane-tests --test interop -- FILTER`, as root, after `make build`. Variables
-//! set the length of the long tests: TIDELANE_KILLS (kill -9 loops, default 20), TIDELANE_LOSS_MIB
-//! (MiB through the lossy wire, default 64), TIDELANE_LOSS_CONNECTIONS (default 1000),
-//! TIDELANE_SCRIBBLES (rounds of a hostile program, default 10), TIDELANE_FLOOD_RATE (SYNs per
-//! second, default 50,000) and TIDELANE_FLOOD_SECONDS (default 2).
+//! Run them as root after `make build`: `cargo test -p tidelane-tests --test interop -- FILTER`.
+//! Environment variables set the length of the long tests:
 //!
-//! TIDELANE_PEER and TIDELANE_PEER_NIC select the tests of `machines`, for two machines.
-//! TIDELANE_CORES gives each service that many fast-path cores, on the first CPUs (default: one
-//! core, not pinned).
+//! ```text
+//! TIDELANE_KILLS              programs killed by `deaths`                    default 20
+//! TIDELANE_SERVICE_KILLS      services killed by `both_stacks`               default 4
+//! TIDELANE_LOSS_MIB           MiB through a lossy wire                       default 64
+//! TIDELANE_LOSS_CONNECTIONS   connections through a lossy wire               default 1000
+//! TIDELANE_SCRIBBLES          runs of a program that overwrites its memory   default 10
+//! TIDELANE_FLOOD_RATE         SYNs per second                                default 50,000
+//! TIDELANE_FLOOD_SECONDS      duration of a flood                            default 2
+//! ```
+//!
+//! TIDELANE_PEER and TIDELANE_PEER_NIC enable the tests of `machines`, which need two machines.
+//! TIDELANE_CORES is the number of fast-path cores of each service, on the first CPUs. Without it a
+//! service has one core, which may run on any CPU.
 
 use std::process::ExitCode;
 
@@ -47,7 +55,8 @@ mod servers;
 mod support;
 mod waiting;
 
-/// `module::function seconds` as a [`Case`], of a module at any depth.
+/// Makes a list of [`Case`]s from lines of the form `module::function SECONDS,`. The number is the
+/// time limit of the case.
 macro_rules! cases {
     ($($module:ident $(:: $rest:ident)+ $seconds:literal,)*) => {
         &[$(Case {
@@ -58,6 +67,7 @@ macro_rules! cases {
     };
 }
 
+/// The cases of all modules, in the order in which they run.
 const CASES: &[Case] = cases![
     harness::kernel_echo_over_the_wire 30,
     harness::a_killed_owner_leaves_nothing 90,

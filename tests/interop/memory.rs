@@ -1,4 +1,4 @@
-//! Two programs of one service, joined by the local path, with full TCP at both ends.
+//! Two programs of one service on the same host, whose connections use the local path.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     support::{SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server},
 };
 
-/// Echo clients connect to the interface's own address.
+/// Echo clients connect to the echo server at the interface's own address.
 pub fn echo() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -37,7 +37,7 @@ pub fn echo() -> Outcome {
     check_load(&short.run(SHORT)?.json()?)
 }
 
-/// nginx and curl on one host.
+/// curl gets a file from nginx.
 pub fn nginx_and_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -55,7 +55,7 @@ pub fn nginx_and_curl() -> Outcome {
     check_same(&nginx.file("1m"), &got)
 }
 
-/// redis and its benchmark on one host; programs of other services are not affected.
+/// redis-benchmark uses redis.
 pub fn redis_and_redis_benchmark() -> Outcome {
     require_tools(&["redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;

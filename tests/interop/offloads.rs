@@ -1,4 +1,5 @@
-//! Offloads of the NIC that the service needs off: off while the service runs, restored afterwards.
+//! Offloads of the NIC that hide packets from the demux. The service switches them off, and
+//! restores them at its end.
 
 use std::fs;
 
@@ -13,20 +14,21 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server, ip},
 };
 
-/// Runs `ethtool` with these words at one side.
+/// Runs `ethtool` with the arguments `words` in the namespace of `side`. Returns the output.
 fn ethtool(wire: &Wire, side: Side, words: &str) -> Result<String, Stop> {
     let program = wire.program(side, "ethtool").args(words);
     Ok(program.run(SHORT)?.stdout)
 }
 
-/// Returns all features of an interface on the server's side.
+/// Returns the output of `ethtool -k` for an interface in the server's namespace, without the first
+/// line.
 fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     let text = ethtool(wire, Side::Server, &format!("-k {interface}"))?;
-    // The first line names the interface.
+    // The first line has the name of the interface, which a case changes.
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 
-/// Demands that every feature that hides packets or tags from the demux is off.
+/// Fails unless every offload is off that hides packets or VLAN tags from the demux.
 fn check_off(wire: &Wire, interface: &str) -> Outcome {
     let now = features(wire, interface)?;
     for name in [
@@ -40,12 +42,13 @@ fn check_off(wire: &Wire, interface: &str) -> Outcome {
     Ok(())
 }
 
+/// Returns the text of the service's log.
 fn log_of(service: &Service) -> Result<String, Stop> {
     let path = format!("/var/log/tidelane/{}.log", service.name());
     Ok(fs::read_to_string(path)?)
 }
 
-/// Returns the XDP modes in which the NIC of the wire can serve.
+/// Returns the XDP modes in which a service starts on the NIC of the wire.
 fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
     let mut modes = Vec::new();
     for mode in ["native", "generic"] {
@@ -62,7 +65,8 @@ fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
     Ok(modes)
 }
 
-/// All features are restored after `down`, after SIGTERM, after SIGKILL, and under another name.
+/// The NIC's settings are restored after `tidelane down`, SIGTERM and SIGKILL, and after SIGKILL
+/// when the interface has another name.
 pub fn settings_are_as_before() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -75,7 +79,7 @@ pub fn settings_are_as_before() -> Outcome {
             match end {
                 "down" => {
                     service.down()?;
-                    // The features are read at once, as a script may do after the command.
+                    // `tidelane down` returns only after the settings are restored.
                     let now = features(&wire, name)?;
                     ensure!(now == before, "after down: {before}, then {now}");
                 }
@@ -103,8 +107,9 @@ pub fn settings_are_as_before() -> Outcome {
     Ok(())
 }
 
+/// Renames an interface in the server's namespace.
 fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
-    // Linux before 6.2 renames no interface that is up.
+    // Linux before 6.2 cannot rename an interface that is up.
     for change in [
         format!("{from} down"),
         format!("{from} name {to}"),
@@ -115,8 +120,8 @@ fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
     Ok(())
 }
 
-/// The process that outlives a service has no right except to change settings of the NIC, and ends
-/// with the service.
+/// The process `tdl-restorer`, which restores the NIC's settings after the service is killed, has
+/// only the capability CAP_NET_ADMIN, and ends after the service.
 pub fn the_waiting_process_has_one_right() -> Outcome {
     const NET_ADMIN: &str = "0000000000001000";
     let wire = Wire::new()?;
@@ -141,13 +146,14 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
     service.kill()?;
     wait_until(SHORT, "its end", || {
         let status = fs::read_to_string(&status).unwrap_or_default();
-        // Its new parent may not have reaped it yet.
+        // The ended process is a zombie until its new parent waits for it.
         Ok(status.is_empty() || status.contains("\nState:\tZ"))
     })
 }
 
-/// A feature that was off stays off. If an operator switches a feature on while the service runs,
-/// the service switches it off again, logs this, and restores it on afterwards.
+/// An offload that was off before the service stays off after it. If the operator switches an
+/// offload on while the service runs, the service switches it off again, logs this, and switches it
+/// on at its end.
 pub fn an_operator_changes_them() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -181,8 +187,8 @@ pub fn an_operator_changes_them() -> Outcome {
     Ok(())
 }
 
-/// Bytes are right in both directions with all offloads on at both ends, and with all off, in each
-/// mode of the NIC.
+/// Bytes are right in both directions in each XDP mode, with all offloads on or off at the server
+/// and on or off at the client.
 pub fn uploads_with_all_offloads() -> Outcome {
     require_tools(&["ethtool", "curl", "nginx"])?;
     let wire = Wire::new()?;

@@ -1,4 +1,5 @@
-//! Options of sockets and of the service whose effect the peer observes, as loss or as silence.
+//! Options of sockets and of the service whose effect shows between the ends: timeouts, congestion
+//! control, ECN and ICMP errors.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -10,18 +11,22 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
+/// Port of the echo server.
 const PORT: u16 = 7100;
-/// Time limit of a step on a busy machine.
+/// Time limit of a step, which suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A kernel echo server at the client's end, and the program that connects to it.
+/// A wire with an echo server on the kernel in the client's namespace. The program `options.c`
+/// connects to it from the server's namespace, where the service runs.
 struct Ends {
     wire: Wire,
+    /// Path of the compiled program.
     binary: PathBuf,
     _server: Running,
 }
 
 impl Ends {
+    /// Makes the wire, compiles the program and starts the echo server.
     fn new() -> Result<Self, Stop> {
         let wire = Wire::new()?;
         let binary = wire.scratch().join("options-program");
@@ -37,7 +42,8 @@ impl Ends {
         })
     }
 
-    /// Starts the program and returns once it has connected and set its options.
+    /// Starts the program on `service` if given, or else on the kernel. `arguments` are its last
+    /// arguments. Waits until it has connected and set its options.
     fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
         let go = self.go_file();
         let _ = fs::remove_file(&go);
@@ -57,16 +63,19 @@ impl Ends {
         Ok(running)
     }
 
+    /// Returns the path of the file for which the program waits.
     fn go_file(&self) -> PathBuf {
         self.wire.scratch().join("go")
     }
 
+    /// Makes the file for which the program waits, and waits for the program's end.
     fn go_on(&self, running: Running) -> Result<Finished, Stop> {
         fs::write(self.go_file(), "")?;
         running.wait(LONG)?.success()
     }
 
-    /// Removes the client's address from its kernel, which then sends no answer and no RST.
+    /// Removes the address of the echo server's host if `silent` is true, so that the host neither
+    /// answers nor sends RST. Otherwise adds the address again.
     fn silence(&self, silent: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let address = format!("{CLIENT}/24");
@@ -77,7 +86,8 @@ impl Ends {
         command(&line).map(drop)
     }
 
-    /// Makes the client's kernel a router without a route to the client's address.
+    /// Turns the echo server's host into a router that has no route to the echo server's address
+    /// and answers with ICMP errors, if `lost` is true. Otherwise restores the host.
     fn lose_way(&self, lost: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let router = "10.77.0.77/24";
@@ -86,7 +96,8 @@ impl Ends {
             |words: &[&str]| command(&[&["ip", "-n", space.as_str()], words].concat()).map(drop);
         self.wire.sysctl(Side::Client, "net.ipv4.ip_forward", "1")?;
         if lost {
-            // The order matters: the other addresses of a subnet go with its first one.
+            // Add the router's address last: when the kernel removes the first address of a
+            // subnet, it also removes the others.
             self.silence(true)?;
             ip(&["address", "add", router, "dev", INTERFACE])?;
             return ip(&["route", "add", "unreachable", &unreachable]);
@@ -96,7 +107,8 @@ impl Ends {
         self.silence(false)
     }
 
-    /// Returns the number of ECN-capable packets of the service that the client's kernel received.
+    /// Returns the number of ECN-capable packets that the kernel in the client's namespace has
+    /// received.
     fn ecn_packets(&self) -> Result<u64, Stop> {
         let space = self.wire.namespace(Side::Client);
         let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/netstat"])?;
@@ -110,7 +122,8 @@ impl Ends {
     }
 }
 
-/// Demands ETIMEDOUT on both stacks, after at least `least_ms`.
+/// Runs the program with `option` on the kernel and on Tidelane, and silences the peer. Fails
+/// unless the program gets ETIMEDOUT, not before `least_ms` milliseconds.
 fn times_out(option: &str, least_ms: u64) -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -132,18 +145,19 @@ fn times_out(option: &str, least_ms: u64) -> Outcome {
     Ok(())
 }
 
-/// Keepalive of 1 s and 2 probes ends an idle connection whose peer is silent.
+/// Keepalive after one second with two probes ends an idle connection whose peer is silent.
 pub fn keepalive_ends_a_silent_connection() -> Outcome {
-    // A probe may have been answered just before the peer became silent.
+    // The first probe may be sent up to a second before the peer is silent.
     times_out("keepalive", 1900)
 }
 
-/// TCP_USER_TIMEOUT ends a connection with unacknowledged data.
+/// TCP_USER_TIMEOUT ends a connection whose data is not acknowledged.
 pub fn user_timeout_ends_a_silent_connection() -> Outcome {
     times_out("user_timeout", 1400)
 }
 
-/// `--congestion` and TCP_CONGESTION report the algorithm in use.
+/// The option `--congestion` of the service sets the default algorithm of connections, and
+/// TCP_CONGESTION that of one connection. TCP_CONGESTION and the service report the algorithm.
 pub fn congestion_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     for algorithm in ["cubic", "newreno", "dctcp", "bbr"] {
@@ -164,7 +178,7 @@ pub fn congestion_is_as_chosen() -> Outcome {
                     .any(|socket| socket["info"]["congestion"] == told))
             })?;
             let finished = ends.go_on(running)?;
-            // Linux' `tcp_dctcp_info` and `tcp_bbr_info`.
+            // The lengths of Linux's `tcp_dctcp_info` and `tcp_bbr_info`.
             let len = match told {
                 "dctcp" => 16,
                 "bbr" => 20,
@@ -188,7 +202,8 @@ pub fn congestion_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// `--ecn`, in both directions: data arrives at the peer as ECN-capable, or not.
+/// The option `--ecn` of the service decides whether the service's data is ECN-capable, on
+/// connections that it opens and on connections that it accepts.
 pub fn ecn_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     ends.wire.sysctl(Side::Client, "net.ipv4.tcp_ecn", "1")?;
@@ -218,12 +233,13 @@ pub fn ecn_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// TCP_SYNCNT 1: an open fails after one retransmission of the SYN, on both stacks.
+/// With TCP_SYNCNT 1 a connect fails after one retransmission of the SYN, on both stacks.
 pub fn syn_count_is_as_chosen() -> Outcome {
     times_out("syn_count", 1900)
 }
 
-/// RFC 9293 MUST-20: the third retransmission makes the kernel probe the neighbour again.
+/// RFC 9293 MUST-20: after three retransmissions the service makes the kernel verify the neighbour
+/// entry of the peer.
 pub fn a_silent_peer_is_looked_for() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -237,8 +253,8 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
     ends.silence(false)
 }
 
-/// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program learns of ICMP errors as from the kernel: by
-/// SO_ERROR, and by any call with IP_RECVERR. The connection continues.
+/// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program gets ICMP errors as from the kernel, by SO_ERROR,
+/// or with IP_RECVERR by any call. The connection continues.
 pub fn soft_errors_are_told() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;

@@ -6,16 +6,18 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools}
 
 use crate::support::{SHORT, check_load, echo_client};
 
+/// Port of the server.
 const PORT: u16 = 7300;
 
-/// Starts a server that registers its sockets by io_uring, as libuv does.
+/// Starts the server `rings.c`, on `service` if given or else on the kernel. `allowed` lets the
+/// program make an io_uring instance.
 fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Running, Stop> {
     let binary = wire.scratch().join("rings");
     let source = tools::source_root().join("tests/interop/rings.c");
     tools::compile(&binary, &[source])?;
     let server = wire.program(Side::Server, &binary.to_string_lossy());
     let server = server.arg(PORT);
-    // The environment of `tidelane run --io-uring`.
+    // `tidelane run --io-uring` sets this variable.
     let server = if allowed {
         server.env("TIDELANE_IO_URING", "1")
     } else {
@@ -24,7 +26,7 @@ fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Runnin
     wire.start_server(server, service, PORT)
 }
 
-/// Runs a client with verified echoes. Returns the way by which the server registered its sockets.
+/// Runs an echo client until the server exits. Returns the server's output, "ring" or "calls".
 fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     let client = client.args("--connections 1 --warmup 0 --seconds 0.3");
@@ -32,7 +34,8 @@ fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     Ok(server.wait(SHORT)?.success()?.stdout)
 }
 
-/// A program that gets no ring uses system calls, and its connections are accelerated.
+/// The library refuses io_uring, so that the server uses system calls. Its connections are
+/// accelerated.
 pub fn a_server_without_a_ring_is_served() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -47,7 +50,7 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
     Ok(())
 }
 
-/// The same program gets its ring on the kernel's stack, and where its user allows rings.
+/// The server can make an io_uring instance without Tidelane, and with `tidelane run --io-uring`.
 pub fn a_ring_is_there_where_it_is_allowed() -> Outcome {
     let wire = Wire::new()?;
     let way = serve(&wire, start(&wire, None, false)?)?;

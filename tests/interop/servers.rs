@@ -1,4 +1,4 @@
-//! Unmodified servers on Tidelane, kernel clients.
+//! Unmodified servers on Tidelane, with clients on the kernel's stack.
 
 use std::{fs, time::Duration};
 
@@ -15,7 +15,8 @@ use crate::support::{
     SHORT, check_load, check_not_in_kernel, check_same, echo_client, echo_server,
 };
 
-/// An echo server with small, large and pipelined messages, on one and many connections.
+/// Echo clients send small, large and pipelined messages over one or many connections, and verify
+/// every byte. The service releases all connections at the end.
 pub fn echo() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -53,10 +54,12 @@ pub fn echo() -> Outcome {
     })
 }
 
+/// Starts nginx with the default options on `service`.
 pub fn nginx(wire: &Wire, service: &Service) -> Result<Nginx, Stop> {
     Nginx::start(wire, Some(service), &NginxOptions::default())
 }
 
+/// Returns a curl in the client's namespace that gets `path` from the server.
 pub fn curl(wire: &Wire, path: &str) -> Program {
     let url = format!("http://{SERVER}/{path}");
     wire.program(Side::Client, "curl")
@@ -64,6 +67,7 @@ pub fn curl(wire: &Wire, path: &str) -> Program {
         .arg(url)
 }
 
+/// Returns a client that gets the file `name` from nginx repeatedly and compares each response.
 fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> {
     let tool = wire.load_tool(Side::Client, "http-client")?;
     let tool = tool
@@ -73,7 +77,7 @@ fn http_client(wire: &Wire, nginx: &Nginx, name: &str) -> Result<Program, Stop> 
     Ok(tool.arg("--body").arg(nginx.file(name).display()))
 }
 
-/// Demands that curl fetches each of nginx' files, and the files of `more`, byte for byte.
+/// Fails unless curl gets each of nginx's files, and each of the files `more`, unchanged.
 pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
     let names = FILES.iter().map(|(name, _)| name).chain(more);
     for name in names {
@@ -85,7 +89,7 @@ pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Files of every size, and one large file, arrive byte for byte; a missing one is a 404.
+/// curl gets files of every size unchanged, and the status 404 for a missing file.
 pub fn nginx_bodies_by_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -102,7 +106,7 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     Ok(())
 }
 
-/// Closed-loop clients compare every body.
+/// Clients get files over kept and over closed connections, and compare every response.
 pub fn nginx_keep_alive_and_close() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -123,7 +127,7 @@ pub fn nginx_keep_alive_and_close() -> Outcome {
     Ok(())
 }
 
-/// wrk on the kernel, as the demo runs it.
+/// wrk gets all responses from nginx.
 pub fn nginx_under_wrk() -> Outcome {
     require_tools(&["wrk", "nginx"])?;
     let wire = Wire::new()?;
@@ -143,7 +147,8 @@ pub fn nginx_under_wrk() -> Outcome {
     Ok(())
 }
 
-/// `nginx -s reload` under load: no request of a new connection fails, and old workers end.
+/// nginx reloads its configuration under load. New workers replace the old ones, and no connection
+/// fails.
 pub fn nginx_reload() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -160,7 +165,7 @@ pub fn nginx_reload() -> Outcome {
     check_load(&client.wait(SHORT)?.success()?.json()?)
 }
 
-/// A killed worker is replaced, and the listener continues to serve.
+/// nginx replaces a killed worker, and serves all later clients.
 pub fn nginx_worker_restart() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -183,8 +188,8 @@ pub fn nginx_worker_restart() -> Outcome {
     Ok(())
 }
 
-/// Each worker has a listener of its own (SO_REUSEPORT) and its share of the connections, also a
-/// worker that replaces a killed one.
+/// Each nginx worker has its own listener (SO_REUSEPORT). The connections are distributed among all
+/// workers, also after a new worker has replaced a killed one.
 pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
     const CONNECTIONS: usize = 64;
     let wire = Wire::new()?;
@@ -205,7 +210,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
             Ok(shares.iter().sum::<usize>() == CONNECTIONS)
         })?;
         let shares = shares(&service, &workers)?;
-        // The expected share is 16; the probability of fewer than 3 is one in a million.
+        // A worker gets 16 connections on average, and fewer than 3 with a probability of 10^-6.
         ensure!(
             shares.iter().all(|share| *share >= 3),
             "the workers have {shares:?} connections"
@@ -221,7 +226,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
     Ok(())
 }
 
-/// Returns the number of accelerated connections of each program.
+/// Returns the numbers of established accelerated connections of the processes `pids`.
 fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
     let sockets = service.sockets()?;
     let of = |pid: &u32| {
@@ -232,7 +237,7 @@ fn shares(service: &Service, pids: &[u32]) -> Result<Vec<usize>, Stop> {
     Ok(pids.iter().map(of).collect())
 }
 
-/// Starts a redis without persistence on its usual port.
+/// Starts redis without persistence on port 6379, on `service`.
 pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, Stop> {
     require_tools(&["redis-server", "redis-benchmark", "redis-cli"])?;
     let server = wire.program(Side::Server, "redis-server");
@@ -240,7 +245,7 @@ pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, 
     wire.start_server(server.arg("--save").arg(""), Some(service), 6379)
 }
 
-/// `redis-benchmark` with and without pipelining.
+/// redis-benchmark gets all answers, with and without pipelining.
 pub fn redis_benchmark() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -259,7 +264,7 @@ pub fn redis_benchmark() -> Outcome {
     Ok(())
 }
 
-/// Demands a line for SET and a line for GET.
+/// Fails unless the output of redis-benchmark has a line for SET and a line for GET.
 pub fn check_redis_csv(text: &str) -> Outcome {
     for name in ["\"SET\"", "\"GET\""] {
         ensure!(
@@ -270,7 +275,7 @@ pub fn check_redis_csv(text: &str) -> Outcome {
     Ok(())
 }
 
-/// Values of many sizes are read back unchanged.
+/// redis returns stored values of many sizes unchanged.
 pub fn redis_values() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -279,7 +284,7 @@ pub fn redis_values() -> Outcome {
         let value = wire.scratch().join("value");
         let got = wire.scratch().join("got");
         write_random_file(&value, len, len)?;
-        // The value is text, so that redis-cli's output differs by the line end only.
+        // redis-cli prints a text unchanged and appends a line end.
         let text: String = fs::read(&value)?
             .iter()
             .map(|b| char::from(b'a' + b % 26))
@@ -301,7 +306,8 @@ pub fn redis_values() -> Outcome {
     Ok(())
 }
 
-/// memcached with four threads, in which descriptors pass from thread to thread.
+/// memcached serves with four threads. The main thread accepts connections and passes their
+/// descriptors to the others.
 pub fn memcached_four_threads() -> Outcome {
     require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -313,7 +319,7 @@ pub fn memcached_four_threads() -> Outcome {
         .program(Side::Client, "memcaslap")
         .arg("-s")
         .arg(format!("{SERVER}:11211"));
-    // -v 0.2 compares a fifth of the values with the stored ones.
+    // With -v 0.2, memcaslap verifies a fifth of the values.
     let finished = client
         .args("-T 2 -c 16 -t 5s -v 0.2")
         .run(Duration::from_secs(40))?;
@@ -325,7 +331,7 @@ pub fn memcached_four_threads() -> Outcome {
     Ok(())
 }
 
-/// Demands operations, and no value that differs.
+/// Fails unless memcaslap has read values, and has verified some without a difference.
 fn check_memcaslap(text: &str) -> Outcome {
     let number = |name: &str| -> Option<u64> {
         let line = text
@@ -350,9 +356,9 @@ fn check_memcaslap(text: &str) -> Outcome {
     Ok(())
 }
 
-/// BEAM accepts a connection before it waits for one. One thread adds descriptors with EPOLLONESHOT
-/// to the epoll instance in which another one sleeps. BEAM copies the listener's options to each
-/// connection.
+/// An Erlang server serves echo clients. Its runtime BEAM calls accept before it waits for a
+/// connection. One thread adds descriptors with EPOLLONESHOT to an epoll instance while another
+/// thread sleeps there. BEAM copies the listener's socket options to each connection.
 pub fn erlang_echo() -> Outcome {
     require_tools(&["erl", "erlc"])?;
     let wire = Wire::new()?;

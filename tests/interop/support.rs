@@ -1,4 +1,4 @@
-//! Helpers of several tests.
+//! Functions that several modules of the interop tests use.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -7,16 +7,17 @@ use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, ensure, tools::patience, wire::SERVER,
 };
 
-/// Time limit of a short program.
+/// Time limit of a short step.
 pub const SHORT: Duration = Duration::from_secs(20);
 
-/// Runs `ip` with these arguments at one side.
+/// Runs `ip` with `arguments`, separated by spaces, in the namespace of `side`.
 pub fn ip(wire: &Wire, side: Side, arguments: &str) -> Outcome {
     let ip = wire.program(side, "ip").args(arguments);
     ip.run(SHORT).map(drop)
 }
 
-/// Starts an echo server on the server's side, on either stack, and waits until it is ready.
+/// Starts an echo server in the server's namespace, on `service` if given or else on the kernel.
+/// Waits until it listens on `port`.
 pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<Running, Stop> {
     let server = wire
         .load_tool(Side::Server, "echo-server")?
@@ -25,7 +26,8 @@ pub fn echo_server(wire: &Wire, service: Option<&Service>, port: u16) -> Result<
     wire.start_server(server, service, port)
 }
 
-/// Returns an echo client of one side that connects to the server's address.
+/// Returns an echo client in the namespace of `side` that connects to `port` at the server's
+/// address. The client verifies every byte.
 pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> {
     let to = format!("{SERVER}:{port}");
     Ok(wire
@@ -34,15 +36,15 @@ pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> 
         .arg(to))
 }
 
-/// Returns wrk with a longer time limit on slow machines, since wrk counts a request of more than
-/// two seconds as failed.
+/// Returns wrk in the namespace of `side`. Its time limit for a request is the default of two
+/// seconds times [`patience`].
 pub fn wrk(wire: &Wire, side: Side) -> Program {
     let timeout = 2 * patience();
     let wrk = wire.program(side, "wrk").arg("--timeout");
     wrk.arg(format!("{timeout}s"))
 }
 
-/// Demands that a load client's result shows work and no failure.
+/// Fails unless a load client's result has at least one request and no error.
 pub fn check_load(line: &Value) -> Outcome {
     ensure!(line["errors"] == 0, "connections failed: {line}");
     ensure!(
@@ -52,7 +54,7 @@ pub fn check_load(line: &Value) -> Outcome {
     Ok(())
 }
 
-/// Demands that two files are equal.
+/// Fails unless two files have the same bytes.
 pub fn check_same(one: &Path, other: &Path) -> Outcome {
     let (a, b) = (fs::read(one)?, fs::read(other)?);
     ensure!(
@@ -71,7 +73,7 @@ pub fn check_same(one: &Path, other: &Path) -> Outcome {
     Ok(())
 }
 
-/// Demands that the kernel has no connection on `port` while a client of that port is at work.
+/// Fails if the kernel has an established connection on `port` in the server's namespace.
 pub fn check_not_in_kernel(wire: &Wire, port: u16) -> Outcome {
     let count = wire.kernel_connections(Side::Server, port)?;
     ensure!(

@@ -1,4 +1,5 @@
-//! Clients that wait for an answer, and send nothing, when a service dies: each of them is reset.
+//! A service dies while clients wait for data and send none. Each client gets a reset at once.
+//! Without one it would wait forever, because it has no segment to retransmit.
 
 use std::{
     fmt::Display,
@@ -16,16 +17,18 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
+/// Port of the echo server.
 const PORT: u16 = 7000;
-/// Time limit for the reset of a peer.
+/// Time limit for the reset of all clients.
 const RESET_MAX: Duration = Duration::from_secs(2);
-/// Time after which clients give up.
+/// Time after which a client stops waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The clients of `waiting.c`, compiled.
+/// The path of the compiled program `waiting.c`.
 struct Waiting(PathBuf);
 
 impl Waiting {
+    /// Compiles the program into the wire's directory.
     fn compile(wire: &Wire) -> Result<Self, Stop> {
         let binary = wire.scratch().join("waiting");
         let source = tools::source_root().join("tests/interop/waiting.c");
@@ -33,19 +36,21 @@ impl Waiting {
         Ok(Self(binary))
     }
 
+    /// Returns a program with `count` connections to `server`, in the namespace of `side`. The
+    /// caller adds the call in which they wait.
     fn clients(&self, wire: &Wire, side: Side, server: impl Display, count: usize) -> Program {
         let program = wire.program(side, &self.0.to_string_lossy());
         let program = program.arg(server).arg(PORT).arg(count);
         program.arg(PATIENCE.as_secs()).arg(0)
     }
 
-    /// Returns clients of the client's side that wait in `poll`.
+    /// Returns a program with `count` connections in the client's namespace that waits in `poll`.
     fn pollers(&self, wire: &Wire, server: impl Display, count: usize) -> Program {
         self.clients(wire, Side::Client, server, count).arg("poll")
     }
 }
 
-/// Starts clients, and waits until all of them wait.
+/// Starts the clients, and returns when all of them wait for data.
 fn start(clients: Program) -> Result<Running, Stop> {
     let mut clients = clients.spawn()?;
     wait_until(SHORT * 2, "the clients to wait", || {
@@ -55,12 +60,13 @@ fn start(clients: Program) -> Result<Running, Stop> {
     Ok(clients)
 }
 
+/// Kills the service with SIGKILL and waits for its end.
 fn kill(service: &Service) -> Outcome {
     service.kill()?;
     wait_until(SHORT, "the end of the service", || Ok(!service.alive()))
 }
 
-/// Demands that `count` clients are reset, the last of them `within` this time from now.
+/// Fails unless all `count` clients are reset, the last one before `within` is over.
 fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     let began = Instant::now();
     let finished = clients.wait(PATIENCE + SHORT)?.success()?;
@@ -72,7 +78,7 @@ fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     Ok(())
 }
 
-/// The service of a server dies. Its clients are on the kernel, over both versions of IP.
+/// The service of a server dies. Its clients on the kernel are reset, over IPv4 and IPv6.
 pub fn peers_of_a_dead_service_are_told() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -87,7 +93,8 @@ pub fn peers_of_a_dead_service_are_told() -> Outcome {
     check_reset(v6, 3, RESET_MAX)
 }
 
-/// The service of clients dies. Their server, on the kernel, waits for requests.
+/// The service of clients dies. The clients are reset, and so are the connections of their server,
+/// which is on the kernel.
 pub fn servers_are_told_of_dead_clients() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -106,7 +113,7 @@ pub fn servers_are_told_of_dead_clients() -> Outcome {
     })
 }
 
-/// Thousands of clients that have waited for some time are reset.
+/// The service of a server with 8000 clients dies. All clients are reset in time.
 pub fn many_peers_are_told() -> Outcome {
     const COUNT: usize = 8000;
     let wire = Wire::new()?;
@@ -119,8 +126,8 @@ pub fn many_peers_are_told() -> Outcome {
     check_reset(clients, COUNT, RESET_MAX)
 }
 
-/// Clients on Tidelane learn of the death of their own service, of the server's, or of both at
-/// once, in whatever call they wait.
+/// Clients and server are accelerated, by two services. The clients are reset when their own
+/// service dies, when the server's service dies, and when both die, whatever call they wait in.
 pub fn programs_whose_service_dies_are_told() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
         for how in ["poll", "select", "epoll", "recv"] {
@@ -143,8 +150,8 @@ pub fn programs_whose_service_dies_are_told() -> Outcome {
     Ok(())
 }
 
-/// Both ends are on Tidelane and transfer data. Both services die, one shortly after the other. The
-/// clients connect again, on the kernel, and none hangs.
+/// Clients and server are accelerated, by two services, and exchange data. Both services die, one
+/// shortly after the other. All clients connect again, on the kernel.
 pub fn clients_at_work_outlive_both_services() -> Outcome {
     for round in 0..8 {
         let wire = Wire::new()?;
@@ -176,8 +183,8 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
     Ok(())
 }
 
-/// A client connects again from the same port, to the kernel's listener, at once. The segments that
-/// are sent because of the first connection do not disturb the new one.
+/// The service of a server dies. A client connects again at once, from the same port, to the
+/// kernel's listener. The RSTs that are sent for the old connection do not reset the new one.
 pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -200,7 +207,8 @@ pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
     Ok(())
 }
 
-/// Where one of twenty frames is lost, a client may have to wait for a retransmitted segment.
+/// Clients are reset over a wire that loses 5 % of the frames. A client whose reset is lost needs
+/// more time.
 pub fn peers_are_told_through_loss() -> Outcome {
     const COUNT: usize = 100;
     let impairment = Impairment {
@@ -216,7 +224,7 @@ pub fn peers_are_told_through_loss() -> Outcome {
     check_reset(clients, COUNT, Duration::from_secs(17))
 }
 
-/// `tidelane down` resets the connections itself, and nothing is sent afterwards.
+/// `tidelane down` resets all connections. The kernel then serves new clients.
 pub fn a_service_that_ends_tells_its_peers() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
