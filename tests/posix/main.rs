@@ -1,7 +1,8 @@
-//! The same C program on the kernel's stack and on Tidelane. Its output must be the same.
+//! The POSIX tests: each case of the C program `posix.c` runs on the kernel's stack and on
+//! Tidelane. Its two outputs must be equal.
 //!
-//! `cargo test -p tidelane-tests --test posix`, as root, after `make build`. POSIX_CASES="a b" runs
-//! only those cases of `posix.c`.
+//! Run them as root after `make build`: `cargo test -p tidelane-tests --test posix`. The
+//! environment variable POSIX_CASES="a b" selects the cases `a` and `b`.
 
 use std::{
     fs,
@@ -19,15 +20,16 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER},
 };
 
-/// Time limit of a case on one stack: a hundred times the duration of the slowest on an idle
-/// machine.
+/// Time limit of a case on one stack. The slowest case needs a hundredth of it on an idle machine.
 const CASE_MAX: Duration = Duration::from_secs(90);
-/// Limit of hanging cases, after which the others are skipped, so that the report comes in time.
+/// Number of hanging cases after which the remaining cases are left out, because the whole run has
+/// a time limit, too.
 const HANGS_MAX: usize = 3;
-/// Cases that use the kernel's stack on purpose; in the others a fall back to the kernel is an
-/// error. (Only the kernel knows whether a program listens at the interface's own address.)
+/// Cases that need the kernel's stack, and therefore run without `--strict`. A connect to the
+/// interface's own address is the kernel's if no accelerated program listens there.
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
+/// The comparisons. Each runs all cases of `posix.c`.
 const CASES: &[Case] = &[
     Case {
         name: "posix::without_a_service",
@@ -55,18 +57,21 @@ fn main() -> ExitCode {
     runner::main(CASES)
 }
 
-/// The compiled programs.
+/// The paths of the compiled programs.
 struct Programs {
+    /// The test cases.
     posix: PathBuf,
+    /// The peer of the test cases (`peer.c`).
     peer: PathBuf,
 }
 
 impl Programs {
+    /// Compiles the programs into the directory `into`.
     fn compile(into: &Path) -> Result<Self, Stop> {
         let dir = tools::source_root().join("tests/posix");
         let programs = Self {
             posix: into.join("posix"),
-            // Not the name of a peer's socket, whose appearance the stage waits for.
+            // The name differs from that of every peer's socket in this directory.
             peer: into.join("peer-program"),
         };
         let mut sources = Vec::new();
@@ -81,7 +86,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Returns the names of the selected cases.
+    /// Returns the names of the cases that POSIX_CASES selects, or of all cases.
     fn cases(&self) -> Result<Vec<String>, Stop> {
         if let Ok(wanted) = std::env::var("POSIX_CASES") {
             return Ok(wanted.split_whitespace().map(str::to_owned).collect());
@@ -94,17 +99,20 @@ impl Programs {
     }
 }
 
-/// The places of the cases and of the peer.
+/// The namespaces and addresses of the two programs. The test case runs in the server's namespace.
 struct Stage<'a> {
     wire: &'a Wire,
     programs: &'a Programs,
+    /// Address of the test case.
     own_address: Ipv4Addr,
+    /// Namespace of the peer.
     peer_side: Side,
+    /// Address of the peer.
     peer_address: Ipv4Addr,
 }
 
 impl<'a> Stage<'a> {
-    /// Returns a stage with both programs on the server's side, at this address.
+    /// Returns a stage with both programs in the server's namespace, at the same address.
     fn of_one_host(wire: &'a Wire, programs: &'a Programs, address: Ipv4Addr) -> Self {
         Self {
             wire,
@@ -116,26 +124,32 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The services of the case and of its peer, and further settings of the case.
+/// The stacks of the two programs. By default both use the kernel's stack.
 #[derive(Clone, Copy, Default)]
 struct Stacks<'a> {
+    /// Service of the test case. `None` stands for the kernel's stack.
     own: Option<&'a Service>,
+    /// Service of the peer. `None` stands for the kernel's stack.
     peer: Option<&'a Service>,
     /// Options of `tidelane run`, for both programs.
     run_options: &'a str,
+    /// Further environment variables of the test case.
     environment: &'a [(&'a str, &'a str)],
 }
 
-/// The output of a case.
+/// The result of a case on one stack.
 struct Seen {
+    /// Standard output, standard error and exit status.
     text: String,
+    /// True if the exit status is 0.
     ended_well: bool,
-    /// The state of all threads, if the case hung.
+    /// A description of all threads, if the case did not end in time.
     hung: Option<String>,
 }
 
 impl Stage<'_> {
-    /// Starts a peer for one case. Any state that a case leaves there ends with the peer.
+    /// Starts a peer for one case, so that no case finds connections of an earlier case there.
+    /// Returns the path of its command socket, and the running peer.
     fn peer(&self, stacks: Stacks<'_>) -> Result<(PathBuf, Running), Stop> {
         static PEERS: AtomicU32 = AtomicU32::new(0);
         let number = PEERS.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +169,7 @@ impl Stage<'_> {
         Ok((path, running))
     }
 
-    /// Runs a case against a new peer.
+    /// Runs a case with a new peer.
     fn run(&self, case: &str, stacks: Stacks<'_>) -> Result<Seen, Stop> {
         let (path, peer) = self.peer(stacks)?;
         let program = self
@@ -195,7 +209,8 @@ impl Stage<'_> {
         })
     }
 
-    /// Returns the state of all programs at both ends, and of the service, for a case that hangs.
+    /// Describes all threads in both namespaces, and the service, for the report of a case that
+    /// hangs.
     fn situation(&self, stacks: Stacks<'_>) -> String {
         let mut text = format!("no end in {} s; at that time:\n", CASE_MAX.as_secs());
         for side in [Side::Server, Side::Client] {
@@ -214,7 +229,8 @@ impl Stage<'_> {
     }
 }
 
-/// Runs all cases in both ways. Reports each difference at once, in case this run is killed.
+/// Runs each case twice, on the stacks `expected` and on the stacks `seen`, and compares the
+/// outputs. Prints each difference at once, because the run may be killed before its end.
 fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome {
     let (mut failed, mut hung) = (Vec::new(), 0);
     let cases = stage.programs.cases()?;
@@ -239,7 +255,7 @@ fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome
     Err(Stop::Fail(format!("failed: {}", failed.join(" "))))
 }
 
-/// Returns the difference between two outputs, if there is one.
+/// Returns a report if a case fails on the expected stacks, or if its outputs differ.
 fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
     if expected.ended_well && expected.hung.is_none() && expected.text == seen.text {
         return None;
@@ -260,7 +276,7 @@ fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
     Some(report)
 }
 
-/// Returns the last equal lines, and the first different lines of each output.
+/// Returns the first different lines of two outputs, after the equal lines before them.
 fn difference(expected: &str, seen: &str) -> String {
     const BEFORE: usize = 6;
     const SHOWN: usize = 40;
@@ -282,7 +298,7 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Returns a wire on which the kernels at both ends allow data in SYNs.
+/// Returns a wire whose kernels at both ends have TCP Fast Open enabled, as client and as server.
 fn wire() -> Result<Wire, Stop> {
     let wire = Wire::new()?;
     for side in [Side::Server, Side::Client] {
@@ -291,7 +307,8 @@ fn wire() -> Result<Wire, Stop> {
     Ok(wire)
 }
 
-/// The library without a service changes nothing.
+/// Compares the kernel with the preload library while there is no service. The library must leave
+/// all sockets to the kernel.
 fn without_a_service() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -307,7 +324,8 @@ fn without_a_service() -> Outcome {
     compare(&stage, Stacks::default(), preloaded)
 }
 
-/// The peer runs on the kernel's stack, over the wire.
+/// Compares the kernel with Tidelane over the wire. The peer is on the kernel in the client's
+/// namespace.
 fn kernel_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -326,7 +344,8 @@ fn kernel_peer() -> Outcome {
     compare(&stage, Stacks::default(), accelerated)
 }
 
-/// Both programs run on one service, over the local path.
+/// Compares the kernel with Tidelane on one host. Both programs use one service and its local path,
+/// at the interface's own address.
 fn accelerated_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
@@ -340,7 +359,8 @@ fn accelerated_peer() -> Outcome {
     compare(&stage, Stacks::default(), accelerated)
 }
 
-/// Both programs run on one service, over loopback.
+/// Compares the kernel with Tidelane over loopback. Both programs use one service with
+/// `--loopback`.
 fn over_loopback() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
