@@ -1,4 +1,5 @@
-/* A thread sleeps in a wait while another thread adds or modifies descriptors. */
+/* A thread sleeps in epoll_wait, poll, select or accept while another thread adds a descriptor to
+ * an epoll instance, or modifies it there. */
 #include "posix.h"
 
 static int add(int epfd, int fd, unsigned bits, unsigned data)
@@ -13,7 +14,7 @@ static int modify(int epfd, int fd, unsigned bits, unsigned data)
 	return epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* A thread that waits once without a limit, and prints the events. */
+/* A thread that calls epoll_wait once, without a timeout, and keeps the result. */
 struct sleeper {
 	pthread_t thread;
 	volatile pid_t tid;
@@ -29,6 +30,7 @@ static void *sleep_in_epoll(void *arg)
 	return NULL;
 }
 
+/* Starts a sleeper and returns when it sleeps in the epoll instance `epfd`. */
 static void start(struct sleeper *sleeper, int epfd)
 {
 	*sleeper = (struct sleeper){.epfd = epfd};
@@ -37,6 +39,7 @@ static void start(struct sleeper *sleeper, int epfd)
 	await_asleep(sleeper->tid);
 }
 
+/* Waits until the sleeper is woken, and prints its event. */
 static void say_woken(struct sleeper *sleeper)
 {
 	must(pthread_join(sleeper->thread, NULL) == 0);
@@ -44,6 +47,7 @@ static void say_woken(struct sleeper *sleeper)
 	    events_text(sleeper->event.events));
 }
 
+/* The kinds of registration that the cases use: level-triggered, edge-triggered, one-shot. */
 static const unsigned kinds[] = {
 	EPOLLIN,
 	EPOLLIN | EPOLLONESHOT,
@@ -51,7 +55,8 @@ static const unsigned kinds[] = {
 	EPOLLIN | EPOLLET | EPOLLONESHOT,
 };
 
-/* A connection that is readable when it is added, when it is armed again, and later. */
+/* A connection wakes the sleeper if it is readable when it is added or modified, and if data
+ * arrives afterwards. */
 void armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -84,6 +89,7 @@ void armed_while_asleep(void)
 	}
 }
 
+/* Accepts a connection and closes it. */
 static void accept_one(int listener)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
@@ -91,7 +97,8 @@ static void accept_one(int listener)
 	close(fd);
 }
 
-/* The same for a listener on which accept was called before. */
+/* A listener wakes the sleeper if a connection waits when the listener is added, and if a
+ * connection arrives after the listener is modified. The program has called accept before. */
 void listener_armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -119,7 +126,8 @@ void listener_armed_while_asleep(void)
 	}
 }
 
-/* accept comes first, and the listener is added when there was no connection, as BEAM does. */
+/* The program calls accept first, and waits for the listener in epoll only after EAGAIN, as the
+ * Erlang runtime BEAM does. */
 void accept_then_wait(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
@@ -137,7 +145,7 @@ void accept_then_wait(void)
 	}
 	peer_connects(port);
 	say_woken(&sleeper);
-	/* A wait that does not sleep reports the connection, too. */
+	/* An epoll_wait with a timeout of 0 reports a connection, too. */
 	accept_one(listener);
 	must(modify(epfd, listener, EPOLLIN, 9) == 0);
 	for (int round = 0; round < 3; round++) {
@@ -158,7 +166,8 @@ static void *accept_twice(void *arg)
 	return NULL;
 }
 
-/* A thread sleeps in accept while the listener is added to an epoll instance without a waiter. */
+/* A thread sleeps in accept while the listener is added to an epoll instance in which no thread
+ * waits. The thread accepts all connections. */
 void accepting_while_added(void)
 {
 	int port, listener = own_listener(0, &port), epfd = epoll_create1(0);
@@ -172,6 +181,7 @@ void accepting_while_added(void)
 	say("both accepted");
 }
 
+/* A thread that calls poll, or select if `selects` is set, once without a timeout. */
 struct poller {
 	pthread_t thread;
 	volatile pid_t tid;
@@ -191,6 +201,7 @@ static void *sleep_in_poll(void *arg)
 	return NULL;
 }
 
+/* Starts a poller for POLLIN of `fd`, and returns when it sleeps. */
 static void start_poller(struct poller *poller, int fd, int selects)
 {
 	*poller = (struct poller){.fd = fd, .selects = selects};
@@ -199,8 +210,8 @@ static void start_poller(struct poller *poller, int fd, int selects)
 	await_asleep(poller->tid);
 }
 
-/* Threads sleep in poll and select for a descriptor that another thread adds to an epoll instance,
- * in which a third thread waits. All of them wake. */
+/* One thread sleeps in poll and one in select for the same descriptor. The descriptor is added to
+ * an epoll instance in which a third thread sleeps. An event wakes all three threads. */
 void polled_while_added(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -227,6 +238,7 @@ void polled_while_added(void)
 	}
 }
 
+/* Waits for one event and reads a byte from the reported descriptor. */
 static void *sleep_and_read(void *arg)
 {
 	struct epoll_event event;
@@ -236,7 +248,8 @@ static void *sleep_and_read(void *arg)
 	return NULL;
 }
 
-/* Several threads wait in one epoll instance: as many wake as connections are ready. */
+/* Four threads wait in one epoll instance for four connections with EPOLLONESHOT. Each connection
+ * that becomes readable wakes one thread. */
 void several_asleep(void)
 {
 	enum { COUNT = 4 };
@@ -261,7 +274,8 @@ void several_asleep(void)
 	say("all woken");
 }
 
-/* A listener with EPOLLONESHOT is reported once per arming, whichever stack has the connection. */
+/* A listener with EPOLLONESHOT has connections of the kernel and of Tidelane. epoll reports it
+ * once, and once again after EPOLL_CTL_MOD. */
 void one_shot_listener(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);

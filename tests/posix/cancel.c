@@ -1,15 +1,17 @@
-/* Threads that are cancelled (pthread_cancel) in calls on sockets. */
+/* pthread_cancel of threads that make calls on sockets. */
 #include "posix.h"
 
-/* A call that waits, in a thread. */
+/* A thread that makes one call on `fd` or `epfd`. */
 struct waiter {
 	pthread_t thread;
 	volatile pid_t tid;
+	/* Set by the thread's cleanup handler; number of reads that have returned. */
 	volatile int cleaned, reads;
 	int fd, epfd;
 	void (*call)(struct waiter *);
 };
 
+/* The cleanup handler of a waiter's thread. */
 static void clean(void *arg)
 {
 	((struct waiter *)arg)->cleaned = 1;
@@ -25,6 +27,7 @@ static void *waiter_thread(void *arg)
 	return NULL;
 }
 
+/* Starts the thread, and returns when it runs. */
 static void start(struct waiter *waiter)
 {
 	waiter->tid = waiter->cleaned = 0;
@@ -32,6 +35,7 @@ static void start(struct waiter *waiter)
 	await(waiter->tid);
 }
 
+/* Waits for the end of the thread, and prints whether it was cancelled. */
 static void say_joined(const char *name, struct waiter *waiter)
 {
 	void *result;
@@ -108,6 +112,7 @@ static void in_write(struct waiter *waiter)
 		;
 }
 
+/* The calls that wait for data. */
 #define CALL(name) {#name, in_##name}
 static const struct {
 	const char *name;
@@ -115,6 +120,7 @@ static const struct {
 } reads[] = {CALL(read), CALL(recv), CALL(readv), CALL(recvmsg), CALL(poll), CALL(ppoll),
 	     CALL(select), CALL(epoll)};
 
+/* Starts the thread and cancels it when it sleeps in its call. */
 static void cancel_asleep(const char *name, struct waiter *waiter)
 {
 	start(waiter);
@@ -123,7 +129,8 @@ static void cancel_asleep(const char *name, struct waiter *waiter)
 	say_joined(name, waiter);
 }
 
-/* A thread is cancelled in each call that waits. The descriptor serves others afterwards. */
+/* A thread is cancelled while it sleeps, once in each call. Other threads can use the descriptor
+ * afterwards. */
 void cancelled_asleep(void)
 {
 	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port), ends[2];
@@ -145,7 +152,7 @@ void cancelled_asleep(void)
 	must(waiter.fd >= 0);
 	waiter.call = in_write;
 	cancel_asleep("write", &waiter);
-	/* A descriptor of the kernel's, and an epoll instance that has nothing else. */
+	/* Do the same with a pipe, and with an epoll instance that contains only the pipe. */
 	must(pipe(ends) == 0);
 	waiter.fd = ends[0];
 	waiter.epfd = epoll_create1(0);
@@ -158,8 +165,10 @@ void cancelled_asleep(void)
 	}
 }
 
+/* Set to let the thread of cancelled_before continue. */
 static volatile int go;
 
+/* Waits for `go` without a cancellation point. */
 static void until_told(void)
 {
 	while (!go)
@@ -172,7 +181,7 @@ static void reads_when_told(struct waiter *waiter)
 	in_read(waiter);
 }
 
-/* The request comes before the call, which takes nothing. */
+/* A thread is cancelled before it calls read. The call reads no data. */
 void cancelled_before(void)
 {
 	int other, fd = accepted(0, &other);
@@ -186,6 +195,7 @@ void cancelled_before(void)
 	read_exactly(fd, 50, 1);
 }
 
+/* Reads twice while cancellation is disabled, and once more when it is enabled. */
 static void reads_disabled(struct waiter *waiter)
 {
 	char bytes[100];
@@ -201,7 +211,8 @@ static void reads_disabled(struct waiter *waiter)
 	in_read(waiter);
 }
 
-/* A thread that has cancellation disabled sees no error, and acts when it is enabled. */
+/* A thread is cancelled while it has cancellation disabled. Its calls return normally. The thread
+ * ends at the first cancellation point after it has enabled cancellation. */
 void cancelled_disabled(void)
 {
 	int other, fd = accepted(0, &other), ends[2];
@@ -241,7 +252,8 @@ static void *writes_for_ever(void *arg)
 	return NULL;
 }
 
-/* The request comes at any moment: between two calls, at the begin or the end of a wait. */
+/* Threads that read in a loop are cancelled at arbitrary moments: between two calls, or at the
+ * start or the end of a wait. */
 void cancelled_at_any_moment(void)
 {
 	int other, fd = accepted(0, &other), cancelled = 0, ends[2];

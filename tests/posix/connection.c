@@ -1,6 +1,7 @@
-/* Opening connections, addresses, and options. */
+/* Opening connections, their addresses and their options. */
 #include "posix.h"
 
+/* A blocking connect, and calls that fail on a connected socket. */
 void blocking_connect(void)
 {
 	int other, fd = connected(&other);
@@ -23,7 +24,7 @@ void blocking_connect(void)
 	show(close(fd));
 }
 
-/* A non-blocking connect returns EINPROGRESS, however soon the peer answers. */
+/* A non-blocking connect fails with EINPROGRESS, even if the peer answers at once. */
 void connects_at_once(void)
 {
 	int listener, others = 0;
@@ -41,6 +42,7 @@ void connects_at_once(void)
 	say("other results %d", others);
 }
 
+/* A connect to a closed port is refused, blocking and non-blocking. */
 void refused(void)
 {
 	int listener, error = -1;
@@ -70,6 +72,7 @@ void refused(void)
 	close(fd);
 }
 
+/* A socket that is bound to an address and a port keeps both when it connects. */
 void bound_connect(void)
 {
 	int listener;
@@ -88,6 +91,7 @@ void bound_connect(void)
 	read_exactly(fd, 10, 1);
 }
 
+/* Returns the value of an integer option, or the negative error. */
 static int option(int fd, int level, int name)
 {
 	int value = -1;
@@ -97,11 +101,13 @@ static int option(int fd, int level, int name)
 	return value;
 }
 
+/* Sets an integer option. */
 static int set(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof value);
 }
 
+/* Reads and sets the usual options of a connection. */
 static void all_options(int fd)
 {
 	show(option(fd, SOL_SOCKET, SO_TYPE));
@@ -136,6 +142,7 @@ static void all_options(int fd)
 	say("state %d", info.tcpi_state);
 }
 
+/* Options of an accepted connection, of an opened one, and of a listener. */
 void options(void)
 {
 	int other, fd = accepted(0, &other);
@@ -160,6 +167,7 @@ void options(void)
 	show(option(fd, IPPROTO_TCP, TCP_NODELAY));
 }
 
+/* SO_RCVTIMEO and SO_SNDTIMEO of 50 ms limit read, write and accept. */
 void timeouts(void)
 {
 	int other, port, fd = accepted(0, &other);
@@ -169,7 +177,7 @@ void timeouts(void)
 	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
 	show(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time));
 	show(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
-	/* The kernel rounds to its timer ticks. */
+	/* The kernel rounds the timeout to its timer ticks. */
 	say("time %ld %d %u", (long)got.tv_sec, got.tv_usec >= 49000 && got.tv_usec <= 56000, len);
 	long begin = now_ms();
 	show(read(fd, bytes, 1));
@@ -183,7 +191,7 @@ void timeouts(void)
 	show(accept(listener, NULL, NULL));
 }
 
-/* One listener for the wire and for loopback. */
+/* A listener at all addresses accepts a connection over loopback and one from the peer. */
 void both_stacks(void)
 {
 	int port, listener = own_listener(0, &port);

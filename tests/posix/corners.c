@@ -1,7 +1,8 @@
-/* Corner cases: options, flags, iovec arrays, readiness of unconnected sockets, nested epoll
- * instances. */
+/* Corner cases: option values, flags, iovec arrays, invalid arguments, and shutdown in each
+ * state. */
 #include "posix.h"
 
+/* Returns the value of an integer option, or the negative error. */
 static int number_of(int fd, int level, int name)
 {
 	int value = -1;
@@ -9,6 +10,7 @@ static int number_of(int fd, int level, int name)
 	return getsockopt(fd, level, name, &value, &len) ? -errno : value;
 }
 
+/* Sets an integer option. */
 static int set(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof value);
@@ -41,6 +43,7 @@ void option_ranges(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
+/* Prints the result of getsockopt of TCP_CONGESTION into a buffer of `room` bytes. */
 static void say_congestion(int fd, socklen_t room)
 {
 	char name[32];
@@ -62,7 +65,7 @@ void congestion_names(void)
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "no-such-thing", 13));
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "", 0));
 	say_congestion(fd, 16);
-	/* Connections inherit the listener's algorithm. */
+	/* Accepted connections inherit the algorithm of the listener. */
 	show(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
 	want_connections(listener);
 	peer_connects(port);
@@ -70,7 +73,8 @@ void congestion_names(void)
 	say_congestion(fd, 16);
 }
 
-/* Offsets in the kernel's struct tcp_info. The one of <netinet/tcp.h> may end earlier. */
+/* Offsets of fields in the kernel's struct tcp_info. The struct in <netinet/tcp.h> may lack the
+ * last fields. */
 enum {
 	SND_MSS = 16,
 	LAST_DATA_SENT = 44,
@@ -94,6 +98,7 @@ enum {
 	RCV_WND = 232,
 };
 
+/* Returns the 32-bit field at `offset`. */
 static uint32_t word_at(const unsigned char *info, size_t offset)
 {
 	uint32_t word;
@@ -101,6 +106,7 @@ static uint32_t word_at(const unsigned char *info, size_t offset)
 	return word;
 }
 
+/* Returns the 64-bit field at `offset`. */
 static uint64_t long_at(const unsigned char *info, size_t offset)
 {
 	uint64_t value;
@@ -109,8 +115,9 @@ static uint64_t long_at(const unsigned char *info, size_t offset)
 }
 
 /*
- * Prints comparisons of the counters in tcp_info, for a connection that has sent 300,000 bytes and
- * received 5,000. Their results do not depend on segmentation, delay, loss or retransmission.
+ * Compares counters in tcp_info with each other and with bounds, and prints the results, for a
+ * connection that has sent 300,000 bytes and received 5,000. The results do not depend on
+ * segmentation, delay, loss or retransmission.
  */
 static void say_counts(const unsigned char *info)
 {
@@ -126,13 +133,13 @@ static void say_counts(const unsigned char *info)
 	say("since data %d %d, since ACK %d", word_at(info, LAST_DATA_SENT) < PATIENCE,
 	    word_at(info, LAST_DATA_RECV) < PATIENCE, word_at(info, LAST_ACK_RECV) < PATIENCE);
 	uint64_t busy = long_at(info, BUSY_TIME), rwnd_limited = long_at(info, RWND_LIMITED);
-	/* The kernel measures these times in whole jiffies, so a time may be 0. */
+	/* The kernel measures these times in jiffies, so that a time may be 0. */
 	say("busy %d, of it by the window %d", busy < PATIENCE * 1000ull, rwnd_limited <= busy);
 	say("bytes acknowledged %d, received %llu", long_at(info, BYTES_ACKED) - 300000 <= 1,
 	    (unsigned long long)long_at(info, BYTES_RECEIVED));
 }
 
-/* Fields of tcp_info with known values. */
+/* Fields of tcp_info after a transfer: values that are the same on both stacks, or their bounds. */
 void info_numbers(void)
 {
 	int other, fd = accepted(0, &other);
@@ -156,7 +163,7 @@ void info_numbers(void)
 	/* tcpi_reordering grows if delayed threads of the path reorder segments. Linux caches the
 	 * value for the next connection to the same peer, so tcpi_reord_seen does not explain it. */
 	say("reordering %d, sent again now %u", info.tcpi_reordering >= 3, info.tcpi_retrans);
-	/* Fields that the struct of <netinet/tcp.h> lacks. */
+	/* Read the fields that the struct in <netinet/tcp.h> may lack. */
 	unsigned char all[236];
 	len = sizeof all;
 	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, all, &len));
@@ -167,7 +174,7 @@ void info_numbers(void)
 	say_counts(all);
 }
 
-/* iovec arrays with many parts, with empty parts, and with impossible numbers of parts. */
+/* iovec arrays with IOV_MAX parts and more, and with empty parts. Calls that a socket refuses. */
 void vectors(void)
 {
 	int other, fd = accepted(0, &other);
@@ -202,7 +209,7 @@ void vectors(void)
 	show(fsync(fd));
 }
 
-/* Combinations of recv's flags. */
+/* Combinations of the flags of recv. */
 void receive_flags(void)
 {
 	int other, fd = accepted(0, &other);
@@ -238,7 +245,8 @@ void receive_flags(void)
 	show(recv(fd, bytes, 8, MSG_DONTWAIT));
 }
 
-/* Flags that accept4 sets. The accepted socket inherits neither flag of its listener. */
+/* The flags of accept4. The accepted socket does not inherit O_NONBLOCK and FD_CLOEXEC from the
+ * listener. */
 void accept_flags(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
@@ -270,7 +278,7 @@ void accept_flags(void)
 	say("length %u, port %d, rest %d", len, ntohs(own.sin_port) == port, own.sin_zero[0]);
 }
 
-/* getsockname and getpeername in each state. */
+/* getsockname and getpeername of a new, a bound, a listening, a connected and a closed socket. */
 void names(void)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET};
@@ -298,6 +306,7 @@ void names(void)
 	show(getsockname(fd, (void *)&name, &len));
 }
 
+/* Prints the result of poll. */
 static void say_poll(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP | POLLPRI};
@@ -305,6 +314,7 @@ static void say_poll(int fd)
 	say("poll %d%s", result, events_text(entry.revents));
 }
 
+/* Returns the TCP state of a connection. */
 static int state_of(int fd)
 {
 	struct tcp_info info;
@@ -313,7 +323,7 @@ static int state_of(int fd)
 	return info.tcpi_state;
 }
 
-/* shutdown of the two directions in each order. */
+/* shutdown of the directions of a connection in several orders, and calls after it. */
 void shutdown_states(void)
 {
 	static const int orders[][2] = {{SHUT_RD, SHUT_WR}, {SHUT_WR, SHUT_RD},
@@ -326,7 +336,7 @@ void shutdown_states(void)
 			say_poll(fd);
 			ssize_t sent = send(fd, "x", 1, MSG_NOSIGNAL);
 			say("send %zd %s", sent, sent < 0 ? strerrorname_np(errno) : "");
-			/* Unread data would turn the peer's close into a reset. */
+			/* Let the peer read the byte. Otherwise its close would send RST. */
 			if (sent > 0)
 				must(peer_receives(other, 1, ANY_BYTES).first == 1);
 			show(recv(fd, &byte, 1, MSG_DONTWAIT));
@@ -345,6 +355,7 @@ void shutdown_states(void)
 	show(recv(listener, &port, 1, MSG_DONTWAIT));
 }
 
+/* Calls shutdown when the main thread sleeps. */
 static void *shut_later(void *arg)
 {
 	await_asleep(getpid());
@@ -353,7 +364,7 @@ static void *shut_later(void *arg)
 	return NULL;
 }
 
-/* A thread that sleeps in read or poll wakes when another thread calls shutdown. */
+/* shutdown wakes another thread that sleeps in read or in poll. */
 void shutdown_wakes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -370,7 +381,7 @@ void shutdown_wakes(void)
 	pthread_join(thread, NULL);
 }
 
-/* poll and select without descriptors, with too many, and with invalid ones. */
+/* poll and select without descriptors, with a descriptor twice, and with invalid arguments. */
 void poll_errors(void)
 {
 	int other, fd = accepted(0, &other);
@@ -403,7 +414,7 @@ void poll_errors(void)
 	say("%s |%s", events_text(twice[0].revents), events_text(twice[1].revents));
 }
 
-/* Errors of epoll_ctl. */
+/* Errors of epoll_create, epoll_ctl and epoll_wait. */
 void epoll_errors(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0), outer = epoll_create1(0);
@@ -437,7 +448,7 @@ void epoll_errors(void)
 	show(epoll_ctl(outer, EPOLL_CTL_ADD, fd, &event));
 }
 
-/* SO_RCVTIMEO: without a timeout, with an invalid tv_usec, and while recv waits. */
+/* SO_RCVTIMEO: its default, invalid values, and the timeout of recv with several flags. */
 void timeout_values(void)
 {
 	int other, fd = accepted(0, &other);
@@ -465,7 +476,8 @@ void timeout_values(void)
 	show(recv(fd, bytes, 1, 0));
 }
 
-/* The peer closes all its descriptors, except those on which it gets commands. */
+/* The peer closes all its descriptors except its command socket, in several ways. Its connections
+ * end, and it can open new ones. */
 void peer_closes_all(void)
 {
 	int port, listener = own_listener(0, &port);

@@ -1,7 +1,7 @@
-/* Data: reading, writing, flags, and the end of the stream. */
+/* Transfer of data: reading, writing, flags, and the end of the stream. */
 #include "posix.h"
 
-/* Addresses, a request and a reply, and an orderly end. */
+/* Addresses and flags of a connection, data in both directions, and its end. */
 void basics(void)
 {
 	int other, fd = accepted(SOCK_CLOEXEC, &other);
@@ -30,7 +30,7 @@ void basics(void)
 	show(close(fd));
 }
 
-/* EAGAIN for reads and for writes. */
+/* Non-blocking accept, read and write fail with EAGAIN. FIONBIO and fcntl change O_NONBLOCK. */
 void nonblocking(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), port, on = 0;
@@ -60,7 +60,7 @@ void nonblocking(void)
 	say("peer got all %d %ld", got.first == total, got.second);
 }
 
-/* Every call that reads or writes. */
+/* All calls that receive or send data, with buffers, iovec arrays and messages. */
 void messages(void)
 {
 	int other, fd = accepted(0, &other);
@@ -116,6 +116,7 @@ void messages(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
+/* Makes the peer send 10 bytes when the main thread sleeps. */
 static void *send_late(void *arg)
 {
 	await_asleep(getpid());
@@ -123,7 +124,7 @@ static void *send_late(void *arg)
 	return NULL;
 }
 
-/* MSG_WAITALL waits for the second part. */
+/* MSG_WAITALL waits until the whole buffer is filled, or until the end of the stream. */
 void wait_all(void)
 {
 	int other, fd = accepted(0, &other);
@@ -140,6 +141,7 @@ void wait_all(void)
 	show(recv(fd, bytes, 20, MSG_WAITALL));
 }
 
+/* Number of SIGPIPE signals. */
 static volatile sig_atomic_t pipes;
 
 static void on_pipe(int signal)
@@ -147,7 +149,7 @@ static void on_pipe(int signal)
 	pipes += signal == SIGPIPE;
 }
 
-/* Half-closed connections, and writing to a peer that has closed. */
+/* shutdown of each direction: reads, writes and SIGPIPE afterwards. */
 void shutdowns(void)
 {
 	int other, fd = accepted(0, &other);
@@ -187,7 +189,8 @@ void shutdowns(void)
 	show(read(fresh, bytes, 1));
 }
 
-/* The peer resets: ECONNRESET once, then the end of the stream. */
+/* The peer resets a connection. One call fails with ECONNRESET, and later reads return 0. At the
+ * end this program resets a connection. */
 void resets(void)
 {
 	int other, error = -1, fd = accepted(0, &other);
@@ -228,7 +231,7 @@ void resets(void)
 	show(getpeername(fd, (void *)&name, &len));
 	close(fd);
 
-	/* A reset by this side. */
+	/* Reset the connection by SO_LINGER of 0. */
 	fd = accepted(0, &other);
 	struct linger at_once = {.l_onoff = 1};
 	show(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
@@ -237,7 +240,8 @@ void resets(void)
 	say("peer got %ld %s", got.first, strerrorname_np(got.second));
 }
 
-/* A reset by this side after data that the peer must get: by SO_LINGER, and by unread data. */
+/* This program sends data and then resets the connection, by SO_LINGER of 0 or by closing with
+ * unread data. The peer receives the data before the reset. */
 void resets_after_text(void)
 {
 	struct linger at_once = {.l_onoff = 1};
@@ -263,7 +267,7 @@ static void *write_much(void *arg)
 	return NULL;
 }
 
-/* Bulk data in both directions at once, blocking, with two threads on one socket. */
+/* One thread sends 32 MiB and another one receives 32 MiB on the same blocking socket. */
 void bulk(void)
 {
 	int other, fd = accepted(0, &other);
@@ -279,7 +283,7 @@ void bulk(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* The counts of FIONREAD and SIOCOUTQ. */
+/* The numbers of unread and of unacknowledged bytes (FIONREAD and SIOCOUTQ). */
 void counts(void)
 {
 	int other, count = -1, fd = accepted(0, &other);

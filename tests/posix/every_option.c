@@ -1,7 +1,7 @@
-/* Every option of a TCP socket in Linux, read and set. */
+/* All options of a TCP socket in Linux, and two cases about the ports of bound sockets. */
 #include "posix.h"
 
-/* One more than the largest number of each level in Linux 6.18. */
+/* The levels of options. `end` is the largest option number in Linux 6.18, plus one. */
 static const struct level {
 	const char *name;
 	int number, end;
@@ -12,9 +12,10 @@ static const struct level {
 	{"TCP", IPPROTO_TCP, 46},
 };
 
-/* Options with an effect that the service does not implement, and options whose values differ
- * between connections. The service refuses to set the former on a connection; a socket that sets
- * them before it connects stays with the kernel. */
+/* Options that the comparison leaves out. Tidelane does not implement some of them: the library
+ * refuses to set these on a connection, and a socket that sets one before connect stays with the
+ * kernel. The values of the others differ from connection to connection. If `asked` is 1, reading
+ * the option is left out, too. */
 static const struct {
 	int level, name, asked;
 } left_out[] = {
@@ -49,6 +50,7 @@ static const struct {
 	{IPPROTO_TCP, TCP_TX_DELAY, 0},
 };
 
+/* Returns true if setting an option is left out, or reading it if `asking` is 1. */
 static int is_left_out(int level, int name, int asking)
 {
 	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++) {
@@ -58,6 +60,7 @@ static int is_left_out(int level, int name, int asking)
 	return 0;
 }
 
+/* Reads an option, and prints the error or the length of the value. */
 static void ask(const char *what, int fd, const struct level *level, int name)
 {
 	char value[512];
@@ -70,6 +73,7 @@ static void ask(const char *what, int fd, const struct level *level, int name)
 		say("%s get %s %d: %u bytes", what, level->name, name, len);
 }
 
+/* Sets an option to 1, and prints the error if there is one. */
 static void set(const char *what, int fd, const struct level *level, int name)
 {
 	int value = 1;
@@ -77,7 +81,7 @@ static void set(const char *what, int fd, const struct level *level, int name)
 	say("%s set %s %d: %s", what, level->name, name, result ? strerrorname_np(errno) : "done");
 }
 
-/* Options of an accelerated connection. */
+/* Reads and sets all options of a connection by number. */
 void every_option(void)
 {
 	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
@@ -95,7 +99,7 @@ void every_option(void)
 	}
 }
 
-/* The address is bound, and connect chooses the port, as proxies do. */
+/* IP_BIND_ADDRESS_NO_PORT: bind chooses the address, and connect the port, as in proxies. */
 void bound_without_port(void)
 {
 	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -118,8 +122,8 @@ void bound_without_port(void)
 	say("option %d", on);
 }
 
-/* The port of a bound socket that was closed first is in TIME-WAIT: no other socket can be bound
- * there without SO_REUSEADDR. */
+/* This program closes a connection with a bound port first, so that the connection is in TIME-WAIT.
+ * Another socket can be bound to the port only with SO_REUSEADDR. */
 void bound_in_time_wait(void)
 {
 	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -1,13 +1,16 @@
-/* TCP Fast Open: data in the SYN, at both ends. */
+/* TCP Fast Open (RFC 7413): this program sends data in SYNs, and accepts data in SYNs. */
 #include "posix.h"
 
-#define SYN_DATA 32 /* TCPI_OPT_SYN_DATA */
+/* TCPI_OPT_SYN_DATA, a bit of tcpi_options: the SYN carried data. */
+#define SYN_DATA 32
 
+/* Sets an integer option of TCP. */
 static int set(int fd, int name, int value)
 {
 	return setsockopt(fd, IPPROTO_TCP, name, &value, sizeof value);
 }
 
+/* Returns the value of an integer option of TCP, or the negative error. */
 static int number_of(int fd, int name)
 {
 	int value = -7;
@@ -15,6 +18,7 @@ static int number_of(int fd, int name)
 	return getsockopt(fd, IPPROTO_TCP, name, &value, &len) ? -errno : value;
 }
 
+/* Sets the options of Fast Open to several values, and prints the results. */
 static void try_values(const char *where, int fd)
 {
 	static const struct {
@@ -39,7 +43,7 @@ static void try_values(const char *where, int fd)
 			say("%s: a key of %d bytes", where, len);
 }
 
-/* Option values that the kernel accepts or refuses. */
+/* Option values that a new socket, a listener and connections accept or refuse. */
 void fast_open_options(void)
 {
 	int port, other, fresh = socket(AF_INET, SOCK_STREAM, 0);
@@ -53,7 +57,8 @@ void fast_open_options(void)
 	try_values("accepted", accepted(0, &other));
 }
 
-/* Returns a listener of the peer that accepts data in SYNs, and whose cookie we have. */
+/* Returns the address of a new listener of the peer that accepts data in SYNs. Opens a
+ * connection to it first, so that this host has the listener's cookie. */
 static struct sockaddr_in fast_listener(int *listener)
 {
 	struct sockaddr_in name = peer_listener(listener);
@@ -67,6 +72,7 @@ static struct sockaddr_in fast_listener(int *listener)
 	return name;
 }
 
+/* Returns tcpi_options of a connection. */
 static int options_of(int fd)
 {
 	struct tcp_info info;
@@ -75,6 +81,7 @@ static int options_of(int fd)
 	return info.tcpi_options;
 }
 
+/* Returns the present events of a socket. */
 static int events_now(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
@@ -82,7 +89,8 @@ static int events_now(int fd)
 	return entry.revents;
 }
 
-/* Returns true if the `count` sent bytes have arrived, some of them in the SYN. */
+/* Makes the peer accept a connection and receive `count` bytes. Waits until TCP_INFO of `fd` shows
+ * that the SYN carried data. Returns the peer's descriptor. */
 static int check_arrived(int fd, int listener, long count)
 {
 	int other = peer_must("accept %d", listener);
@@ -93,6 +101,7 @@ static int check_arrived(int fd, int listener, long count)
 	return other;
 }
 
+/* Sends `count` bytes by one of five calls. */
 static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t count)
 {
 	struct iovec parts[] = {{(void *)bytes, 1}, {(void *)(bytes + 1), count - 1}};
@@ -111,7 +120,8 @@ static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t cou
 	return sendfile(fd, fileno(file), &offset, count);
 }
 
-/* connect returns at once, and the SYN leaves with the first write, by any call. */
+/* With TCP_FASTOPEN_CONNECT, connect returns at once, and the SYN leaves with the data of the first
+ * write, by any call that sends. */
 void fast_open_deferred(void)
 {
 	int listener;
@@ -140,7 +150,8 @@ void fast_open_deferred(void)
 	}
 }
 
-/* Programs that wait in epoll for a deferred connection, and programs that never write. */
+/* TCP_FASTOPEN_CONNECT in programs that wait in epoll or receive before they write, and in programs
+ * that never write. */
 void fast_open_unwritten(void)
 {
 	int listener, epfd = epoll_create1(0);
@@ -181,7 +192,7 @@ void fast_open_unwritten(void)
 	}
 }
 
-/* MSG_FASTOPEN: one call opens and sends. */
+/* MSG_FASTOPEN: one call opens the connection and sends data. */
 void fast_open_sendto(void)
 {
 	int listener, other;
@@ -211,8 +222,8 @@ void fast_open_sendto(void)
 	close(fd);
 	peer_must("close %d", other);
 
-	/* More data than the SYN carries: a blocking call sends all, a non-blocking one what
-	 * fits. */
+	/* Send more data than a SYN can carry. A blocking call sends all data. A non-blocking call
+	 * sends as much as the send buffer has room for. */
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	show(sendto(fd, bytes, 20000, MSG_FASTOPEN, (void *)&name, sizeof name));
 	other = check_arrived(fd, listener, 20000);
@@ -226,7 +237,7 @@ void fast_open_sendto(void)
 	peer_must("close %d", other);
 }
 
-/* A listener of this program accepts data in SYNs. */
+/* A listener of this program accepts data in SYNs. TCP_FASTOPEN is set before listen, or after. */
 void fast_open_accepted(void)
 {
 	for (int late = 0; late < 2; late++) {

@@ -1,9 +1,11 @@
-/* Connections that several processes hold. */
+/* Connections that several processes have open after fork. */
 #include "posix.h"
 
-/* Ends the child without flushing the command stream to the peer, which belongs to the parent. */
+/* Ends the child without flushing its copy of the command stream to the peer. The parent uses the
+ * stream. */
 #define CHILD_ENDS(status) _exit(status)
 
+/* Waits for the end of a child. Returns its exit status, or 1000 plus the number of its signal. */
 static int status_of(pid_t child)
 {
 	int status;
@@ -11,17 +13,21 @@ static int status_of(pid_t child)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+/* Waits for a byte in a pipe. */
 static void wait_byte(int fd)
 {
 	char byte;
 	must(read(fd, &byte, 1) == 1);
 }
 
+/* Writes a byte to a pipe. */
 static void give_byte(int fd)
 {
 	must(write(fd, "x", 1) == 1);
 }
 
+/* Listens on `port`, or on an ephemeral port if it is 0. Writes the port, or the negative error, to
+ * the pipe `told`. Then waits to be killed. */
 static void listen_until_killed(int port, int told)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -38,7 +44,7 @@ static void listen_until_killed(int port, int told)
 	pause();
 }
 
-/* The port of a killed process' listener is free as soon as the parent knows of the death. */
+/* A child that listens is killed. Its port is free when waitpid has returned. */
 void killed_listener(void)
 {
 	int told[2], port = 0, in_use = 0, result;
@@ -56,14 +62,14 @@ void killed_listener(void)
 	say("in use %d", in_use);
 }
 
-/* The parent accepts, the child serves, and the parent closes. */
+/* The parent accepts a connection, a child uses it, and the parent closes it. */
 void fork_serves(void)
 {
 	int port, listener = own_listener(0, &port);
 	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
-		/* Some data arrives before the fork, and some is read before it. */
+		/* The data arrives before the fork. In every second round the parent reads it. */
 		peer_sends(other, 5000, 1);
 		int fd = accept(listener, NULL, NULL);
 		must(fd >= 0);
@@ -90,7 +96,8 @@ void fork_serves(void)
 	}
 }
 
-/* A child inherits all connections, uses none and ends in one of several ways, as redis saves. */
+/* A child inherits all connections and uses none, as when redis saves its data. The child ends in
+ * one of several ways. The parent uses the connections meanwhile. */
 void fork_saves(void)
 {
 	enum { N = 5 };
@@ -126,7 +133,7 @@ void fork_saves(void)
 		close(go[0]);
 		close(go[1]);
 	}
-	/* The connection that the parent closed while the child had it. */
+	/* The parent has closed this connection while the child had it open. */
 	struct answer got = peer_receives(others[0], -1, 0);
 	say("peer got %ld %ld", got.first, got.second);
 	for (int i = 1; i < N; i++) {
@@ -137,7 +144,7 @@ void fork_saves(void)
 	}
 }
 
-/* A connection stays open as long as any process has it open. */
+/* A connection stays open until the last process closes it. */
 void fork_keeps_open(void)
 {
 	int other, go[2], fd = accepted(0, &other);
@@ -160,7 +167,7 @@ void fork_keeps_open(void)
 	give_byte(go[1]);
 	got = peer("join %ld", job);
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
-	/* The same with the roles exchanged. */
+	/* Now the child closes the connection first, and the parent continues to use it. */
 	fd = accepted(0, &other);
 	child = fork();
 	if (child == 0) {
@@ -179,7 +186,7 @@ void fork_keeps_open(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Both processes use the connection in turn. */
+/* Parent and child read from the connection and write to it in turn. */
 void fork_takes_turns(void)
 {
 	int other, there[2], back[2], fd = accepted(0, &other);
@@ -213,7 +220,7 @@ void fork_takes_turns(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* One process reads and the other one writes, as in a simple terminal program. */
+/* The child reads from the connection, and the parent writes to it. */
 void fork_reads_and_writes(void)
 {
 	int other, fd = accepted(0, &other), heard[2];
@@ -239,7 +246,7 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
-/* Both processes sleep in read: each byte goes to one of them. */
+/* Two processes sleep in read on one connection. Each byte goes to one of them. */
 void fork_both_read(void)
 {
 	int other, fd = accepted(0, &other), sums[2];
@@ -275,7 +282,8 @@ void fork_both_read(void)
 	    status_of(children[1]));
 }
 
-/* The parent's unacknowledged data precedes the child's data. */
+/* The parent fills the send buffer, and the child writes more data. The peer receives the parent's
+ * data first, although it was not acknowledged before the fork. */
 void fork_unacknowledged(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -308,7 +316,7 @@ void fork_unacknowledged(void)
 	    status_of(child));
 }
 
-/* A grandchild has the connection, as in a daemon. */
+/* A grandchild uses the connection after its parent has ended, as in a daemon. */
 void fork_twice(void)
 {
 	int other, fd = accepted(0, &other), done[2];
@@ -339,7 +347,7 @@ void fork_twice(void)
 	wait_byte(done[0]);
 }
 
-/* Addresses, options and states are the same in both processes. */
+/* A child sees the addresses, the options and the state of the parent's connection. */
 void fork_looks_the_same(void)
 {
 	int other, on = 1, fd = accepted(0, &other);
@@ -389,7 +397,8 @@ void fork_looks_the_same(void)
 	read_exactly(fd, 20, 2);
 }
 
-/* SO_LINGER of 0 resets at the last close, and not before. */
+/* With SO_LINGER of 0 the last close resets the connection. The parent's earlier close does not,
+ * and does not wait. */
 void fork_lingers(void)
 {
 	int other, go[2], fd = accepted(0, &other);
@@ -419,7 +428,7 @@ void fork_lingers(void)
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
 }
 
-/* A connection that the parent opened is used in the child. */
+/* A child uses a connection that the parent has opened by connect. */
 void fork_connected(void)
 {
 	int other, fd = connected(&other);
@@ -483,6 +492,7 @@ void fork_serves_many(void)
 	say("child %d", status_of(child));
 }
 
+/* Sends all received data back, until the end of the connection. */
 static void *echoes(void *arg)
 {
 	int fd = *(int *)arg;
@@ -493,7 +503,7 @@ static void *echoes(void *arg)
 	return NULL;
 }
 
-/* A thread uses a connection while another thread forks repeatedly. */
+/* One thread transfers data on a connection while another thread forks repeatedly. */
 void fork_beside_threads(void)
 {
 	int other, fd = accepted(0, &other);
@@ -515,7 +525,8 @@ void fork_beside_threads(void)
 	pthread_join(thread, NULL);
 }
 
-/* The connection is over when the child uses it: it reads the earlier data, then the error. */
+/* The peer has closed or reset the connection before the child uses it. The child gets the data
+ * that arrived before a close, and then the end or the error. */
 void fork_after_the_end(void)
 {
 	for (int reset = 0; reset < 2; reset++) {
@@ -542,6 +553,7 @@ void fork_after_the_end(void)
 	}
 }
 
+/* Receives and sends 3000 bytes on the connection. */
 static int serve_in_clone(void *fd)
 {
 	read_exactly(*(int *)fd, 3000, 1);
@@ -549,19 +561,22 @@ static int serve_in_clone(void *fd)
 	return 7;
 }
 
+/* Makes a child by clone3, as fork would. */
 static pid_t clone3_child(void)
 {
 	uint64_t args[8] = {[4] = SIGCHLD};
 	return syscall(SYS_clone3, args, sizeof args);
 }
 
+/* Returns the top of a stack for clone. */
 static void *clone_stack(void)
 {
 	static char stack[256 << 10] __attribute__((aligned(16)));
 	return stack + sizeof stack;
 }
 
-/* Children that are made without fork's handlers serve their parent's connections. */
+/* A child uses its parent's connection even if it was made by a call that runs no atfork
+ * handlers. */
 void fork_by_other_names(void)
 {
 	static const char *const ways[] = {"SYS_clone", "SYS_fork", "SYS_clone3", "_Fork", "clone"};

@@ -1,15 +1,15 @@
-/* Listeners that share a port: SO_REUSEPORT. */
+/* Groups of listeners that share a port (SO_REUSEPORT), and a second listen. */
 #include <linux/filter.h>
 
 #include "posix.h"
 
-/* CONNECTIONS is the number of connections that a case opens. SHARE_MIN is the least number of
- * them that each of two listeners gets. The probability of a smaller number is less than one in a
- * billion. */
+/* CONNECTIONS is the number of connections that a case opens. Each of two listeners must get at
+ * least SHARE_MIN of them. A listener gets fewer with a probability below 10^-9. */
 #define CONNECTIONS 64
 #define SHARE_MIN 8
 
-/* Returns a listener of a group at `port`, or at an ephemeral port if `port` is 0. */
+/* Returns a new listener of the group on `port`, or on an ephemeral port if `port` is 0. Stores its
+ * port in `bound_port`. */
 static int member(int port, int *bound_port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -25,7 +25,8 @@ static int member(int port, int *bound_port)
 	return fd;
 }
 
-/* Opens connections, transfers data on each, and counts the connections of each listener. */
+/* Opens `count` connections to `port` and transfers data on each. Adds the number of connections of
+ * each listener to `counts`. */
 static void open_and_count(int port, int count, const int *listeners, int *counts,
 			   int listener_count)
 {
@@ -48,7 +49,7 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 	}
 }
 
-/* Each of two listeners gets its share. The last listener of a group gets all connections. */
+/* Two listeners share the connections. When one of them is closed, the other one gets all. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
@@ -66,7 +67,8 @@ void group_shares(void)
 	say("shared again %d %d", counts[0] >= SHARE_MIN, counts[1] >= SHARE_MIN);
 }
 
-/* Each of two processes has its own listener, as in servers with worker processes. */
+/* Two processes, each with its own listener, share the connections, as worker processes of a server
+ * do. When one process has ended, the other one gets all. */
 void group_of_processes(void)
 {
 	int port, listener = member(0, &port), ready[2], end[2], count[1] = {0};
@@ -116,6 +118,7 @@ void group_of_processes(void)
 	say("alone %d", count[0]);
 }
 
+/* Attaches a BPF program to the group that always selects the second listener. */
 static int choose_second(int fd)
 {
 	struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, 1)};
@@ -123,7 +126,7 @@ static int choose_second(int fd)
 	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program);
 }
 
-/* A BPF program selects the listener. */
+/* A BPF program (SO_ATTACH_REUSEPORT_CBPF) selects the listener of a connection. */
 void group_with_a_program(void)
 {
 	int port, listeners[2], counts[2] = {0};
@@ -137,7 +140,7 @@ void group_with_a_program(void)
 	say("%d %d", counts[0], counts[1]);
 }
 
-/* A second listen changes the backlog of a listener. */
+/* A second listen changes the backlog of the listener. */
 void listen_again(void)
 {
 	int port, listener = member(0, &port), others[8];

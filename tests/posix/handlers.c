@@ -1,11 +1,15 @@
-/* Signal handlers that use sockets, or fork, at any point of their thread. */
+/* Signal handlers that fork or use sockets, while they interrupt calls on sockets. */
 #include "posix.h"
 
+/* Number of signals that a case handles. */
 enum { TICKS = 200 };
 
+/* Number of successful calls of the handler, and the connection that it writes to. */
 static volatile sig_atomic_t ticks, spare = -1;
+/* Number of failed calls in the handler. */
 static volatile sig_atomic_t failures;
 
+/* Sends SIGALRM to this process every 0.5 ms. */
 static void every_half_millisecond(void (*handler)(int))
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -14,6 +18,7 @@ static void every_half_millisecond(void (*handler)(int))
 	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
+/* Ends the signals. */
 static void no_more(void)
 {
 	struct itimerval never = {{0, 0}, {0, 0}};
@@ -33,6 +38,7 @@ static void fork_here(int signal)
 	errno = before;
 }
 
+/* Returns a new listener on an ephemeral port. */
 static int listens(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -42,7 +48,7 @@ static int listens(void)
 	return fd;
 }
 
-/* A handler forks while its thread opens and closes listeners, and forks. */
+/* A handler forks. It interrupts a thread that opens and closes listeners and forks, too. */
 void handler_forks(void)
 {
 	int other, fd = accepted(0, &other), fds[4] = {-1, -1, -1, -1};
@@ -76,7 +82,7 @@ static void write_here(int signal)
 	errno = before;
 }
 
-/* A handler writes to the connection to which its thread is writing. */
+/* A handler writes to a connection. It interrupts a thread that writes to the same connection. */
 void handler_writes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -97,6 +103,7 @@ void handler_writes(void)
 	say("failed %d, missing %ld", (int)failures, written + ticks - arrived);
 }
 
+/* The place to which the handler of handler_jumps_out jumps. */
 static sigjmp_buf out;
 
 static void jump_out(int signal)
@@ -105,7 +112,8 @@ static void jump_out(int signal)
 	siglongjmp(out, 1);
 }
 
-/* A handler jumps out of the call that it interrupts; the locks of the call are free again. */
+/* A handler jumps out of the call that it interrupts (siglongjmp). Later calls must not wait for a
+ * lock that the interrupted call held. */
 void handler_jumps_out(void)
 {
 	int other, fd = accepted(0, &other);

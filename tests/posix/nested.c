@@ -1,4 +1,4 @@
-/* Several epoll instances: a temporary one, and one within another. */
+/* Several epoll instances: a temporary instance, and instances within another instance. */
 #include "posix.h"
 
 static int control(int epfd, int operation, int fd, unsigned bits, unsigned data)
@@ -7,13 +7,14 @@ static int control(int epfd, int operation, int fd, unsigned bits, unsigned data
 	return epoll_ctl(epfd, operation, fd, &event);
 }
 
+/* Waits for one event. */
 static int wait_one(int epfd, struct epoll_event *event)
 {
 	return epoll_wait(epfd, event, 1, PATIENCE);
 }
 
-/* Waits once in a temporary epoll instance. Then the connection is added to a lasting one, which
- * reports its events. */
+/* The program waits for a connection in a temporary epoll instance and closes the instance. Then it
+ * adds the connection to a second instance, which reports the following event. */
 void epoll_of_the_moment(void)
 {
 	enum { N = 40 };
@@ -40,8 +41,11 @@ void epoll_of_the_moment(void)
 	say("missed %d", missed);
 }
 
+/* `outer` contains `middle`, and `middle` contains `inner`. `inner` contains a connection and the
+ * read end of the pipe `ends`. */
 static int outer, middle, inner, ends[2];
 
+/* Waits for one event of an epoll instance, and prints it. */
 static void say_one(const char *what, int epfd, int timeout)
 {
 	struct epoll_event event;
@@ -52,19 +56,22 @@ static void say_one(const char *what, int epfd, int timeout)
 		say("%s: %d", what, count);
 }
 
+/* Arms `middle` in `outer` again if it is registered with EPOLLONESHOT. */
 static void arm_again(unsigned bits)
 {
 	if (bits & EPOLLONESHOT)
 		show(control(outer, EPOLL_CTL_MOD, middle, bits, 1));
 }
 
+/* Prints an event of `middle` and an event of `inner`. */
 static void say_inner(void)
 {
 	say_one("middle", middle, PATIENCE);
 	say_one("inner", inner, PATIENCE);
 }
 
-/* With descriptors of the kernel, and while the thread sleeps. */
+/* `outer` reports data in the pipe, and data that arrives on the connection while the thread
+ * sleeps. It reports nothing after `middle` is removed. */
 static void nest_more(unsigned bits, int fd, int other)
 {
 	struct epoll_event event;
@@ -85,6 +92,8 @@ static void nest_more(unsigned bits, int fd, int other)
 	say_one("gone", outer, 20);
 }
 
+/* Makes the instances, with `middle` registered in `outer` for `bits`. `outer` reports data that
+ * arrives on the connection in `inner`. */
 static void nest(const char *how, unsigned bits)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -113,7 +122,7 @@ static void nest(const char *how, unsigned bits)
 	close(outer);
 }
 
-/* Epoll instances within others. */
+/* epoll instances within others: level-triggered, edge-triggered and one-shot. */
 void nested_epoll(void)
 {
 	nest("level", EPOLLIN);

@@ -1,8 +1,30 @@
 /*
- * The other end of the tests, always on the kernel's stack. The program executes commands from a
- * unix socket; each is a line, and so is each answer. Data is a pattern of its position and a seed.
+ * The peer of the test cases: the program at the other end of their connections.
  *
  *   peer UNIX_PATH ADDRESS
+ *
+ * The peer executes commands that it reads from a unix socket at UNIX_PATH. A command is a line,
+ * and its answer is a line: "ok" or "error", and up to two numbers. FD is a descriptor of the
+ * peer, in its answers and in later commands. The data that it sends and expects is the pattern
+ * of pattern.h with SEED.
+ *
+ *   listen                            listens at ADDRESS; answers with FD and port
+ *   connect ADDRESS PORT              connects; answers with FD
+ *   fast_connect ADDRESS PORT COUNT   connects and sends COUNT bytes, in the SYN if possible
+ *   fast FD                           lets a listener accept data in SYNs
+ *   accept FD                         accepts; answers with FD
+ *   port FD                           answers with the local port
+ *   send FD COUNT SEED                starts a job that sends; answers with the job's number
+ *   send_urgent FD COUNT SEED         the same; the last byte of each write is urgent
+ *   receive FD COUNT SEED             starts a job that receives; -1 stands for all bytes
+ *   join JOB                          waits for a job; answers with its bytes and its error
+ *   urgent FD COUNT SEED              sends bytes in one call, the last one urgent
+ *   mark FD                           receives up to the mark; answers with the number of bytes
+ *                                     before the urgent byte and its value
+ *   inline FD                         sets SO_OOBINLINE
+ *   shutdown FD                       closes the direction from the peer
+ *   close FD, reset FD                closes the descriptor, or resets the connection
+ *   close_all HOW                     closes all descriptors but the command socket's
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,19 +46,27 @@
 
 #include "pattern.h"
 
+/* A transfer on a thread. */
 struct job {
+	/* 0 if the entry is free. */
 	pthread_t thread;
 	int fd;
+	/* Number of bytes to transfer. */
 	long count;
 	unsigned seed;
+	/* Number of transferred bytes. */
 	long done;
+	/* errno of the call that ended the transfer, EBADMSG for a wrong byte, or 0. */
 	int error;
 };
 
 static struct job jobs[64];
+/* The address at which the peer listens. */
 static const char *own_address;
+/* Descriptor from which the peer reads commands. */
 static int control_in;
 
+/* Sends `count` bytes. */
 static void *send_all(void *arg)
 {
 	struct job *job = arg;
@@ -56,7 +86,7 @@ static void *send_all(void *arg)
 	return NULL;
 }
 
-/* Receives `count` bytes, or all until the end if `count` is negative. */
+/* Receives `count` bytes, or all bytes until the end of the stream if `count` is negative. */
 static void *receive_all(void *arg)
 {
 	struct job *job = arg;
@@ -79,7 +109,7 @@ static void *receive_all(void *arg)
 	return NULL;
 }
 
-/* Sends like send_all, in writes whose last byte is urgent. */
+/* Sends `count` bytes in calls of up to 999 bytes, the last byte of each being urgent. */
 static void *send_all_urgent(void *arg)
 {
 	struct job *job = arg;
@@ -108,7 +138,7 @@ static int do_urgent(FILE *out, int fd, long count, unsigned seed)
 	return fprintf(out, "ok %ld\n", (long)send(fd, bytes, count, MSG_NOSIGNAL | MSG_OOB));
 }
 
-/* Waits for urgent data. Prints the number of bytes before the urgent byte, and its value. */
+/* Waits for urgent data and receives the data before it. */
 static int do_mark(FILE *out, int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLPRI};
@@ -163,7 +193,7 @@ static int do_connect(FILE *out, const char *address, int port)
 	return fprintf(out, "ok %d\n", fd);
 }
 
-/* Connects with as much of `count` bytes as the SYN carries. */
+/* Connects and sends `count` bytes, as many as possible in the SYN. */
 static int fast_connect(FILE *out, const char *address, int port, long count)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -176,6 +206,7 @@ static int fast_connect(FILE *out, const char *address, int port, long count)
 	return fprintf(out, "ok %d\n", fd);
 }
 
+/* Lets a listener accept data in SYNs. */
 static int take_text(FILE *out, int fd)
 {
 	int places = 16;
@@ -192,6 +223,7 @@ static int do_port(FILE *out, int fd)
 	return fprintf(out, "ok %d\n", ntohs(name.sin_port));
 }
 
+/* Starts a job. */
 static int start(FILE *out, void *(*work)(void *), int fd, long count, unsigned seed)
 {
 	for (int i = 0; i < 64; i++) {
@@ -220,7 +252,8 @@ static int reset(FILE *out, int fd)
 	return fprintf(out, "ok\n");
 }
 
-/* Closes all descriptors, in one of the ways that programs use. */
+/* Closes all descriptors but those of the command socket, by close, by the system call, or by
+ * close_range with or without CLOSE_RANGE_UNSHARE. */
 static int close_all(FILE *out, int how)
 {
 	int last = fileno(out);
@@ -240,6 +273,7 @@ static int close_all(FILE *out, int how)
 	return fprintf(out, "ok 0\n");
 }
 
+/* Executes one command, and writes the answer to `out`. */
 static int obey(FILE *out, const char *line)
 {
 	char address[64];
@@ -290,12 +324,12 @@ int main(int argc, char **argv)
 	if (argc != 3)
 		return 2;
 	own_address = argv[2];
-	/* A killed test does not read its answer. */
+	/* An answer to a killed test case must not end the peer. */
 	signal(SIGPIPE, SIG_IGN);
-	/* The socket gets the name that the tests wait for once it listens. */
+	/* Tests wait for the socket's final name. The socket gets this name when it listens. */
 	snprintf(name.sun_path, sizeof name.sun_path, "%s.new", argv[1]);
 	unlink(name.sun_path);
-	/* Tests leave connections behind. */
+	/* Test cases leave connections open, so the peer may need many descriptors. */
 	struct rlimit files;
 	getrlimit(RLIMIT_NOFILE, &files);
 	files.rlim_cur = files.rlim_max;

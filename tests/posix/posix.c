@@ -2,8 +2,11 @@
  * Test cases for POSIX sockets. The output of each case must be the same on the kernel's stack and
  * on Tidelane.
  *
- *   POSIX_PEER=path POSIX_OWN_ADDRESS=a POSIX_PEER_ADDRESS=b posix CASE
- *   posix --list
+ *   posix CASE      runs a case
+ *   posix --list    lists all cases
+ *
+ * The environment variable POSIX_PEER is the path of the peer's command socket. POSIX_OWN_ADDRESS
+ * and POSIX_PEER_ADDRESS are the addresses of this program and of the peer.
  */
 #include "posix.h"
 
@@ -52,8 +55,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "--list")) {
 			puts(cases[i].name);
 		} else if (!strcmp(argv[1], cases[i].name)) {
-			/* Processes that the case leaves behind are in its process group, to be
-			 * ended together. */
+			/* Lead a process group, so that the runner can kill all processes that the
+			 * case leaves behind. */
 			setpgid(0, 0);
 			cases[i].run();
 			return 0;

@@ -1,4 +1,4 @@
-/* Common functions of the test cases: commands to the peer, and output. */
+/* Functions and macros for the test cases: output, commands to the peer, and waiting. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,10 +34,10 @@
 
 #include "pattern.h"
 
-/* Prints a line of output, which the runner compares between the stacks. */
+/* Prints a line. The runner compares the lines of the two stacks. */
 #define say(...) (printf(__VA_ARGS__), putchar('\n'), fflush(stdout))
 
-/* Prints a call's result, and its error by name. */
+/* Makes a call. Prints the call, its result, and the name of its error. */
 #define show(call)                                                                     \
 	do {                                                                           \
 		errno = 0;                                                             \
@@ -45,7 +45,7 @@
 		say("%s = %ld %s", #call, result_, result_ < 0 ? strerrorname_np(errno) : ""); \
 	} while (0)
 
-/* Ends the test, which cannot continue. */
+/* Ends the test case with a message if the condition does not hold. */
 #define must(condition)                                                                \
 	do {                                                                           \
 		if (!(condition)) {                                                    \
@@ -55,10 +55,10 @@
 		}                                                                      \
 	} while (0)
 
-/* Time limit in milliseconds for an expected event on a busy machine. */
+/* Time limit in milliseconds for an event that must occur, even on a busy machine. */
 #define PATIENCE 60000
 
-/* Polls a condition for which this program has no event. */
+/* Waits until the condition holds, and checks it every millisecond. */
 #define await(condition)                                                                \
 	do {                                                                           \
 		long deadline_ = now_ms() + PATIENCE;                                  \
@@ -68,45 +68,59 @@
 		}                                                                      \
 	} while (0)
 
+/* The peer's answer to a command: true for "ok", and its numbers, or 0 for a missing one. */
 struct answer {
 	int ok;
 	long first, second;
 };
 
-/* Sends a command to the peer and returns its answer. */
+/* Sends a command (see peer.c) to the peer and returns its answer. */
 struct answer peer(const char *format, ...);
-/* Sends a command to the peer, which must succeed. */
+/* Sends a command to the peer, which must succeed. Returns the first number of the answer. */
 long peer_must(const char *format, ...);
-/* Make the peer send or receive, and return when it has done so. */
+/* Makes the peer send `count` bytes of the pattern `seed` on its descriptor `fd`, and waits until
+ * its kernel has taken them. */
 void peer_sends(int fd, long count, unsigned seed);
+/* Makes the peer receive `count` bytes of the pattern `seed`, or all bytes if `count` is -1, and
+ * waits. Returns the number of received bytes and the error. */
 struct answer peer_receives(int fd, long count, unsigned seed);
 
-/* Returns a listener of this program on every address. */
+/* Returns a new listener of this program at all addresses, and its port in `port`. */
 int own_listener(int flags, int *port);
-/* Makes the peer connect to `port`, and returns the peer's descriptor. */
+/* Makes the peer connect to `port` of this program. Returns the peer's descriptor. */
 int peer_connects(int port);
-/* Returns an accepted connection, and the peer's end of it. */
+/* Returns a connection that this program has accepted with `flags`, and the peer's descriptor of it
+ * in `peer_fd`. */
 int accepted(int flags, int *peer_fd);
-/* Returns a connection that this program opened, and the peer's end of it. */
+/* Returns a connection that this program has opened, and the peer's descriptor of it in
+ * `peer_fd`. */
 int connected(int *peer_fd);
-/* Returns the address of a new listener of the peer, and its descriptor in `fd`. */
+/* Returns the address of a new listener of the peer, and the peer's descriptor of it in `fd`. */
 struct sockaddr_in peer_listener(int *fd);
 
+/* Waits until poll reports POLLIN. */
 void wait_readable(int fd);
-/* Waits until poll reports all of `events`. POLLHUP and POLLERR need not be requested. */
+/* Waits until poll reports all of `events`. POLLHUP and POLLERR can be among them. */
 void await_events(int fd, short events);
-/* Gives data in flight time to arrive, so that the next call most likely is the first to see it.
- * The output of a case must not depend on this: on a busy machine the pause may be too short. */
+/* Sleeps for 50 ms, so that data in flight most likely arrives. The pause may be too short on a
+ * busy machine, and the output of a case must not depend on it. */
 void pause_briefly(void);
 /* Waits until the thread `tid` of this process sleeps. */
 void await_asleep(pid_t tid);
-/* Announces to the service that this process accepts connections, without accepting any. */
+/* Calls accept on `listener` when no connection waits. The service distributes connections only to
+ * processes that have called accept. */
 void want_connections(int listener);
+/* Reads `count` bytes, which must be the pattern `seed`. */
 void read_exactly(int fd, long count, unsigned seed);
+/* Writes `count` bytes of the pattern `seed`. */
 void write_exactly(int fd, long count, unsigned seed);
+/* Returns the time in milliseconds (CLOCK_MONOTONIC). */
 long now_ms(void);
+/* Returns the names of epoll or poll events, each after a space. The text is valid until the next
+ * call of the thread. */
 const char *events_text(unsigned bits);
 
+/* An entry of the list of cases: the name of a case and its function. */
 struct test_case {
 	const char *name;
 	void (*run)(void);

@@ -1,6 +1,8 @@
-/* Descriptors, processes, threads, signals, files. */
+/* Connections in programs that duplicate descriptors, fork, use threads, handle signals or send
+ * files. */
 #include "posix.h"
 
+/* Duplicates of a connection's descriptor by dup, dup2, dup3 and fcntl. */
 void duplicates(void)
 {
 	int other, fd = accepted(0, &other);
@@ -32,7 +34,8 @@ void duplicates(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Programs that close all descriptors do not harm later sockets. */
+/* The program closes all descriptors except its listener, also by the bare system call. Later
+ * connections work. */
 void closes_all(void)
 {
 	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port);
@@ -55,8 +58,8 @@ void closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Standard error is a connection, and the library has a message, because the connection cannot be
- * sent to another process. The peer must not receive the message. */
+/* Standard error is a connection while the program tries to send a connection to another process.
+ * The library reports such an attempt on standard error. The peer must not receive the report. */
 void connection_as_standard_error(void)
 {
 	int other, pair[2], fd = accepted(0, &other), before = dup(2);
@@ -81,7 +84,7 @@ void connection_as_standard_error(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* A master listens, and a worker accepts. */
+/* A process listens, and its child accepts. Later the parent accepts, too. */
 void forked_listener(void)
 {
 	int port, listener = own_listener(0, &port), ready[2];
@@ -110,7 +113,7 @@ void forked_listener(void)
 	int status;
 	waitpid(worker, &status, 0);
 	say("worker %d", WEXITSTATUS(status));
-	/* The parent can serve as well. */
+	/* The child has ended, and the parent accepts. */
 	want_connections(listener);
 	int other = peer_connects(port), fd = accept(listener, NULL, NULL);
 	must(fd >= 0);
@@ -118,7 +121,8 @@ void forked_listener(void)
 	read_exactly(fd, 10, 1);
 }
 
-/* A child that does not use its parent's connections does not disturb them. */
+/* Children that do not use the parent's connection do not disturb it. They are made by fork, vfork
+ * and system. */
 void forked_connection(void)
 {
 	int other, status, fd = accepted(0, &other);
@@ -140,7 +144,7 @@ void forked_connection(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Data that a program wrote before its end arrives, however it ends. */
+/* Data that a process has written arrives when the process ends by exit, _exit or exit_group. */
 void ends(void)
 {
 	for (int how = 0; how < 3; how++) {
@@ -168,6 +172,7 @@ void ends(void)
 	}
 }
 
+/* Serves 200 requests of the connections in an epoll instance. */
 static void *serve(void *arg)
 {
 	int epfd = *(int *)arg;
@@ -183,7 +188,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* One thread accepts, and others serve. */
+/* One thread accepts connections, and two other threads serve them in epoll instances. */
 void threads(void)
 {
 	int port, listener = own_listener(0, &port), epfds[2], others[8];
@@ -213,12 +218,14 @@ void threads(void)
 	say("served");
 }
 
+/* Size of a small stack, and of a buffer on it, in bytes. */
 #define SMALL_STACK (64 << 10)
 #define LARGE_BUFFER (16 << 10)
-/* The C library takes thread-local variables from the stack; support.c has two large ones. */
+/* Size of this program's thread-local variables in bytes. The C library places them on the
+ * stack. */
 #define OWN_VARIABLES (129 << 10)
 
-/* Accepts, answers and closes while a buffer occupies a quarter of the stack. */
+/* Accepts a connection, answers and closes it, while a buffer occupies a quarter of the stack. */
 static void *serve_on_small_stack(void *listener)
 {
 	char buffer[LARGE_BUFFER];
@@ -232,7 +239,7 @@ static void *serve_on_small_stack(void *listener)
 	return NULL;
 }
 
-/* Servers whose threads have small stacks. */
+/* A thread with a small stack serves a connection. */
 void small_stack(void)
 {
 	int port, listener = own_listener(0, &port);
@@ -249,6 +256,7 @@ void small_stack(void)
 	say("served");
 }
 
+/* The connection that the handler writes to, and true if the write succeeded. */
 static int signal_fd;
 static volatile sig_atomic_t handled;
 
@@ -259,14 +267,15 @@ static void write_in_handler(int signal)
 	handled = write(signal_fd, text, sizeof text) == sizeof text && signal == SIGUSR1;
 }
 
-/* The first write to a connection, in a handler on a signal stack of the default size. */
+/* A signal handler makes the first write to a connection, on an alternate signal stack of the
+ * default size. */
 void signal_stack(void)
 {
 	long size = sysconf(_SC_SIGSTKSZ), page = sysconf(_SC_PAGESIZE);
 	long whole = (size + page - 1) / page * page;
 	char *stack = mmap(NULL, whole + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	/* An access beyond the stack ends the program. */
+	/* The page below the stack is not accessible, so that a stack overflow ends the program. */
 	must(stack != MAP_FAILED);
 	must(mprotect(stack + page, whole, PROT_READ | PROT_WRITE) == 0);
 	stack_t alternate = {.ss_sp = stack + page, .ss_size = size};
@@ -282,6 +291,7 @@ void signal_stack(void)
 	must(recv(signal_fd, text, sizeof text, MSG_WAITALL) == sizeof text);
 }
 
+/* Number of SIGALRM signals. */
 static volatile sig_atomic_t alarms;
 
 static void on_alarm(int signal)
@@ -289,7 +299,7 @@ static void on_alarm(int signal)
 	alarms += signal == SIGALRM;
 }
 
-/* Sends after the signal has arrived and the reader sleeps again. */
+/* Makes the peer send a byte after a signal, when the reader most likely sleeps again. */
 static void *send_later(void *arg)
 {
 	await(alarms > 0);
@@ -298,7 +308,8 @@ static void *send_later(void *arg)
 	return NULL;
 }
 
-/* Sends alarms until `quiet`; a single alarm could arrive before the call that it interrupts. */
+/* Sends SIGALRM every 50 ms until `quiet` is called. A single signal might arrive before the call
+ * that it is to interrupt. */
 static void alarm_often(void)
 {
 	struct itimerval often = {.it_value.tv_usec = 50000, .it_interval.tv_usec = 50000};
@@ -306,6 +317,7 @@ static void alarm_often(void)
 	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
+/* Ends the signals, and prints 1 if there was one. */
 static void quiet(void)
 {
 	struct itimerval never = {0};
@@ -313,6 +325,7 @@ static void quiet(void)
 	say("alarms %d", alarms > 0);
 }
 
+/* Calls that a signal interrupts fail with EINTR. */
 static void interrupted_calls(int fd, int epfd)
 {
 	int port;
@@ -335,6 +348,8 @@ static void interrupted_calls(int fd, int epfd)
 	close(listener);
 }
 
+/* Signals interrupt waiting calls, or restart them with SA_RESTART. epoll_pwait and ppoll unblock a
+ * signal during the wait. */
 void signals(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
@@ -351,7 +366,7 @@ void signals(void)
 	interrupted_calls(fd, epfd);
 	action.sa_flags = SA_RESTART;
 	sigaction(SIGALRM, &action, NULL);
-	/* The thread that sends must not receive the signal. */
+	/* Block the signal in the thread that sends, so that the reading thread receives it. */
 	pthread_t thread;
 	alarms = 0;
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
@@ -361,7 +376,7 @@ void signals(void)
 	show(read(fd, &byte, 1));
 	quiet();
 	pthread_join(thread, NULL);
-	/* With a signal mask during the wait. */
+	/* The signal is blocked except during the wait. */
 	alarms = 0;
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
@@ -372,6 +387,7 @@ void signals(void)
 	say("alarms %d", alarms);
 }
 
+/* sendfile, with and without an offset, and until the send buffer is full. */
 void files(void)
 {
 	int other, fd = accepted(0, &other);
@@ -410,7 +426,7 @@ void files(void)
 	close(fd);
 }
 
-/* Splices from socket to pipe to socket, as haproxy does. */
+/* splice moves data from a connection to a pipe and back, as in HAProxy. */
 void spliced(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), ends[2];

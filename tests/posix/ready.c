@@ -1,11 +1,12 @@
-/* Readiness: epoll in all its modes, poll and select, together with descriptors of the kernel. */
+/* Readiness: epoll in all its modes, poll and select, for connections and kernel descriptors. */
 #include "posix.h"
 
+/* Waits in epoll for `timeout` milliseconds at most, and prints all events. */
 static void wait_and_say(int epfd, int timeout)
 {
 	struct epoll_event events[8];
 	int count = epoll_wait(epfd, events, 8, timeout);
-	/* Sort by the user data, which the test chooses. */
+	/* Print the events in the order of their user data, because the order of epoll differs. */
 	for (unsigned data = 0; data < 16; data++)
 		for (int i = 0; i < count; i++)
 			if (events[i].data.u32 == data)
@@ -25,6 +26,7 @@ static int modify(int epfd, int fd, unsigned bits, unsigned data)
 	return epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event);
 }
 
+/* Level-triggered events of a connection, up to its close. */
 void level_triggered(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(EPOLL_CLOEXEC);
@@ -61,7 +63,8 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 }
 
-/* The last bytes and the end arrive together; the program reads the bytes only. */
+/* The last data and the end of the stream arrive together. epoll reports the connection again after
+ * the program has read the data. */
 void data_and_end(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
@@ -77,6 +80,7 @@ void data_and_end(void)
 	wait_and_say(epfd, PATIENCE);
 }
 
+/* Edge-triggered events of a connection: for data, for the end, and for room to write. */
 void edge_triggered(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create(1);
@@ -96,13 +100,14 @@ void edge_triggered(void)
 	wait_and_say(epfd, 20);
 	peer_must("close %d", other);
 	wait_and_say(epfd, PATIENCE);
-	/* The kernel wakes twice for the end, and a fast reader sees both. */
+	/* The kernel wakes waiters twice at the end. Ignore the second event, which may be merged
+	 * with the first one. */
 	epoll_wait(epfd, &(struct epoll_event){0}, 1, 20);
 	wait_and_say(epfd, 20);
 	close(fd);
 	close(epfd);
 
-	/* Room is an edge only for a writer that found none. */
+	/* Room to write is an edge only after a write has failed with EAGAIN. */
 	static char bytes[65536];
 	fd = accepted(SOCK_NONBLOCK, &other);
 	epfd = epoll_create1(0);
@@ -113,7 +118,7 @@ void edge_triggered(void)
 	while (write(fd, bytes, sizeof bytes) > 0)
 		;
 	say("full %s", strerrorname_np(errno));
-	/* The peer's kernel may have made room meanwhile: write again until there is none. */
+	/* The peer's receive buffer may have grown meanwhile. Write until no more data leaves. */
 	do {
 		struct epoll_event event;
 		while (write(fd, bytes, sizeof bytes) > 0)
@@ -128,6 +133,7 @@ void edge_triggered(void)
 	peer("join %ld", job);
 }
 
+/* EPOLLONESHOT: one event, and another one after EPOLL_CTL_MOD. */
 void one_shot(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
@@ -142,7 +148,7 @@ void one_shot(void)
 	wait_and_say(epfd, 20);
 }
 
-/* Descriptors of Tidelane and of the kernel in one epoll instance. */
+/* A connection, an eventfd, a timer and a pipe in one epoll instance. */
 void mixed(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0), ends[2];
@@ -164,7 +170,7 @@ void mixed(void)
 	must(write(ends[1], "x", 1) == 1);
 	peer_sends(other, 10, 1);
 	wait_readable(fd);
-	/* Both are ready; a few calls report both. */
+	/* The pipe and the connection are ready. A single call need not report both of them. */
 	unsigned seen = 0;
 	for (int i = 0; i < 20; i++) {
 		struct epoll_event events[4];
@@ -179,7 +185,8 @@ void mixed(void)
 	must(read(ends[0], &byte, 1) == 1);
 	wait_and_say(epfd, 50);
 	say("waited %d", now_ms() - begin >= 49);
-	/* More ready descriptors than places: all get their turn. */
+	/* Three descriptors are ready, and epoll_wait has room for one event. Repeated calls report
+	 * each descriptor. */
 	must(write(ends[1], "x", 1) == 1);
 	must(write(event, &one, 8) == 8);
 	peer_sends(other, 10, 1);
@@ -193,7 +200,7 @@ void mixed(void)
 	say("seen %x", seen);
 }
 
-/* The socket is registered first and connected later. */
+/* A socket is added to an epoll instance before it connects. */
 void added_early(void)
 {
 	int listener, error = -1, epfd = epoll_create1(0);
@@ -214,7 +221,7 @@ void added_early(void)
 	read_exactly(fd, 10, 1);
 }
 
-/* A listener in epoll. */
+/* A listener in an epoll instance, level-triggered and edge-triggered. */
 void listening(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
@@ -236,7 +243,7 @@ void listening(void)
 	close(epfd);
 	wait_readable(second);
 	read_exactly(second, 5, 1);
-	/* Edge-triggered. */
+	/* Add the listener again, edge-triggered. */
 	epfd = epoll_create1(0);
 	show(add(epfd, listener, EPOLLIN | EPOLLET, 1));
 	wait_and_say(epfd, 20);
@@ -256,7 +263,8 @@ static void *wait_in_epoll(void *arg)
 	return NULL;
 }
 
-/* A thread sleeps while another one adds the ready socket. */
+/* A thread sleeps in epoll while another thread adds a readable connection, and while data
+ * arrives. */
 void added_while_asleep(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
@@ -274,6 +282,7 @@ void added_while_asleep(void)
 	pthread_join(thread, NULL);
 }
 
+/* poll and ppoll of a connection and a pipe, of a new socket and of a closed descriptor. */
 void polled(void)
 {
 	int other, fd = accepted(0, &other), ends[2];
@@ -315,6 +324,7 @@ void polled(void)
 	say("%s", events_text(entries[0].revents));
 }
 
+/* select and pselect of a connection and a pipe, and of a closed descriptor. */
 void selected(void)
 {
 	int other, fd = accepted(0, &other), ends[2];

@@ -1,6 +1,7 @@
-/* Options with an effect on sent packets, on buffer limits, or on wake-ups. */
+/* Socket options that limit buffers, decide when waiters are woken, or change the sent packets. */
 #include "posix.h"
 
+/* Returns the value of an integer option, or the negative error. */
 static int number_of(int fd, int level, int name)
 {
 	int value = -7;
@@ -8,16 +9,19 @@ static int number_of(int fd, int level, int name)
 	return getsockopt(fd, level, name, &value, &len) ? -errno : value;
 }
 
+/* Sets an integer option. */
 static int set(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof value);
 }
 
+/* An option, and values that a case tries. */
 struct tried {
 	const char *name;
 	int level, option, values[7];
 };
 
+/* Sets an option to each value, and prints the result and the option's value afterwards. */
 static void try_values(int fd, const struct tried *tried)
 {
 	for (int i = 0; i < 7; i++) {
@@ -28,7 +32,8 @@ static void try_values(int fd, const struct tried *tried)
 	}
 }
 
-/* Ranges of a connection's options: the kernel accepts, changes or refuses a value. */
+/* Options of a connection with values within and beyond their ranges. The kernel accepts,
+ * changes or refuses a value. */
 void setting_ranges(void)
 {
 	static const struct tried tried[] = {
@@ -64,7 +69,7 @@ void setting_ranges(void)
 	say("byte %x, length %u", byte, len);
 }
 
-/* Connections inherit the options of their listener. */
+/* Accepted connections inherit the options of the listener. */
 void settings_inherited(void)
 {
 	int port, listener = own_listener(0, &port);
@@ -90,6 +95,7 @@ void settings_inherited(void)
 	say("%d", number_of(fd, IPPROTO_IP, IP_RECVTOS));
 }
 
+/* Returns the present events of a socket. */
 static int events_now(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
@@ -97,6 +103,7 @@ static int events_now(int fd)
 	return entry.revents;
 }
 
+/* Returns the number of unread bytes. */
 static int waiting(int fd)
 {
 	int count = -1;
@@ -104,7 +111,7 @@ static int waiting(int fd)
 	return count;
 }
 
-/* SO_RCVLOWAT: readers wake only for so many bytes. */
+/* SO_RCVLOWAT: a socket is readable, and a reader is woken, only if so many bytes are unread. */
 void receive_low(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
@@ -118,7 +125,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, 0));
 	show(recv(fd, bytes, 100, 0));
 	show(recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
-	/* Two segments, the first of which is not enough. */
+	/* Two segments arrive. Only both together reach the low-water mark. */
 	peer_sends(other, 600, 2);
 	await(waiting(fd) == 600);
 	say("events%s", events_text(events_now(fd)));
@@ -129,7 +136,7 @@ void receive_low(void)
 	show(epoll_wait(epfd, &got, 1, PATIENCE));
 	say("events%s", events_text(events_now(fd)));
 	show(recv(fd, bytes, sizeof bytes, 0));
-	/* The peer's FIN wakes a reader, and so do fewer bytes after the option is lowered. */
+	/* The socket is readable when the option is lowered, and when the peer's FIN arrives. */
 	peer_sends(other, 10, 5);
 	await(waiting(fd) == 10);
 	say("events%s", events_text(events_now(fd)));
@@ -142,7 +149,7 @@ void receive_low(void)
 	show(recv(fd, bytes, sizeof bytes, 0));
 }
 
-/* A low-water mark above the first window. */
+/* SO_RCVLOWAT of more bytes than the initial receive window. */
 void receive_low_large(void)
 {
 	int other, fd = accepted(0, &other);
@@ -158,7 +165,8 @@ void receive_low_large(void)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* Prints whether unread data stays below the bound, for a peer that has more to send. */
+/* Lets the peer send more than `bound` bytes, and prints 1 if at most `bound` bytes are unread at
+ * any time. Then reads all data. */
 static void say_bound(int fd, int other, int bound)
 {
 	enum { ALL = 600000 };
@@ -176,7 +184,8 @@ static void say_bound(int fd, int other, int bound)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* SO_RCVBUF limits unread data from the peer. It is set before listen, then before connect. */
+/* SO_RCVBUF limits the unread data of a connection. The option is set before listen, and then
+ * before connect. */
 void receive_buffer(void)
 {
 	int port, other, listener = own_listener(0, &port);
@@ -194,6 +203,7 @@ void receive_buffer(void)
 	say_bound(fd, other, 16000);
 }
 
+/* Writes until the socket takes no more data. */
 static void fill(int fd)
 {
 	static const char bytes[30000];
@@ -212,7 +222,8 @@ void send_buffer(void)
 	show(set(fd, SOL_SOCKET, SO_SNDBUF, 20000));
 	fill(fd);
 	must(ioctl(fd, TIOCOUTQ, &unacked) == 0);
-	/* Below the limit, Linux accepts one more packet of up to 64 KiB, which may exceed it. */
+	/* Linux accepts a packet of up to 64 KiB as long as it is below the limit, and may exceed the
+	 * limit by one packet. */
 	say("bounded %d", unacked <= 120000);
 	say("events%s", events_text(events_now(fd)));
 	shutdown(fd, SHUT_WR);
@@ -224,7 +235,7 @@ void send_buffer(void)
 void unsent_low(void)
 {
 	int other, fd = accepted(0, &other);
-	/* tcpi_notsent_bytes, which this libc's struct lacks. */
+	/* `unsent` is the field tcpi_notsent_bytes, which the struct of the C library lacks. */
 	uint32_t info[40] = {0}, *unsent = &info[36];
 	socklen_t len = sizeof info;
 	show(set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
@@ -242,8 +253,8 @@ void unsent_low(void)
 	say("peer got %d, %ld", got.first > 1000000, got.second);
 }
 
-/* TCP_DEFER_ACCEPT: accept returns a connection with its first bytes. Set before listen, or
- * after. */
+/* TCP_DEFER_ACCEPT: a connection can be accepted when its first data or its end has arrived. The
+ * option is set before listen, or after. */
 void deferred_accept(void)
 {
 	for (int late = 0; late < 2; late++) {
@@ -279,6 +290,7 @@ void deferred_accept(void)
 	}
 }
 
+/* Returns SO_MAX_PACING_RATE in bytes per second. */
 static unsigned long pacing_of(int fd)
 {
 	unsigned long rate = 5;
@@ -287,7 +299,8 @@ static unsigned long pacing_of(int fd)
 	return rate;
 }
 
-/* SO_MAX_PACING_RATE has 32 bits or 64 bits. */
+/* SO_MAX_PACING_RATE as a 32-bit and as a 64-bit value, on a new socket, a connection and a
+ * listener. */
 void pacing_values(void)
 {
 	static const unsigned long rates[] = {0, 1000, 0xfffffffe, 0xffffffff, 123456789012, ~0ul};
@@ -311,8 +324,8 @@ void pacing_values(void)
 	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
 }
 
-/* A paced transfer takes its time. The rate is set before connect, on a connection, or on its
- * listener. */
+/* A transfer at a limited rate is not faster than the rate. The rate is set before connect, on a
+ * connection, or on its listener. */
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {
@@ -343,7 +356,7 @@ void paced(void)
 	}
 }
 
-/* TCP_CC_INFO: empty for the congestion controls that every kernel has. */
+/* TCP_CC_INFO is empty for CUBIC and NewReno. */
 void congestion_details(void)
 {
 	static const char *const names[] = {"cubic", "reno"};

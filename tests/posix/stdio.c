@@ -1,6 +1,7 @@
-/* stdio on a connection. */
+/* Streams of the C library (stdio) on a connection. */
 #include "posix.h"
 
+/* Receives data from the stream `in`, and sends data to the stream `out`. */
 static void exchange(FILE *in, FILE *out, int other)
 {
 	char bytes[3000];
@@ -14,7 +15,8 @@ static void exchange(FILE *in, FILE *out, int other)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* A stream for both directions, and one for each; `exit` closes the last. */
+/* One stream for both directions of a connection, and then a stream for each direction. exit in a
+ * child flushes the data that is left in a stream. */
 void streams(void)
 {
 	int other, fd = accepted(0, &other);

@@ -1,8 +1,10 @@
-/* See posix.h. */
+/* The functions that posix.h declares. */
 #include "posix.h"
 
+/* The command socket of the peer, as one stream for each direction. */
 static FILE *to_peer, *from_peer;
 
+/* Connects to the command socket of the peer. */
 static void open_peer(void)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -15,7 +17,7 @@ static void open_peer(void)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	must(fd >= 0);
 	must(connect(fd, (void *)&name, sizeof name) == 0);
-	/* Use a high number, so that the tests' own numbers are not affected. */
+	/* Use a high descriptor, because the output of a case may depend on low ones. */
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, 500);
 	must(high >= 0);
 	close(fd);
@@ -23,6 +25,7 @@ static void open_peer(void)
 	to_peer = fdopen(fcntl(high, F_DUPFD_CLOEXEC, 501), "w");
 }
 
+/* Sends a command to the peer and reads the answer. */
 static struct answer ask(const char *format, va_list arguments)
 {
 	struct answer answer = {0};
@@ -84,14 +87,14 @@ int own_listener(int flags, int *port)
 
 int peer_connects(int port)
 {
-	/* A service without privileges cannot have the same port beside the kernel. */
+	/* The service may listen on another port than the socket: the port plus this number. */
 	const char *shift = getenv("POSIX_PORT_SHIFT");
 	return peer_must("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
 }
 
 void want_connections(int listener)
 {
-	/* The first accept announces to the service that this process accepts connections. */
+	/* With O_NONBLOCK, accept announces the process to the service and does not wait. */
 	int flags = fcntl(listener, F_GETFL);
 	must(fcntl(listener, F_SETFL, flags | O_NONBLOCK) == 0);
 	must(accept(listener, NULL, NULL) < 0 && errno == EAGAIN);
@@ -149,6 +152,7 @@ void pause_briefly(void)
 	usleep(50000);
 }
 
+/* Returns the state of a thread from its file `stat` in /proc, such as 'S' for sleeping. */
 static char state_of(pid_t tid)
 {
 	char path[64], line[512] = "";

@@ -1,11 +1,13 @@
-/* Urgent data: MSG_OOB, SO_OOBINLINE, SIOCATMARK, and events. */
+/* Urgent data: MSG_OOB, SO_OOBINLINE, SIOCATMARK (sockatmark), and events. */
 #include "posix.h"
 
+/* Makes the peer send `count` bytes in one call, the last one of them urgent. */
 static void peer_sends_urgent(int fd, long count, unsigned seed)
 {
 	must(peer_must("urgent %d %ld %u", fd, count, seed) == count);
 }
 
+/* Returns the number of readable bytes (FIONREAD). */
 static int readable_now(int fd)
 {
 	int count = -1;
@@ -13,6 +15,7 @@ static int readable_now(int fd)
 	return count;
 }
 
+/* Returns the present events of a connection. */
 static unsigned events_of(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLPRI | POLLRDHUP};
@@ -20,6 +23,7 @@ static unsigned events_of(int fd)
 	return entry.revents;
 }
 
+/* Returns the byte at position `at` of the pattern `seed`. */
 static unsigned char byte_at(unsigned seed, long at)
 {
 	unsigned char bytes[64];
@@ -27,7 +31,7 @@ static unsigned char byte_at(unsigned seed, long at)
 	return bytes[at];
 }
 
-/* Reading stops before the urgent byte, and then skips it. */
+/* A read stops before the urgent byte, and the next read skips it. MSG_OOB reads it. */
 void urgent_received(void)
 {
 	int other, fd = accepted(0, &other);
@@ -70,7 +74,7 @@ void urgent_received(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* A single urgent byte is not readable, and a read skips it. */
+/* An urgent byte without other data is not readable, and a read skips it. */
 void urgent_alone(void)
 {
 	int other, fd = accepted(0, &other);
@@ -81,7 +85,7 @@ void urgent_alone(void)
 	show(recv(fd, b, 10, MSG_DONTWAIT));
 	say("events%s, readable %d, at %d", events_text(events_of(fd)), readable_now(fd), sockatmark(fd));
 	show(recv(fd, b, 1, MSG_OOB));
-	/* The urgent byte is read first, and a later read skips it all the same. */
+	/* The next read also skips an urgent byte that MSG_OOB has read. */
 	peer_sends_urgent(other, 1, 8);
 	await_events(fd, POLLPRI);
 	show(recv(fd, b, 1, MSG_OOB));
@@ -100,7 +104,8 @@ void urgent_alone(void)
 	show(recv(fd, b, 1, MSG_OOB));
 }
 
-/* Several urgent bytes in a row: the last is urgent, the others are normal data. */
+/* Several urgent bytes arrive before the program reads. Only the last one is urgent, and the others
+ * are normal data. */
 void urgent_often(void)
 {
 	int other, fd = accepted(0, &other);
@@ -117,7 +122,8 @@ void urgent_often(void)
 	say("good %d, rest %d %d", good, pattern_matches(b + 45, 3, 1, 0),
 	    pattern_matches(b + 48, 1, 2, 0));
 	show(sockatmark(fd));
-	/* The next urgent byte is skipped, although it is not the last any more. */
+	/* The program is at the mark when another urgent byte arrives. A read skips the byte at the
+	 * mark, although it is no longer urgent. */
 	peer_sends(other, 4, 3);
 	peer_sends_urgent(other, 1, 4);
 	await(readable_now(fd) == 4);
@@ -128,7 +134,7 @@ void urgent_often(void)
 	say("byte %d", b[0] == byte_at(4, 0));
 }
 
-/* In line the urgent byte is normal data, but reading stops before it. */
+/* With SO_OOBINLINE the urgent byte is normal data, but a read stops before it. */
 void urgent_in_line(void)
 {
 	int other, fd = accepted(0, &other), on = 1, got = -1;
@@ -153,7 +159,7 @@ void urgent_in_line(void)
 	say("events%s, at %d", events_text(events_of(fd)), sockatmark(fd));
 	show(recv(fd, b, sizeof b, 0));
 	say("bytes %d", pattern_matches(b, 5, 3, 0));
-	/* The option changes at the mark. */
+	/* Clear the option while the program is at the mark. */
 	peer_sends_urgent(other, 1, 4);
 	await_events(fd, POLLPRI);
 	say("readable %d", readable_now(fd));
@@ -164,7 +170,7 @@ void urgent_in_line(void)
 	show(recv(fd, b, 1, MSG_OOB));
 	say("byte %d", b[0] == byte_at(4, 0));
 	close(fd);
-	/* Connections inherit the option from their listener. */
+	/* Accepted connections inherit the option from the listener. */
 	int port, listener = own_listener(0, &port);
 	on = 1;
 	must(setsockopt(listener, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
@@ -179,7 +185,7 @@ void urgent_in_line(void)
 	say("byte %d", b[0] == byte_at(5, 0));
 }
 
-/* Urgent data sent by all calls, as the peer receives it. */
+/* Urgent data sent by each call that takes MSG_OOB. The peer finds the urgent byte. */
 void urgent_sent(void)
 {
 	int other, fd = accepted(0, &other);
@@ -211,7 +217,7 @@ void urgent_sent(void)
 	show(sockatmark(fd));
 }
 
-/* Bulk data with many marks in both directions: nothing is lost but urgent bytes. */
+/* Transfers with many urgent bytes in both directions. With SO_OOBINLINE no byte is lost. */
 void urgent_bulk(void)
 {
 	int other, fd = accepted(0, &other), on = 1;
@@ -236,7 +242,7 @@ void urgent_bulk(void)
 	say("peer sent %ld %ld", got.first, got.second);
 }
 
-/* epoll and select report urgent data. */
+/* epoll and select report urgent data until the program has read it or has passed the mark. */
 void urgent_events(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epoll = epoll_create1(0);
@@ -265,7 +271,7 @@ void urgent_events(void)
 	FD_SET(fd, &except);
 	patience = (struct timeval){0, 0};
 	show(select(fd + 1, NULL, NULL, &except, &patience));
-	/* A level-triggered wait reports again behind the urgent byte. */
+	/* epoll reports the data after the urgent byte. */
 	peer_sends(other, 5, 3);
 	show(epoll_wait(epoll, &got, 1, PATIENCE));
 	say("events%s", events_text(got.events));
@@ -275,7 +281,7 @@ void urgent_events(void)
 	show(epoll_wait(epoll, &got, 1, 0));
 }
 
-/* Each urgent byte is an edge. */
+/* With EPOLLET, epoll reports each urgent byte once. */
 void urgent_edges(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epoll = epoll_create1(0);
@@ -301,7 +307,7 @@ static void *send_urgent_late(void *arg)
 	return NULL;
 }
 
-/* A blocking read continues past a skipped byte. */
+/* A blocking read with MSG_WAITALL continues after the urgent byte, and poll wakes for it. */
 void urgent_while_waiting(void)
 {
 	int other, fd = accepted(0, &other);
