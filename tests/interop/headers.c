@@ -72,11 +72,13 @@ static void choose(int fd, int class, int hops)
 	must(setsockopt(fd, level, v4 ? IP_TTL : IPV6_UNICAST_HOPS, &hops, sizeof hops) == 0);
 }
 
+/* Sends a byte. */
 static void say_byte(int fd, char byte)
 {
 	must(write(fd, &byte, 1) == 1);
 }
 
+/* Receives a byte and returns it. */
 static char heard_byte(int fd)
 {
 	char byte = 0;

@@ -81,11 +81,13 @@ static void print_end(int fd, name_call ask, unsigned short listener, unsigned s
 	printf(" %s:%s", text, port == listener ? "L" : bound && port == bound ? "B" : "E");
 }
 
+/* getpeername as a name_call. The type of the C library's declaration differs. */
 static int get_peer(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getpeername(fd, name, len);
 }
 
+/* getsockname as a name_call. */
 static int get_own(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getsockname(fd, name, len);

@@ -211,6 +211,7 @@ impl End<'_> {
         talk.say("done")
     }
 
+    /// Starts the echo server.
     fn echo_server(&self) -> Result<Running, Stop> {
         let tool = self.wire.load_tool(Side::Server, "echo-server")?;
         let tool = match self.test {

@@ -44,6 +44,7 @@ static void say_joined(const char *name, struct waiter *waiter)
 	    waiter->cleaned);
 }
 
+/* The calls in which a thread is cancelled. Each function is named after its call. */
 static void in_read(struct waiter *waiter)
 {
 	char bytes[100];

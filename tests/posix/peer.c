@@ -129,6 +129,7 @@ static void *send_all_urgent(void *arg)
 	return NULL;
 }
 
+/* The following functions each execute the command of their name and write the answer to `out`. */
 static int do_urgent(FILE *out, int fd, long count, unsigned seed)
 {
 	unsigned char bytes[64];

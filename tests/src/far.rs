@@ -129,6 +129,7 @@ impl Talk {
         fail!("the server did not answer");
     }
 
+    /// Wraps a TCP connection to the other half, and sets its timeout.
     fn over(stream: TcpStream) -> Result<Self, Stop> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;

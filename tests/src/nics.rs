@@ -80,6 +80,7 @@ pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
     ends.try_for_each(|(space, interface)| set_queues_of(space, interface, count))
 }
 
+/// Sets the number of queues of one NIC, unless it has this number already.
 fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
     let ethtool = |arguments: &[&str]| {
         let enter = ["ip", "netns", "exec", space, "ethtool"];

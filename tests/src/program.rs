@@ -322,6 +322,7 @@ impl Running {
         self.wait(limit)
     }
 
+    /// Returns the result of the ended program.
     fn finished(&self, status: ExitStatus) -> Finished {
         let (stdout, stderr) = self.written();
         Finished {

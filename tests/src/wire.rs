@@ -159,6 +159,7 @@ impl Wire {
         })
     }
 
+    /// Makes the namespaces, links and addresses of the wire.
     fn make_namespaces(&self, options: &WireOptions) -> Result<(), Stop> {
         let (server, client) = (self.namespace(Side::Server), self.namespace(Side::Client));
         self.add_namespace(&server)?;
@@ -250,6 +251,7 @@ impl Wire {
         Ok(near)
     }
 
+    /// Makes a network namespace and sets its loopback interface up.
     fn add_namespace(&self, name: &str) -> Result<(), Stop> {
         self.guardian.borrow_mut().name("netns", name)?;
         self.setup(&["ip", "netns", "add", name])?;
@@ -288,6 +290,7 @@ impl Wire {
         ])
     }
 
+    /// Makes a veth pair with the ends `one` and `other`.
     fn add_veth(&self, options: &WireOptions, one: End<'_>, other: End<'_>) -> Result<(), Stop> {
         let count = options.queues.unwrap_or_else(cores).to_string();
         let all = ["numrxqueues", &count, "numtxqueues", &count];
@@ -423,6 +426,8 @@ impl Wire {
         Ok(name)
     }
 
+    /// Starts a service on the interface `end`, bound to `cpus` if given. Adds `--cores` if
+    /// TIDELANE_CORES is set and `options` do not contain it.
     fn start_service(
         &self,
         end: (Side, &str),

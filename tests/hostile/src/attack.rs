@@ -466,6 +466,7 @@ impl Campaign {
         }
     }
 
+    /// Handles an event of the friend's engine, all of whose flows are verified.
     fn friend_event(&mut self, flow: FlowId, event: Event) {
         match event {
             Event::Accepted(listener) => {
@@ -500,6 +501,7 @@ impl Campaign {
         }
     }
 
+    /// Handles an event of the victim's engine, for a verified flow or for a target.
     fn victim_event(&mut self, flow: FlowId, event: Event) {
         let key = self.victim.engine.flow(flow).map(|state| state.key());
         match event {

@@ -11,6 +11,7 @@ use tidelane_world::{Conduct, Scenario, Theme, run};
 /// limits and options of its engines.
 const CAMPAIGNS: u64 = 10;
 
+/// Returns the number in the environment variable `name`, or `default` if it is not set.
 fn env_number(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();
     value.map_or(default, |text| text.parse().expect("a number"))
