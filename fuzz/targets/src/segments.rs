@@ -106,7 +106,7 @@ impl Scene {
             11 => self.call(at, |party, _, flow| {
                 party.engine.shutdown_write(flow);
             }),
-            12 => self.parties[at].env.refuse = u32::from(bytes.u8() & 7),
+            12 => self.parties[at].driver.refuse = u32::from(bytes.u8() & 7),
             _ => self.forge(at, bytes),
         }
         self.finish_step();
@@ -117,13 +117,13 @@ impl Scene {
         for (from, party) in self.parties.iter_mut().enumerate() {
             party.end_batch(self.now);
             let queue = &mut self.in_flight[1 - from];
-            queue.append(&mut party.env.sent);
+            queue.append(&mut party.driver.sent);
             let too_many = queue.len().saturating_sub(IN_FLIGHT_MAX);
             queue.drain(..too_many);
-            for (flow, event) in std::mem::take(&mut party.env.events) {
+            for (flow, event) in std::mem::take(&mut party.driver.events) {
                 // The number of a released flow may be reused.
                 if event == Event::Released {
-                    party.env.bindings.remove(&flow);
+                    party.driver.bindings.remove(&flow);
                 }
             }
         }

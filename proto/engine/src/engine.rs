@@ -5,12 +5,11 @@
 
 use tidelane_fastpath::{Fast, Punt, WasPending};
 use tidelane_flow::{
-    Arrival, Clock, Counters, EngineConfig, Env, Event, FlowId, FlowRoute, FlowState, FlowTable,
-    IpFields, SocketOptions, State, Timeouts, flags, subtract_timestamp_offset,
+    Arrival, Clock, Counters, Driver, EngineConfig, Event, FlowId, FlowRoute, FlowState, FlowTable,
+    IpFields, SocketOptions, State, Timeouts, flags,
 };
 use tidelane_slowpath::{
-    ANSWER_INTERVAL_MS, Outcome, PathMtuCache, Slow, is_rate_limited, iss, new_connection,
-    reset_reply,
+    ANSWER_INTERVAL_MS, Outcome, Slow, is_rate_limited, new_connection, reset_reply,
 };
 use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{
@@ -20,7 +19,9 @@ use tidelane_wire::{
 use crate::{
     connections::Connections,
     listeners::Listeners,
+    path_mtu_cache::PathMtuCache,
     resets::ResetLimiter,
+    secret::Secret,
     time_wait::{Entry, TimeWaitTable},
 };
 
@@ -30,7 +31,7 @@ use crate::{
 pub struct Engine {
     config: EngineConfig,
     timeouts: Timeouts,
-    secret: [u8; 16],
+    secret: Secret,
     table: FlowTable,
     connections: Connections,
     listeners: Listeners,
@@ -61,7 +62,7 @@ pub struct Engine {
 /// Borrows one flow and parts of the engine for a slow-path call. The result is `None` if the flow
 /// does not exist.
 macro_rules! slow {
-    ($engine:ident, $id:expr, $clock:expr, $env:expr) => {{
+    ($engine:ident, $id:expr, $clock:expr, $driver:expr) => {{
         let id = $id;
         match (
             $engine.table.get_mut(id),
@@ -80,7 +81,7 @@ macro_rules! slow {
                 counters: &mut $engine.counters,
                 path_mtus: &mut $engine.path_mtus,
                 challenges: &mut $engine.challenges,
-                env: $env,
+                driver: $driver,
             }),
             _ => None,
         }
@@ -116,6 +117,7 @@ impl Engine {
                 .fold(0, |all, byte| all << 8 | u64::from(*byte))
         };
         let seed = [half(0..8), half(8..16)];
+        let keyed = Secret::new(secret);
         Self {
             table: FlowTable::new(config.flows_max, seed),
             connections: Connections::default(),
@@ -133,8 +135,8 @@ impl Engine {
             half_open: 0,
             ts_recent_timer: TimerHandle::NULL,
             timeouts: Timeouts::of(&config),
-            fast_open: fast_open::FastOpenState::new(&secret),
-            secret,
+            fast_open: fast_open::FastOpenState::new(&keyed),
+            secret: keyed,
             config,
         }
     }
@@ -147,12 +149,12 @@ impl Engine {
         now: Instant,
         arrival: &Arrival,
         segment: &impl SegmentView,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         self.tick(now);
-        if !self.receive_recent(arrival, segment, env) {
+        if !self.receive_recent(arrival, segment, driver) {
             let (arrival, segment) = (*arrival, segment.segment());
-            self.receive_lookup(&arrival, &segment, env);
+            self.receive_lookup(&arrival, &segment, driver);
         }
     }
 
@@ -163,17 +165,17 @@ impl Engine {
         &mut self,
         arrival: &Arrival,
         segment: &impl SegmentView,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> bool {
         let Some((id, flow)) = self.table.recent(&arrival.key) else {
             return false;
         };
-        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
+        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, driver);
         match fast.receive(segment, arrival.ecn) {
             Ok(WasPending(true)) => {
                 self.counters.fast_receives += 1;
                 if segment.flags().contains(TcpFlags::PSH) {
-                    self.end_run(id, env);
+                    self.end_run(id, driver);
                 }
             }
             Ok(WasPending(false)) => {
@@ -185,7 +187,7 @@ impl Engine {
                 self.counters.in_segs += 1;
                 // The slow path gets a copy, so that the fast path's fields stay in registers.
                 let segment = segment.segment();
-                self.slow_receive(id, arrival.ecn, &segment, env);
+                self.slow_receive(id, arrival.ecn, &segment, driver);
             }
         }
         true
@@ -194,31 +196,42 @@ impl Engine {
     /// Ends a run of segments at a PSH (see [`Fast::end_run`]). The function is not inlined, so
     /// that the fast path's fields stay in registers.
     #[inline(never)]
-    fn end_run(&mut self, id: FlowId, env: &mut impl Env) {
+    fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
-            let sent = Fast::new(id, flow, &self.clock, &self.timeouts, env).end_run();
+            let sent = Fast::new(id, flow, &self.clock, &self.timeouts, driver).end_run();
             self.counters.pure_acks += u64::from(sent);
         }
     }
 
     #[inline(never)]
-    fn receive_lookup(&mut self, arrival: &Arrival, segment: &Segment<'_>, env: &mut impl Env) {
-        if !self.table.make_recent(&arrival.key) || !self.receive_recent(arrival, segment, env) {
-            self.receive_without_flow(arrival, segment, env);
+    fn receive_lookup(
+        &mut self,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        driver: &mut impl Driver,
+    ) {
+        if !self.table.make_recent(&arrival.key) || !self.receive_recent(arrival, segment, driver) {
+            self.receive_without_flow(arrival, segment, driver);
         }
     }
 
     #[inline(never)]
-    fn slow_receive(&mut self, id: FlowId, ecn: Ecn, segment: &Segment<'_>, env: &mut impl Env) {
+    fn slow_receive(
+        &mut self,
+        id: FlowId,
+        ecn: Ecn,
+        segment: &Segment<'_>,
+        driver: &mut impl Driver,
+    ) {
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &match self.table.get(id) {
-            Some(flow) => subtract_timestamp_offset(segment, &flow.key, flow.link, env),
+            Some(flow) => without_offset(segment, flow.ts_offset),
             None => return,
         };
         let half_open = self.is_half_open(id);
         let no_room = half_open && self.is_accept_queue_full(id);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         slow.cold.accept_queue_full = no_room;
@@ -228,12 +241,18 @@ impl Engine {
             let listener = slow.cold.listener;
             self.leave_syn_queue(listener, opened);
         }
-        self.finish_slow(clock, id, outcome, env);
+        self.finish_slow(clock, id, outcome, driver);
     }
 
     /// Applies the result of a slow-path call: frees the flow, moves it to TIME-WAIT, or schedules
     /// it for the end of the batch.
-    fn finish_slow(&mut self, clock: Clock, id: FlowId, outcome: Outcome, env: &mut impl Env) {
+    fn finish_slow(
+        &mut self,
+        clock: Clock,
+        id: FlowId,
+        outcome: Outcome,
+        driver: &mut impl Driver,
+    ) {
         self.update_fast_open(clock.now, id, false);
         match outcome {
             Outcome::Keep => {
@@ -248,13 +267,13 @@ impl Engine {
             Outcome::TimeWait => {
                 self.enter_time_wait(clock, id);
                 if self.is_orphan(id) {
-                    self.release(id, env);
+                    self.release(id, driver);
                 } else {
                     self.table.unindex(id);
                     self.set_pending(id);
                 }
             }
-            Outcome::Release => self.release(id, env),
+            Outcome::Release => self.release(id, driver),
         }
     }
 
@@ -294,7 +313,7 @@ impl Engine {
         });
     }
 
-    fn release(&mut self, id: FlowId, env: &mut impl Env) {
+    fn release(&mut self, id: FlowId, driver: &mut impl Driver) {
         self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
         let Some(cold) = self.connections.remove(id) else {
@@ -304,7 +323,7 @@ impl Engine {
         if half_open {
             self.leave_syn_queue(cold.listener, false);
         }
-        env.event(id, Event::Released);
+        driver.event(id, Event::Released);
         self.table.remove(id);
         if self.table.is_empty() {
             self.wheel.cancel(self.ts_recent_timer);
@@ -317,35 +336,36 @@ impl Engine {
         &mut self,
         arrival: &Arrival,
         segment: &Segment<'_>,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         self.counters.in_segs += 1;
-        if !env.admits(&arrival.key, arrival.link) {
-            return;
-        }
         let clock = self.clock;
         self.refill(clock.now);
-        let segment = &subtract_timestamp_offset(segment, &arrival.key, arrival.link, env);
+        if !self.passes_filter(arrival, segment, None, driver) {
+            return;
+        }
+        let offset = self.timestamp_offset(&arrival.key);
+        let segment = &without_offset(segment, offset);
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
         if let Some(entry) = self.time_wait.find(&arrival.key).copied()
             && !(pure_syn && entry.may_be_reused(segment))
         {
-            self.answer_in_time_wait(clock, &entry, segment, env);
+            self.answer_in_time_wait(clock, &entry, segment, driver);
             return;
         }
         if pure_syn {
             match self.listeners.find_for(&arrival.key) {
-                Some(listener) => self.passive_open(clock, arrival, segment, listener, env),
-                None => self.refuse(arrival, segment, DropReason::NoListener, env),
+                Some(listener) => self.passive_open(clock, arrival, segment, listener, driver),
+                None => self.refuse(arrival, segment, DropReason::NoListener, driver),
             }
         } else if !segment.flags.contains(TcpFlags::ACK)
             && self.listeners.find(&arrival.key.local).is_some()
         {
             // RFC 9293 §3.10.7.2: LISTEN drops other segments without ACK, and sends no answer.
             self.counters.drops[DropReason::NoFlow.index()] += 1;
-        } else if !self.accept_cookie(clock, arrival, segment, env) {
-            self.refuse(arrival, segment, DropReason::NoFlow, env);
+        } else if !self.accept_cookie(clock, arrival, segment, driver) {
+            self.refuse(arrival, segment, DropReason::NoFlow, driver);
         }
     }
 
@@ -358,7 +378,7 @@ impl Engine {
         clock: Clock,
         entry: &Entry,
         segment: &Segment<'_>,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         if segment.flags.contains(TcpFlags::RST) {
             if segment.seq == entry.rcv_nxt {
@@ -371,21 +391,22 @@ impl Engine {
         if is_last_ack || !self.may_answer_in_time_wait(clock.now, entry, segment) {
             return;
         }
-        let Some(mut out) = reset_reply(segment, entry.key, entry.link) else {
+        // The answer has the connection's DiffServ field and the default TTL, as in Linux.
+        let ip = IpFields {
+            traffic_class: entry.traffic_class,
+            ..self.config.ip.to(entry.key.peer.addr)
+        };
+        let Some(mut out) = reset_reply(segment, entry.key, entry.link, ip) else {
             return;
         };
         out.seq = entry.snd_nxt;
         out.ack = entry.rcv_nxt;
         out.flags = TcpFlags::ACK;
         if let Some(recent) = entry.ts_recent {
-            out.options = tidelane_wire::TcpOptions::timestamps(clock.ms.0, recent);
+            let tsval = clock.ms.0.wrapping_add(self.timestamp_offset(&entry.key));
+            out.options = tidelane_wire::TcpOptions::timestamps(tsval, recent);
         }
-        // The answer has the connection's DiffServ field and the default TTL, as in Linux.
-        let fields = IpFields {
-            traffic_class: entry.traffic_class,
-            ..self.config.ip.to(entry.key.peer.addr)
-        };
-        let _ = env.transmit_reply(&out, fields);
+        let _ = driver.transmit(&out);
         if segment.flags.contains(TcpFlags::FIN) {
             self.time_wait.insert(Entry {
                 until: clock.now + self.config.msl * 2u64,
@@ -414,8 +435,8 @@ impl Engine {
         true
     }
 
-    fn send_first_syn(&mut self, clock: Clock, id: FlowId, env: &mut impl Env) {
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+    fn send_first_syn(&mut self, clock: Clock, id: FlowId, driver: &mut impl Driver) {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         let sent = slow.send_syn();
@@ -434,7 +455,7 @@ impl Engine {
         route: FlowRoute,
         options: SocketOptions,
     ) -> Option<FlowId> {
-        let mut iss = iss::choose(&self.secret, &key, clock.now);
+        let mut iss = self.secret.initial_seq(&key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
             // RFC 9293 §3.6.1: the ISS lies beyond all sequence numbers of the old connection.
             let beyond = old.snd_nxt.add(1 << 16);
@@ -460,8 +481,10 @@ impl Engine {
             self.counters.time_wait_reused += 1;
             self.time_wait.remove(&key);
         }
+        let ts_offset = self.timestamp_offset(&key);
         let hot = self.table.get_mut(id)?;
         hot.link = route.link;
+        hot.ts_offset = ts_offset;
         let mut cold = new_connection(&self.config, &clock, (route.mtu, options), hot, iss);
         if let Some(path) = self.path_mtus.find(clock.now, key.peer.addr) {
             cold.apply_path_mtu(&clock, &path);
@@ -471,28 +494,47 @@ impl Engine {
         Some(id)
     }
 
+    /// Returns the offset of TSval for the 4-tuple `key`, under the policy of the configuration.
+    fn timestamp_offset(&self, key: &FlowKey) -> u32 {
+        match self.config.timestamp_offsets {
+            true => self.secret.timestamp_offset(key),
+            false => 0,
+        }
+    }
+
     /// Applies a new link MTU of `mtu` bytes to a flow.
-    pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, env: &mut impl Env) {
+    pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, driver: &mut impl Driver) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         slow.apply_link_mtu(mtu);
         slow.update_fast_path();
-        self.finish_slow(clock, id, Outcome::Keep, env);
+        self.finish_slow(clock, id, Outcome::Keep, driver);
     }
 
     /// Handles an ICMP error that quotes a segment of a flow. Ignores an error without a flow.
-    pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, env: &mut impl Env) {
+    pub fn icmp_error(&mut self, now: Instant, error: &IcmpError, driver: &mut impl Driver) {
         let clock = Clock::at(now);
         let Some(id) = self.table.find(&error.key) else {
             return;
         };
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         let outcome = slow.icmp_error(error);
         slow.update_fast_path();
-        self.finish_slow(clock, id, outcome, env);
+        self.finish_slow(clock, id, outcome, driver);
     }
+}
+
+/// Returns `segment` with `offset`, the offset of our TSval, subtracted from TSecr. The fast path
+/// does not need this, because it does not read TSecr.
+#[inline(never)]
+fn without_offset<'s>(segment: &Segment<'s>, offset: u32) -> Segment<'s> {
+    let mut segment = *segment;
+    if let Some(timestamps) = &mut segment.options.timestamps {
+        timestamps.subtract_offset(offset);
+    }
+    segment
 }

@@ -2,24 +2,27 @@
 //!
 //! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
 //! program that runs the engine: the service's host, or a test. The driver is not a NIC driver. The
-//! driver implements [`Env`], by which the engine sends segments and reports events.
+//! driver implements [`Driver`], by which the engine sends segments and reports events.
 //! `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod connections;
+mod cookies;
 mod engine;
 mod fast_open;
 mod listeners;
+mod path_mtu_cache;
 mod resets;
+mod secret;
 mod time_wait;
 
 pub use tidelane_cc::{Algorithm, Details};
 pub use tidelane_flow::{
-    Admission, Arrival, CaState, Clock, CloseCause, ConfigError, Counters, EcnPolicy, EngineConfig,
-    Env, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowRoute, FlowState, IcmpError,
-    IcmpErrorKind, IpFields, IpOptions, Judgement, LinkId, ListenError, ListenerId, Misuse,
-    MtuProbing, NO_PACING, OpenError, SegmentOut, SocketOptions, State, Traffic, TxFull,
-    WindowOptions,
+    Admission, Arrival, CaState, Clock, CloseCause, ConfigError, Counters, Driver, EcnPolicy,
+    EngineConfig, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowRoute, FlowState,
+    IcmpError, IcmpErrorKind, IpChange, IpFields, IpOptions, LinkId, ListenError, ListenerId,
+    Misuse, MtuProbing, NO_PACING, NewFlow, OpenError, Origin, SegmentOut, SocketOptions, State,
+    Traffic, TxFull, Verdict, WindowOptions,
 };
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{

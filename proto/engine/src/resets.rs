@@ -5,8 +5,9 @@
 //! ACKs). Each peer therefore has a limit of its own, and the shared limit varies from second to
 //! second.
 
-use tidelane_slowpath::iss;
 use tidelane_wire::IpAddress;
+
+use crate::secret::Secret;
 
 /// Number of buckets. A keyed hash assigns each peer to a bucket, which limits the RSTs to its
 /// peers.
@@ -49,10 +50,10 @@ impl ResetLimiter {
     }
 
     /// Counts a RST to `peer`, whose limit is `limit`. Returns true if the RST may be sent.
-    pub fn take(&mut self, secret: &[u8; 16], peer: IpAddress, limit: u32) -> bool {
+    pub fn take(&mut self, secret: &Secret, peer: IpAddress, limit: u32) -> bool {
         let address = u128::from_be_bytes(peer.0);
         let (high, low) = ((address >> 64) as u64, address as u64);
-        let number = iss::mix(secret, high ^ iss::mix(secret, low ^ BUCKET_NUMBER));
+        let number = secret.hash(high ^ secret.hash(low ^ BUCKET_NUMBER));
         let Some(bucket) = self.buckets.get_mut(number as usize % BUCKETS) else {
             return false;
         };
@@ -73,11 +74,11 @@ impl ResetLimiter {
 
 /// Returns a value between half of `limit` and one and a half times `limit`, which is unpredictable
 /// without the secret (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` means no limit.
-pub fn with_noise(secret: &[u8; 16], second: u64, limit: u32) -> u32 {
+pub fn with_noise(secret: &Secret, second: u64, limit: u32) -> u32 {
     if limit == u32::MAX {
         return limit;
     }
-    let noise = iss::mix(secret, second) as u32;
+    let noise = secret.hash(second) as u32;
     limit / 2 + noise % limit.max(1)
 }
 
@@ -85,7 +86,7 @@ pub fn with_noise(secret: &[u8; 16], second: u64, limit: u32) -> u32 {
 mod tests {
     use super::*;
 
-    const SECRET: [u8; 16] = [9; 16];
+    const SECRET: Secret = Secret::new([9; 16]);
 
     fn peer(number: u32) -> IpAddress {
         IpAddress::from_v4(number.to_be_bytes())
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_secret_spreads_peers_over_the_buckets() {
-        let bucket = |secret: &[u8; 16], number| {
+        let bucket = |secret: &Secret, number| {
             let mut resets = ResetLimiter::new();
             resets.refill(1, 1);
             resets.take(secret, peer(number), 1);
@@ -120,7 +121,7 @@ mod tests {
         };
         let used: std::collections::BTreeSet<_> = (0..500).map(|n| bucket(&SECRET, n)).collect();
         assert!(used.len() > 350, "{}", used.len());
-        let moved = (0..100).filter(|n| bucket(&SECRET, *n) != bucket(&[1; 16], *n));
+        let moved = (0..100).filter(|n| bucket(&SECRET, *n) != bucket(&Secret::new([1; 16]), *n));
         assert!(moved.count() > 90);
     }
 

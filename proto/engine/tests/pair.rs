@@ -4,8 +4,8 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
-    Instant, LinkId, SegmentOut, SocketOptions, TcpFlags, TxFull,
+    Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
+    FlowRoute, Instant, IpChange, LinkId, NewFlow, SegmentOut, SocketOptions, TcpFlags, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -35,9 +35,9 @@ struct Side {
     events: Vec<(FlowId, Event)>,
 }
 
-impl Env for Side {
+impl Driver for Side {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        let payload = match out.flow {
+        let payload = match out.flow() {
             Some(flow) if out.payload_len > 0 => {
                 let start = out.payload_pos as usize;
                 self.tx[&flow][start..start + out.payload_len as usize].to_vec()
@@ -74,6 +74,10 @@ impl Env for Side {
     fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
         FlowRoute { link, mtu: 1500 }
     }
+
+    fn created(&mut self, _flow: FlowId, _new: &NewFlow) {}
+
+    fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
 /// The segment of a burst that begins at offset `at`, as the link splits it.
@@ -193,8 +197,8 @@ impl World {
                 link: LINK,
                 ecn: Ecn::NotEct,
             };
-            let env = &mut self.sides[side];
-            self.engines[side].segment_arrives(self.now, &arrival, &segment, env);
+            let driver = &mut self.sides[side];
+            self.engines[side].segment_arrives(self.now, &arrival, &segment, driver);
         }
         true
     }
@@ -224,9 +228,9 @@ fn run(scenario: Scenario) -> Instant {
         link: LINK,
         mtu: 1500,
     };
-    let (now, env) = (world.now, &mut world.sides[0]);
+    let (now, driver) = (world.now, &mut world.sides[0]);
     world.engines[0]
-        .open(now, client, server, route, options, env)
+        .open(now, client, server, route, options, driver)
         .unwrap();
     let sent = [pattern(0, scenario.bytes[0]), pattern(1, scenario.bytes[1])];
     let mut written = [false; 2];
@@ -244,10 +248,10 @@ fn run(scenario: Scenario) -> Instant {
             let state = world.engines[side].flow(flow).unwrap();
             let synced = state.state().is_synchronized();
             let head = state.rx_head();
-            let (now, env) = (world.now, &mut world.sides[side]);
+            let (now, driver) = (world.now, &mut world.sides[side]);
             if synced && !written[side] {
                 written[side] = true;
-                env.tx.insert(flow, sent[side].clone());
+                driver.tx.insert(flow, sent[side].clone());
                 let len = sent[side].len() as u32;
                 world.engines[side].tx_advance(flow, len).unwrap();
             }
@@ -260,7 +264,7 @@ fn run(scenario: Scenario) -> Instant {
                 .events
                 .iter()
                 .any(|(_, e)| *e == Event::PeerClosed);
-            let env = &mut world.sides[side];
+            let driver = &mut world.sides[side];
             let my_turn = side == scenario.first_to_close || eof;
             if written[side] && finished && !shut[side] && my_turn {
                 shut[side] = true;
@@ -269,7 +273,7 @@ fn run(scenario: Scenario) -> Instant {
             if shut[side] && eof && !closed[side] {
                 closed[side] = true;
                 world.closed_at = world.now;
-                world.engines[side].close(now, flow, env);
+                world.engines[side].close(now, flow, driver);
             }
         }
     }

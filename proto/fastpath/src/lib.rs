@@ -5,7 +5,7 @@
 //! the caller passes the segment to the slow path.
 #![forbid(unsafe_code)]
 
-use tidelane_flow::{Clock, Env, Event, FlowId, FlowState, Timeouts, TxFull, flags};
+use tidelane_flow::{Clock, Driver, Event, FlowId, FlowState, Timeouts, TxFull, flags};
 use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 
 /// Error of a call that the fast path did not handle. The flow is unchanged.
@@ -38,10 +38,10 @@ pub struct Fast<'a, E> {
     /// Flags of the first new data segment: CWR (RFC 3168 §6.1.2), or none.
     pub first_flags: TcpFlags,
     /// The driver: the program that runs the engine, not a NIC driver.
-    pub env: &'a mut E,
+    pub driver: &'a mut E,
 }
 
-impl<'a, E: Env> Fast<'a, E> {
+impl<'a, E: Driver> Fast<'a, E> {
     /// Creates the arguments of a call that sends no CWR.
     #[inline(always)]
     pub fn new(
@@ -49,7 +49,7 @@ impl<'a, E: Env> Fast<'a, E> {
         flow: &'a mut FlowState,
         clock: &'a Clock,
         timeouts: &'a Timeouts,
-        env: &'a mut E,
+        driver: &'a mut E,
     ) -> Self {
         let first_flags = TcpFlags::NONE;
         Self {
@@ -58,7 +58,7 @@ impl<'a, E: Env> Fast<'a, E> {
             clock,
             timeouts,
             first_flags,
-            env,
+            driver,
         }
     }
 
@@ -119,7 +119,11 @@ impl<'a, E: Env> Fast<'a, E> {
             }
             self.acknowledge(segment.ack(), acked);
             self.flow.flags |= wanted;
-            self.env.progress(self.id, len > 0, true);
+            let progress = Event::Progress {
+                readable: len > 0,
+                writable: true,
+            };
+            self.driver.event(self.id, progress);
         } else {
             if wnd != flow.snd_wnd {
                 flow.snd_wnd = wnd;
@@ -128,7 +132,7 @@ impl<'a, E: Env> Fast<'a, E> {
                 }
             }
             flow.flags = before | wanted;
-            self.env.event(self.id, Event::Readable);
+            self.driver.event(self.id, Event::READABLE);
         }
         Ok(WasPending(before & flags::PENDING != 0))
     }
@@ -138,7 +142,7 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
+        flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.driver)?;
         self.note_ack_sent(self.flow.flags);
         Ok(())
     }
@@ -168,11 +172,7 @@ impl<'a, E: Env> Fast<'a, E> {
     #[inline(always)]
     pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
-        if self.env.takes_directly(self.id, false) {
-            flow.transmit_directly(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
-        } else {
-            flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.env)?;
-        }
+        flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.driver)?;
         self.note_ack_sent(before);
         Ok(())
     }
@@ -199,7 +199,7 @@ impl<'a, E: Env> Fast<'a, E> {
     ) -> Result<u32, Punt> {
         let flow = &mut *self.flow;
         let pos = flow.rx_pos(segment.seq());
-        if !self.env.place(self.id, pos, segment.payload()) {
+        if !self.driver.place(self.id, pos, segment.payload()) {
             return Err(Punt);
         }
         flow.rcv_nxt = segment.seq().add(len);
@@ -239,19 +239,16 @@ impl<'a, E: Env> Fast<'a, E> {
         debug_assert!(before == flow.flags && before & NOT_SINGLE == 0);
         debug_assert!(flow.snd_nxt == flow.snd_una);
         // A flight of more than half of cwnd may grow cwnd: see `cwnd_limited_flag`.
-        if len.wrapping_sub(1) >= mss
+        if len == 0
+            || len > mss
             || len > flow.snd_wnd
             || len > flow.cwnd / 2
             || flow.rttvar >= self.timeouts.rttvar_steady_us
         {
             return Err(Punt);
         }
-        let sent = if self.env.takes_directly(self.id, true) {
-            flow.transmit_directly(self.id, self.clock, TcpFlags::PSH, len, self.env)
-        } else {
-            flow.transmit(self.id, self.clock, TcpFlags::PSH, len, self.env)
-        };
-        sent.map_err(|TxFull| Punt)?;
+        flow.transmit(self.id, self.clock, TcpFlags::PSH, len, self.driver)
+            .map_err(|TxFull| Punt)?;
         let mut now = self.note_sent(before, TcpFlags::PSH, len, now_us);
         now &= !(flags::SEND_WANTED | flags::PENDING | flags::TIMER);
         if len < mss {
@@ -343,7 +340,7 @@ impl<'a, E: Env> Fast<'a, E> {
     /// with two bursts in flight one of the ACKs may be lost.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
-        let most = usable.min(self.env.burst_len(self.id));
+        let most = usable.min(self.driver.burst_len(self.id));
         let most = most.min(self.flow.cwnd / 2);
         (most / mss).max(1) * mss
     }
@@ -357,7 +354,7 @@ impl<'a, E: Env> Fast<'a, E> {
             self.clock,
             control | self.first_flags,
             len,
-            self.env,
+            self.driver,
         )?;
         self.first_flags = TcpFlags::NONE;
         let mss = u32::from(self.flow.mss);

@@ -79,6 +79,9 @@ pub struct EngineConfig {
     pub ip: IpOptions,
     /// If true, timestamps are offered and accepted (RFC 7323).
     pub timestamps: bool,
+    /// If true, TSval has an offset that depends on the two addresses (RFC 7323 §7.1), as with
+    /// `tcp_timestamps` 1 in Linux. If false, TSval is the clock in ms, as with `tcp_timestamps` 2.
+    pub timestamp_offsets: bool,
     /// If true, SACK is offered and accepted (RFC 2018).
     pub sack: bool,
     /// Policy for ECN (RFC 3168).
@@ -148,6 +151,7 @@ impl Default for EngineConfig {
             peer_resets_per_second: 2_500,
             ip: IpOptions::default(),
             timestamps: true,
+            timestamp_offsets: true,
             sack: true,
             ecn: EcnPolicy::default(),
             mtu_probing: MtuProbing::default(),

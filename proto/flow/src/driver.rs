@@ -35,11 +35,49 @@ pub struct FlowRoute {
     pub mtu: u32,
 }
 
-/// A segment to send. The driver adds link and IP headers, payload and checksum.
+/// Origin of a segment to send. The origin determines the IP fields of the segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The segment belongs to a flow. The IP fields are those of [`Driver::set_ip`].
+    Flow(FlowId),
+    /// The segment is the RST of a flow that ends. The engine never retransmits this RST, and
+    /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free,
+    /// although the flow no longer exists then.
+    EndingFlow(FlowId),
+    /// The segment answers a segment without a connection. The answer has these IP fields.
+    NoFlow(IpFields),
+}
+
+/// A flow that the engine has created. See [`Driver::created`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewFlow {
+    /// 4-tuple.
+    pub key: FlowKey,
+    /// Link to send on.
+    pub link: LinkId,
+    /// Listener of a passive open; `None` for an active open.
+    pub listener: Option<ListenerId>,
+    /// IP fields of the flow's segments.
+    pub ip: IpFields,
+}
+
+/// A change of the IP headers of a flow. See [`Driver::set_ip`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IpChange {
+    /// The segments have these IP fields.
+    Fields(IpFields),
+    /// If true, routers may fragment the flow's IPv4 packets, so that DF is zero. A new flow has DF
+    /// set. The engine allows fragmentation on a path whose MTU is below the least segment size
+    /// (RFC 1191 §3).
+    MayFragment(bool),
+}
+
+/// A segment to send, or a burst that the link splits. The driver adds link and IP headers, payload
+/// and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOut {
-    /// Flow of the segment. `None` for an answer to a segment without a connection.
-    pub flow: Option<FlowId>,
+    /// Origin of the segment: a flow, or none.
+    pub origin: Origin,
     /// 4-tuple.
     pub key: FlowKey,
     /// Link to send on.
@@ -52,6 +90,8 @@ pub struct SegmentOut {
     pub flags: TcpFlags,
     /// Window field of the header: the window shifted right by Rcv.Wind.Shift.
     pub wnd: u16,
+    /// Urgent pointer (RFC 9293 §3.8.5). Zero if the URG bit is not set.
+    pub urgent: u16,
     /// TCP options.
     pub options: TcpOptions,
     /// Stream position of the first payload byte in the flow's send buffer.
@@ -59,7 +99,7 @@ pub struct SegmentOut {
     /// Payload length in bytes. The payload lies between the stream positions `tx_acked` and
     /// `tx_head`.
     pub payload_len: u32,
-    /// Payload bytes per segment. If `payload_len` is larger, as [`Env::burst_len`] allowed, the
+    /// Payload bytes per segment. If `payload_len` is larger, as [`Driver::burst_len`] allowed, the
     /// link splits the payload (GSO). PSH and FIN go with the last segment.
     pub segment_size: u16,
     /// ECN field for the IP header.
@@ -67,8 +107,16 @@ pub struct SegmentOut {
 }
 
 impl SegmentOut {
-    /// Returns the segment as the receiver sees it, before any split, with `payload` and no urgent
-    /// pointer.
+    /// Returns the flow of the segment, or `None` for an answer to a segment without a connection.
+    #[inline(always)]
+    pub fn flow(&self) -> Option<FlowId> {
+        match self.origin {
+            Origin::Flow(flow) | Origin::EndingFlow(flow) => Some(flow),
+            Origin::NoFlow(_) => None,
+        }
+    }
+
+    /// Returns the segment as the receiver sees it, before any split, with `payload`.
     #[inline(always)]
     pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
         Segment {
@@ -78,7 +126,7 @@ impl SegmentOut {
             ack: self.ack,
             flags: self.flags,
             wnd: self.wnd,
-            urgent: 0,
+            urgent: self.urgent,
             options: self.options,
             payload,
         }
@@ -90,18 +138,18 @@ impl SegmentOut {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxFull;
 
-/// A driver's decision on a connection that a peer requests. See [`Env::judge`].
+/// A driver's decision on a segment without a flow. See [`Driver::filter`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Judgement {
-    /// The connection may be opened.
+pub enum Verdict {
+    /// The engine handles the segment.
     Accept,
-    /// The connection is refused by a RST.
+    /// The segment is answered by a RST, within the limit of the configuration.
     Refuse,
     /// The segment is dropped without an answer.
     Drop,
 }
 
-/// A driver's decision on resources for one more connection. See [`Env::admit`].
+/// A driver's decision on resources for one more connection. See [`Driver::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// A flow may be created.
@@ -114,48 +162,14 @@ pub enum Admission {
 
 /// Functions that the driver gives the engine. The engine calls these functions within its own
 /// methods.
-pub trait Env {
-    /// Sends one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is free.
+pub trait Driver {
+    /// Sends `out`: one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is
+    /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`; an
+    /// answer without a flow is lost, as the network may lose it.
+    ///
+    /// The fast path inlines this function, so that the fields of `out` stay in registers. A driver
+    /// keeps its uncommon cases in functions that are not inlined.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
-
-    /// Returns true if [`transmit_directly`](Self::transmit_directly) may send single segments of
-    /// `flow`. `text` is true for segments with payload.
-    #[inline(always)]
-    fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
-        let _ = (flow, text);
-        false
-    }
-
-    /// Sends one data segment or a pure ACK of a flow for which
-    /// [`takes_directly`](Self::takes_directly) returned true. The call is inlined, so that the
-    /// fields of `out` stay in registers. The default implementation calls
-    /// [`transmit`](Self::transmit).
-    #[inline(always)]
-    fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        self.transmit(out)
-    }
-
-    /// Sends one segment with URG, whose urgent pointer is `pointer` (RFC 9293 §3.8.5). The default
-    /// implementation sends the segment without URG.
-    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
-        let _ = pointer;
-        let mut out = *out;
-        out.flags.remove(TcpFlags::URG);
-        self.transmit(&out)
-    }
-
-    /// Sends the RST of a flow that ends. The engine never retransmits this RST. A driver without a
-    /// free frame may keep the RST until a frame is free, although the flow no longer exists.
-    fn transmit_reset(&mut self, out: &SegmentOut) {
-        let _ = self.transmit(out);
-    }
-
-    /// Sends an answer to a segment without a connection, with the IP fields `fields`. The default
-    /// implementation ignores `fields`.
-    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
-        let _ = fields;
-        self.transmit(out)
-    }
 
     /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
     /// beyond a hole.
@@ -168,17 +182,14 @@ pub trait Env {
     /// flow's stream positions later.
     fn event(&mut self, flow: FlowId, event: Event);
 
-    /// Reports [`Event::Readable`], [`Event::Writable`] or both after one segment. A driver that
-    /// treats both events alike may handle them as one.
-    #[inline]
-    fn progress(&mut self, flow: FlowId, readable: bool, writable: bool) {
-        if readable {
-            self.event(flow, Event::Readable);
-        }
-        if writable {
-            self.event(flow, Event::Writable);
-        }
-    }
+    /// Returns the route to the peer of a passive open that arrived on `link`.
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
+
+    /// Reports a new flow, before its first segment.
+    fn created(&mut self, flow: FlowId, new: &NewFlow);
+
+    /// Changes the IP headers of all later segments of `flow`.
+    fn set_ip(&mut self, flow: FlowId, change: IpChange);
 
     /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
     /// link splits the payload into segments (GSO). Returns zero if the link does not.
@@ -187,95 +198,37 @@ pub trait Env {
         0
     }
 
-    /// Reports a new flow before its first segment is sent. The engine reports every passive open,
-    /// every active open with Fast Open, and every flow with [IP fields](Self::headers) of its own.
-    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
-        let _ = (flow, key, link);
-    }
-
-    /// Decides whether `listener` may accept the connection `key`. The engine asks for each SYN,
-    /// and for each ACK with a valid SYN cookie, before the engine checks the listener's queues.
-    fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
-        let _ = (listener, key);
-        Judgement::Accept
+    /// Decides on a segment of the peer of `key` that belongs to no flow. `listener` is the listener
+    /// whose connection the segment opens, by a SYN or by an ACK with a valid SYN cookie. `listener`
+    /// is `None` at the first question about each segment, before the engine looks for a listener.
+    ///
+    /// The default implementation accepts every segment.
+    fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
+        let _ = (key, link, listener);
+        Verdict::Accept
     }
 
     /// Decides whether there are resources for a new connection of `listener`. The connection
     /// enters the SYN queue if `half_open` is true. If the answer is [`Admission::Flow`] and the
-    /// engine creates the flow, [`admitted`](Self::admitted) follows. The default implementation
-    /// allows every connection.
+    /// engine has room, [`created`](Self::created) follows within the same call.
+    ///
+    /// The default implementation allows every connection, up to the limits of the configuration.
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         let _ = (listener, half_open);
         Admission::Flow
     }
-
-    /// Reports the flow of the last admission. [`made`](Self::made) has reported the same flow
-    /// before.
-    fn admitted(&mut self, flow: FlowId) {
-        let _ = flow;
-    }
-
-    /// Sets the IP fields of `flow`, for all later segments.
-    fn headers(&mut self, flow: FlowId, fields: IpFields) {
-        let _ = (flow, fields);
-    }
-
-    /// Returns the offset that the driver adds to TSval for this 4-tuple (RFC 7323 §7.1). The
-    /// engine subtracts the offset from TSecr. The offset depends on the two addresses only, so
-    /// that the timestamps of a later connection are larger than those in TIME-WAIT (RFC 6191 §2).
-    fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
-        let _ = (key, link);
-        0
-    }
-
-    /// Sets whether routers may fragment packets of `flow`. By default, routers may not. The engine
-    /// allows fragmentation on a path whose MTU is below the least segment size (RFC 1191 §3). IPv6
-    /// has no such fragmentation.
-    fn fragments(&mut self, flow: FlowId, allowed: bool) {
-        let _ = (flow, allowed);
-    }
-
-    /// Reports that the retransmission timer of `flow` has expired R1 times (RFC 9293 §3.8.3,
-    /// MUST-20). This is negative advice about the path to the peer.
-    fn negative_advice(&mut self, flow: FlowId) {
-        let _ = flow;
-    }
-
-    /// Returns true if the peer of `key` may send segments that belong to no flow. If the function
-    /// returns false, the engine drops the segment, and the driver counts the segment. The engine
-    /// does not ask for segments of flows.
-    fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
-        let _ = (key, link);
-        true
-    }
-
-    /// Returns the route to the peer of a passive open that arrived on `link`.
-    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
-}
-
-/// Returns `segment` with the driver's offset subtracted from TSecr (see
-/// [`Env::timestamp_offset`]). The fast path does not need this, because it does not read TSecr.
-#[inline(never)]
-pub fn subtract_timestamp_offset<'s>(
-    segment: &Segment<'s>,
-    key: &FlowKey,
-    link: LinkId,
-    env: &impl Env,
-) -> Segment<'s> {
-    let mut segment = *segment;
-    if let Some(timestamps) = &mut segment.options.timestamps {
-        timestamps.subtract_offset(env.timestamp_offset(key, link));
-    }
-    segment
 }
 
 /// An event of a flow, which the driver passes to the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Stream position `rx_head` has advanced: there is new data to read.
-    Readable,
-    /// Stream position `tx_acked` has advanced: there is room to write.
-    Writable,
+    /// A segment advanced the flow's stream positions.
+    Progress {
+        /// True if `rx_head` has advanced: there is new data to read.
+        readable: bool,
+        /// True if `tx_acked` has advanced: there is room to write.
+        writable: bool,
+    },
     /// An active open is complete.
     Connected,
     /// A passive open is complete, and the connection is in the listener's accept queue.
@@ -289,6 +242,9 @@ pub enum Event {
     UrgentByte(u8),
     /// Our FIN is acknowledged.
     FinAcked,
+    /// The retransmission timer has expired R1 times: negative advice about the path to the peer
+    /// (RFC 9293 §3.8.3, MUST-20). The connection continues.
+    NegativeAdvice,
     /// A soft error of the path (RFC 9293 MUST-47). The connection continues.
     SoftError(CloseCause),
     /// The connection is over. Received data can still be read: the flow stays in CLOSED until
@@ -318,6 +274,19 @@ pub enum CloseCause {
     NetUnreachable = 6,
     /// Our end aborted the connection.
     Aborted = 8,
+}
+
+impl Event {
+    /// There is new data to read.
+    pub const READABLE: Self = Self::Progress {
+        readable: true,
+        writable: false,
+    };
+    /// There is room to write.
+    pub const WRITABLE: Self = Self::Progress {
+        readable: false,
+        writable: true,
+    };
 }
 
 impl CloseCause {
@@ -459,6 +428,8 @@ pub struct FlowInfo {
     pub unsent: u32,
     /// Bytes received in order and not read.
     pub unread: u32,
+    /// Segments that were received out of order (Linux: `tcpi_rcv_ooopack`).
+    pub ooo_segs_in: u32,
     /// Number of out-of-order ranges.
     pub ooo_ranges: u32,
     /// Bytes acknowledged since the connection was established.

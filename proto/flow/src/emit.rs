@@ -5,7 +5,7 @@ use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
 use crate::{
     clock::Clock,
-    driver::{Env, SegmentOut, TxFull},
+    driver::{Driver, Origin, SegmentOut, TxFull},
     flow_state::{FlowState, flags},
     ids::FlowId,
     timing::Timeouts,
@@ -91,6 +91,18 @@ impl FlowState {
         self.segment_to(self.right_edge(), id, clock, fields)
     }
 
+    /// Returns the offset of TSval from the clock in ms (RFC 7323 §7.1), or `None` if the connection
+    /// uses no timestamps.
+    pub fn timestamp_offset(&self) -> Option<u32> {
+        self.has(flags::TIMESTAMPS).then_some(self.ts_offset)
+    }
+
+    /// Returns the TSval of a segment that is sent now.
+    #[inline(always)]
+    pub fn tsval(&self, clock: &Clock) -> u32 {
+        clock.ms.0.wrapping_add(self.ts_offset)
+    }
+
     /// Sends a segment at SND.NXT, and updates the advertised window and Last.ACK.sent. The caller
     /// clears [`flags::ACK_FLAGS`], together with other changes of the flags. If there is no free
     /// frame, the flow does not change.
@@ -101,32 +113,7 @@ impl FlowState {
         clock: &Clock,
         control: TcpFlags,
         payload_len: u32,
-        env: &mut impl Env,
-    ) -> Result<(), TxFull> {
-        self.transmit_next::<false>(id, clock, control, payload_len, env)
-    }
-
-    /// Sends a segment as [`FlowState::transmit`] does, but by [`Env::transmit_directly`].
-    #[inline(always)]
-    pub fn transmit_directly(
-        &mut self,
-        id: FlowId,
-        clock: &Clock,
-        control: TcpFlags,
-        payload_len: u32,
-        env: &mut impl Env,
-    ) -> Result<(), TxFull> {
-        self.transmit_next::<true>(id, clock, control, payload_len, env)
-    }
-
-    #[inline(always)]
-    fn transmit_next<const DIRECT: bool>(
-        &mut self,
-        id: FlowId,
-        clock: &Clock,
-        control: TcpFlags,
-        payload_len: u32,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> Result<(), TxFull> {
         let seq = self.snd_nxt;
         // Build the segment in each branch so that its fields stay in registers.
@@ -137,14 +124,10 @@ impl FlowState {
         };
         debug_assert!(self.has(flags::EDGE_MOVES) || self.right_edge() == self.rcv_adv);
         if self.flags & flags::EDGE_MOVES != 0 {
-            return self.transmit_window(id, clock, fields(), env);
+            return self.transmit_window(id, clock, fields(), driver);
         }
         let out = self.segment_to(self.rcv_adv, id, clock, fields());
-        if DIRECT {
-            env.transmit_directly(&out)?;
-        } else {
-            env.transmit(&out)?;
-        }
+        driver.transmit(&out)?;
         self.last_ack_sent = self.rcv_nxt;
         Ok(())
     }
@@ -156,10 +139,10 @@ impl FlowState {
         id: FlowId,
         clock: &Clock,
         fields: SegmentFields,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> Result<(), TxFull> {
         let out = self.segment_to(self.right_edge(), id, clock, fields);
-        env.transmit(&out)?;
+        driver.transmit(&out)?;
         self.note_window_sent(out.wnd);
         self.last_ack_sent = self.rcv_nxt;
         Ok(())
@@ -185,7 +168,7 @@ impl FlowState {
         let open = edge.distance_from(self.rcv_nxt);
         let field = (open >> scale).min(0xffff);
         let timestamps = (self.flags & flags::TIMESTAMPS != 0).then_some(Timestamps {
-            tsval: clock.ms.0,
+            tsval: self.tsval(clock),
             tsecr: self.ts_recent,
         });
         // ECE is sent until the peer answers by CWR (RFC 3168 §6.1.3). Only new data is ECT
@@ -198,13 +181,14 @@ impl FlowState {
             Ecn::NotEct
         };
         SegmentOut {
-            flow: Some(id),
+            origin: Origin::Flow(id),
             key: self.key,
             link: self.link,
             seq,
             ack: self.rcv_nxt,
             flags: control.union(TcpFlags::ACK).union(echo),
             wnd: field as u16,
+            urgent: 0,
             options: TcpOptions::ordinary(timestamps),
             payload_pos: self.tx_pos(seq),
             payload_len,

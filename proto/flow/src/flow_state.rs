@@ -31,6 +31,7 @@
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
 //! | 124 | `wheel_at`      | time at which the wheel entry fires           | engine              |
 //! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
+//! | 188 | `ts_offset`     | offset of TSval (RFC 7323 §7.1)               | engine (open)       |
 //!
 //! The reception of in-order data touches only the first cache line, apart from the comparison of
 //! `key` and the counts. SND.WL1 is in the slow path's state, because every segment that the fast
@@ -196,6 +197,8 @@ pub struct FlowState {
     pub wheel_at: Millis,
     /// Counts and times of the flow's segments.
     pub traffic: Traffic,
+    /// Offset of TSval from the clock in ms (RFC 7323 §7.1).
+    pub ts_offset: u32,
 }
 
 const _: () = {

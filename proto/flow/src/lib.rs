@@ -35,8 +35,8 @@ pub use crate::{
     config::{ConfigError, EcnPolicy, EngineConfig, MtuProbing, NO_PACING, SocketOptions},
     counters::Counters,
     driver::{
-        Admission, Arrival, CloseCause, Env, Event, FlowInfo, FlowRoute, Judgement, ListenError,
-        Misuse, OpenError, SegmentOut, TxFull, subtract_timestamp_offset,
+        Admission, Arrival, CloseCause, Driver, Event, FlowInfo, FlowRoute, IpChange, ListenError,
+        Misuse, NewFlow, OpenError, Origin, SegmentOut, TxFull, Verdict,
     },
     fast_open::FastOpenPolicy,
     flow_state::{CaState, FlowState, flags},

@@ -1,14 +1,15 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! The counts and times fill the third cache line of [`FlowState`](crate::FlowState). The fast path
+//! The counts and times are in the third cache line of [`FlowState`](crate::FlowState). The fast path
 //! updates each by one instruction. All other figures of `TCP_INFO` follow from them and from other
 //! state.
 
 use crate::clock::{Clock, Millis};
 
-/// Counts and times of one flow.
+/// Counts and times of one flow. The type has no padding, so that the cache line has room for
+/// another field.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
+#[repr(C, packed(4))]
 pub struct Traffic {
     /// Segments received with payload (Linux: `tcpi_data_segs_in`).
     pub data_segs_in: u32,
@@ -36,11 +37,9 @@ pub struct Traffic {
     /// Start of the present time in which the peer's window limits the flow, in us modulo 2^32;
     /// zero if the window does not limit the flow.
     window_limited_since: u32,
-    /// Segments received out of order (Linux: `tcpi_rcv_ooopack`).
-    pub ooo_segs_in: u32,
 }
 
-const _: () = assert!(core::mem::size_of::<Traffic>() == 64);
+const _: () = assert!(core::mem::size_of::<Traffic>() == 60);
 
 impl Traffic {
     /// Returns the state of a passive open at `now`. The peer's SYN counts, but our SYN,ACK does

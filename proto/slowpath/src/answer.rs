@@ -1,7 +1,7 @@
 //! Rate-limited answers to unacceptable segments. Without the limit, two ends that disagree would
 //! answer each other endlessly, and an attacker could elicit any number of ACKs (RFC 5961 §7).
 
-use tidelane_flow::{Env, flags};
+use tidelane_flow::{Driver, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
 use crate::{Slow, arrive::Step};
@@ -17,7 +17,7 @@ pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if the flow may send an answer now, and starts the interval to the next one.
     pub(crate) fn may_answer(&mut self) -> bool {
         let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
@@ -66,9 +66,10 @@ impl<E: Env> Slow<'_, E> {
 
     /// Sends a RST in answer to `segment` (RFC 9293 §3.10.7.1).
     pub fn reset_for(&mut self, segment: &Segment<'_>, key: tidelane_wire::FlowKey) {
-        if let Some(out) = crate::reset_reply(segment, key, self.hot.link) {
+        let ip = self.config.ip.to(key.peer.addr);
+        if let Some(out) = crate::reset_reply(segment, key, self.hot.link, ip) {
             self.counters.out_rsts += 1;
-            let _ = self.env.transmit(&out);
+            let _ = self.driver.transmit(&out);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps.
 
-use tidelane_flow::{CaState, CloseCause, Env, Event, State, StateEvent, flags};
+use tidelane_flow::{CaState, CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 /// Result of one check: continue with the next check, or stop.
 pub(crate) type Step = Result<(), Outcome>;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Handles a segment for a flow in any state but LISTEN. A flow in CLOSED ignores the segment.
     pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         self.counters.slow_receives += 1;
@@ -223,7 +223,7 @@ impl<E: Env> Slow<'_, E> {
         if ack.after(prior_una) {
             let acked = ack.distance_from(prior_una);
             let may_grow = self.on_ack_advance(segment, acked);
-            self.env.event(self.id, Event::Writable);
+            self.driver.event(self.id, Event::WRITABLE);
             let effects = AckEffects {
                 acked,
                 newly_sacked,
@@ -357,9 +357,9 @@ impl<E: Env> Slow<'_, E> {
             _ if pending => self.end_fast_open_pending(),
             Some(listener) => {
                 self.counters.passive_opens += 1;
-                self.env.event(self.id, Event::Accepted(listener));
+                self.driver.event(self.id, Event::Accepted(listener));
             }
-            None => self.env.event(self.id, Event::Connected),
+            None => self.driver.event(self.id, Event::Connected),
         }
         if self.hot.has(flags::FIN_QUEUED) {
             self.hot.state = self.hot.state.next(StateEvent::CloseCall);
@@ -411,7 +411,7 @@ impl<E: Env> Slow<'_, E> {
         let before = self.hot.state;
         self.hot.state = before.next(StateEvent::FinAcked);
         if self.hot.state != before {
-            self.env.event(self.id, Event::FinAcked);
+            self.driver.event(self.id, Event::FinAcked);
         }
         match self.hot.state {
             State::FinWait2 if self.cold.is_orphan => {
@@ -436,7 +436,8 @@ impl<E: Env> Slow<'_, E> {
         }
         if self.cold.cause.is_none() {
             self.cold.cause = Some(CloseCause::Finished);
-            self.env.event(self.id, Event::Closed(CloseCause::Finished));
+            self.driver
+                .event(self.id, Event::Closed(CloseCause::Finished));
         }
         match outcome {
             Outcome::Release => Outcome::Keep,
@@ -477,7 +478,7 @@ impl<E: Env> Slow<'_, E> {
             self.established(segment);
             self.begin_counts(segment);
             self.cold.ca_state = CaState::Open;
-            self.env.event(self.id, Event::Connected);
+            self.driver.event(self.id, Event::Connected);
             // If data waits for the handshake, the first data segment carries the ACK.
             self.hot.set(flags::ACK_OWED);
             self.hot

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use tidelane_cc::{CongestionControl, Interval, RateSample};
-use tidelane_flow::Env;
+use tidelane_flow::Driver;
 use tidelane_time::Duration;
 
 use crate::Slow;
@@ -138,7 +138,7 @@ impl Sampler {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if the congestion control uses delivery rates.
     fn models_delivery(&self) -> bool {
         self.cold.controller.models_delivery()

@@ -3,7 +3,7 @@
 //! window of data. With DCTCP (RFC 8257 §3.2), ECE reports the CE state of each segment instead.
 
 use tidelane_cc::{CongestionControl, EcnFeedback};
-use tidelane_flow::{CaState, EcnPolicy, EngineConfig, Env, SocketOptions, State, flags};
+use tidelane_flow::{CaState, Driver, EcnPolicy, EngineConfig, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, Segment, TcpFlags};
 
 use crate::{PeerSyn, Slow, prr::Prr};
@@ -14,7 +14,7 @@ const QUICK_ACKS: u32 = 2;
 impl PeerSyn {
     /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT; only a DCTCP
     /// listener accepts one (as in Linux).
-    pub(crate) fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
+    pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;
         self.ecn && (allowed || algorithm.needs_ecn())
@@ -39,7 +39,7 @@ impl Default for EcnSender {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if DCTCP is in use: all packets are ECT, and ECE reports each CE (RFC 8257).
     pub(crate) fn is_dctcp(&self) -> bool {
         self.hot.has(flags::ECN) && self.cold.controller.algorithm().needs_ecn()

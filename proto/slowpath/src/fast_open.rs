@@ -1,7 +1,9 @@
 //! Fast Open (RFC 7413) in one flow: the option and the data of the SYN, and the answer of the
 //! peer. The engine keeps the cookies.
 
-use tidelane_flow::{EngineConfig, Env, Event, ListenerId, SocketOptions, State, Traffic, flags};
+use tidelane_flow::{
+    Driver, EngineConfig, Event, ListenerId, SocketOptions, State, Traffic, flags,
+};
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
 use crate::{Outcome, Slow, delivered_data::DeliveredData, open::rmss};
@@ -71,7 +73,7 @@ pub fn syn_room(
     whole.saturating_sub(OPTION_SPACE)
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if data and FIN may be sent. A SYN with a valid cookie allows both in
     /// SYN-RECEIVED (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {
@@ -144,16 +146,16 @@ impl<E: Env> Slow<'_, E> {
         let room = self.hot.rcv_wnd_limit as usize;
         let data = &syn.payload[..syn.payload.len().min(room)];
         // Data for which there is no memory is not acknowledged, and the client retransmits it.
-        if !data.is_empty() && self.env.place(self.id, 0, data) {
+        if !data.is_empty() && self.driver.place(self.id, 0, data) {
             self.hot.rcv_nxt = self.hot.rcv_nxt.add(data.len() as u32);
             self.hot.rcv_mss = data.len().min(0xffff) as u16;
             self.cold.fast_open.syn_data_acked = true;
             self.hot.traffic.on_syn_data();
         }
         self.counters.passive_opens += 1;
-        self.env.event(self.id, Event::Accepted(listener));
+        self.driver.event(self.id, Event::Accepted(listener));
         if self.cold.fast_open.syn_data_acked {
-            self.env.event(self.id, Event::Readable);
+            self.driver.event(self.id, Event::READABLE);
         }
     }
 
@@ -182,7 +184,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.fast_open.syn_data_acked = data && all;
         if syn_ack.ack.after(first) {
-            self.env.event(self.id, Event::Writable);
+            self.driver.event(self.id, Event::WRITABLE);
         }
         let given = syn_ack.options.fast_open();
         let asked = self.cold.fast_open.asked_experimental;

@@ -2,7 +2,7 @@
 //! detection by timestamps (RFC 3522). A timeout was spurious if the peer then acknowledges data
 //! that was sent before the timeout and never retransmitted. The sender undoes its reaction.
 
-use tidelane_flow::{CaState, Env, flags};
+use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::Segment;
 
 use crate::{Slow, recover::AckEffects};
@@ -20,7 +20,7 @@ pub enum Frto {
     Probing,
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Starts F-RTO after a timeout. During a loss recovery, which may have retransmitted
     /// everything (§2.1 step 1), only a repeated timeout with the same SND.UNA starts it.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {

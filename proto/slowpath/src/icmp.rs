@@ -1,6 +1,6 @@
 //! ICMP errors, checked against the flow that they quote, and changes of the path MTU.
 
-use tidelane_flow::{Clock, CloseCause, Env, Event, State};
+use tidelane_flow::{Clock, CloseCause, Driver, Event, IpChange, State};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
@@ -21,7 +21,7 @@ fn plateau_below(mtu: u16) -> u16 {
         .unwrap_or(0)
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
@@ -65,7 +65,7 @@ impl<E: Env> Slow<'_, E> {
             }
             _ => {
                 self.cold.soft_error = Some(cause);
-                self.env.event(self.id, Event::SoftError(cause));
+                self.driver.event(self.id, Event::SoftError(cause));
                 Outcome::Keep
             }
         }
@@ -86,7 +86,7 @@ impl<E: Env> Slow<'_, E> {
         if asked < mtu {
             // No allowed segment size fits this path, so routers may fragment the packets (as in
             // Linux).
-            self.env.fragments(self.id, true);
+            self.driver.set_ip(self.id, IpChange::MayFragment(true));
         }
         if mtu >= now {
             return;
@@ -145,7 +145,7 @@ impl<E: Env> Slow<'_, E> {
         }
         self.cold.path_mss = self.cold.rmss;
         self.cold.refresh_mss(self.config, self.hot);
-        self.env.fragments(self.id, false);
+        self.driver.set_ip(self.id, IpChange::MayFragment(false));
     }
 }
 

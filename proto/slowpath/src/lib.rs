@@ -8,19 +8,17 @@
 mod answer;
 mod arrive;
 mod connection;
-pub mod cookies;
 mod delivered_data;
 mod delivery_rate;
 mod ecn;
 mod fast_open;
 mod frto;
 mod icmp;
-pub mod iss;
 mod mtu;
 mod open;
 mod output;
 mod pacing;
-mod path_mtu_cache;
+mod path_mtu;
 mod paws;
 mod probe;
 mod prr;
@@ -44,11 +42,15 @@ mod version;
 pub use answer::{ANSWER_INTERVAL_MS, is_rate_limited};
 pub use connection::Connection;
 pub use fast_open::{FastOpen, FastOpenAnswer, syn_room};
-pub use open::{PeerSyn, has_invalid_wscale, new_connection, set_option_flags, window_max};
-pub use path_mtu_cache::{PathMtu, PathMtuCache};
+pub use open::{
+    PeerSyn, has_invalid_wscale, initial_window, new_connection, rmss, set_option_flags,
+    window_max, window_scale,
+};
+pub use path_mtu::{PathMtu, PathMtuStore};
 pub use sack_blocks::WithSackBlocks;
 pub use ts_recent_age::TS_RECENT_CHECK_INTERVAL;
 pub use urgent::Urgent;
+pub use version::sizes;
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -83,15 +85,15 @@ pub struct Slow<'a, E> {
     /// Counters of the engine.
     pub counters: &'a mut Counters,
     /// Path MTUs that earlier connections have found, by destination.
-    pub path_mtus: &'a mut PathMtuCache,
+    pub path_mtus: &'a mut dyn PathMtuStore,
     /// Number of challenge ACKs that the engine may still send in this second (RFC 5961 §7).
     pub challenges: &'a mut u32,
     /// Driver: the program that runs the engine, not a NIC driver. The driver transmits segments
     /// and delivers events to the application.
-    pub env: &'a mut E,
+    pub driver: &'a mut E,
 }
 
-impl<E: tidelane_flow::Env> Slow<'_, E> {
+impl<E: tidelane_flow::Driver> Slow<'_, E> {
     /// Recomputes the flags of the flow that the fast path checks. FAST_RECEIVE and FAST_SEND allow
     /// the fast path to handle arriving segments and to send.
     pub fn update_fast_path(&mut self) {
@@ -146,18 +148,19 @@ impl<E: tidelane_flow::Env> Slow<'_, E> {
         }
         if self.cold.cause.is_none() {
             self.cold.cause = Some(cause);
-            self.env.event(self.id, Event::Closed(cause));
+            self.driver.event(self.id, Event::Closed(cause));
         }
         Outcome::Keep
     }
 }
 
-/// Builds the RST that answers a segment for which no connection exists (RFC 9293 §3.10.7.1).
-/// Returns `None` if the segment is itself a RST.
+/// Builds the RST, with the IP fields `ip`, that answers a segment for which no connection exists
+/// (RFC 9293 §3.10.7.1). Returns `None` if the segment is itself a RST.
 pub fn reset_reply(
     segment: &tidelane_wire::Segment<'_>,
     key: tidelane_wire::FlowKey,
     link: tidelane_flow::LinkId,
+    ip: tidelane_wire::IpFields,
 ) -> Option<tidelane_flow::SegmentOut> {
     use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions};
     if segment.flags.contains(TcpFlags::RST) {
@@ -173,13 +176,14 @@ pub fn reset_reply(
         )
     };
     Some(tidelane_flow::SegmentOut {
-        flow: None,
+        origin: tidelane_flow::Origin::NoFlow(ip),
         key,
         link,
         seq,
         ack,
         flags: control,
         wnd: 0,
+        urgent: 0,
         options: TcpOptions::NONE,
         payload_pos: 0,
         payload_len: 0,

@@ -6,7 +6,7 @@
 //! segments arrive lowers the upper size, and is no congestion signal. By default a search begins
 //! when several consecutive timeouts suggest a path MTU black hole.
 
-use tidelane_flow::{CaState, Env, MtuProbing, TxFull, flags};
+use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Slow, version::sizes};
@@ -67,7 +67,7 @@ impl MtuSearch {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns the size at which a search begins. Nearly every path supports it.
     fn base_mss(&self) -> u16 {
         let sizes = sizes(self.hot.key.peer.addr);

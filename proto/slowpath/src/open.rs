@@ -76,7 +76,7 @@ impl PeerSyn {
 }
 
 /// Returns the receive window of a new flow in bytes.
-pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
+pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
     let tuned = config.rx_window_initial.max(least);
     let quota = options.window.quota(tuned, config.rx_window_max);
@@ -89,19 +89,14 @@ pub(crate) fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketO
 
 /// Returns Rcv.Wind.Shift: the least shift with which the largest window fits into the field (RFC
 /// 7323 §2.3).
-pub(crate) fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
+pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     let largest = options.window.largest(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
 }
 
 /// Returns the MSS to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1, MUST-67,
 /// SHLD-6).
-pub(crate) fn rmss(
-    config: &EngineConfig,
-    peer: IpAddress,
-    mtu: u32,
-    options: &SocketOptions,
-) -> u16 {
+pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
     let headers = u32::from(sizes(peer).headers);
     let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
     let wanted = if options.mss_max == 0 {
@@ -223,6 +218,7 @@ pub fn new_connection(
         tx_blocked: false,
         retrans: Retransmitted::default(),
         rtt_min: RttMin::default(),
+        ooo_segs_in: 0,
         soft_error: None,
     }
 }

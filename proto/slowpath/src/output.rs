@@ -1,11 +1,11 @@
 //! Segments that the slow path sends: SYN, pure ACKs, retransmissions, FIN, probes, RST.
 
-use tidelane_flow::{Env, SegmentOut, State, TxFull, flags};
+use tidelane_flow::{Driver, Origin, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
 use crate::{Slow, frto::Frto, sack_blocks::WithSackBlocks};
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
@@ -44,7 +44,7 @@ impl<E: Env> Slow<'_, E> {
             wscale: self.cold.offer_wscale.then_some(self.hot.rcv_wscale()),
             sack_permitted: sack,
             timestamps: timestamps.then_some(Timestamps {
-                tsval: self.clock.ms.0,
+                tsval: self.hot.tsval(&self.clock),
                 tsecr: self.hot.ts_recent,
             }),
             ..TcpOptions::NONE
@@ -68,20 +68,21 @@ impl<E: Env> Slow<'_, E> {
             TcpFlags::SYN
         };
         let out = SegmentOut {
-            flow: Some(self.id),
+            origin: Origin::Flow(self.id),
             key: self.hot.key,
             link: self.hot.link,
             seq: self.hot.iss,
             ack,
             flags: control | self.syn_ecn(),
             wnd: wnd as u16,
+            urgent: 0,
             options,
             payload_pos: 0,
             payload_len: data_len,
             segment_size: data_len as u16,
             ecn: self.syn_field(),
         };
-        self.env.transmit(&out)?;
+        self.driver.transmit(&out)?;
         if self.cold.listener.is_none() {
             // The counts of a passive open begin with the peer's ACK.
             let traffic = &mut self.hot.traffic;
@@ -327,9 +328,10 @@ impl<E: Env> Slow<'_, E> {
         let mut out =
             self.hot
                 .segment_out(self.id, &self.clock, self.hot.snd_nxt, TcpFlags::RST, 0);
+        out.origin = Origin::EndingFlow(self.id);
         out.wnd = 0;
         self.counters.out_rsts += 1;
         self.hot.traffic.on_transmission(self.clock.ms, false);
-        self.env.transmit_reset(&out);
+        let _ = self.driver.transmit(&out);
     }
 }

@@ -5,7 +5,7 @@
 //! so pacing costs other flows nothing.
 
 use tidelane_cc::CongestionControl;
-use tidelane_flow::{Clock, Env, FlowState, Millis, NO_PACING, flags};
+use tidelane_flow::{Clock, Driver, FlowState, Millis, NO_PACING, flags};
 use tidelane_time::{Duration, Instant};
 
 use crate::{Connection, Slow, delivery_rate::Sampler};
@@ -81,7 +81,7 @@ impl Pacing {
 /// Longest time in ms until a deadline, so that comparisons modulo 2^32 hold.
 const DEADLINE_MAX_MS: u32 = 1 << 30;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if the flow is paced.
     #[inline]
     pub(crate) fn is_paced(&self) -> bool {

@@ -1,7 +1,7 @@
 //! PAWS updates TS.Recent, and rejects segments from before a wrap of the sequence numbers (RFC
 //! 7323 §4.3, §5).
 
-use tidelane_flow::{Env, flags};
+use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};
 
 use crate::Slow;
@@ -10,7 +10,7 @@ use crate::Slow;
 /// that the path reorders.
 const WINDOW: i32 = 1;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS never rejects a RST (§5.2).
     pub(crate) fn fails_paws(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {

@@ -1,12 +1,12 @@
 //! Detection of losses that a tail loss probe repaired (RFC 8985 §7.4.2).
 
 use tidelane_cc::CongestionControl;
-use tidelane_flow::Env;
+use tidelane_flow::Driver;
 use tidelane_wire::{Segment, SeqNumber};
 
 use crate::Slow;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
     /// reported the probe as a duplicate, the probe repaired a loss. An ACK up to the end of the
     /// probe does not tell, because it may be the late ACK of the original.

@@ -2,7 +2,7 @@
 //! transmissions are clocked by deliveries, so that the reduction neither stalls the flow nor sends
 //! bursts.
 
-use tidelane_flow::{CaState, Env};
+use tidelane_flow::{CaState, Driver};
 
 use crate::Slow;
 
@@ -47,7 +47,7 @@ impl Prr {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if cwnd is being reduced: the sender is in Recovery or CWR.
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)

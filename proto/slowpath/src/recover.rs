@@ -6,7 +6,7 @@
 //! during recovery.
 
 use tidelane_cc::CongestionControl;
-use tidelane_flow::{CaState, Env, flags};
+use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
 use crate::{
@@ -29,7 +29,7 @@ pub(crate) struct AckEffects {
     pub may_grow: bool,
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true while the sender is in Recovery or Loss.
     pub fn is_recovering(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)

@@ -1,6 +1,6 @@
 //! Reordering of the path, and RACK's reordering window (RFC 8985 §6.2 steps 3 and 4).
 
-use tidelane_flow::{CaState, Env};
+use tidelane_flow::{CaState, Driver};
 use tidelane_wire::SeqNumber;
 
 use crate::{Slow, recover::DUP_THRESH};
@@ -39,7 +39,7 @@ impl Reordering {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Notes that data from `start` was sent only once and arrived late.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
         let extent = self.suspect_loss().extent_from(start);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tidelane_flow::{EngineConfig, Env, FlowInfo, FlowState, State, Timeouts, Traffic, flags};
+use tidelane_flow::{Driver, EngineConfig, FlowInfo, FlowState, State, Timeouts, Traffic, flags};
 use tidelane_time::Duration;
 use tidelane_wire::Segment;
 
@@ -57,6 +57,7 @@ impl Connection {
                 0
             },
             unread: flow.rx_head().wrapping_sub(flow.rx_read),
+            ooo_segs_in: self.ooo_segs_in,
             ooo_ranges: self.ooo.len() as u32,
             bytes_acked: flow.traffic.acked(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),
@@ -111,7 +112,7 @@ impl Connection {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Begins the counts of a connection that `segment` establishes. The counts of a passive open
     /// begin with this segment, as in Linux.
     pub(crate) fn begin_counts(&mut self, segment: &Segment<'_>) {

@@ -1,6 +1,6 @@
 //! RTT samples (RFC 6298 §3).
 
-use tidelane_flow::{Env, flags};
+use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;
 use tidelane_wire::{Segment, SeqNumber};
 
@@ -10,7 +10,7 @@ use crate::Slow;
 /// clock mostly gives a longer one.
 const ECHO_MS_MAX: u32 = 60_000;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns SRTT as a duration.
     pub fn srtt(&self) -> Duration {
         Duration::from_micros(u64::from(self.hot.srtt >> 3))

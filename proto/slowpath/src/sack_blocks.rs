@@ -2,8 +2,8 @@
 //! 2883 §4).
 
 use tidelane_flow::{
-    Admission, Env, Event, FlowId, FlowRoute, IpFields, LinkId, ListenerId, SegmentOut, TxFull,
-    flags,
+    Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, SegmentOut,
+    TxFull, Verdict, flags,
 };
 use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
@@ -54,7 +54,7 @@ impl SackReport {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Reports the duplicate `[start, end)` in the next ACK, and enters quick-ack mode, because the
     /// peer is retransmitting.
     pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
@@ -163,8 +163,8 @@ impl<E: Env> Slow<'_, E> {
             counters: self.counters,
             path_mtus: self.path_mtus,
             challenges: self.challenges,
-            env: &mut WithSackBlocks {
-                env: self.env,
+            driver: &mut WithSackBlocks {
+                driver: self.driver,
                 blocks,
                 snd_up,
             },
@@ -181,34 +181,34 @@ impl<E: Env> Slow<'_, E> {
 /// A wrapper of the driver. The wrapper adds SACK blocks and the urgent pointer to the segments
 /// that the fast path's sender transmits.
 pub struct WithSackBlocks<'a, E> {
-    env: &'a mut E,
+    driver: &'a mut E,
     blocks: SackBlocks,
     snd_up: Option<SeqNumber>,
 }
 
-impl<E: Env> Env for WithSackBlocks<'_, E> {
+impl<E: Driver> Driver for WithSackBlocks<'_, E> {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         // A segment with new data begins at SND.NXT.
         let pointer = urgent::pointer(self.snd_up, out.seq, out.seq);
         if self.blocks.is_empty() && pointer.is_none() {
-            return self.env.transmit(out);
+            return self.driver.transmit(out);
         }
         let mut out = *out;
         if !self.blocks.is_empty() {
             out.options.sack = self.blocks;
         }
-        match pointer {
-            None => self.env.transmit(&out),
-            Some(pointer) => urgent::transmit_urgent(self.env, &out, pointer),
+        if let Some(pointer) = pointer {
+            out = urgent::with_pointer(&out, pointer);
         }
+        self.driver.transmit(&out)
     }
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        self.env.place(flow, pos, payload)
+        self.driver.place(flow, pos, payload)
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        self.env.event(flow, event);
+        self.driver.event(flow, event);
     }
 
     fn burst_len(&self, flow: FlowId) -> u32 {
@@ -216,36 +216,28 @@ impl<E: Env> Env for WithSackBlocks<'_, E> {
         // each segment.
         match self.snd_up {
             Some(_) => 0,
-            None => self.env.burst_len(flow),
+            None => self.driver.burst_len(flow),
         }
     }
 
-    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
-        self.env.made(flow, key, link);
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute {
+        self.driver.route(key, link)
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        self.driver.created(flow, new);
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        self.driver.set_ip(flow, change);
+    }
+
+    fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
+        self.driver.filter(key, link, listener)
     }
 
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
-        self.env.admit(listener, half_open)
-    }
-
-    fn admitted(&mut self, flow: FlowId) {
-        self.env.admitted(flow);
-    }
-
-    fn headers(&mut self, flow: FlowId, fields: IpFields) {
-        self.env.headers(flow, fields);
-    }
-
-    fn fragments(&mut self, flow: FlowId, allowed: bool) {
-        self.env.fragments(flow, allowed);
-    }
-
-    fn negative_advice(&mut self, flow: FlowId) {
-        self.env.negative_advice(flow);
-    }
-
-    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute {
-        self.env.route(key, link)
+        self.driver.admit(listener, half_open)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The seventh and eighth step of SEGMENT ARRIVES (RFC 9293 §3.10.7.4): segment text and FIN.
 
-use tidelane_flow::{CloseCause, Env, Event, State, StateEvent, flags};
+use tidelane_flow::{CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
 use crate::{Outcome, Slow, arrive::Step, sack_blocks::QUICK_ACKS};
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Seventh check: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged
     /// at once (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
@@ -55,7 +55,7 @@ impl<E: Env> Slow<'_, E> {
         if start != next && self.cold.ooo.len() >= crate::ranges::RANGES_MAX {
             return self.drop(DropReason::ReassemblyFull);
         }
-        if !self.env.place(self.id, self.hot.rx_pos(start), payload) {
+        if !self.driver.place(self.id, self.hot.rx_pos(start), payload) {
             return self.drop(DropReason::RxBufferFull);
         }
         let duplicate = match skip {
@@ -72,7 +72,7 @@ impl<E: Env> Slow<'_, E> {
         let at_once = at_once || !in_order_before || duplicate.is_some();
         self.hot.put(flags::ACK_NOW, at_once);
         self.hot.schedule_ack(payload.len() as u32, self.timeouts);
-        self.env.event(self.id, Event::Readable);
+        self.driver.event(self.id, Event::READABLE);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl<E: Env> Slow<'_, E> {
         self.cold.sack_report.sent = false;
         if start != self.hot.rcv_nxt {
             self.counters.ofo_queue += 1;
-            let count = &mut self.hot.traffic.ooo_segs_in;
+            let count = &mut self.cold.ooo_segs_in;
             *count = count.wrapping_add(1);
             self.hot.set_quick_acks(QUICK_ACKS);
             self.cold.ooo.insert(start, end);
@@ -174,7 +174,7 @@ impl<E: Env> Slow<'_, E> {
             // Only in CLOSE-WAIT may our own FIN follow soon and carry the ACK.
             self.hot.set(flags::ACK_NOW);
         }
-        self.env.event(self.id, Event::PeerClosed);
+        self.driver.event(self.id, Event::PeerClosed);
         if self.hot.state == State::TimeWait {
             let _ = self.send_ack();
             return Err(self.finish(Outcome::TimeWait));

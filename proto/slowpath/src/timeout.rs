@@ -1,7 +1,7 @@
 //! Start and expiry of a flow's timers: retransmission, tail loss probe, persist, RACK reordering,
 //! pacing, keepalive, FIN-WAIT-2 and path MTU.
 
-use tidelane_flow::{CaState, CloseCause, Env, Millis, State, flags};
+use tidelane_flow::{CaState, CloseCause, Driver, Event, Millis, State, flags};
 
 use tidelane_wire::{SeqNumber, TcpFlags};
 
@@ -18,7 +18,7 @@ const PROBE_MS_MIN: u32 = 3;
 /// Longest time in ms until a deadline: 12 days. Comparisons modulo 2^32 hold within 24 days.
 const DEADLINE_MAX_MS: u64 = 1 << 30;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns the RTO in ms, with its backoff (RFC 6298 §2 and (5.5)). The first
     /// `syn_linear_timeouts` timeouts of a SYN do not back off.
     pub fn rto_ms(&self) -> u32 {
@@ -138,7 +138,7 @@ impl<E: Env> Slow<'_, E> {
             return Outcome::Keep;
         }
         if self.cold.timeouts == R1 {
-            self.env.negative_advice(self.id);
+            self.driver.event(self.id, Event::NegativeAdvice);
         }
         self.cold.retrans_since.get_or_insert(self.clock.ms);
         self.note_unanswered();

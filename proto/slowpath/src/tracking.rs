@@ -3,7 +3,7 @@
 //! sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
-use tidelane_flow::{CaState, Env, flags};
+use tidelane_flow::{CaState, Driver, flags};
 use tidelane_time::Duration;
 use tidelane_wire::SeqNumber;
 
@@ -15,7 +15,7 @@ const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 /// Least time in ms that the scoreboard is kept after the last sign of a loss.
 const SCOREBOARD_MS_MIN: u32 = 1000;
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
     pub fn suspect_loss(&mut self) -> &mut Scoreboard {
         self.cold.loss_suspected_at = self.clock.ms;

@@ -4,7 +4,7 @@
 //! The fast path records only 16 bits of a segment's arrival time, in units of 1.024 s. These bits
 //! wrap after 18 hours. The engine copies the bits to this record every 8 hours.
 
-use tidelane_flow::{Clock, Env, FlowState};
+use tidelane_flow::{Clock, Driver, FlowState};
 use tidelane_time::{Duration, Instant};
 
 use crate::Slow;
@@ -41,7 +41,7 @@ impl TsRecentAge {
     }
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Returns true if TS.Recent has expired, so that PAWS must not use it.
     pub(crate) fn is_ts_recent_old(&self) -> bool {
         let ts_recent_age = self.cold.ts_recent_age;

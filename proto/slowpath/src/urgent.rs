@@ -6,7 +6,7 @@
 //!
 //! A flow with an urgent pointer in either direction stays on the slow path.
 
-use tidelane_flow::{Env, Event, SegmentOut, TxFull};
+use tidelane_flow::{Driver, Event, SegmentOut, TxFull};
 use tidelane_wire::{Segment, SeqNumber, TcpFlags};
 
 use crate::Slow;
@@ -50,7 +50,7 @@ pub(crate) fn pointer(
     fits.then_some(ahead.min(reach) as u16)
 }
 
-impl<E: Env> Slow<'_, E> {
+impl<E: Driver> Slow<'_, E> {
     /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). The application is
     /// told at once where urgent data ends (MUST-32), and gets the last urgent byte when it
     /// arrives, in order or not.
@@ -64,7 +64,7 @@ impl<E: Env> Slow<'_, E> {
         let offset = urgent_byte.at.distance_from(segment.seq) as usize;
         if let Some(byte) = segment.payload.get(offset) {
             urgent_byte.received = true;
-            self.env.event(self.id, Event::UrgentByte(*byte));
+            self.driver.event(self.id, Event::UrgentByte(*byte));
         }
     }
 
@@ -83,7 +83,7 @@ impl<E: Env> Slow<'_, E> {
             received: false,
         });
         let pos = self.hot.rx_pos(at);
-        self.env.event(self.id, Event::Urgent(pos));
+        self.driver.event(self.id, Event::Urgent(pos));
     }
 
     /// Clears pointers to data that has been received or acknowledged.
@@ -106,8 +106,8 @@ impl<E: Env> Slow<'_, E> {
     pub(crate) fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let snd_up = self.cold.urgent.snd_up;
         match pointer(snd_up, out.seq, self.hot.snd_nxt) {
-            None => self.env.transmit(out),
-            Some(pointer) => transmit_urgent(self.env, out, pointer),
+            None => self.driver.transmit(out),
+            Some(pointer) => self.driver.transmit(&with_pointer(out, pointer)),
         }?;
         let payload = out.payload_len > 0;
         self.hot.traffic.on_transmission(self.clock.ms, payload);
@@ -115,15 +115,13 @@ impl<E: Env> Slow<'_, E> {
     }
 }
 
-/// Sends `out` with an urgent pointer.
-pub(crate) fn transmit_urgent(
-    env: &mut impl Env,
-    out: &SegmentOut,
-    pointer: u16,
-) -> Result<(), TxFull> {
-    let mut out = *out;
-    out.flags |= TcpFlags::URG;
-    env.transmit_urgent(&out, pointer)
+/// Returns `out` with URG and the urgent pointer `pointer`.
+pub(crate) fn with_pointer(out: &SegmentOut, pointer: u16) -> SegmentOut {
+    SegmentOut {
+        flags: out.flags | TcpFlags::URG,
+        urgent: pointer,
+        ..*out
+    }
 }
 
 #[cfg(test)]

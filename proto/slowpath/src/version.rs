@@ -4,7 +4,7 @@ use tidelane_wire::IpAddress;
 
 /// Sizes for one IP version, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// IP and TCP headers without options.
     pub headers: u16,
     /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
@@ -32,6 +32,6 @@ const V6: Sizes = Sizes {
 };
 
 /// Returns the sizes for the IP version of `address`.
-pub(crate) fn sizes(address: IpAddress) -> Sizes {
+pub fn sizes(address: IpAddress) -> Sizes {
     if address.is_v4() { V4 } else { V6 }
 }

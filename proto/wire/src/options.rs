@@ -40,15 +40,6 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// Returns the timestamps with TSval increased by `offset`.
-    #[inline(always)]
-    const fn with_offset(self, offset: u32) -> Self {
-        Self {
-            tsval: self.tsval.wrapping_add(offset),
-            tsecr: self.tsecr,
-        }
-    }
-
     /// Subtracts the `offset` of our TSval from a received TSecr. A TSecr of zero echoes no
     /// timestamp and is not changed.
     pub const fn subtract_offset(&mut self, offset: u32) {
@@ -373,24 +364,17 @@ impl TcpOptions {
     /// If `buf` is shorter than the options.
     #[inline(always)]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        self.emit_from(0, buf)
-    }
-
-    /// Writes the options like [`emit`](Self::emit), with TSval increased by `offset` (RFC 7323
-    /// §7.1).
-    #[inline(always)]
-    pub fn emit_from(&self, offset: u32, buf: &mut [u8]) -> usize {
         if !self.has_at_most_timestamps() {
-            return self.emit_any(offset, buf);
+            return self.emit_any(buf);
         }
         match self.timestamps {
-            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps.with_offset(offset)),
+            Some(timestamps) => emit_timestamps(buf, [KIND_NOP; 2], timestamps),
             None => 0,
         }
     }
 
     #[inline(never)]
-    fn emit_any(self, offset: u32, buf: &mut [u8]) -> usize {
+    fn emit_any(self, buf: &mut [u8]) -> usize {
         let mut at = 0;
         if let Some(mss) = self.mss {
             let [high, low] = mss.to_be_bytes();
@@ -403,7 +387,7 @@ impl TcpOptions {
             } else {
                 [KIND_NOP; 2]
             };
-            at += emit_timestamps(&mut buf[at..], lead, timestamps.with_offset(offset));
+            at += emit_timestamps(&mut buf[at..], lead, timestamps);
         } else if self.sack_permitted {
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
             at += 4;

@@ -437,24 +437,19 @@ fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
 /// If `buf` is shorter than [`SegmentHeader::len`].
 #[inline]
 pub fn emit_tcp(buf: &mut [u8], header: &SegmentHeader) -> usize {
-    emit_tcp_with(buf, header, &header.options, 0)
+    emit_tcp_with(buf, header, &header.options)
 }
 
 /// Writes a TCP header like [`emit_tcp`], but with `options` instead of `header.options`, which
-/// saves a copy. The function increases TSval by `offset` ([`TcpOptions::emit_from`]).
+/// saves a copy.
 ///
 /// # Panics
 ///
 /// If `buf` is shorter than the header.
 #[inline(always)]
-pub fn emit_tcp_with(
-    buf: &mut [u8],
-    header: &SegmentHeader,
-    options: &TcpOptions,
-    offset: u32,
-) -> usize {
+pub fn emit_tcp_with(buf: &mut [u8], header: &SegmentHeader, options: &TcpOptions) -> usize {
     let (fixed, rest) = buf.split_at_mut(TCP_HEADER_LEN);
-    let header_len = TCP_HEADER_LEN + options.emit_from(offset, rest);
+    let header_len = TCP_HEADER_LEN + options.emit(rest);
     fixed[0..2].copy_from_slice(&header.src_port.to_be_bytes());
     fixed[2..4].copy_from_slice(&header.dst_port.to_be_bytes());
     fixed[4..8].copy_from_slice(&header.seq.0.to_be_bytes());

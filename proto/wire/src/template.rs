@@ -57,8 +57,6 @@ pub struct HeaderTemplate {
     ip_sum: SmallSum,
     /// Sum of the TCP pseudo-header, computed with a length of zero.
     pseudo_sum: SmallSum,
-    /// Offset that is added to TSval (RFC 7323 §7.1).
-    timestamp_offset: u32,
     /// Identification of the flow's next IPv4 packet.
     ip_id: u16,
 }
@@ -98,7 +96,6 @@ impl HeaderTemplate {
             len: FRAME_HEADERS_LEN as u8,
             ip_sum,
             pseudo_sum: SmallSum::new(pseudo_sum),
-            timestamp_offset: 0,
             ip_id: 0,
         }
     }
@@ -118,7 +115,6 @@ impl HeaderTemplate {
             len: FRAME_HEADERS_LEN_MAX as u8,
             ip_sum: SmallSum::new(Sum::ZERO),
             pseudo_sum: SmallSum::new(pseudo_sum),
-            timestamp_offset: 0,
             ip_id: 0,
         }
     }
@@ -129,17 +125,6 @@ impl HeaderTemplate {
         if self.is_v6() {
             self.put_first_word(0xf_ffff, label);
         }
-    }
-
-    /// Sets the offset that is added to TSval (RFC 7323 §7.1). The default is zero.
-    pub const fn set_timestamp_offset(&mut self, offset: u32) {
-        self.timestamp_offset = offset;
-    }
-
-    /// Returns the offset that is added to TSval.
-    #[inline]
-    pub const fn timestamp_offset(&self) -> u32 {
-        self.timestamp_offset
     }
 
     /// Identification of the flow's next IPv4 packet, zero by default. Each flow has its own

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidelane_engine::{Admission, FlowId, Judgement, ListenerId};
+use tidelane_engine::{Admission, FlowId, ListenerId, Verdict};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, Endpoint, FlowKey};
 
@@ -14,8 +14,8 @@ use crate::{
     rules::{Action, Credentials, Direction, Opening},
 };
 
-/// The charge for a passive open, between [`Env::admit`](tidelane_engine::Env::admit) and
-/// [`Env::admitted`](tidelane_engine::Env::admitted), when the flow exists.
+/// The charge for a passive open, between [`Driver::admit`](tidelane_engine::Driver::admit) and
+/// [`Driver::created`](tidelane_engine::Driver::created), when the flow exists.
 #[derive(Debug, Default)]
 pub struct Prepaid {
     /// The charge for the connection.
@@ -56,9 +56,9 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Returns the verdict of the operator's rules on a connection that a peer opens.
     #[inline(never)]
-    pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
+    pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Verdict {
         let Some(owner) = self.owner_of(listener) else {
-            return Judgement::Refuse;
+            return Verdict::Refuse;
         };
         let opening = Opening {
             direction: Direction::In,
@@ -67,9 +67,9 @@ impl<P: PacketIo> HostIo<P> {
             owner: &owner,
         };
         match self.rules.verdict(&opening) {
-            Action::Accept => Judgement::Accept,
-            Action::Refuse => Judgement::Refuse,
-            Action::Drop => Judgement::Drop,
+            Action::Accept => Verdict::Accept,
+            Action::Refuse => Verdict::Refuse,
+            Action::Drop => Verdict::Drop,
         }
     }
 

@@ -32,16 +32,6 @@ pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     [first, hasher.finish()]
 }
 
-/// Returns the offset of timestamps between the addresses of `key` (RFC 7323 §7.1), as in Linux: no
-/// peer learns the uptime of the machine, or which addresses belong to one machine.
-pub fn timestamp_offset(secret: &[u8; 16], key: &FlowKey) -> u32 {
-    let mut hasher = SipHasher13::new_with_key(secret);
-    hasher.write(b"timestamps");
-    hasher.write(&key.local.addr.0);
-    hasher.write(&key.peer.addr.0);
-    hasher.finish() as u32
-}
-
 /// Returns the first identification of a flow's IPv4 packets. The value cannot be predicted from
 /// other flows, or from earlier connections with the same 4-tuple.
 pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {

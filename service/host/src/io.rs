@@ -1,17 +1,16 @@
-//! The engine's environment ([`Env`]): all state of a host except the engine itself.
+//! The engine's environment ([`Driver`]): all state of a host except the engine itself.
 
 use std::collections::VecDeque;
 
 use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
 use tidelane_engine::{
-    Admission, Env, Event, FlowId, FlowRoute, Judgement, LinkId, ListenerId, SegmentOut, TxFull,
+    Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
+    SegmentOut, TxFull, Verdict,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_time::Instant;
-use tidelane_wire::{
-    ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, IpFields, MacAddress, TcpFlags,
-};
+use tidelane_wire::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, MacAddress, TcpFlags};
 
 use crate::{
     HostCounters, HostRequest,
@@ -19,7 +18,7 @@ use crate::{
     admission::Prepaid,
     binding::{Binding, Path, STAGING},
     hand_back::HandBack,
-    hash::{label_seed, timestamp_offset},
+    hash::label_seed,
     holders::Holders,
     journal::Keeper,
     late_resets::LateResets,
@@ -31,7 +30,7 @@ use crate::{
     program::Programs,
     routes::Routes,
     rules::RuleSet,
-    transmit::transmitter,
+    transmit::{is_cut, transmitter},
     within_host::AddressesWithin,
 };
 
@@ -44,7 +43,7 @@ const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
 /// Limit of requests that wait for the driver; further requests are dropped.
 const REQUESTS_MAX: usize = 4096;
 
-/// All state of a host except the engine, which calls this type through [`Env`].
+/// All state of a host except the engine, which calls this type through [`Driver`].
 pub struct HostIo<P> {
     /// Ports, one per NIC queue.
     pub ports: Vec<P>,
@@ -58,7 +57,7 @@ pub struct HostIo<P> {
     pub programs: Programs,
     /// The users' accounts on this core.
     pub ledger: Ledger,
-    /// The charge for the flow that the engine makes next: see [`Env::admit`].
+    /// The charge for the flow that the engine makes next: see [`Driver::admit`].
     pub(crate) prepaid: Prepaid,
     /// Listeners of the kernel sockets that the service claimed.
     pub listeners: Listeners,
@@ -209,7 +208,7 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// Does [`Env::place`] for a flow whose buffer has to be allocated or enlarged, or lies in the
+    /// Does [`Driver::place`] for a flow whose buffer has to be allocated or enlarged, or lies in the
     /// staging area before accept.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
@@ -228,136 +227,28 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
-impl<P: PacketIo> Env for HostIo<P> {
+impl<P: PacketIo> Driver for HostIo<P> {
+    #[inline(always)]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        let Some(flow) = out.flow else {
-            return self.transmit_back(out, IpFields::default());
-        };
-        if self.binding(flow).is_none() {
-            self.bind_new(flow, &out.key, out.link);
-        }
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
-            return Ok(());
-        };
-        let (hop, template) = match &mut binding.path {
-            Path::Port { hop, template } => (hop, template),
-            Path::Local => return self.transmit_local(flow, out),
-            Path::Nowhere => return Ok(()),
-            Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
-        };
-        if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
-            // The path to the peer may have changed since its first SYN.
-            let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
-            if let Some(to) = to {
-                template.set_link(self.routes.interface.mac, to);
+        if let Origin::Flow(flow) = out.origin
+            && let Some(Some(binding)) = self.bindings.get_mut(flow.index())
+        {
+            match &mut binding.path {
+                Path::Port { template, .. }
+                    if !out.flags.contains(TcpFlags::SYN) && !is_cut(out) =>
+                {
+                    let source = match (&binding.home_slot, binding.tx) {
+                        _ if out.payload_len == 0 => None,
+                        (Some(home_slot), Some(buffer)) => Some((&**home_slot.region(), buffer)),
+                        _ => return Self::never_written(),
+                    };
+                    return transmitter!(self).transmit_single(out, template, source);
+                }
+                Path::Local => return self.transmit_local(flow, out),
+                _ => {}
             }
         }
-        let source = if out.payload_len > 0 {
-            let (Some(home_slot), Some(buffer)) = (&binding.home_slot, binding.tx) else {
-                debug_assert!(false, "the engine sends what was never written");
-                return Ok(());
-            };
-            Some((&**home_slot.region(), buffer))
-        } else {
-            None
-        };
-        if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
-            return transmitter!(self).transmit_syn_ack(out, template);
-        }
-        transmitter!(self).transmit(out, template, source)
-    }
-
-    #[inline(always)]
-    fn takes_directly(&self, flow: FlowId, text: bool) -> bool {
-        let Some(Some(binding)) = self.bindings.get(flow.index()) else {
-            return false;
-        };
-        let by_port = matches!(binding.path, Path::Port { .. });
-        by_port && (!text || binding.home_slot.is_some() && binding.tx.is_some())
-    }
-
-    #[inline(always)]
-    fn transmit_directly(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        if let Some(Some(binding)) = out
-            .flow
-            .and_then(|flow| self.bindings.get_mut(flow.index()))
-            && let Path::Port { template, .. } = &mut binding.path
-        {
-            let source = match (&binding.home_slot, binding.tx) {
-                (Some(home_slot), Some(buffer)) if out.payload_len > 0 => {
-                    Some((&**home_slot.region(), buffer))
-                }
-                _ => None,
-            };
-            return transmitter!(self).transmit_single(out, template, source, None);
-        }
-        debug_assert!(false, "only of flows that `takes_directly` said so of");
-        Err(TxFull)
-    }
-
-    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
-        self.transmit_with_pointer(out, pointer)
-    }
-
-    fn transmit_reset(&mut self, out: &SegmentOut) {
-        if self.transmit(out).is_err() {
-            self.put_off_reset(out);
-        }
-    }
-
-    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
-        if self.leaves_to_kernel(out) {
-            return Ok(());
-        }
-        self.transmit_back(out, fields)
-    }
-
-    fn made(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) {
-        if self.binding(flow).is_none() {
-            self.bind_new(flow, key, link);
-        }
-    }
-
-    fn judge(&mut self, listener: ListenerId, key: &FlowKey) -> Judgement {
-        if self.rules.accepts_all() {
-            return Judgement::Accept;
-        }
-        self.judge_arrival(listener, key)
-    }
-
-    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
-        self.charge_flow(listener, half_open)
-    }
-
-    fn admitted(&mut self, flow: FlowId) {
-        self.hand_charge_to(flow);
-    }
-
-    fn headers(&mut self, flow: FlowId, fields: IpFields) {
-        if let Some(binding) = self.binding(flow)
-            && let Some(template) = binding.path.template_mut()
-        {
-            template.set_fields(fields);
-        }
-    }
-
-    fn timestamp_offset(&self, key: &FlowKey, link: LinkId) -> u32 {
-        if link == LOCAL_PATH_LINK {
-            return 0;
-        }
-        timestamp_offset(&self.secret, key)
-    }
-
-    fn fragments(&mut self, flow: FlowId, allowed: bool) {
-        if let Some(binding) = self.binding(flow)
-            && let Some(template) = binding.path.template_mut()
-        {
-            template.set_fragments(allowed);
-        }
-    }
-
-    fn negative_advice(&mut self, flow: FlowId) {
-        self.ask_again(flow);
+        self.transmit_any(out)
     }
 
     #[inline(always)]
@@ -378,14 +269,9 @@ impl<P: PacketIo> Env for HostIo<P> {
     #[inline]
     fn event(&mut self, flow: FlowId, event: Event) {
         match event {
-            Event::Readable | Event::Writable => self.mark(flow),
+            Event::Progress { .. } => self.mark(flow),
             rare => self.rare_event(flow, rare),
         }
-    }
-
-    #[inline(always)]
-    fn progress(&mut self, flow: FlowId, _readable: bool, _writable: bool) {
-        self.mark(flow);
     }
 
     fn burst_len(&self, flow: FlowId) -> u32 {
@@ -398,8 +284,37 @@ impl<P: PacketIo> Env for HostIo<P> {
         }
     }
 
-    fn admits(&mut self, key: &FlowKey, link: LinkId) -> bool {
-        self.admit(key, link)
+    fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
+        match listener {
+            None => self.check_source(key, link),
+            Some(_) if self.rules.accepts_all() => Verdict::Accept,
+            Some(listener) => self.judge_arrival(listener, key),
+        }
+    }
+
+    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        self.charge_flow(listener, half_open)
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        let binding = self.bind_new(flow, &new.key, new.link);
+        if let Some(template) = binding.path.template_mut() {
+            template.set_fields(new.ip);
+        }
+        if new.listener.is_some() {
+            self.hand_charge_to(flow);
+        }
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        if let Some(binding) = self.binding(flow)
+            && let Some(template) = binding.path.template_mut()
+        {
+            match change {
+                IpChange::Fields(fields) => template.set_fields(fields),
+                IpChange::MayFragment(allowed) => template.set_fragments(allowed),
+            }
+        }
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
@@ -413,6 +328,62 @@ impl<P: PacketIo> Env for HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
+    /// Does [`Driver::transmit`] for all segments except a single segment of an established path:
+    /// bursts, SYNs, answers without a flow, and flows without a path over a port.
+    #[inline(never)]
+    fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        match out.origin {
+            Origin::NoFlow(fields) => {
+                if self.leaves_to_kernel(out) {
+                    return Ok(());
+                }
+                self.transmit_back(out, fields)
+            }
+            Origin::Flow(flow) => self.transmit_of(flow, out),
+            Origin::EndingFlow(flow) => {
+                if self.transmit_of(flow, out).is_err() {
+                    self.put_off_reset(out);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return Ok(());
+        };
+        let (hop, template) = match &mut binding.path {
+            Path::Port { hop, template } => (hop, template),
+            Path::Local => return self.transmit_local(flow, out),
+            Path::Nowhere => return Ok(()),
+            Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
+        };
+        if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
+            // The path to the peer may have changed since its first SYN.
+            let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
+            if let Some(to) = to {
+                template.set_link(self.routes.interface.mac, to);
+            }
+        }
+        let source = match (&binding.home_slot, binding.tx) {
+            _ if out.payload_len == 0 => None,
+            (Some(home_slot), Some(buffer)) => Some((&**home_slot.region(), buffer)),
+            _ => return Self::never_written(),
+        };
+        if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
+            return transmitter!(self).transmit_syn_ack(out, template);
+        }
+        transmitter!(self).transmit(out, template, source)
+    }
+
+    /// Drops a segment with payload of a flow without a send buffer, which the engine never sends.
+    #[cold]
+    fn never_written() -> Result<(), TxFull> {
+        debug_assert!(false, "the engine sends payload that was never written");
+        Ok(())
+    }
+
     /// Records an event other than progress in the flow's binding and in the lists of this step.
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
@@ -421,7 +392,8 @@ impl<P: PacketIo> HostIo<P> {
             return;
         };
         match event {
-            Event::Readable | Event::Writable => {}
+            Event::Progress { .. } => {}
+            Event::NegativeAdvice => return self.ask_again(flow),
             Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;

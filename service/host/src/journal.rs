@@ -24,7 +24,6 @@ use std::{
 };
 
 use tidelane_engine::{Event, FlowId};
-use tidelane_flow::flags;
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
@@ -355,16 +354,14 @@ impl<P: PacketIo> Host<P> {
             let Some(Some(binding)) = self.io.bindings.get(flow.index()) else {
                 continue;
             };
-            let (Path::Port { template, .. } | Path::Waiting { template, .. }) = &binding.path
-            else {
+            if !matches!(binding.path, Path::Port { .. } | Path::Waiting { .. }) {
                 continue;
-            };
-            let timestamps = state.has(flags::TIMESTAMPS);
+            }
             let entry = JournalEntry {
                 key: state.key(),
                 snd_una: state.snd_una,
                 rcv_nxt: state.rcv_nxt,
-                timestamp_offset: timestamps.then(|| template.timestamp_offset()),
+                timestamp_offset: state.timestamp_offset(),
             };
             if let Some(journal) = &mut self.io.journal.journal {
                 journal.enter(flow.index() as u32, &entry);

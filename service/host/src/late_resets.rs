@@ -30,7 +30,7 @@ impl<P: PacketIo> HostIo<P> {
     /// Keeps the reset of a flow for the next step. The flow still has its binding.
     #[cold]
     pub(crate) fn put_off_reset(&mut self, out: &SegmentOut) {
-        let binding = out.flow.and_then(|flow| self.bindings.get(flow.index()));
+        let binding = out.flow().and_then(|flow| self.bindings.get(flow.index()));
         let Some(Some(binding)) = binding else {
             return;
         };
@@ -41,7 +41,7 @@ impl<P: PacketIo> HostIo<P> {
             Path::Waiting { .. } | Path::Nowhere => return,
         };
         if self.late_resets.0.len() < WAITING_MAX {
-            let out = SegmentOut { flow: None, ..*out };
+            let out = *out;
             self.late_resets.0.push_back(LateReset { out, template });
         }
     }
@@ -50,7 +50,7 @@ impl<P: PacketIo> HostIo<P> {
     pub(crate) fn send_late_resets(&mut self) {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
-                Some(template) => transmitter!(self).transmit_single(out, template, None, None),
+                Some(template) => transmitter!(self).transmit_single(out, template, None),
                 None => self
                     .local_path
                     .push(out, |_| ())

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
-//!     ^                                    │ Env (io.rs)              ^
+//!     ^                                    │ Driver (io.rs)              ^
 //!     └──────────── frames, local path <───┴──> slots, events ────────┘
 //! ```
 #![forbid(unsafe_code)]

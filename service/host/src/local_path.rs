@@ -18,9 +18,6 @@ const PAYLOAD_MAX: usize = 4 << 20;
 /// MTU of the local path in bytes: the limit of IPv4's length field.
 pub const MTU: u32 = 65_535;
 
-/// Index of a segment in its batch, and its urgent pointer.
-pub type Pointer = (usize, u16);
-
 /// Segments that are delivered together, oldest first.
 #[derive(Default)]
 pub struct Batch {
@@ -39,21 +36,6 @@ impl Batch {
             (out.key.reversed(), out, segment)
         })
     }
-
-    /// Returns the same as [`iter`](Self::iter), with the urgent pointers in the segments.
-    pub fn iter_urgent(
-        &self,
-        pointers: &[Pointer],
-    ) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
-        let mut pointers = pointers.iter().peekable();
-        let with_pointer = move |(at, (key, out, segment))| {
-            let pointer = pointers.next_if(|(of, _)| *of == at);
-            let urgent = pointer.map_or(0, |(_, pointer)| *pointer);
-            let segment = Segment { urgent, ..segment };
-            (key, out, segment)
-        };
-        self.iter().enumerate().map(with_pointer)
-    }
 }
 
 /// A bounded queue of segments in two alternating batches.
@@ -63,8 +45,6 @@ pub struct LocalPath {
     filling: Batch,
     /// An empty batch, whose memory is reused.
     spare: Batch,
-    /// Urgent pointers of the segments in `filling`, in order.
-    pointers: Vec<Pointer>,
 }
 
 impl LocalPath {
@@ -84,32 +64,6 @@ impl LocalPath {
         fill(&mut self.filling.payload[start..end]);
         self.filling.segments.push(*out);
         true
-    }
-
-    /// Queues `out` with an urgent pointer.
-    pub fn push_urgent(
-        &mut self,
-        out: &SegmentOut,
-        pointer: u16,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let at = self.filling.segments.len();
-        let pushed = self.push(out, fill);
-        if pushed {
-            self.pointers.push((at, pointer));
-        }
-        pushed
-    }
-
-    /// Returns true if a queued segment has an urgent pointer.
-    #[inline]
-    pub fn is_urgent(&self) -> bool {
-        !self.pointers.is_empty()
-    }
-
-    /// Takes the urgent pointers of the queued segments.
-    pub fn take_pointers(&mut self) -> Vec<Pointer> {
-        std::mem::take(&mut self.pointers)
     }
 
     /// Takes all queued segments for delivery. [`recycle`](Self::recycle) gets the batch back.

@@ -307,7 +307,7 @@ fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
         data_segs_out: traffic.data_segs_out,
         delivered: info.delivered,
         delivered_ce: info.delivered_ce,
-        ooo_segments: traffic.ooo_segs_in,
+        ooo_segments: info.ooo_segs_in,
         last_data_sent_ms: clock.since_ms(traffic.data_sent_at),
         last_data_recv_ms: clock.since_ms(traffic.data_received_at),
         last_ack_recv_ms: clock.since_ms(traffic.ack_received_at),

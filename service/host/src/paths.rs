@@ -8,7 +8,7 @@ use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, MacAddress};
 use crate::{
     HostRequest,
     binding::{Binding, Path},
-    hash::{first_ip_id, timestamp_offset},
+    hash::first_ip_id,
     hops::HopId,
     io::{HostIo, LOCAL_PATH_LINK},
     slots,
@@ -46,7 +46,6 @@ impl<P: PacketIo> HostIo<P> {
             return Path::Local;
         };
         template.set_flow_label(key.hash64(self.label_seed) as u32);
-        template.set_timestamp_offset(timestamp_offset(&self.secret, key));
         template.set_ip_id(first_ip_id(&self.secret, key, self.now));
         let back = self.routes.known_mac(peer).or(self.arrival);
         match back {

@@ -1,11 +1,11 @@
 //! Receives frames of ports and of other cores, and segments of the local path.
 
-use tidelane_engine::{Arrival, LinkId, SegmentOut};
+use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, Segment, parse_frame,
-    parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
+    DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, parse_frame, parse_frame_v4,
+    parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
 };
 
 use crate::{Host, Siblings, io::LOCAL_PATH_LINK};
@@ -256,43 +256,18 @@ impl<P: PacketIo> Host<P> {
     /// Delivers the segments that programs of this host sent to each other in the last step.
     #[inline(never)]
     pub(crate) fn receive_local(&mut self, now: Instant) {
-        if self.io.local_path.is_urgent() {
-            return self.receive_urgent_local(now);
-        }
         let batch = self.io.local_path.take();
-        for sent in batch.iter() {
-            self.receive_sent(now, sent);
+        for (key, out, segment) in batch.iter() {
+            self.io.counters.memory_segments += 1;
+            let arrival = Arrival {
+                key,
+                link: LOCAL_PATH_LINK,
+                ecn: out.ecn,
+            };
+            self.engine
+                .segment_arrives(now, &arrival, &segment, &mut self.io);
         }
         self.io.local_path.recycle(batch);
-    }
-
-    /// Delivers the segments of the local path if some of them have urgent pointers.
-    #[cold]
-    #[inline(never)]
-    fn receive_urgent_local(&mut self, now: Instant) {
-        let pointers = self.io.local_path.take_pointers();
-        let batch = self.io.local_path.take();
-        for sent in batch.iter_urgent(&pointers) {
-            self.receive_sent(now, sent);
-        }
-        self.io.local_path.recycle(batch);
-    }
-
-    /// Receives a segment of the local path. `key` is the 4-tuple from the receiver's side.
-    #[inline(always)]
-    fn receive_sent(
-        &mut self,
-        now: Instant,
-        (key, out, segment): (FlowKey, &SegmentOut, Segment<'_>),
-    ) {
-        self.io.counters.memory_segments += 1;
-        let arrival = Arrival {
-            key,
-            link: LOCAL_PATH_LINK,
-            ecn: out.ecn,
-        };
-        self.engine
-            .segment_arrives(now, &arrival, &segment, &mut self.io);
     }
 }
 

@@ -1,11 +1,10 @@
 //! Checks the source of segments without a flow, and sends answers to them, such as a RST.
 
-use tidelane_engine::{LinkId, SegmentOut, TxFull};
+use tidelane_engine::{LinkId, SegmentOut, TxFull, Verdict};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, MacAddress};
 
 use crate::{
-    hash::timestamp_offset,
     io::{HostIo, LOCAL_PATH_LINK},
     transmit::transmitter,
 };
@@ -32,16 +31,18 @@ impl<P: PacketIo> HostIo<P> {
         arrival.filter(|_| self.routes.leads_out(peer))
     }
 
-    /// Implements [`tidelane_engine::Env::admits`].
-    pub(crate) fn admit(&mut self, key: &FlowKey, link: LinkId) -> bool {
+    /// Drops and counts a segment without a flow whose source no genuine peer has.
+    pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
         if link == LOCAL_PATH_LINK {
-            return true;
+            return Verdict::Accept;
         }
-        let verdict = self.routes.check_peer(key.peer.addr);
-        if let Err(reason) = verdict {
-            self.counters.drops[reason.index()] += 1;
+        match self.routes.check_peer(key.peer.addr) {
+            Ok(()) => Verdict::Accept,
+            Err(reason) => {
+                self.counters.drops[reason.index()] += 1;
+                Verdict::Drop
+            }
         }
-        verdict.is_ok()
     }
 
     /// Sends an answer to a segment without a flow.
@@ -68,9 +69,6 @@ impl<P: PacketIo> HostIo<P> {
             return Ok(());
         };
         template.set_fields(fields);
-        if out.options.timestamps.is_some() {
-            template.set_timestamp_offset(timestamp_offset(&self.secret, &out.key));
-        }
         // An answer without a flow has DF and the identification zero, as in Linux.
         transmitter!(self).transmit(out, &mut template, None)
     }

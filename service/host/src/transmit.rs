@@ -12,8 +12,6 @@ use crate::HostCounters;
 
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
-/// Offset of the urgent pointer in a TCP header.
-const URGENT_POINTER: std::ops::Range<usize> = 18..20;
 
 /// The parts of a host that are borrowed to send a segment over a port.
 pub struct Transmitter<'a, P> {
@@ -59,7 +57,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
                 None => Ok(()),
             };
         }
-        self.transmit_single(out, template, source, None)
+        self.transmit_single(out, template, source)
     }
 
     /// Sends a SYN,ACK, which has DF and the identification zero, as in Linux.
@@ -71,29 +69,17 @@ impl<P: PacketIo> Transmitter<'_, P> {
     ) -> Result<(), TxFull> {
         let mut unnumbered = *template;
         unnumbered.set_ip_id(0);
-        self.transmit_single(out, &mut unnumbered, None, None)
+        self.transmit_single(out, &mut unnumbered, None)
     }
 
-    /// Sends `out`, which has to fit into one segment, with an urgent pointer.
-    #[inline(never)]
-    pub fn transmit_urgent(
-        self,
-        out: &SegmentOut,
-        template: &mut HeaderTemplate,
-        source: Source<'_>,
-        pointer: u16,
-    ) -> Result<(), TxFull> {
-        self.transmit_single(out, template, source, Some(pointer))
-    }
-
-    /// Sends `out` in one frame. Inlined, so that an absent pointer costs nothing.
+    /// Sends `out`, which has to fit into one segment, in one frame. Inlined, so that the fields of
+    /// `out` stay in registers.
     #[inline(always)]
     pub fn transmit_single(
         self,
         out: &SegmentOut,
         template: &mut HeaderTemplate,
         source: Source<'_>,
-        urgent: Option<u16>,
     ) -> Result<(), TxFull> {
         let link = usize::from(out.link.0).wrapping_sub(1);
         let Some(port) = self.ports.get_mut(link) else {
@@ -122,9 +108,6 @@ impl<P: PacketIo> Transmitter<'_, P> {
             return Ok(());
         }
         let tcp_start = template.headers_len();
-        if let Some(pointer) = urgent {
-            tcp_header[URGENT_POINTER].copy_from_slice(&pointer.to_be_bytes());
-        }
         let pseudo = template.pseudo_header(tcp_len as u16);
         let checksum = if checksum_by_port {
             write_partial_checksum(tcp_header, pseudo);
@@ -191,7 +174,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
 /// Returns true if the link cuts `out` into several segments. A segment size of zero means that
 /// `out` has no payload.
 #[inline]
-fn is_cut(out: &SegmentOut) -> bool {
+pub fn is_cut(out: &SegmentOut) -> bool {
     out.payload_len > u32::from(out.segment_size)
 }
 
@@ -207,13 +190,7 @@ fn write_headers<'f>(
     let tcp_len = header_len + out.payload_len as usize;
     let segment = template.write_before(frame, tcp_len as u16, out.ecn, template.ip_id())?;
     let tcp_header = segment.get_mut(..header_len)?;
-    let ahead = template.timestamp_offset();
-    emit_tcp_with(
-        tcp_header,
-        &header_without_options(out),
-        &out.options,
-        ahead,
-    );
+    emit_tcp_with(tcp_header, &header_without_options(out), &out.options);
     Some((segment, header_len))
 }
 
@@ -226,7 +203,7 @@ fn header_without_options(out: &SegmentOut) -> SegmentHeader {
         ack: out.ack,
         flags: out.flags,
         wnd: out.wnd,
-        urgent: 0,
+        urgent: out.urgent,
         options: TcpOptions::ordinary(None),
     }
 }

@@ -3,18 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidelane_abi::{BufferWord, SlotOptions, buffer_word, service_flags, urgent_state};
-use tidelane_engine::{FlowId, SegmentOut, TxFull};
+use tidelane_engine::FlowId;
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{SlotView, StreamBuffer};
 use tidelane_time::Instant;
 
-use crate::{
-    Host,
-    binding::{Binding, Path},
-    io::HostIo,
-    slots,
-    transmit::transmitter,
-};
+use crate::{Host, binding::Binding, io::HostIo, slots};
 
 /// Urgent data of a connection: as published in its slot, and as last read from there.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,44 +87,6 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
             binding.show_urgent(view);
         }
-    }
-
-    /// Sends one segment with an urgent pointer.
-    pub(crate) fn transmit_with_pointer(
-        &mut self,
-        out: &SegmentOut,
-        pointer: u16,
-    ) -> Result<(), TxFull> {
-        // The binding exists before any urgent data.
-        let Some(flow) = out.flow else {
-            return Ok(());
-        };
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
-            return Ok(());
-        };
-        if matches!(binding.path, Path::Waiting { .. }) {
-            return Err(self.wait_for_hop(flow));
-        }
-        if matches!(binding.path, Path::Nowhere) {
-            return Ok(());
-        }
-        let program = self.programs.get(binding.home);
-        let source = program.zip(binding.tx).filter(|_| out.payload_len > 0);
-        let source = source.map(|(program, buffer)| (&*program.region, buffer));
-        if source.is_none() && out.payload_len > 0 {
-            debug_assert!(false, "the engine sends what was never written");
-            return Ok(());
-        }
-        let Path::Port { template, .. } = &mut binding.path else {
-            let pushed = self.local_path.push_urgent(out, pointer, |payload| {
-                if let Some((region, buffer)) = source {
-                    buffer.read(region.region(), out.payload_pos, payload);
-                }
-            });
-            self.blocked |= !pushed;
-            return pushed.then_some(()).ok_or(TxFull);
-        };
-        transmitter!(self).transmit_urgent(out, template, source, pointer)
     }
 }
 

@@ -160,7 +160,7 @@ impl Campaign {
     fn describe(&self) -> String {
         let end = |party: &Party, flow: Option<FlowId>| {
             let info = flow.and_then(|flow| party.engine.info(flow));
-            let binding = flow.and_then(|flow| party.env.bindings.get(&flow));
+            let binding = flow.and_then(|flow| party.driver.bindings.get(&flow));
             let positions = binding.map(|b| (b.tx_head, b.rx_read, b.closed));
             format!("  {positions:?} {info:?}\n")
         };
@@ -182,7 +182,7 @@ impl Campaign {
         };
         self.now += Duration(step);
         if self.rng.chance_ppm(10_000) {
-            self.victim.env.refuse = self.rng.below(20) as u32;
+            self.victim.driver.refuse = self.rng.below(20) as u32;
         }
         for _ in 0..BATCH {
             match self.rng.below(20) {
@@ -307,7 +307,7 @@ impl Campaign {
         let error = IcmpError { key, seq, kind };
         self.victim
             .engine
-            .icmp_error(self.now, &error, &mut self.victim.env);
+            .icmp_error(self.now, &error, &mut self.victim.driver);
         self.counts.icmp += 1;
     }
 
@@ -379,7 +379,7 @@ impl Campaign {
                 continue;
             };
             for (party, id) in [(&mut self.victim, here), (&mut self.friend, there)] {
-                let written = party.env.bindings.get(&id).map_or(0, |b| b.tx_head);
+                let written = party.driver.bindings.get(&id).map_or(0, |b| b.tx_head);
                 party.write(id, count.min(VERIFIED_LEN.saturating_sub(written)));
                 party.read(id, u32::MAX);
                 if written >= VERIFIED_LEN {
@@ -435,18 +435,18 @@ impl Campaign {
     fn exchange(&mut self) {
         for _ in 0..3 {
             self.victim.end_batch(self.now);
-            if self.victim.env.refuse > 0 && self.rng.chance_ppm(500_000) {
-                self.victim.env.refuse = 0;
+            if self.victim.driver.refuse > 0 && self.rng.chance_ppm(500_000) {
+                self.victim.driver.refuse = 0;
                 self.victim.engine.resume_transmit();
             }
             self.friend.end_batch(self.now);
             self.take_events();
-            for packet in std::mem::take(&mut self.victim.env.sent) {
+            for packet in std::mem::take(&mut self.victim.driver.sent) {
                 if packet.out.key.peer.addr == Endpoint::v4(FRIEND, 0).addr {
                     self.friend.receive_packet(self.now, &packet);
                 }
             }
-            let packets: Vec<Packet> = std::mem::take(&mut self.friend.env.sent);
+            let packets: Vec<Packet> = std::mem::take(&mut self.friend.driver.sent);
             for packet in packets {
                 self.victim.receive_packet(self.now, &packet);
             }
@@ -458,10 +458,10 @@ impl Campaign {
 
     /// Handles the events of both engines as their programs do.
     fn take_events(&mut self) {
-        for (flow, event) in std::mem::take(&mut self.friend.env.events) {
+        for (flow, event) in std::mem::take(&mut self.friend.driver.events) {
             self.friend_event(flow, event);
         }
-        for (flow, event) in std::mem::take(&mut self.victim.env.events) {
+        for (flow, event) in std::mem::take(&mut self.victim.driver.events) {
             self.victim_event(flow, event);
         }
     }
@@ -480,7 +480,7 @@ impl Campaign {
                 let verified = found.expect("a flow that the victim opened");
                 verified.at_friend = Some(flow);
                 let [ours, theirs] = contents(verified.number);
-                let binding = self.friend.env.bindings.entry(flow).or_default();
+                let binding = self.friend.driver.bindings.entry(flow).or_default();
                 [binding.sends, binding.expects] = [Some(theirs), Some(ours)];
             }
             Event::Closed(cause) => {
@@ -489,7 +489,7 @@ impl Campaign {
                 self.friend.leave(self.now, flow, false);
             }
             Event::Released => {
-                if let Some(binding) = self.friend.env.bindings.remove(&flow) {
+                if let Some(binding) = self.friend.driver.bindings.remove(&flow) {
                     assert_eq!(
                         binding.rx_read, VERIFIED_LEN,
                         "bytes of a verified flow are missing"
@@ -510,7 +510,7 @@ impl Campaign {
                 if let Some(v) = self.verified.iter_mut().find(|v| Some(v.key) == key) {
                     v.at_victim = Some(flow);
                     let [ours, theirs] = contents(v.number);
-                    let binding = self.victim.env.bindings.entry(flow).or_default();
+                    let binding = self.victim.driver.bindings.entry(flow).or_default();
                     [binding.sends, binding.expects] = [Some(ours), Some(theirs)];
                 } else {
                     self.counts.established += 1;
@@ -525,7 +525,12 @@ impl Campaign {
                 self.victim.leave(self.now, flow, abort);
             }
             Event::Released => {
-                let binding = self.victim.env.bindings.remove(&flow).unwrap_or_default();
+                let binding = self
+                    .victim
+                    .driver
+                    .bindings
+                    .remove(&flow)
+                    .unwrap_or_default();
                 self.targets.remove(&flow);
                 if self.verified.iter().any(|v| v.at_victim == Some(flow)) {
                     assert_eq!(
@@ -575,7 +580,7 @@ impl Campaign {
             let half_open = matches!(state, None | Some(State::SynReceived));
             let ended = self
                 .victim
-                .env
+                .driver
                 .bindings
                 .get(&flow)
                 .is_some_and(|b| b.closed);
@@ -617,6 +622,6 @@ impl Campaign {
         let party = &mut self.victim;
         party
             .engine
-            .set_options(self.now, flow, options, &mut party.env);
+            .set_options(self.now, flow, options, &mut party.driver);
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidelane_engine::{
-    Arrival, Duration, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
-    Instant, LinkId, Segment, SegmentOut, SocketOptions, TxFull,
+    Arrival, Driver, Duration, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey, FlowRoute,
+    Instant, IpChange, LinkId, NewFlow, Segment, SegmentOut, SocketOptions, TxFull,
 };
 use tidelane_world::Content;
 
@@ -59,14 +59,14 @@ pub struct CheckingDriver {
     pub refuse: u32,
 }
 
-impl Env for CheckingDriver {
+impl Driver for CheckingDriver {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err(TxFull);
         }
         let mut payload = vec![0; out.payload_len as usize];
-        match out.flow {
+        match out.flow() {
             None => assert_eq!(out.payload_len, 0, "bytes without a flow"),
             Some(flow) => {
                 let binding = self.bindings.entry(flow).or_default();
@@ -115,6 +115,10 @@ impl Env for CheckingDriver {
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
         FlowRoute { link, mtu: 1500 }
     }
+
+    fn created(&mut self, _flow: FlowId, _new: &NewFlow) {}
+
+    fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
 /// An engine and its driver.
@@ -122,7 +126,7 @@ pub struct Party {
     /// The engine.
     pub engine: Engine,
     /// The engine's driver.
-    pub env: CheckingDriver,
+    pub driver: CheckingDriver,
     /// Number of received payload bytes with the expected content.
     pub verified: u64,
     scratch: Vec<u8>,
@@ -134,7 +138,7 @@ impl Party {
     pub fn new(config: EngineConfig, secret: [u8; 16]) -> Self {
         assert!(config.rx_window_max.is_power_of_two());
         Self {
-            env: CheckingDriver {
+            driver: CheckingDriver {
                 bindings: BTreeMap::new(),
                 sent: Vec::new(),
                 events: Vec::new(),
@@ -157,7 +161,7 @@ impl Party {
             ecn: Default::default(),
         };
         self.engine
-            .segment_arrives(now, &arrival, segment, &mut self.env);
+            .segment_arrives(now, &arrival, segment, &mut self.driver);
     }
 
     /// Passes a packet of another party to the engine.
@@ -170,9 +174,9 @@ impl Party {
     /// Runs due timers and ends the batch.
     pub fn end_batch(&mut self, now: Instant) {
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
-            self.engine.advance_time(now, &mut self.env);
+            self.engine.advance_time(now, &mut self.driver);
         }
-        self.engine.batch_end(now, &mut self.env);
+        self.engine.batch_end(now, &mut self.driver);
     }
 
     /// Opens a connection. `contents` are the content of the sent stream and the expected content
@@ -191,9 +195,9 @@ impl Party {
         let options = SocketOptions::default();
         let flow = self
             .engine
-            .open(now, local, peer, route, options, &mut self.env)
+            .open(now, local, peer, route, options, &mut self.driver)
             .ok()?;
-        let binding = self.env.bindings.entry(flow).or_default();
+        let binding = self.driver.bindings.entry(flow).or_default();
         [binding.sends, binding.expects] = contents;
         Some(flow)
     }
@@ -204,7 +208,7 @@ impl Party {
         let Some(acked) = self.engine.flow(flow).map(|state| state.tx_acked()) else {
             return;
         };
-        let Some(binding) = self.env.bindings.get_mut(&flow) else {
+        let Some(binding) = self.driver.bindings.get_mut(&flow) else {
             return;
         };
         let room = limit.saturating_sub(binding.tx_head.wrapping_sub(acked));
@@ -212,7 +216,7 @@ impl Party {
         let before = std::mem::replace(&mut binding.tx_head, head);
         if before != head
             && self.engine.tx_advance(flow, head).is_err()
-            && let Some(binding) = self.env.bindings.get_mut(&flow)
+            && let Some(binding) = self.driver.bindings.get_mut(&flow)
         {
             binding.tx_head = before;
         }
@@ -223,17 +227,17 @@ impl Party {
         let Some(head) = self.engine.flow(flow).map(|state| state.rx_head()) else {
             return;
         };
-        let Some(binding) = self.env.bindings.get_mut(&flow) else {
+        let Some(binding) = self.driver.bindings.get_mut(&flow) else {
             return;
         };
         let unread = head.wrapping_sub(binding.rx_read);
-        assert!(unread <= self.env.window, "{unread} bytes unread");
+        assert!(unread <= self.driver.window, "{unread} bytes unread");
         let count = unread.min(count);
         if count == 0 {
             return;
         }
         if let Some(expects) = binding.expects {
-            let mask = self.env.window - 1;
+            let mask = self.driver.window - 1;
             let start = binding.rx_read;
             self.bytes.clear();
             self.bytes
@@ -250,13 +254,13 @@ impl Party {
 
     /// Aborts the flow if `abort` is true, or else closes it.
     pub fn leave(&mut self, now: Instant, flow: FlowId, abort: bool) {
-        if let Some(binding) = self.env.bindings.get_mut(&flow) {
+        if let Some(binding) = self.driver.bindings.get_mut(&flow) {
             binding.closed = true;
         }
         if abort {
-            self.engine.abort(now, flow, &mut self.env);
+            self.engine.abort(now, flow, &mut self.driver);
         } else {
-            self.engine.close(now, flow, &mut self.env);
+            self.engine.close(now, flow, &mut self.driver);
         }
     }
 
@@ -265,7 +269,7 @@ impl Party {
     pub fn assert_empty(&mut self, now: Instant) -> Instant {
         let flows: Vec<FlowId> = self.engine.flows().collect();
         for flow in flows {
-            self.engine.abort(now, flow, &mut self.env);
+            self.engine.abort(now, flow, &mut self.driver);
         }
         self.end_batch(now);
         let mut now = now;

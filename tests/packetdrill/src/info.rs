@@ -144,7 +144,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         // bytes_sent, bytes_retrans
         .longs(&[bytes_sent, info.retrans_bytes])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
-        .words(&[info.dsacks, info.reorder_seen, traffic.ooo_segs_in])
+        .words(&[info.dsacks, info.reorder_seen, info.ooo_segs_in])
         .words(&[info.snd_wnd, info.rcv_wnd, 0]);
     fields.0.resize(TCP_INFO_LEN, 0);
     fields.0

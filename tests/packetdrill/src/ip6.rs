@@ -135,7 +135,7 @@ pub fn emit(
 
 #[cfg(test)]
 mod tests {
-    use tidelane_engine::{TcpFlags, TcpOptions};
+    use tidelane_engine::{Origin, TcpFlags, TcpOptions};
 
     use super::*;
     use crate::packet;
@@ -145,7 +145,7 @@ mod tests {
 
     fn sent() -> Vec<u8> {
         let out = SegmentOut {
-            flow: None,
+            origin: Origin::NoFlow(IpFields::default()),
             key: FlowKey {
                 local: Endpoint::new(LOCAL, 8080),
                 peer: Endpoint::new(PEER, 4242),
@@ -155,6 +155,7 @@ mod tests {
             ack: SeqNumber(9),
             flags: TcpFlags::ACK,
             wnd: 1000,
+            urgent: 0,
             options: TcpOptions::NONE,
             payload_pos: 0,
             payload_len: 5,

@@ -71,8 +71,6 @@ pub struct Large {
     pub out: SegmentOut,
     /// Payload of all segments.
     pub payload: Vec<u8>,
-    /// Urgent pointer. A segment with URG is never joined with others.
-    pub urgent: u16,
     /// Number of segments.
     segments: u32,
 }
@@ -83,7 +81,6 @@ impl Large {
         Self {
             out,
             payload,
-            urgent: 0,
             segments: 1,
         }
     }
@@ -126,11 +123,11 @@ impl Large {
         let (a, b) = (&self.out, &next.out);
         let each = self.payload.len() / self.segments as usize;
         let full = self.payload.len() == each * self.segments as usize;
-        let same =
-            (a.flow, a.ack, a.wnd, a.options, a.ecn) == (b.flow, b.ack, b.wnd, b.options, b.ecn);
+        let same = (a.origin, a.ack, a.wnd, a.options, a.ecn)
+            == (b.origin, b.ack, b.wnd, b.options, b.ecn);
         let ends = TcpFlags::PSH | TcpFlags::FIN;
         let urgent = (a.flags | b.flags).contains(TcpFlags::URG);
-        let joins = a.flow.is_some()
+        let joins = a.flow().is_some()
             && same
             && !urgent
             && full
@@ -151,14 +148,14 @@ impl Large {
 
 #[cfg(test)]
 mod tests {
-    use tidelane_engine::{Ecn, Endpoint, FlowId, FlowKey, SeqNumber, TcpOptions};
+    use tidelane_engine::{Ecn, Endpoint, FlowId, FlowKey, Origin, SeqNumber, TcpOptions};
 
     use super::*;
     use crate::packet::LINK;
 
     fn segment(seq: u32, len: usize, flags: TcpFlags) -> Large {
         let out = SegmentOut {
-            flow: Some(FlowId(1)),
+            origin: Origin::Flow(FlowId(1)),
             key: FlowKey {
                 local: Endpoint::v4([192, 168, 0, 1], 8080),
                 peer: Endpoint::v4([192, 0, 2, 1], 4242),
@@ -168,6 +165,7 @@ mod tests {
             ack: SeqNumber(1),
             flags,
             wnd: 1,
+            urgent: 0,
             options: TcpOptions::NONE,
             payload_pos: seq - 1,
             payload_len: len as u32,

@@ -58,13 +58,12 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
 /// Returns the packet with the segment `out` and `payload`, with complete checksums. `ip_id` is the
 /// identification field of IPv4. Returns `None` if the segment exceeds 65,535 bytes.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
-    emit_with((out, 0), payload, ip_id, IpFields::default())
+    emit_with(out, payload, ip_id, IpFields::default())
 }
 
-/// Returns a packet as [`emit`] does, with the urgent pointer `urgent`. `fields` has the DiffServ
-/// field and the TTL or hop limit.
+/// Returns a packet as [`emit`] does. `fields` has the DiffServ field and the TTL or hop limit.
 pub fn emit_with(
-    (out, urgent): (&SegmentOut, u16),
+    out: &SegmentOut,
     payload: &[u8],
     ip_id: u16,
     fields: IpFields,
@@ -77,7 +76,7 @@ pub fn emit_with(
         ack: out.ack,
         flags: out.flags,
         wnd: out.wnd,
-        urgent,
+        urgent: out.urgent,
         options: out.options,
     };
     if !local.addr.is_v4() {
@@ -99,13 +98,13 @@ pub fn emit_with(
 
 #[cfg(test)]
 mod tests {
-    use tidelane_engine::{Ecn, SeqNumber, TcpFlags, TcpOptions};
+    use tidelane_engine::{Ecn, Origin, SeqNumber, TcpFlags, TcpOptions};
 
     use super::*;
 
     fn segment_out() -> SegmentOut {
         SegmentOut {
-            flow: None,
+            origin: Origin::NoFlow(IpFields::default()),
             key: FlowKey {
                 local: Endpoint::v4([192, 168, 0, 1], 8080),
                 peer: Endpoint::v4([192, 0, 2, 1], 4242),
@@ -115,6 +114,7 @@ mod tests {
             ack: SeqNumber(9),
             flags: TcpFlags::ACK | TcpFlags::PSH,
             wnd: 1000,
+            urgent: 0,
             options: TcpOptions::timestamps(3, 4),
             payload_pos: 0,
             payload_len: 5,

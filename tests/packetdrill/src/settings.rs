@@ -228,6 +228,7 @@ impl Settings {
             },
             fast_open: self.fast_open(),
             timestamps: self.number("tcp_timestamps") != 0,
+            timestamp_offsets: false,
             sack: self.number("tcp_sack") != 0,
             ..EngineConfig::default()
         };

@@ -296,15 +296,19 @@ impl Stack {
                     self.mark_pending(fd);
                 }
             }
-            Event::Writable => {
-                if let Some(acked) = self.flow(id).map(FlowState::tx_acked) {
+            Event::Progress { readable, writable } => {
+                if writable && let Some(acked) = self.flow(id).map(FlowState::tx_acked) {
                     let streams = self.wire.streams(id);
                     streams.tx.drop_before(acked);
                     streams.packet_ends.forget_before(acked);
                 }
                 // `wake_blocked_writer` handles write space.
-                return;
+                if !readable {
+                    return;
+                }
+                self.flows.entry(id).or_default();
             }
+            Event::NegativeAdvice => return,
             Event::PeerClosed => self.flows.entry(id).or_default().fin = true,
             Event::Closed(cause) => self.note_end(id, cause),
             Event::SoftError(cause) => self.note_soft_error(id, cause),
@@ -320,7 +324,7 @@ impl Stack {
                 }
                 return;
             }
-            Event::Readable | Event::Connected => {
+            Event::Connected => {
                 self.flows.entry(id).or_default();
             }
             Event::Urgent(pos) => self.note_mark(id, pos),

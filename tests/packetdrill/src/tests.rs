@@ -4,7 +4,8 @@
 use std::{sync::Arc, thread};
 
 use tidelane_engine::{
-    Duration, Ecn, Endpoint, FlowKey, IpAddress, SegmentOut, SeqNumber, TcpFlags, TcpOptions,
+    Duration, Ecn, Endpoint, FlowKey, IpAddress, IpFields, Origin, SegmentOut, SeqNumber, TcpFlags,
+    TcpOptions,
 };
 use tidelane_wire::{SackBlocks, Timestamps};
 
@@ -53,7 +54,7 @@ fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> Seg
         false => TcpOptions::NONE,
     };
     SegmentOut {
-        flow: None,
+        origin: Origin::NoFlow(IpFields::default()),
         key: FlowKey {
             local: PEER,
             peer: to,
@@ -63,6 +64,7 @@ fn segment(to: Endpoint, flags: TcpFlags, seq: u32, ack: u32, len: usize) -> Seg
         ack: SeqNumber(ack),
         flags,
         wnd: 1000,
+        urgent: 0,
         options,
         payload_pos: 0,
         payload_len: len as u32,

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::{
-    Duration, Env, Event, FlowId, FlowKey, FlowRoute, Instant, IpFields, LinkId, SegmentOut,
-    TcpFlags, TxFull,
+    Driver, Duration, Event, FlowId, FlowKey, FlowRoute, Instant, IpChange, LinkId, NewFlow,
+    Origin, SegmentOut, TcpFlags, TxFull,
 };
 
 use crate::{offload::Large, packet, streams::Streams};
@@ -81,8 +81,9 @@ impl Wire {
     /// Takes RTT samples from the ACKs of the present batch. `now_acked` returns the acknowledged
     /// stream position of a flow, and the engine's smoothed RTT.
     pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
-        let is_writable =
-            |(id, event): &(FlowId, Event)| (*event == Event::Writable).then_some(*id);
+        let is_writable = |(id, event): &(FlowId, Event)| {
+            matches!(event, Event::Progress { writable: true, .. }).then_some(*id)
+        };
         let flows: Vec<FlowId> = self.events.iter().filter_map(is_writable).collect();
         for id in flows {
             if let Some((acked, srtt)) = now_acked(id) {
@@ -105,7 +106,7 @@ impl Wire {
             return;
         };
         for next in segments {
-            let flow = large.out.flow;
+            let flow = large.out.flow();
             let joins = flow.is_some_and(|flow| {
                 let most = most(flow, self.srtt(flow));
                 !self.streams(flow).packet_ends.is_end(large.end()) && large.join(&next, most)
@@ -119,7 +120,7 @@ impl Wire {
 
     /// Returns a packet of one segment: `out` with its payload from the send buffer.
     fn fill(&mut self, out: &SegmentOut) -> Large {
-        let payload = match out.flow {
+        let payload = match out.flow() {
             Some(flow) if out.payload_len > 0 => {
                 let len = out.payload_len as usize;
                 self.streams(flow).tx.copy(out.payload_pos, len)
@@ -133,14 +134,14 @@ impl Wire {
     /// one.
     fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
         let start = rest.out.payload_pos;
-        let packet_ends = &self.streams.get(&rest.out.flow?)?.packet_ends;
+        let packet_ends = &self.streams.get(&rest.out.flow()?)?.packet_ends;
         let at = packet_ends.record_within(start, rest.end())?;
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
     /// Records the packet's end, sets PSH by Linux' rules, and emits the packet.
     fn send(&mut self, mut large: Large) {
-        if let Some(flow) = large.out.flow
+        if let Some(flow) = large.out.flow()
             && !large.payload.is_empty()
         {
             let (end, now) = (large.end(), self.now);
@@ -168,14 +169,11 @@ impl Wire {
     /// Encodes a packet and queues it for packetdrill.
     fn emit(&mut self, large: &Large) {
         self.ip_id = self.ip_id.wrapping_add(1);
-        let flow = large.out.flow.and_then(|flow| self.streams.get(&flow));
-        let fields = flow.map_or_else(IpFields::default, |streams| streams.fields);
-        if let Some(bytes) = packet::emit_with(
-            (&large.out, large.urgent),
-            &large.payload,
-            self.ip_id,
-            fields,
-        ) {
+        let fields = match large.out.origin {
+            Origin::NoFlow(fields) => fields,
+            Origin::Flow(flow) | Origin::EndingFlow(flow) => self.streams(flow).fields,
+        };
+        if let Some(bytes) = packet::emit_with(&large.out, &large.payload, self.ip_id, fields) {
             let at = self.now;
             self.sent.push_back(Sent { at, bytes });
         }
@@ -187,30 +185,21 @@ impl Wire {
     }
 }
 
-impl Env for Wire {
+impl Driver for Wire {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let mut rest = self.fill(out);
-        while let Some(first) = self.split_at_record(&mut rest) {
+        while out.urgent == 0
+            && let Some(first) = self.split_at_record(&mut rest)
+        {
             self.segments.push(first);
         }
         self.segments.push(rest);
         Ok(())
     }
 
-    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
-        let mut single = self.fill(out);
-        single.urgent = pointer;
-        self.segments.push(single);
-        Ok(())
-    }
-
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         self.streams(flow).rx.put(pos, payload);
         true
-    }
-
-    fn headers(&mut self, flow: FlowId, fields: IpFields) {
-        self.streams(flow).fields = fields;
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
@@ -220,5 +209,15 @@ impl Env for Wire {
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
         let mtu = self.mtu;
         FlowRoute { link, mtu }
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        self.streams(flow).fields = new.ip;
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        if let IpChange::Fields(fields) = change {
+            self.streams(flow).fields = fields;
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! data and its ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
 
 use tidelane_fastpath::{Fast, NOT_SINGLE};
-use tidelane_flow::{Clock, Env, FlowId, FlowState, Millis, TxFull, flags};
+use tidelane_flow::{Clock, Driver, FlowId, FlowState, Millis, TxFull, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::{Instant, TimerHandle};
 use tidelane_wire::SeqNumber;
@@ -36,7 +36,7 @@ impl Engine {
     /// Ends a batch of segments and requests. Sends the ACKs that are still owed, at most one per
     /// flow, and the data that new ACKs allow. Ids of freed flows may be reused afterwards.
     #[inline(always)]
-    pub fn batch_end(&mut self, now: Instant, env: &mut impl Env) {
+    pub fn batch_end(&mut self, now: Instant, driver: &mut impl Driver) {
         // Flows that become pending during this loop are finished at the end of the next batch.
         let count = self.pending.len();
         if count > 0 {
@@ -45,8 +45,8 @@ impl Engine {
                 let Some(id) = self.pending.get(at).copied() else {
                     break;
                 };
-                if !self.finish_fast(id, env) {
-                    self.finish_flow(id, env);
+                if !self.finish_fast(id, driver) {
+                    self.finish_flow(id, driver);
                 }
             }
             self.drain_pending(count);
@@ -55,11 +55,11 @@ impl Engine {
     }
 
     /// Sends the data that the windows of a flow allow now, before the end of the batch.
-    pub(super) fn send_now(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+    pub(super) fn send_now(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let flow = self.table.get(id);
         if flow.is_some_and(|flow| flow.has(flags::SEND_WANTED)) {
             self.tick(now);
-            self.finish_flow(id, env);
+            self.finish_flow(id, driver);
         }
     }
 
@@ -110,14 +110,14 @@ impl Engine {
     /// Finishes a flow on the fast path: sends one data segment or a pure ACK, or delays an ACK.
     /// Returns false, without any effect, if the flow needs [`Engine::finish_flow`].
     #[inline(always)]
-    fn finish_fast(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn finish_fast(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let Some(flow) = self.table.entry_mut(id) else {
             return true;
         };
         let (before, clock) = (flow.flags, &self.clock);
         let scheduled = if before & ACK_MASK == FAST_FLAGS | flags::ACK_NOW {
             // The ACK needs no SACK blocks, because no data is out of order.
-            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
+            let mut fast = Fast::new(id, flow, clock, &self.timeouts, driver);
             if fast.acknowledge_directly(before).is_err() {
                 return false;
             }
@@ -128,7 +128,7 @@ impl Engine {
             if flow.srtt == 0 || flow.snd_nxt != flow.snd_una || has_been_idle(flow, now_us) {
                 return false;
             }
-            let mut fast = Fast::new(id, flow, clock, &self.timeouts, env);
+            let mut fast = Fast::new(id, flow, clock, &self.timeouts, driver);
             if fast.send_single(before, now_us).is_err() {
                 return false;
             }
@@ -142,7 +142,8 @@ impl Engine {
             flow.flags &= !flags::PENDING;
             is_scheduled(flow, clock)
         } else {
-            return before & IDLE_MASK == FAST_FLAGS | flags::ACK_NOW && self.finish_ack(id, env);
+            return before & IDLE_MASK == FAST_FLAGS | flags::ACK_NOW
+                && self.finish_ack(id, driver);
         };
         if !scheduled {
             self.schedule(id);
@@ -153,11 +154,11 @@ impl Engine {
     /// Sends a pure ACK of a flow whose receive window's right edge may move, or whose
     /// retransmission timer runs. Returns false if the driver has no free frame.
     #[inline(never)]
-    fn finish_ack(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn finish_ack(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let Some(flow) = self.table.entry_mut(id) else {
             return true;
         };
-        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, env);
+        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, driver);
         if fast.acknowledge_now().is_err() {
             return false;
         }
@@ -171,7 +172,7 @@ impl Engine {
     /// Finishes any flow: sends its data on the fast path or the slow path, then its ACK, and
     /// schedules its next deadline.
     #[inline(never)]
-    fn finish_flow(&mut self, id: FlowId, env: &mut impl Env) {
+    fn finish_flow(&mut self, id: FlowId, driver: &mut impl Driver) {
         let clock = self.clock;
         let Some(mut flow) = self.table.get_mut(id) else {
             return;
@@ -185,7 +186,7 @@ impl Engine {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
             let from = flow.snd_nxt;
             if fast && flow.srtt != 0 && !is_idle(flow, clock.us()) {
-                let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
+                let mut fast = Fast::new(id, flow, &clock, &self.timeouts, driver);
                 match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
@@ -208,7 +209,7 @@ impl Engine {
                 flow = again;
             }
             if !full && flow.flags & flags::SEND_WANTED != 0 {
-                full = self.slow_output(id, env);
+                full = self.slow_output(id, driver);
                 let Some(again) = self.table.get_mut(id) else {
                     return;
                 };
@@ -217,13 +218,13 @@ impl Engine {
         }
         let fast_ack = flags::ACK_NOW | flags::FAST_RECEIVE;
         if flow.flags & fast_ack == fast_ack {
-            let mut fast = Fast::new(id, flow, &clock, &self.timeouts, env);
+            let mut fast = Fast::new(id, flow, &clock, &self.timeouts, driver);
             match fast.acknowledge_now() {
                 Ok(()) => self.counters.pure_acks += 1,
                 Err(TxFull) => full = true,
             }
         } else if flow.flags & flags::ACK_NOW != 0 || sack_now == flags::SACK | flags::ACK_NOW {
-            full |= self.acknowledge(id, env);
+            full |= self.acknowledge(id, driver);
             let Some(again) = self.table.get_mut(id) else {
                 return;
             };
@@ -253,9 +254,9 @@ impl Engine {
 
     /// Sends data on the slow path. Returns true if the driver has no free frame.
     #[inline(never)]
-    fn slow_output(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn slow_output(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let clock = self.clock;
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return false;
         };
         let result = slow.output(|slow| {
@@ -266,7 +267,7 @@ impl Engine {
                 clock: &slow.clock,
                 timeouts: slow.timeouts,
                 first_flags: slow.cold.ecn.cwr_queued,
-                env: slow.env,
+                driver: slow.driver,
             };
             let new = fast.send();
             slow.cold.ecn.cwr_queued = fast.first_flags;
@@ -280,9 +281,9 @@ impl Engine {
     /// Sends an ACK with SACK blocks on the slow path. Returns true if the driver has no free
     /// frame.
     #[inline(never)]
-    fn acknowledge(&mut self, id: FlowId, env: &mut impl Env) -> bool {
+    fn acknowledge(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let clock = self.clock;
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return false;
         };
         if !slow.hot.state.is_synchronized() {
@@ -347,7 +348,7 @@ impl Engine {
     }
 
     /// Handles all timers that have expired at `now`, and removes expired TIME-WAIT entries.
-    pub fn advance_time(&mut self, now: Instant, env: &mut impl Env) {
+    pub fn advance_time(&mut self, now: Instant, driver: &mut impl Driver) {
         let clock = Clock::at(now);
         self.time_wait.expire(now);
         while let Some(id) = self.wheel.expire_next(now) {
@@ -363,13 +364,13 @@ impl Engine {
                 flow.set(flags::ACK_NOW | flags::ACK_OWED);
                 self.counters.delayed_acks += 1;
             }
-            let Some(mut slow) = slow!(self, id, clock, env) else {
+            let Some(mut slow) = slow!(self, id, clock, driver) else {
                 continue;
             };
             slow.cold.timer = TimerHandle::NULL;
             let outcome = slow.on_time();
             slow.update_fast_path();
-            self.finish_slow(clock, id, outcome, env);
+            self.finish_slow(clock, id, outcome, driver);
         }
     }
 
@@ -390,7 +391,7 @@ impl Engine {
         self.wheel.is_due(now) || time_wait.is_some_and(|at| at <= now)
     }
 
-    /// Continues the flows that stopped because [`Env::transmit`] returned [`TxFull`]. The driver
+    /// Continues the flows that stopped because [`Driver::transmit`] returned [`TxFull`]. The driver
     /// calls this function once it has free frames again.
     pub fn resume_transmit(&mut self) {
         for id in std::mem::take(&mut self.blocked) {

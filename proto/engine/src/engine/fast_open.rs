@@ -1,18 +1,21 @@
 //! Fast Open (RFC 7413): SYNs with data or a cookie at listeners, and active opens with data.
 
 use tidelane_flow::{
-    Arrival, Clock, Env, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError, SocketOptions,
-    State, flags,
+    Clock, Driver, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError, SocketOptions, State,
+    flags,
 };
 use tidelane_slowpath::{Slow, syn_room};
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, FastOpenOption, FlowKey, IpAddress, Segment};
 
 use super::Engine;
-use crate::fast_open::{
-    cache::{Cache, Offer},
-    keys::{CookieValidity, FastOpenKeys},
-    queue::Queues,
+use crate::{
+    fast_open::{
+        cache::{Cache, Offer},
+        keys::{CookieValidity, FastOpenKeys},
+        queue::Queues,
+    },
+    secret::Secret,
 };
 
 /// Fast Open state of the engine.
@@ -25,8 +28,8 @@ pub(super) struct FastOpenState {
 
 impl FastOpenState {
     /// Creates the state with a key derived from `secret`.
-    pub(super) fn new(secret: &[u8; 16]) -> Self {
-        let half = |number| tidelane_slowpath::iss::mix(secret, number).to_le_bytes();
+    pub(super) fn new(secret: &Secret) -> Self {
+        let half = |number| secret.hash(number).to_le_bytes();
         let mut primary = [0; 16];
         primary[..8].copy_from_slice(&half(u64::MAX));
         primary[8..].copy_from_slice(&half(u64::MAX - 1));
@@ -166,15 +169,11 @@ impl Engine {
         &mut self,
         clock: Clock,
         id: FlowId,
-        arrival: &Arrival,
-        (listener, syn): (ListenerId, &Segment<'_>),
-        env: &mut impl Env,
+        listener: ListenerId,
+        syn: &Segment<'_>,
+        driver: &mut impl Driver,
     ) {
-        let Some(link) = self.table.get(id).map(|flow| flow.link) else {
-            return;
-        };
-        env.made(id, &arrival.key, link);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         slow.cold.fast_open.counts_as_pending = true;
@@ -249,13 +248,12 @@ impl Engine {
         (local, peer): (Endpoint, Endpoint),
         route: FlowRoute,
         (options, request): (SocketOptions, FastOpenRequest),
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> Result<FlowId, OpenError> {
         let clock = Clock::at(now);
         let offer = self.offer(now, peer.addr, request);
         let id = self.begin_open(clock, FlowKey { local, peer }, route, options)?;
-        env.made(id, &FlowKey { local, peer }, route.link);
-        self.set_headers(id, env);
+        self.report_new(id, None, driver);
         let room = syn_room(&self.config, peer.addr, route.mtu, &options, offer.mss);
         if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
             cold.fast_open.option = offer.option;

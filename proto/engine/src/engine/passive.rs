@@ -2,14 +2,14 @@
 //! engine answers the SYN by a SYN cookie. The ACK that returns the cookie creates the flow.
 
 use tidelane_flow::{
-    Admission, Arrival, Clock, Env, FlowId, FlowState, Judgement, ListenerId, State, StateEvent,
+    Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent, Verdict,
 };
-use tidelane_slowpath::{PeerSyn, Slow, cookies, has_invalid_wscale};
+use tidelane_slowpath::{PeerSyn, Slow, has_invalid_wscale};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
 use super::Engine;
-use crate::listeners::Listener;
+use crate::{cookies, listeners::Listener};
 
 /// Time after a listener's last SYN cookie during which an ACK may return a cookie (compare
 /// TCP_SYNCOOKIE_VALID in Linux).
@@ -25,12 +25,12 @@ impl Engine {
         arrival: &Arrival,
         segment: &Segment<'_>,
         id: ListenerId,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         let Some(listener) = self.listeners.get(id).copied() else {
             return;
         };
-        if !self.passes_rules(arrival, segment, id, env) {
+        if !self.passes_filter(arrival, segment, Some(id), driver) {
             return;
         }
         self.counters.impossible_wscales += u64::from(has_invalid_wscale(segment));
@@ -40,32 +40,36 @@ impl Engine {
         }
         let room = listener.has_syn_room() && self.half_open < self.config.half_open_max;
         let admission = match room {
-            true => env.admit(id, true),
+            true => driver.admit(id, true),
             false => Admission::Cookie,
         };
         match admission {
-            Admission::Flow => self.create_half_open(clock, arrival, segment, (id, &listener), env),
+            Admission::Flow => {
+                self.create_half_open(clock, arrival, segment, (id, &listener), driver)
+            }
             Admission::Cookie if self.config.syn_cookies => {
-                self.send_cookie(clock, arrival, segment, (id, &listener), env);
+                self.send_cookie(clock, arrival, segment, (id, &listener), driver);
             }
             Admission::Cookie => self.drop_syn(DropReason::SynQueueFull),
             Admission::Nothing => self.drop_syn(DropReason::UserLimit),
         }
     }
 
-    /// Returns true if [`Env::judge`] lets the listener accept the connection. Otherwise, the
-    /// function answers the segment by a RST or drops the segment, as [`Judgement`] says.
-    fn passes_rules(
+    /// Returns true if [`Driver::filter`] accepts a segment without a flow. Otherwise, the function
+    /// answers the segment by a RST or drops the segment, as the [`Verdict`] says.
+    pub(super) fn passes_filter(
         &mut self,
         arrival: &Arrival,
         segment: &Segment<'_>,
-        id: ListenerId,
-        env: &mut impl Env,
+        listener: Option<ListenerId>,
+        driver: &mut impl Driver,
     ) -> bool {
-        match env.judge(id, &arrival.key) {
-            Judgement::Accept => return true,
-            Judgement::Refuse => self.refuse(arrival, segment, DropReason::RuleDenied, env),
-            Judgement::Drop => self.drop_syn(DropReason::RuleDenied),
+        match driver.filter(&arrival.key, arrival.link, listener) {
+            Verdict::Accept => return true,
+            Verdict::Refuse => self.refuse(arrival, segment, DropReason::RuleDenied, driver),
+            Verdict::Drop if listener.is_some() => self.drop_syn(DropReason::RuleDenied),
+            // The driver has counted the segment.
+            Verdict::Drop => {}
         }
         false
     }
@@ -114,25 +118,23 @@ impl Engine {
         arrival: &Arrival,
         segment: &Segment<'_>,
         listener: (ListenerId, &Listener),
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         let verdict = self.check_fast_open(clock.now, &arrival.key, segment, listener.0);
-        let route = env.route(&arrival.key, arrival.link);
+        let route = driver.route(&arrival.key, arrival.link);
         let Some(id) = self.create_flow(clock, arrival.key, route, listener.1.options) else {
             return self.drop_syn(DropReason::FlowTableFull);
         };
-        env.made(id, &arrival.key, route.link);
-        env.admitted(id);
-        self.set_headers(id, env);
+        self.report_new(id, Some(listener.0), driver);
         let syn = PeerSyn::of(segment, arrival.ecn);
-        self.apply_syn(clock, id, listener.0, &syn, env);
+        self.apply_syn(clock, id, listener.0, &syn, driver);
         if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
             cold.fast_open.option = verdict.option;
         }
         if verdict.accept {
-            self.accept_fast_open(clock, id, arrival, (listener.0, segment), env);
+            self.accept_fast_open(clock, id, listener.0, segment, driver);
         }
-        self.send_first_syn(clock, id, env);
+        self.send_first_syn(clock, id, driver);
     }
 
     /// Applies the peer's SYN to a new half-open flow.
@@ -142,9 +144,9 @@ impl Engine {
         id: FlowId,
         listener: ListenerId,
         syn: &PeerSyn,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
-        let Some(slow) = slow!(self, id, clock, env) else {
+        let Some(slow) = slow!(self, id, clock, driver) else {
             return;
         };
         slow.hot.state = State::Closed.next(StateEvent::PassiveSyn);
@@ -163,18 +165,18 @@ impl Engine {
         arrival: &Arrival,
         segment: &Segment<'_>,
         listener: (ListenerId, &Listener),
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
-        let mtu = env.route(&arrival.key, arrival.link).mtu;
-        let socket = (&listener.1.options, mtu);
+        let mtu = driver.route(&arrival.key, arrival.link).mtu;
+        let ts_offset = self.timestamp_offset(&arrival.key);
+        let socket = (&listener.1.options, mtu, ts_offset);
         let out = cookies::reply(&self.secret, &self.config, &clock, arrival, segment, socket);
         self.counters.syncookies_sent += 1;
         if let Some(entry) = self.listeners.get_mut(listener.0) {
             entry.cookies_until = clock.now + COOKIE_LIFETIME;
         }
-        let fields = listener.1.options.ip.to(arrival.key.peer.addr);
         // If no transmit frame is free, the SYN,ACK is dropped. The peer retransmits its SYN.
-        let _ = env.transmit_reply(&out, fields);
+        let _ = driver.transmit(&out);
     }
 
     /// Handles an ACK that may return a SYN cookie. If the cookie is valid and the listener has
@@ -185,7 +187,7 @@ impl Engine {
         clock: Clock,
         arrival: &Arrival,
         segment: &Segment<'_>,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> bool {
         let excluded = TcpFlags::SYN | TcpFlags::RST;
         if !segment.flags.contains(TcpFlags::ACK) || segment.flags.intersects(excluded) {
@@ -206,7 +208,7 @@ impl Engine {
             self.counters.syncookies_failed += 1;
             return false;
         };
-        if !self.passes_rules(arrival, segment, id, env) {
+        if !self.passes_filter(arrival, segment, Some(id), driver) {
             return true;
         }
         if !listener.has_accept_room() {
@@ -216,27 +218,25 @@ impl Engine {
             self.drop_syn(DropReason::AcceptQueueFull);
             return true;
         }
-        if env.admit(id, false) != Admission::Flow {
+        if driver.admit(id, false) != Admission::Flow {
             self.drop_syn(DropReason::UserLimit);
             return true;
         }
-        let route = env.route(&arrival.key, arrival.link);
+        let route = driver.route(&arrival.key, arrival.link);
         let made = self.create_flow_with_iss(clock, arrival.key, route, listener.options, cookie);
         let Some(flow) = made else {
             self.drop_syn(DropReason::FlowTableFull);
             return true;
         };
         self.counters.syncookies_recv += 1;
-        env.made(flow, &arrival.key, route.link);
-        env.admitted(flow);
-        self.set_headers(flow, env);
+        self.report_new(flow, Some(id), driver);
         let syn = cookies::peer_syn(&peer_options, segment);
-        self.apply_syn(clock, flow, id, &syn, env);
-        if let Some(mut slow) = slow!(self, flow, clock, env) {
+        self.apply_syn(clock, flow, id, &syn, driver);
+        if let Some(mut slow) = slow!(self, flow, clock, driver) {
             cookies::resume(slow.hot, &clock, segment);
             slow.arm_rto();
         }
-        self.slow_receive(flow, arrival.ecn, segment, env);
+        self.slow_receive(flow, arrival.ecn, segment, driver);
         true
     }
 }

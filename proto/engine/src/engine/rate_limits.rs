@@ -1,6 +1,6 @@
 //! Limits per second for challenge ACKs and for RSTs without a connection.
 
-use tidelane_flow::{Arrival, Env};
+use tidelane_flow::{Arrival, Driver};
 use tidelane_slowpath::reset_reply;
 use tidelane_time::Instant;
 use tidelane_wire::{DropReason, Segment};
@@ -32,21 +32,21 @@ impl Engine {
         arrival: &Arrival,
         segment: &Segment<'_>,
         reason: DropReason,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         self.counters.drops[reason.index()] += 1;
-        let Some(out) = reset_reply(segment, arrival.key, arrival.link) else {
+        let peer = arrival.key.peer.addr;
+        let ip = self.config.ip.to(peer);
+        let Some(out) = reset_reply(segment, arrival.key, arrival.link, ip) else {
             return;
         };
-        let peer = arrival.key.peer.addr;
         let limit = self.config.peer_resets_per_second;
         if !self.resets.take(&self.secret, peer, limit) {
             self.counters.drops[DropReason::RateLimited.index()] += 1;
             return;
         }
         self.counters.out_rsts += 1;
-        let fields = self.config.ip.to(peer);
         // A RST without a free frame is lost, as the network may lose it.
-        let _ = env.transmit_reply(&out, fields);
+        let _ = driver.transmit(&out);
     }
 }

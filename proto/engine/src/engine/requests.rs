@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use tidelane_flow::{
-    Clock, Counters, EngineConfig, Env, FlowId, FlowInfo, FlowRoute, FlowState, IpFields,
-    ListenError, ListenerId, OpenError, SocketOptions, State, StateEvent, Timeouts, flags,
+    Clock, Counters, Driver, EngineConfig, FlowId, FlowInfo, FlowRoute, FlowState, IpChange,
+    ListenError, ListenerId, NewFlow, OpenError, SocketOptions, State, StateEvent, Timeouts, flags,
 };
 use tidelane_slowpath::{Connection, Slow, set_option_flags, window_max};
 use tidelane_time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Engine {
     /// SYN may reach the application's next listener (as in Linux). The driver must abort the flows
     /// in the accept queue, because only the driver knows which of these flows the application has
     /// not accepted.
-    pub fn unlisten(&mut self, now: Instant, id: ListenerId, env: &mut impl Env) {
+    pub fn unlisten(&mut self, now: Instant, id: ListenerId, driver: &mut impl Driver) {
         if !self.listeners.remove(id) {
             return;
         }
@@ -72,7 +72,7 @@ impl Engine {
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();
         for flow in flows {
             self.counters.attempt_fails += 1;
-            self.release(flow, env);
+            self.release(flow, driver);
         }
     }
 
@@ -137,12 +137,12 @@ impl Engine {
         peer: Endpoint,
         route: FlowRoute,
         options: SocketOptions,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> Result<FlowId, OpenError> {
         let clock = Clock::at(now);
         let id = self.begin_open(clock, FlowKey { local, peer }, route, options)?;
-        self.set_headers(id, env);
-        self.send_first_syn(clock, id, env);
+        self.report_new(id, None, driver);
+        self.send_first_syn(clock, id, driver);
         Ok(id)
     }
 
@@ -195,12 +195,12 @@ impl Engine {
     /// received bytes are unread (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). A flow in SYN-SENT ends
     /// without a FIN or a RST. The engine emits [`Released`](tidelane_flow::Event::Released) during
     /// this call or later.
-    pub fn close(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+    pub fn close(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
         if matches!(flow.state, State::Closed | State::TimeWait) {
-            self.release(id, env);
+            self.release(id, driver);
             return;
         }
         let unread = flow.rx_head() != flow.rx_read;
@@ -208,7 +208,7 @@ impl Engine {
         // A flow in SYN-RECEIVED has received data only with Fast Open.
         if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
-            self.close_with_reset(now, id, env);
+            self.close_with_reset(now, id, driver);
             return;
         }
         let clock = Clock::at(now);
@@ -221,7 +221,7 @@ impl Engine {
             cold.is_orphan = true;
             if flow.state == State::FinWait2 {
                 let Some(wait) = cold.fin_wait_2_ms(flow, &self.timeouts) else {
-                    return self.abort(now, id, env);
+                    return self.abort(now, id, driver);
                 };
                 cold.slow_deadline = Some(clock.ms.plus(wait));
             }
@@ -231,16 +231,16 @@ impl Engine {
 
     /// Closes a flow with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends
     /// the data that the send window and cwnd allow, because Linux sends this data during `write`.
-    pub fn close_with_reset(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
-        self.send_now(now, id, env);
-        self.abort(now, id, env);
+    pub fn close_with_reset(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
+        self.send_now(now, id, driver);
+        self.abort(now, id, driver);
     }
 
     /// Aborts a flow (ABORT): sends a RST, and emits [`Released`](tidelane_flow::Event::Released)
     /// before the call returns. A flow in CLOSED, SYN-SENT or TIME-WAIT sends no RST.
-    pub fn abort(&mut self, now: Instant, id: FlowId, env: &mut impl Env) {
+    pub fn abort(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         let silent = matches!(
@@ -251,7 +251,7 @@ impl Engine {
             slow.send_reset();
             slow.counters.estab_resets += u64::from(slow.hot.state.is_synchronized());
         }
-        self.release(id, env);
+        self.release(id, driver);
     }
 
     /// Changes the socket options of a flow.
@@ -260,10 +260,10 @@ impl Engine {
         now: Instant,
         id: FlowId,
         options: SocketOptions,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return;
         };
         set_option_flags(slow.hot, &options);
@@ -281,21 +281,28 @@ impl Engine {
         slow.update_fast_path();
         if before.ip != options.ip {
             let fields = options.ip.to(slow.hot.key.peer.addr);
-            slow.env.headers(id, fields);
+            slow.driver.set_ip(id, IpChange::Fields(fields));
         }
         self.set_pending(id);
     }
 
-    /// Tells the driver the IP fields of a new flow, unless the fields have their defaults.
-    pub(super) fn set_headers(&mut self, id: FlowId, env: &mut impl Env) {
+    /// Reports a new flow of `listener`, or of an active open, to the driver.
+    pub(super) fn report_new(
+        &self,
+        id: FlowId,
+        listener: Option<ListenerId>,
+        driver: &mut impl Driver,
+    ) {
         let (Some(flow), Some(options)) = (self.table.get(id), self.options(id)) else {
             return;
         };
-        let fields = options.ip.to(flow.key.peer.addr);
-        if fields != IpFields::default() {
-            env.made(id, &flow.key, flow.link);
-            env.headers(id, fields);
-        }
+        let new = NewFlow {
+            key: flow.key,
+            link: flow.link,
+            listener,
+            ip: options.ip.to(flow.key.peer.addr),
+        };
+        driver.created(id, &new);
     }
 
     /// Returns the socket options of a flow.

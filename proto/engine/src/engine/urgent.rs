@@ -1,6 +1,6 @@
 //! The SEND request with the URGENT flag.
 
-use tidelane_flow::{Clock, Env, FlowId, Misuse, State, flags};
+use tidelane_flow::{Clock, Driver, FlowId, Misuse, State, flags};
 use tidelane_slowpath::Slow;
 use tidelane_time::Instant;
 
@@ -19,10 +19,10 @@ impl Engine {
         now: Instant,
         id: FlowId,
         tx_up: u32,
-        env: &mut impl Env,
+        driver: &mut impl Driver,
     ) -> Result<(), Misuse> {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, env) else {
+        let Some(mut slow) = slow!(self, id, clock, driver) else {
             return Err(Misuse::NoFlow);
         };
         let ahead = tx_up.wrapping_sub(slow.hot.tx_acked());

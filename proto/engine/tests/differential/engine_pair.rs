@@ -1,9 +1,9 @@
 //! Two engines with the same input: one with and one without fast path.
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowInfo, FlowKey,
-    FlowRoute, Instant, LinkId, Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags,
-    TcpOptions, TxFull,
+    Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowInfo,
+    FlowKey, FlowRoute, Instant, IpChange, LinkId, NewFlow, Segment, SegmentOut, SeqNumber,
+    SocketOptions, TcpFlags, TcpOptions, TxFull,
 };
 
 const LINK: LinkId = LinkId(1);
@@ -34,7 +34,7 @@ struct Side {
     burst_len: u32,
 }
 
-impl Env for Side {
+impl Driver for Side {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.frames = self.frames.checked_sub(1).ok_or(TxFull)?;
         self.out.push(*out);
@@ -49,7 +49,16 @@ impl Env for Side {
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        self.events.push((flow, event));
+        // The paths may report progress in both directions by one event or by two.
+        let Event::Progress { readable, writable } = event else {
+            return self.events.push((flow, event));
+        };
+        if readable {
+            self.events.push((flow, Event::READABLE));
+        }
+        if writable {
+            self.events.push((flow, Event::WRITABLE));
+        }
     }
 
     fn burst_len(&self, _: FlowId) -> u32 {
@@ -59,6 +68,10 @@ impl Env for Side {
     fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
         FlowRoute { link, mtu: 1500 }
     }
+
+    fn created(&mut self, _flow: FlowId, _new: &NewFlow) {}
+
+    fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
 /// Output of both engines since the last comparison.

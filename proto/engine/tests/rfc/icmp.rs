@@ -97,7 +97,7 @@ fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
     let mut rig = in_flight();
     let set = |rig: &mut Rig, mtu| {
         let flow = rig.flow_id().expect("a flow");
-        rig.engine.set_link_mtu(rig.now, flow, mtu, &mut rig.env);
+        rig.engine.set_link_mtu(rig.now, flow, mtu, &mut rig.driver);
         rig.batch_end()
     };
     assert_eq!(
@@ -120,7 +120,7 @@ fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
 /// Opens a new connection between the same hosts. Returns the lengths of its first segments.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
-    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.engine.abort(rig.now, flow, &mut rig.driver);
     rig.batch_end();
     rig.key.peer.port += 1;
     (rig.iss, rig.written) = (tidelane_engine::SeqNumber(0), 0);
@@ -171,16 +171,16 @@ fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     let mut rig = in_flight();
     let kind = |mtu| IcmpErrorKind::FragmentationNeeded { mtu };
     rig.icmp(1, kind(552));
-    assert_eq!(rig.env.fragments, []);
+    assert_eq!(rig.driver.fragments, []);
     let sent = rig.icmp(1, kind(551));
-    assert_eq!(rig.env.fragments, [true]);
+    assert_eq!(rig.driver.fragments, [true]);
     // Segments do not get smaller, so lost data is retransmitted by the timer.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
     // After the path MTU has expired, full segments are sent again, with DF.
     rig.wait_ms(601_000);
     assert_eq!(
-        (rig.info().mss, rig.env.fragments),
+        (rig.info().mss, rig.driver.fragments),
         (1460, vec![true, false])
     );
 }

@@ -35,25 +35,25 @@ fn scaled_syn() -> In {
 #[test]
 fn must_48_must_49_the_first_syn_has_the_programs_headers() {
     let (rig, _) = Rig::opening(EngineConfig::default(), marked());
-    assert_eq!(rig.env.headers, [(0, FIELDS)]);
+    assert_eq!(rig.driver.headers, [(0, FIELDS)]);
 }
 
 #[test]
 fn must_48_accepted_connections_have_their_listeners_headers_from_the_syn_ack_on() {
     let mut rig = Rig::listening(EngineConfig::default(), marked());
     assert_eq!(rig.push(scaled_syn()).len(), 1);
-    assert_eq!(rig.env.headers, [(0, FIELDS)]);
+    assert_eq!(rig.driver.headers, [(0, FIELDS)]);
 }
 
 #[test]
 fn shld_21_headers_of_a_live_connection_change() {
     let mut rig = Rig::established(SocketOptions::default());
-    assert_eq!(rig.env.headers, []);
+    assert_eq!(rig.driver.headers, []);
     assert_eq!(rig.set_options(marked()), []);
-    assert_eq!(rig.env.headers, [(0, FIELDS)]);
+    assert_eq!(rig.driver.headers, [(0, FIELDS)]);
     // An unchanged value is not reported to the driver again.
     rig.set_options(marked());
-    assert_eq!(rig.env.headers.len(), 1);
+    assert_eq!(rig.driver.headers.len(), 1);
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn must_20_shld_10_the_third_retransmission_gives_negative_advice() {
     rig.write(100);
     while rig.wait_ms(10).is_empty() {}
     while rig.wait_ms(10).is_empty() {}
-    assert_eq!(rig.env.doubts, 0);
+    assert_eq!(rig.driver.negative_advice, 0);
     while rig.wait_ms(10).is_empty() {}
-    assert_eq!(rig.env.doubts, 1);
+    assert_eq!(rig.driver.negative_advice, 1);
     while rig.wait_ms(10).is_empty() {}
-    assert_eq!(rig.env.doubts, 1);
+    assert_eq!(rig.driver.negative_advice, 1);
 }
 
 fn deferring(defer_accept: u8) -> Rig {
@@ -135,7 +135,7 @@ fn a_deferred_connection_is_accepted_with_its_first_data() {
     assert_eq!(rig.wait_ms(2_500), [], "the SYN,ACK was acknowledged");
     rig.push(data(1, 1, 10));
     assert!(is_accepted(&mut rig));
-    assert_eq!(rig.env.placed, [(0, 10)]);
+    assert_eq!(rig.driver.placed, [(0, 10)]);
 }
 
 #[test]

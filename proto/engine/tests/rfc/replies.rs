@@ -40,7 +40,7 @@ fn rfc1122_section_3_2_1_7_the_default_ttl_is_configured() {
     rig.key.local.port = 81;
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, RST | ACK);
     assert_eq!(rig.push(ack(1, 1))[0].flags, RST);
-    assert_eq!(rig.env.replies, [fields(0, 55); 2]);
+    assert_eq!(rig.driver.replies, [fields(0, 55); 2]);
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn time_wait_keeps_the_diffserv_field_of_its_connection() {
     rig.close();
     rig.push(ack(1, 2).with(ACK | FIN));
     assert!(rig.flow_id().is_none());
-    assert_eq!(rig.env.replies, [], "the connection's own so far");
+    assert_eq!(rig.driver.replies, [], "the connection's own so far");
     let again = rig.push(ack(1, 2).with(ACK | FIN));
     assert_eq!((again[0].flags, again[0].ack), (ACK, 2));
-    assert_eq!(rig.env.replies, [fields(0x48, 55)]);
+    assert_eq!(rig.driver.replies, [fields(0x48, 55)]);
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn a_cookie_has_the_header_of_its_listener() {
     };
     let mut rig = Rig::listening(one, chosen());
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
-    assert_eq!(rig.env.replies, [], "a half-open connection");
+    assert_eq!(rig.driver.replies, [], "a half-open connection");
     rig.key.peer.port += 1;
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
-    assert_eq!(rig.env.replies, [fields(0x48, 9)]);
+    assert_eq!(rig.driver.replies, [fields(0x48, 9)]);
     rig.push(data(1, 1, 10));
     assert_eq!(rig.events().len(), 2, "accepted, and readable");
 }

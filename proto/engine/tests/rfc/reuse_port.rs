@@ -69,7 +69,7 @@ fn each_listener_of_a_group_gets_its_share() {
 fn a_listener_that_ends_leaves_its_share_to_the_others() {
     let (mut rig, listeners) = shared(3);
     let now = rig.now;
-    rig.engine.unlisten(now, listeners[1], &mut rig.env);
+    rig.engine.unlisten(now, listeners[1], &mut rig.driver);
     let went = open_all(&mut rig);
     assert_eq!(count(&went, listeners[1]), 0);
     for listener in [listeners[0], listeners[2]] {
@@ -77,7 +77,7 @@ fn a_listener_that_ends_leaves_its_share_to_the_others() {
         assert!((1350..=1650).contains(&share), "{share} of {PEERS}");
     }
     for listener in [listeners[0], listeners[2]] {
-        rig.engine.unlisten(now, listener, &mut rig.env);
+        rig.engine.unlisten(now, listener, &mut rig.driver);
     }
     rig.key.peer.port = 9;
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, RST | ACK);

@@ -166,7 +166,7 @@ fn section_5_2_the_next_connection_starts_with_the_found_size() {
     let found = rig.info().mss;
     let probes = rig.engine.counters().mtu_probes;
     let flow = rig.flow_id().expect("a flow");
-    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.engine.abort(rig.now, flow, &mut rig.driver);
     rig.batch_end();
     rig.key.peer.port += 1;
     (rig.iss, rig.written) = (SeqNumber(0), 0);

@@ -47,7 +47,7 @@ fn section_3_6_a_full_syn_queue_keeps_nobody_out_and_no_option_is_lost() {
         events.iter().any(|e| matches!(e, Event::Accepted(_))),
         "{events:?}"
     );
-    assert!(events.contains(&Event::Readable));
+    assert!(events.contains(&Event::READABLE));
     let flow = rig.engine.flows().last().unwrap();
     let info = rig.engine.info(flow).unwrap();
     assert_eq!(
@@ -192,7 +192,7 @@ fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     rig.push(data(1, 1, 100));
     assert_eq!(
         rig.events(),
-        [Event::Accepted(listener), Event::Readable],
+        [Event::Accepted(listener), Event::READABLE],
         "the text that came again completes it"
     );
     rig.key.peer.port = 3;

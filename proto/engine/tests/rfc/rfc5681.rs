@@ -159,7 +159,7 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
 #[test]
 fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     let mut rig = grown();
-    rig.env.burst_len = 64 << 10;
+    rig.driver.burst_len = 64 << 10;
     let window = rig.info().cwnd;
     let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);
     let sent = rig.write(100_000);

@@ -38,7 +38,7 @@ fn section_4_2_a_syn_is_challenged_whatever_its_number() {
 fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_taken() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(1000);
-    let placed = rig.env.placed.len();
+    let placed = rig.driver.placed.len();
     // An ACK of unsent data.
     let sent = rig.push(data(1, 1002, 10));
     assert_eq!((sent.len(), sent[0].ack), (1, 1));
@@ -48,11 +48,11 @@ fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_
     let sent = rig.push(data(1, old, 10));
     let pure: Vec<_> = sent.iter().filter(|out| out.len == 0).collect();
     assert_eq!((pure.len(), pure[0].ack), (1, 1));
-    assert_eq!(rig.env.placed.len(), placed);
+    assert_eq!(rig.driver.placed.len(), placed);
     // An ACK within the largest window.
     let old = 1u32.wrapping_sub(59_999);
     rig.push(data(1, old, 10));
-    assert_eq!(rig.env.placed.len(), placed + 1);
+    assert_eq!(rig.driver.placed.len(), placed + 1);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn in_time_wait(timestamps: bool) -> Rig {
     let (config, options) = (EngineConfig::default(), SocketOptions::default());
     let mut rig = Rig::established_with(config, options, peer);
     let flow = rig.flow_id().unwrap();
-    rig.engine.close(rig.now, flow, &mut rig.env);
+    rig.engine.close(rig.now, flow, &mut rig.driver);
     let fin = rig.batch_end()[0];
     assert!(fin.flags.contains(FIN));
     let mut last = ack(1, 2).with(ACK | FIN);

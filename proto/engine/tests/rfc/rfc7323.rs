@@ -83,7 +83,7 @@ fn section_2_4_data_within_an_earlier_window_is_accepted() {
     rig.arrive(data(1, 11, 1000));
     rig.arrive(data(1001, 11, (edge - 1001) as usize + 500));
     rig.batch_end();
-    let placed: usize = rig.env.placed.iter().map(|(_, len)| len).sum();
+    let placed: usize = rig.driver.placed.iter().map(|(_, len)| len).sum();
     assert_eq!((placed, rig.info().bytes_received), (0xffff, 0xffff));
 }
 
@@ -93,7 +93,7 @@ fn section_3_2_our_reset_has_timestamps() {
     let (config, options) = (EngineConfig::default(), SocketOptions::default());
     let mut rig = Rig::established_with(config, options, peer);
     let flow = rig.flow_id().unwrap();
-    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.engine.abort(rig.now, flow, &mut rig.driver);
     let sent = rig.batch_end();
     assert!(sent[0].flags.contains(RST));
     let stamps = sent[0].options.timestamps.unwrap();

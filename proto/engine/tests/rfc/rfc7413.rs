@@ -83,11 +83,11 @@ fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
     assert_eq!(answer.len(), 1);
     assert_eq!((answer[0].flags, answer[0].ack), (SYN | ACK, 101));
     assert_eq!(answer[0].options.fast_open(), None);
-    assert_eq!(rig.env.placed, [(0, 100)]);
+    assert_eq!(rig.driver.placed, [(0, 100)]);
     let events = rig.events();
     assert_eq!(
         events,
-        [Event::Accepted(ListenerId(0)), Event::Readable],
+        [Event::Accepted(ListenerId(0)), Event::READABLE],
         "in this order"
     );
     let flow = rig.engine.flow(id(&rig)).unwrap();
@@ -117,7 +117,7 @@ fn section_4_2_2_without_a_valid_cookie_the_handshake_is_ordinary() {
     let answer = rig.push(fast_syn(wrong, 100))[0];
     assert_eq!((answer.flags, answer.ack), (SYN | ACK, 1));
     assert_eq!(answer.options.fast_open(), Some(option(good)));
-    assert_eq!((rig.events(), rig.env.placed.len()), (vec![], 0));
+    assert_eq!((rig.events(), rig.driver.placed.len()), (vec![], 0));
     rig.push(data(1, 1, 100).with(ACK | PSH));
     assert!(rig.events().contains(&Event::Accepted(ListenerId(0))));
     assert!(!rig.info().syn_data);
@@ -269,14 +269,14 @@ fn a_program_may_close_before_the_handshake_ends() {
         tx_room: 1000,
     };
     rig.engine.advance(flow, &read).unwrap();
-    rig.engine.close(rig.now, flow, &mut rig.env);
+    rig.engine.close(rig.now, flow, &mut rig.driver);
     let fin = rig.batch_end();
     assert_eq!((fin[0].flags, fin[0].seq), (TcpFlags::FIN | ACK, 1));
     rig.push(ack(101, 2));
     assert_eq!(rig.info().state, State::FinWait2);
     // With unread data, close sends a RST (RFC 2525 §2.17).
     let mut rig = pending();
-    rig.engine.close(rig.now, id(&rig), &mut rig.env);
+    rig.engine.close(rig.now, id(&rig), &mut rig.driver);
     let reset = rig.batch_end();
     assert_eq!((reset[0].flags, reset[0].seq), (RST | ACK, 1));
     assert_eq!(rig.engine.flows().count(), 0);
@@ -285,7 +285,7 @@ fn a_program_may_close_before_the_handshake_ends() {
 #[test]
 fn a_listener_that_ends_leaves_accepted_flows_alone() {
     let mut rig = pending();
-    rig.engine.unlisten(rig.now, ListenerId(0), &mut rig.env);
+    rig.engine.unlisten(rig.now, ListenerId(0), &mut rig.driver);
     assert_eq!(rig.batch_end(), []);
     rig.push(ack(101, 1));
     assert_eq!(rig.info().state, State::Established);
@@ -303,13 +303,13 @@ fn the_window_of_syn_ack_is_less_by_the_unread_data() {
 /// SYN.
 fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
     rig.key.local.port += 1;
-    let mtu = rig.env.mtu;
+    let mtu = rig.driver.mtu;
     let route = FlowRoute { link: LINK, mtu };
     let ends = (rig.key.local, rig.key.peer);
     let how = (SocketOptions::default(), request);
     let flow = rig
         .engine
-        .open_fast(rig.now, ends, route, how, &mut rig.env)
+        .open_fast(rig.now, ends, route, how, &mut rig.driver)
         .unwrap();
     rig.engine.tx_advance(flow, len).unwrap();
     let sent = rig.batch_end();
@@ -321,7 +321,7 @@ fn room(rig: &Rig) -> Option<u32> {
     let (options, request) = (SocketOptions::default(), FastOpenRequest::default());
     let peer = rig.key.peer.addr;
     let engine = &rig.engine;
-    engine.fast_open_room(rig.now, peer, rig.env.mtu, &options, request)
+    engine.fast_open_room(rig.now, peer, rig.driver.mtu, &options, request)
 }
 
 /// A SYN,ACK that acknowledges up to `acknowledged`, with or without a cookie.
@@ -348,7 +348,7 @@ fn client() -> Rig {
     assert_eq!(room(&rig), None);
     rig.push(syn_ack(1, Some(&[5; 8])));
     let flow = id(&rig);
-    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.engine.abort(rig.now, flow, &mut rig.driver);
     rig.batch_end();
     rig.events();
     rig
@@ -370,7 +370,7 @@ fn section_4_2_1_a_client_with_a_cookie_sends_data_in_syn() {
     assert_eq!((info.bytes_acked, info.srtt.as_millis()), (700, 20));
     assert_eq!(rig.wait_ms(5000), []);
     let events = rig.events();
-    assert_eq!(events, [Event::Connected, Event::Writable]);
+    assert_eq!(events, [Event::Connected, Event::WRITABLE]);
     assert_eq!(rig.engine.counters().fast_open_active, 1);
 }
 
@@ -436,8 +436,8 @@ fn data_in_syn_ack_is_accepted() {
     };
     let sent = rig.push(answer);
     assert_eq!((sent.len(), sent[0].ack), (1, 1401));
-    assert_eq!(rig.env.placed, [(0, 1400)]);
-    assert!(rig.events().contains(&Event::Readable));
+    assert_eq!(rig.driver.placed, [(0, 1400)]);
+    assert!(rig.events().contains(&Event::READABLE));
 
     let mut rig = client();
     open(&mut rig, FastOpenRequest::default(), 100);

@@ -153,13 +153,13 @@ fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     let (now, key) = (rig.now, rig.key);
     let mut ends = 0;
     let mut check = |rig: &mut Rig| {
-        rig.engine.batch_end(now, &mut rig.env);
-        ends += rig.env.out.len();
-        assert!(rig.env.out.iter().all(|out| out.key == key));
-        if let Some(first) = rig.env.out.first().filter(|out| out.flags.contains(SYN)) {
+        rig.engine.batch_end(now, &mut rig.driver);
+        ends += rig.driver.out.len();
+        assert!(rig.driver.out.iter().all(|out| out.key == key));
+        if let Some(first) = rig.driver.out.first().filter(|out| out.flags.contains(SYN)) {
             rig.iss = first.seq;
         }
-        rig.env.out.clear();
+        rig.driver.out.clear();
     };
     check(&mut rig);
     rig.arrive(ack(1, 1));
@@ -168,7 +168,7 @@ fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     rig.arrive(data(1, 1, 1000).with(ACK | tidelane_engine::TcpFlags::FIN));
     check(&mut rig);
     let flow = rig.flow_id().unwrap();
-    rig.engine.abort(now, flow, &mut rig.env);
+    rig.engine.abort(now, flow, &mut rig.driver);
     check(&mut rig);
     assert!(ends >= 4, "{ends}");
 }
@@ -204,8 +204,8 @@ fn must_46_invalid_endpoints_are_refused() {
         Endpoint::v4([10, 0, 0, 2], 0),
     ] {
         for (local, peer) in [(good, bad), (bad, good)] {
-            let (now, env) = (rig.now, &mut rig.env);
-            let refused = rig.engine.open(now, local, peer, route, options, env);
+            let (now, driver) = (rig.now, &mut rig.driver);
+            let refused = rig.engine.open(now, local, peer, route, options, driver);
             assert_eq!(refused, Err(OpenError::BadEndpoint), "{local} {peer}");
         }
     }
@@ -254,9 +254,9 @@ fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     rig.write(300);
     rig.wait_ms(50);
     let flow = rig.flow_id().unwrap();
-    let (now, env) = (rig.now, &mut rig.env);
+    let (now, driver) = (rig.now, &mut rig.driver);
     rig.engine
-        .set_options(now, flow, SocketOptions::default(), env);
+        .set_options(now, flow, SocketOptions::default(), driver);
     assert_eq!(spans(&rig.batch_end()), [(1, 300)]);
     let again = rig.wait_ms(3_000);
     assert!(again.len() >= 2, "{again:?}");
@@ -284,10 +284,10 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
     rig.push(ack(QUOTA + 1, 501));
     assert_eq!(rig.info().flight_size, 0);
     // A data segment is answered and not placed.
-    let placed = rig.env.placed.len();
+    let placed = rig.driver.placed.len();
     let sent = rig.push(data(QUOTA + 1, 501, 10));
     assert_eq!((sent[0].ack, sent[0].wnd), (QUOTA + 1, 0));
-    assert_eq!(rig.env.placed.len(), placed);
+    assert_eq!(rig.driver.placed.len(), placed);
     // The connection stays however long the window is closed (MAY-8).
     rig.wait_ms(3_600_000);
     rig.events();
@@ -299,7 +299,7 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
 fn must_67_and_shld_6_the_announced_mss_is_that_of_the_link() {
     for (mtu, mss) in [(1500, 1460), (1400, 1360), (9000, 8960), (576, 536)] {
         let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
-        rig.env.mtu = mtu;
+        rig.driver.mtu = mtu;
         let answer = rig.push(syn(TcpOptions::NONE));
         assert_eq!(answer[0].options.mss, Some(mss));
     }
@@ -315,7 +315,7 @@ fn shld_2_a_reset_with_data_is_a_reset() {
     };
     assert_eq!(rig.push(reset), []);
     assert_eq!(rig.events(), [Event::Closed(CloseCause::Reset)]);
-    assert_eq!(rig.env.placed, []);
+    assert_eq!(rig.driver.placed, []);
 }
 
 #[test]

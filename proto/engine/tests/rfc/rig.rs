@@ -1,9 +1,9 @@
 //! Test rig: one engine, with the test as its peer.
 
 use tidelane_engine::{
-    Arrival, Duration, Ecn, Endpoint, Engine, EngineConfig, Env, Event, FlowId, FlowKey, FlowRoute,
-    IcmpError, IcmpErrorKind, Instant, IpFields, LinkId, Segment, SegmentOut, SeqNumber,
-    SocketOptions, TcpFlags, TcpOptions, TxFull,
+    Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
+    FlowRoute, IcmpError, IcmpErrorKind, Instant, IpChange, IpFields, LinkId, NewFlow, Origin,
+    Segment, SegmentOut, SeqNumber, SocketOptions, TcpFlags, TcpOptions, TxFull,
 };
 
 pub const LINK: LinkId = LinkId(1);
@@ -13,7 +13,6 @@ pub const RST: TcpFlags = TcpFlags::RST;
 /// Initial sequence number of the peer.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
 /// Offset of the driver's timestamps from the engine's clock, in all tests.
-pub const OFFSET: u32 = 0xbeef_cafe;
 /// Number of segments after which a test counts as endless.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
@@ -126,39 +125,26 @@ pub struct Side {
     pub placed: Vec<(u32, usize)>,
     /// IP fields of flows, and the number of segments before each change.
     pub headers: Vec<(usize, IpFields)>,
-    /// Calls of [`Env::fragments`].
+    /// Values of [`IpChange::MayFragment`].
     pub fragments: Vec<bool>,
-    /// Number of calls of [`Env::negative_advice`].
-    pub doubts: u32,
+    /// Number of events [`Event::NegativeAdvice`], which `events` leaves out.
+    pub negative_advice: u32,
     pub mtu: u32,
     /// Largest burst that the link splits.
     pub burst_len: u32,
     /// IP fields of answers without a flow.
     pub replies: Vec<IpFields>,
-    /// Urgent pointers, by the index of the segment in `out`.
-    pub pointers: Vec<(usize, u16)>,
 }
 
-impl Env for Side {
+impl Driver for Side {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         assert!(self.out.len() < SENT_MAX, "sends without end");
-        let mut out = *out;
-        if let Some(timestamps) = &mut out.options.timestamps {
-            timestamps.tsval = timestamps.tsval.wrapping_add(OFFSET);
+        assert!(out.flags.contains(TcpFlags::URG) || out.urgent == 0);
+        if let Origin::NoFlow(fields) = out.origin {
+            self.replies.push(fields);
         }
-        self.out.push(out);
+        self.out.push(*out);
         Ok(())
-    }
-
-    fn transmit_urgent(&mut self, out: &SegmentOut, pointer: u16) -> Result<(), TxFull> {
-        assert!(out.flags.contains(TcpFlags::URG));
-        self.pointers.push((self.out.len(), pointer));
-        self.transmit(out)
-    }
-
-    fn transmit_reply(&mut self, out: &SegmentOut, fields: IpFields) -> Result<(), TxFull> {
-        self.replies.push(fields);
-        self.transmit(out)
     }
 
     fn place(&mut self, _: FlowId, pos: u32, payload: &[u8]) -> bool {
@@ -167,38 +153,38 @@ impl Env for Side {
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        self.events.push((flow, event));
-    }
-
-    fn headers(&mut self, _: FlowId, fields: IpFields) {
-        self.headers.push((self.out.len(), fields));
-    }
-
-    fn fragments(&mut self, _: FlowId, allowed: bool) {
-        self.fragments.push(allowed);
-    }
-
-    fn timestamp_offset(&self, _: &FlowKey, _: LinkId) -> u32 {
-        OFFSET
-    }
-
-    fn burst_len(&self, _: FlowId) -> u32 {
-        self.burst_len
-    }
-
-    fn negative_advice(&mut self, _: FlowId) {
-        self.doubts += 1;
+        match event {
+            Event::NegativeAdvice => self.negative_advice += 1,
+            event => self.events.push((flow, event)),
+        }
     }
 
     fn route(&mut self, _: &FlowKey, link: LinkId) -> FlowRoute {
         let mtu = self.mtu;
         FlowRoute { link, mtu }
     }
+
+    fn created(&mut self, _: FlowId, new: &NewFlow) {
+        if new.ip != IpFields::default() {
+            self.headers.push((self.out.len(), new.ip));
+        }
+    }
+
+    fn set_ip(&mut self, _: FlowId, change: IpChange) {
+        match change {
+            IpChange::Fields(fields) => self.headers.push((self.out.len(), fields)),
+            IpChange::MayFragment(allowed) => self.fragments.push(allowed),
+        }
+    }
+
+    fn burst_len(&self, _: FlowId) -> u32 {
+        self.burst_len
+    }
 }
 
 pub struct Rig {
     pub engine: Engine,
-    pub env: Side,
+    pub driver: Side,
     pub now: Instant,
     start: Instant,
     pub key: FlowKey,
@@ -220,13 +206,13 @@ impl Rig {
         let start = Instant(1_000_000_000_000);
         let mut engine = Engine::new(config, [7; 16]);
         engine.listen(local, backlog, options).unwrap();
-        let env = Side {
+        let driver = Side {
             mtu: 1500,
             ..Side::default()
         };
         Self {
             engine,
-            env,
+            driver,
             now: start,
             start,
             key: FlowKey { local, peer },
@@ -273,11 +259,11 @@ impl Rig {
     pub fn open(&mut self, options: SocketOptions) -> Out {
         let route = FlowRoute {
             link: LINK,
-            mtu: self.env.mtu,
+            mtu: self.driver.mtu,
         };
         let (local, peer) = (self.key.local, self.key.peer);
         self.engine
-            .open(self.now, local, peer, route, options, &mut self.env)
+            .open(self.now, local, peer, route, options, &mut self.driver)
             .unwrap();
         let sent = self.batch_end();
         assert_eq!(sent.len(), 1, "one SYN");
@@ -336,15 +322,14 @@ impl Rig {
             ecn: segment.ecn,
         };
         self.engine
-            .segment_arrives(self.now, &arrival, &bits, &mut self.env);
+            .segment_arrives(self.now, &arrival, &bits, &mut self.driver);
     }
 
     pub fn batch_end(&mut self) -> Vec<Out> {
-        self.engine.batch_end(self.now, &mut self.env);
+        self.engine.batch_end(self.now, &mut self.driver);
         let at_ms = self.ms();
-        let sent = std::mem::take(&mut self.env.out);
-        let pointers = std::mem::take(&mut self.env.pointers);
-        let relative = |(at, out): (usize, &SegmentOut)| {
+        let sent = std::mem::take(&mut self.driver.out);
+        let relative = |out: &SegmentOut| {
             if out.flags.contains(SYN) {
                 self.iss = out.seq;
             }
@@ -360,12 +345,11 @@ impl Rig {
                 wnd: out.wnd,
                 options: out.options,
                 ecn: out.ecn,
-                urgent: pointers.iter().find(|(of, _)| *of == at).map(|(_, p)| *p),
+                urgent: (out.urgent > 0).then_some(out.urgent),
                 at_ms,
             }
         };
-        let mut relative = relative;
-        sent.iter().enumerate().map(&mut relative).collect()
+        sent.iter().map(relative).collect()
     }
 
     /// Advances the time. Returns the engine's segments.
@@ -374,7 +358,7 @@ impl Rig {
         let mut sent = Vec::new();
         while let Some(at) = self.engine.next_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
-            self.engine.advance_time(self.now, &mut self.env);
+            self.engine.advance_time(self.now, &mut self.driver);
             sent.extend(self.batch_end());
         }
         self.now = end;
@@ -395,7 +379,7 @@ impl Rig {
         let flow = self.flow_id().expect("a flow");
         let up = self.written + len;
         self.engine
-            .tx_urgent(self.now, flow, up, &mut self.env)
+            .tx_urgent(self.now, flow, up, &mut self.driver)
             .unwrap();
         self.write(len)
     }
@@ -404,7 +388,7 @@ impl Rig {
     pub fn set_options(&mut self, options: SocketOptions) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine
-            .set_options(self.now, flow, options, &mut self.env);
+            .set_options(self.now, flow, options, &mut self.driver);
         self.batch_end()
     }
 
@@ -418,7 +402,7 @@ impl Rig {
     /// The application closes the socket. Returns the engine's segments.
     pub fn close(&mut self) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
-        self.engine.close(self.now, flow, &mut self.env);
+        self.engine.close(self.now, flow, &mut self.driver);
         self.batch_end()
     }
 
@@ -429,13 +413,13 @@ impl Rig {
             key: self.key,
             seq: self.iss.add(seq),
         };
-        self.engine.icmp_error(self.now, &error, &mut self.env);
+        self.engine.icmp_error(self.now, &error, &mut self.driver);
         self.batch_end()
     }
 
     /// Events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
-        let events = std::mem::take(&mut self.env.events);
+        let events = std::mem::take(&mut self.driver.events);
         events.into_iter().map(|(_, event)| event).collect()
     }
 

@@ -135,12 +135,12 @@ fn section_3_8_5_an_urgent_position_beyond_the_limit_is_refused() {
     let flow = rig.flow_id().unwrap();
     let limit = rig.engine.config().tx_limit;
     for wrong in [0, 49, 50, 51 + limit, u32::MAX, 1 << 31] {
-        let named = rig.engine.tx_urgent(rig.now, flow, wrong, &mut rig.env);
+        let named = rig.engine.tx_urgent(rig.now, flow, wrong, &mut rig.driver);
         assert_eq!(named, Err(Misuse::Urgent), "{wrong}");
     }
     assert_eq!(marked(&rig.write(1)), [(101, 1, None)]);
     for right in [51, 50 + limit] {
-        let named = rig.engine.tx_urgent(rig.now, flow, right, &mut rig.env);
+        let named = rig.engine.tx_urgent(rig.now, flow, right, &mut rig.driver);
         assert_eq!(named, Ok(()), "{right}");
     }
     // The urgent data is not written yet, but segments before it carry the pointer.

@@ -34,7 +34,7 @@ fn unacknowledged_data_ends_the_connection_after_user_timeout() {
     }
     assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
     let flow = rig.flow_id().unwrap();
-    rig.engine.abort(rig.now, flow, &mut rig.env);
+    rig.engine.abort(rig.now, flow, &mut rig.driver);
     assert_eq!(rig.wait_ms(1), []);
 }
 

@@ -51,6 +51,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         reorder_seen: 0,
         unsent: 0,
         unread: 0,
+        ooo_segs_in: 0,
         ooo_ranges: 0,
         bytes_acked: acked,
         bytes_received: 0,

@@ -15,15 +15,15 @@
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
-use tidelane_flow::{Arrival, Clock, EngineConfig, FlowState, SegmentOut, SocketOptions, flags};
+use tidelane_flow::{
+    Arrival, Clock, EngineConfig, FlowState, Origin, SegmentOut, SocketOptions, flags,
+};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::{
-    PeerSyn,
-    open::{initial_window, rmss, window_scale},
-    version::sizes,
-};
+use tidelane_slowpath::{PeerSyn, initial_window, rmss, sizes, window_scale};
+
+use crate::secret::Secret;
 
 /// Length of an epoch. A cookie is valid in its own epoch and in the next one.
 const EPOCH: Duration = Duration::from_secs(64);
@@ -46,8 +46,8 @@ fn epoch(now: Instant) -> u64 {
     now.0 / EPOCH.0
 }
 
-fn hash(secret: &[u8; 16], key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) -> u32 {
-    let mut hasher = SipHasher24::new_with_key(secret);
+fn hash(secret: &Secret, key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) -> u32 {
+    let mut hasher = SipHasher24::new_with_key(secret.bytes());
     hasher.write(&key.local.addr.0);
     hasher.write(&key.peer.addr.0);
     hasher.write_u16(key.local.port);
@@ -60,7 +60,7 @@ fn hash(secret: &[u8; 16], key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) 
 
 /// Returns the ISS that encodes `options` of a peer's SYN with sequence number `irs`.
 pub fn make(
-    secret: &[u8; 16],
+    secret: &Secret,
     key: &FlowKey,
     irs: SeqNumber,
     options: &TcpOptions,
@@ -81,7 +81,7 @@ pub fn make(
 
 /// Returns the options that `cookie` encodes, or `None` if the cookie is forged or too old.
 pub fn check(
-    secret: &[u8; 16],
+    secret: &Secret,
     key: &FlowKey,
     irs: SeqNumber,
     cookie: SeqNumber,
@@ -109,14 +109,13 @@ pub fn check(
 
 /// Builds the SYN,ACK that answers `syn` with a cookie. No state is kept.
 pub fn reply(
-    secret: &[u8; 16],
+    secret: &Secret,
     config: &EngineConfig,
     clock: &Clock,
     arrival: &Arrival,
     syn: &Segment<'_>,
-    socket: (&SocketOptions, u32),
+    (options, mtu, ts_offset): (&SocketOptions, u32, u32),
 ) -> SegmentOut {
-    let (options, mtu) = socket;
     let rmss = rmss(config, arrival.key.peer.addr, mtu, options);
     let asked = TcpOptions {
         sack_permitted: config.sack && syn.options.sack_permitted,
@@ -127,19 +126,20 @@ pub fn reply(
     let ecn = theirs.is_some() && PeerSyn::of(syn, arrival.ecn).agrees_to_ecn(config, options);
     let echo = if ecn { TcpFlags::ECE } else { TcpFlags::NONE };
     SegmentOut {
-        flow: None,
+        origin: Origin::NoFlow(options.ip.to(arrival.key.peer.addr)),
         key: arrival.key,
         link: arrival.link,
         seq: make(secret, &arrival.key, syn.seq, &asked, clock.now),
         ack: syn.seq.add(1),
         flags: TcpFlags::SYN | TcpFlags::ACK | echo,
         wnd: initial_window(config, rmss, options).min(0xffff) as u16,
+        urgent: 0,
         options: TcpOptions {
             mss: Some(rmss),
             wscale: syn.options.wscale.map(|_| window_scale(config, options)),
             sack_permitted: asked.sack_permitted,
             timestamps: theirs.map(|theirs| Timestamps {
-                tsval: tsval_with_ecn(clock.ms.0, ecn),
+                tsval: tsval_with_ecn(clock.ms.0, ecn).wrapping_add(ts_offset),
                 tsecr: theirs.tsval,
             }),
             ..TcpOptions::NONE
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    const SECRET: [u8; 16] = [3; 16];
+    const SECRET: Secret = Secret::new([3; 16]);
     const IRS: SeqNumber = SeqNumber(77);
 
     fn key(port: u16) -> FlowKey {
@@ -240,7 +240,7 @@ mod tests {
         let cookie = make(&SECRET, &key(5), IRS, &asked, now);
         assert!(check(&SECRET, &key(6), IRS, cookie, now).is_none());
         assert!(check(&SECRET, &key(5), IRS.add(1), cookie, now).is_none());
-        assert!(check(&[4; 16], &key(5), IRS, cookie, now).is_none());
+        assert!(check(&Secret::new([4; 16]), &key(5), IRS, cookie, now).is_none());
         for bit in 0..32 {
             let other = SeqNumber(cookie.to_u32() ^ 1 << bit);
             assert!(

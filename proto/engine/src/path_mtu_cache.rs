@@ -3,22 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tidelane_slowpath::{PathMtu, PathMtuStore};
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
 
 /// Largest number of entries. A new one replaces the oldest.
 const PATHS_MAX: usize = 1024;
-
-/// Path MTU to one destination.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathMtu {
-    /// Path MTU as an MSS: without IP and TCP headers.
-    pub mss: u16,
-    /// Time at which the entry expires.
-    pub until: Instant,
-    /// True if probes found the size, because no router on the path sends ICMP errors.
-    pub probe_sent: bool,
-}
 
 /// Entries by destination, for those whose path MTU is below the link's.
 #[derive(Debug, Default)]
@@ -37,9 +27,10 @@ impl PathMtuCache {
         let path = self.known.get(&peer)?;
         (now < path.until).then_some(*path)
     }
+}
 
-    /// Stores the path MTU to `peer`.
-    pub fn learn(&mut self, peer: IpAddress, path: PathMtu) {
+impl PathMtuStore for PathMtuCache {
+    fn learn(&mut self, peer: IpAddress, path: PathMtu) {
         if self.known.insert(peer, path).is_some() {
             return;
         }
@@ -51,8 +42,7 @@ impl PathMtuCache {
         }
     }
 
-    /// Removes the entry of `peer`: the path supports the link's MTU.
-    pub fn forget(&mut self, peer: IpAddress) {
+    fn forget(&mut self, peer: IpAddress) {
         if self.known.remove(&peer).is_some() {
             self.order.retain(|known| *known != peer);
         }

@@ -1,0 +1,25 @@
+//! The path MTU that a flow has found, which the engine keeps for later connections (RFC 1191 §6.2,
+//! RFC 4821 §5.2).
+
+use tidelane_time::Instant;
+use tidelane_wire::IpAddress;
+
+/// Path MTU to one destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathMtu {
+    /// Path MTU as an MSS: without IP and TCP headers.
+    pub mss: u16,
+    /// Time at which the entry expires.
+    pub until: Instant,
+    /// True if probes found the size, because no router on the path sends ICMP errors.
+    pub probe_sent: bool,
+}
+
+/// The engine's store of path MTUs by destination, which outlives the flows.
+pub trait PathMtuStore {
+    /// Stores the path MTU to `peer`.
+    fn learn(&mut self, peer: IpAddress, path: PathMtu);
+
+    /// Removes the entry of `peer`: the path supports the link's MTU.
+    fn forget(&mut self, peer: IpAddress);
+}
