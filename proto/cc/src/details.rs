@@ -10,7 +10,7 @@ pub const GAIN_UNIT: u32 = 256;
 /// Details of one algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Details {
-    /// NewReno and CUBIC have no details.
+    /// NewReno, CUBIC and algorithms of programs have no details.
     #[default]
     None,
     /// State of DCTCP.
@@ -39,7 +39,7 @@ impl Controller {
     /// Returns the details of the algorithm in use.
     pub fn details(&self) -> Details {
         match self {
-            Self::NewReno(_) | Self::Cubic(_) => Details::None,
+            Self::NewReno(_) | Self::Cubic(_) | Self::Custom(..) => Details::None,
             Self::Dctcp(dctcp) => dctcp.details(),
             Self::Bbr(bbr) => of_bbr(bbr),
         }

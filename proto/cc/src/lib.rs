@@ -7,7 +7,9 @@
 //! of the recovery.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
-//! [`Controller`] calls the algorithm in use.
+//! [`Controller`] calls the algorithm in use. A program can add an algorithm in a file of its own:
+//! the file implements the trait, and the program passes a [`CustomAlgorithm`] to the engine. The
+//! engine's example `congestion_control` shows one.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
@@ -16,7 +18,13 @@
 #![forbid(unsafe_code)]
 #![no_std]
 
-use core::fmt;
+extern crate alloc;
+
+use alloc::boxed::Box;
+use core::{
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 use tidelane_time::{Duration, Instant};
 
@@ -38,7 +46,11 @@ pub use crate::{
 mod tests;
 
 /// Hooks of a congestion control algorithm. The time comes first; all sizes are in bytes.
-pub trait CongestionControl {
+///
+/// A type that implements the trait holds the state of one connection. The type is `Clone`, because
+/// the engine keeps a copy from before each reduction: if the reduction proves to be spurious, the
+/// engine restores the copy.
+pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Returns cwnd and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
 
@@ -118,6 +130,25 @@ pub trait CongestionControl {
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
+/// Copies the state of an algorithm whose type is not known. All types that implement `Clone` have
+/// this trait.
+pub trait CloneBoxed {
+    /// Returns a copy.
+    fn clone_boxed(&self) -> Box<dyn CongestionControl>;
+}
+
+impl<T: CongestionControl + Clone + 'static> CloneBoxed for T {
+    fn clone_boxed(&self) -> Box<dyn CongestionControl> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn CongestionControl> {
+    fn clone(&self) -> Self {
+        (**self).clone_boxed()
+    }
+}
+
 /// RTT sample of an ACK, with the sequence numbers after the ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct RttSample {
@@ -193,10 +224,37 @@ pub enum Algorithm {
     Dctcp,
     /// BBR version 1, which follows a model of the path instead of losses.
     Bbr,
+    /// An algorithm that the program provides.
+    Custom(CustomAlgorithm),
+}
+
+/// An algorithm outside of this crate. Two algorithms with the same name are the same.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomAlgorithm {
+    /// Name of the algorithm, as `TCP_CONGESTION` would have it.
+    pub name: &'static str,
+    /// True if the algorithm needs ECN: see [`Algorithm::needs_ecn`].
+    pub needs_ecn: bool,
+    /// Creates the state of one connection, with its initial window.
+    pub create: fn(Window) -> Box<dyn CongestionControl>,
+}
+
+impl PartialEq for CustomAlgorithm {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for CustomAlgorithm {}
+
+impl Hash for CustomAlgorithm {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
 }
 
 impl Algorithm {
-    /// All algorithms.
+    /// All algorithms of this crate.
     pub const ALL: [Self; 4] = [Self::NewReno, Self::Cubic, Self::Dctcp, Self::Bbr];
 
     /// Returns the name of the algorithm in `TCP_CONGESTION`.
@@ -206,16 +264,21 @@ impl Algorithm {
             Self::Cubic => "cubic",
             Self::Dctcp => "dctcp",
             Self::Bbr => "bbr",
+            Self::Custom(custom) => custom.name,
         }
     }
 
     /// Returns true if the algorithm needs ECN. Its connections always request ECN, and send SYNs
     /// and retransmissions as ECT, too (as in Linux).
     pub const fn needs_ecn(self) -> bool {
-        matches!(self, Self::Dctcp)
+        match self {
+            Self::NewReno | Self::Cubic | Self::Bbr => false,
+            Self::Dctcp => true,
+            Self::Custom(custom) => custom.needs_ecn,
+        }
     }
 
-    /// Returns the algorithm with this name.
+    /// Returns the algorithm of this crate with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -230,7 +293,7 @@ impl fmt::Display for Algorithm {
 }
 
 /// State of the congestion control of one connection. The variant is the algorithm in use.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Controller {
     /// See [`NewReno`].
     NewReno(NewReno),
@@ -240,6 +303,8 @@ pub enum Controller {
     Dctcp(Dctcp),
     /// See [`Bbr`].
     Bbr(Bbr),
+    /// State of an algorithm that the program provides.
+    Custom(CustomAlgorithm, Box<dyn CongestionControl>),
 }
 
 const _: () = assert!(size_of::<Controller>() <= 176);
@@ -258,6 +323,7 @@ impl Controller {
             Algorithm::Cubic => Self::Cubic(Cubic::new(window)),
             Algorithm::Dctcp => Self::Dctcp(Dctcp::new(window)),
             Algorithm::Bbr => Self::Bbr(Bbr::new(window)),
+            Algorithm::Custom(custom) => Self::Custom(custom, (custom.create)(window)),
         }
     }
 
@@ -273,7 +339,7 @@ impl Controller {
     pub fn undo(&mut self, before: &Self) {
         match self {
             Self::Bbr(bbr) => bbr.undo(before.window()),
-            _ => *self = *before,
+            _ => self.clone_from(before),
         }
     }
 
@@ -284,6 +350,7 @@ impl Controller {
             Self::Cubic(_) => Algorithm::Cubic,
             Self::Dctcp(_) => Algorithm::Dctcp,
             Self::Bbr(_) => Algorithm::Bbr,
+            Self::Custom(custom, _) => Algorithm::Custom(*custom),
         }
     }
 
@@ -324,6 +391,7 @@ macro_rules! dispatch {
             Controller::Cubic($inner) => $call,
             Controller::Dctcp($inner) => $call,
             Controller::Bbr($inner) => $call,
+            Controller::Custom(_, $inner) => $call,
         }
     };
 }

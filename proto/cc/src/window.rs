@@ -7,6 +7,7 @@ const CWND_MAX: u32 = 1 << 30;
 const SMSS_MIN: u32 = 64;
 /// Largest segment size: an IP packet cannot hold more.
 pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
+
 /// Congestion window, slow start threshold and segment size, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
@@ -97,7 +98,7 @@ impl Window {
     /// Grows cwnd in slow start. Returns the acknowledged bytes that are left for congestion
     /// avoidance.
     #[inline]
-    pub(crate) fn slow_start(&mut self, acked_bytes: u32) -> u32 {
+    pub fn slow_start(&mut self, acked_bytes: u32) -> u32 {
         self.in_timeout = false;
         if !self.in_slow_start() {
             self.after_timeout = false;
@@ -123,16 +124,17 @@ impl Window {
     }
 
     /// Handles an ACK that must not grow the window.
-    pub(crate) fn on_ack_without_growth(&mut self) {
+    pub fn on_ack_without_growth(&mut self) {
         self.in_timeout = false;
     }
 
-    pub(crate) fn grow(&mut self, bytes: u32) {
+    /// Grows cwnd by `bytes`.
+    pub fn grow(&mut self, bytes: u32) {
         self.cwnd = self.cwnd.saturating_add(bytes).min(CWND_MAX);
     }
 
     /// Reduces the window to `ssthresh`, but at least two segments (RFC 5681 §3.1 equation 4).
-    pub(crate) fn reduce_to(&mut self, ssthresh: u32) {
+    pub fn reduce_to(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
         self.cwnd = self.ssthresh;
         self.in_timeout = false;
@@ -140,23 +142,23 @@ impl Window {
     }
 
     /// Ends slow start at the present window, without a loss.
-    pub(crate) fn end_slow_start(&mut self) {
+    pub fn end_slow_start(&mut self) {
         self.ssthresh = self.cwnd;
     }
 
     /// Sets cwnd, for an algorithm with its own rule.
-    pub(crate) fn set_cwnd(&mut self, cwnd: u32) {
+    pub fn set_cwnd(&mut self, cwnd: u32) {
         self.cwnd = cwnd.clamp(self.smss, CWND_MAX);
     }
 
     /// Sets ssthresh, for an algorithm with its own rule.
-    pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
+    pub fn set_ssthresh(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.max(2 * self.smss);
     }
 
     /// Sets cwnd to the loss window of one segment (RFC 5681 §3.1). `ssthresh` changes only at the
     /// first of several timeouts without an ACK in between.
-    pub(crate) fn collapse_to_loss_window(&mut self, ssthresh: u32) {
+    pub fn collapse_to_loss_window(&mut self, ssthresh: u32) {
         if !self.in_timeout {
             self.ssthresh = ssthresh.max(2 * self.smss);
         }
@@ -168,7 +170,7 @@ impl Window {
     /// Restarts after an idle time: halves cwnd for each RTO, down to the restart window of RFC
     /// 5681 §4.1. After a reduction, `ssthresh` is raised to at least 3/4 of the old cwnd, so that
     /// slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
-    pub(crate) fn restart(&mut self, idle_rtos: u32) {
+    pub fn restart(&mut self, idle_rtos: u32) {
         let restart = self.cwnd.min(self.initial_window());
         if self.ssthresh != u32::MAX {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
@@ -176,7 +178,8 @@ impl Window {
         self.cwnd = self.cwnd.checked_shr(idle_rtos).unwrap_or(0).max(restart);
     }
 
-    pub(crate) const fn in_timeout(&self) -> bool {
+    /// Returns true if an RTO expired and no ACK has arrived since.
+    pub const fn in_timeout(&self) -> bool {
         self.in_timeout
     }
 }

@@ -16,7 +16,10 @@ mod resets;
 mod secret;
 mod time_wait;
 
-pub use tidelane_cc::{Algorithm, Details};
+pub use tidelane_cc::{
+    Algorithm, CloneBoxed, CongestionControl, CustomAlgorithm, Details, EcnFeedback, Interval,
+    RateSample, RttSample, Window,
+};
 pub use tidelane_flow::{
     Admission, Arrival, CaState, Clock, CloseCause, ConfigError, Counters, Driver, EcnPolicy,
     EngineConfig, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowRoute, FlowState,

@@ -363,7 +363,7 @@ impl<E: Driver> Slow<'_, E> {
     fn enter_ca_state(&mut self, state: CaState) {
         if !self.is_recovering() {
             self.cold.undo = Some(Undo {
-                controller: self.cold.controller,
+                controller: self.cold.controller.clone(),
                 undo_retrans: 0,
                 retrans_stamp: None,
             });

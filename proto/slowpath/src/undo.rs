@@ -14,7 +14,7 @@ const REORDER_QUARTERS_MAX: u32 = 255;
 const REORDER_PERSIST: u8 = 16;
 
 /// State to restore if a recovery proves to be spurious.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Undo {
     /// Congestion control before the recovery.
     pub controller: Controller,
@@ -79,7 +79,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Returns true if the echoed timestamp is older than the first retransmission (RFC 3522 §3.2).
     pub(crate) fn echoes_original(&self, segment: &Segment<'_>) -> bool {
-        let first = self.cold.undo.and_then(|undo| undo.retrans_stamp);
+        let first = self.cold.undo.as_ref().and_then(|undo| undo.retrans_stamp);
         match (first, segment.options.timestamps) {
             (Some(first), Some(t)) if self.hot.has(flags::TIMESTAMPS) => {
                 (t.tsecr.wrapping_sub(first.0) as i32) < 0
@@ -94,7 +94,7 @@ impl<E: Driver> Slow<'_, E> {
         let Some(undo) = self.cold.undo.take() else {
             return false;
         };
-        let since = self.cold.controller;
+        let since = *self.cold.controller.window();
         self.cold.controller.undo(&undo.controller);
         let window = self.cold.controller.window_mut();
         window.raise_to(since.cwnd(), since.ssthresh());

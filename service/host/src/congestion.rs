@@ -42,6 +42,8 @@ impl AllowedCongestion {
             Algorithm::Cubic => congestion::CUBIC,
             Algorithm::Dctcp => congestion::DCTCP,
             Algorithm::Bbr => congestion::BBR,
+            // The shared memory has no number for an algorithm that a program brings.
+            Algorithm::Custom(_) => 0,
         };
         let chosen = options.congestion.map(number);
         if chosen.is_none_or(|number| self.has(number)) {

@@ -155,7 +155,7 @@ fn number_of(name: &str) -> u32 {
         Some(Algorithm::Cubic) => congestion::CUBIC,
         Some(Algorithm::Dctcp) => congestion::DCTCP,
         Some(Algorithm::Bbr) => congestion::BBR,
-        None => 0,
+        Some(Algorithm::Custom(_)) | None => 0,
     };
     number.into()
 }
