@@ -137,7 +137,7 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
 #[test]
 fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
-    let mut repairing = small;
+    let mut repairing = small.clone();
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
     // The flight is still the one for which fast recovery has reduced the window.
     repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
@@ -276,7 +276,7 @@ fn cubic_does_not_count_pauses() {
     for _ in 0..10 {
         round_trip(&mut busy, &mut now, MS_100);
     }
-    let mut paused = busy;
+    let mut paused = busy.clone();
     let mut later = now;
     for n in 0..50 {
         later += MS_100;

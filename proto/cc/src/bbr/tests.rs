@@ -219,10 +219,10 @@ fn a_timeout_starts_with_a_segment_and_keeps_the_model() {
     path.run(Duration::from_secs(2), |_| {});
     let (now, bandwidth) = (path.now, path.bbr.bandwidth());
     let before = Controller::Bbr(path.bbr);
-    let mut after = before;
+    let mut after = before.clone();
     after.on_rto(now, before.cwnd());
     assert_eq!(after.cwnd(), SMSS);
-    let mut undone = after;
+    let mut undone = after.clone();
     undone.undo(&before);
     assert_eq!(undone.cwnd(), before.cwnd());
     after.on_recovery_exit(now);
