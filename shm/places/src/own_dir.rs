@@ -79,7 +79,10 @@ impl OwnDir {
         let found = fstat(&fd)?;
         check_owner(&path, &found)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
-            return Err(refused(&path, "is not a regular file, or has a second name; remove it"));
+            return Err(refused(
+                &path,
+                "is not a regular file, or has a second name; remove it",
+            ));
         }
         Ok(fd.into())
     }
