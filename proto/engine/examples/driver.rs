@@ -111,7 +111,7 @@ fn main() {
             engine.batch_end(now, wire);
         }
         // The wire takes 1 ms. If no segment is under way, the next timer is due.
-        now = now + Duration::from_millis(1);
+        now += Duration::from_millis(1);
         if wires.iter().all(|wire| wire.sent.is_empty()) {
             now = engines
                 .iter()

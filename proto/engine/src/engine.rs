@@ -6,15 +6,11 @@
 use tidelane_fastpath::{Fast, Punt, WasPending};
 use tidelane_flow::{
     Arrival, Clock, Counters, Driver, EngineConfig, Event, FlowId, FlowRoute, FlowState, FlowTable,
-    IpFields, SocketOptions, State, Timeouts, flags,
+    SocketOptions, State, Timeouts, flags,
 };
-use tidelane_slowpath::{
-    ANSWER_INTERVAL_MS, Outcome, Slow, is_rate_limited, new_connection, reset_reply,
-};
-use tidelane_time::{Duration, Instant, TimerHandle, TimerWheel};
-use tidelane_wire::{
-    DropReason, Ecn, FlowKey, IcmpError, Segment, SegmentView, SeqNumber, TcpFlags,
-};
+use tidelane_slowpath::{Outcome, Slow, new_connection};
+use tidelane_time::{Instant, TimerHandle, TimerWheel};
+use tidelane_wire::{Ecn, FlowKey, IcmpError, Segment, SegmentView, SeqNumber, TcpFlags};
 
 use crate::{
     connections::Connections,
@@ -97,6 +93,7 @@ mod rate_limits;
 mod requests;
 mod ts_recent_check;
 mod urgent;
+mod without_flow;
 
 impl Engine {
     /// Creates an engine without flows. `secret` keys all hashes: initial sequence numbers, SYN
@@ -329,110 +326,6 @@ impl Engine {
             self.wheel.cancel(self.ts_recent_timer);
             self.ts_recent_timer = TimerHandle::NULL;
         }
-    }
-
-    #[inline(never)]
-    fn receive_without_flow(
-        &mut self,
-        arrival: &Arrival,
-        segment: &Segment<'_>,
-        driver: &mut impl Driver,
-    ) {
-        self.counters.in_segs += 1;
-        let clock = self.clock;
-        self.refill(clock.now);
-        if !self.passes_filter(arrival, segment, None, driver) {
-            return;
-        }
-        let offset = self.timestamp_offset(&arrival.key);
-        let segment = &without_offset(segment, offset);
-        let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
-        let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
-        if let Some(entry) = self.time_wait.find(&arrival.key).copied()
-            && !(pure_syn && entry.may_be_reused(segment))
-        {
-            self.answer_in_time_wait(clock, &entry, segment, driver);
-            return;
-        }
-        if pure_syn {
-            match self.listeners.find_for(&arrival.key) {
-                Some(listener) => self.passive_open(clock, arrival, segment, listener, driver),
-                None => self.refuse(arrival, segment, DropReason::NoListener, driver),
-            }
-        } else if !segment.flags.contains(TcpFlags::ACK)
-            && self.listeners.find(&arrival.key.local).is_some()
-        {
-            // RFC 9293 §3.10.7.2: LISTEN drops other segments without ACK, and sends no answer.
-            self.counters.drops[DropReason::NoFlow.index()] += 1;
-        } else if !self.accept_cookie(clock, arrival, segment, driver) {
-            self.refuse(arrival, segment, DropReason::NoFlow, driver);
-        }
-    }
-
-    /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
-    /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not restart the timer, because a client that
-    /// retransmits its SYN would prolong TIME-WAIT. The client answers the ACK by a RST at RCV.NXT.
-    /// As in Linux, this RST ends TIME-WAIT; other RSTs are ignored (RFC 1337).
-    fn answer_in_time_wait(
-        &mut self,
-        clock: Clock,
-        entry: &Entry,
-        segment: &Segment<'_>,
-        driver: &mut impl Driver,
-    ) {
-        if segment.flags.contains(TcpFlags::RST) {
-            if segment.seq == entry.rcv_nxt {
-                self.time_wait.remove(&entry.key);
-            }
-            return;
-        }
-        // An empty segment at RCV.NXT is the connection's last ACK, which needs no answer.
-        let is_last_ack = segment.len() == 0 && segment.seq == entry.rcv_nxt;
-        if is_last_ack || !self.may_answer_in_time_wait(clock.now, entry, segment) {
-            return;
-        }
-        // The answer has the connection's DiffServ field and the default TTL, as in Linux.
-        let ip = IpFields {
-            traffic_class: entry.traffic_class,
-            ..self.config.ip.to(entry.key.peer.addr)
-        };
-        let Some(mut out) = reset_reply(segment, entry.key, entry.link, ip) else {
-            return;
-        };
-        out.seq = entry.snd_nxt;
-        out.ack = entry.rcv_nxt;
-        out.flags = TcpFlags::ACK;
-        if let Some(recent) = entry.ts_recent {
-            let tsval = clock.ms.0.wrapping_add(self.timestamp_offset(&entry.key));
-            out.options = tidelane_wire::TcpOptions::timestamps(tsval, recent);
-        }
-        let _ = driver.transmit(&out);
-        if segment.flags.contains(TcpFlags::FIN) {
-            self.time_wait.insert(Entry {
-                until: clock.now + self.config.msl * 2u64,
-                ..*entry
-            });
-        }
-    }
-
-    /// Returns true if a segment in TIME-WAIT may be answered. [`is_rate_limited`] says which
-    /// answers have a rate limit.
-    fn may_answer_in_time_wait(
-        &mut self,
-        now: Instant,
-        entry: &Entry,
-        segment: &Segment<'_>,
-    ) -> bool {
-        if !is_rate_limited(segment) {
-            return true;
-        }
-        let interval = Duration::from_millis(u64::from(ANSWER_INTERVAL_MS));
-        if entry.answered_at.is_some_and(|at| now - at < interval) {
-            self.counters.drops[DropReason::RateLimited.index()] += 1;
-            return false;
-        }
-        self.time_wait.note_answer(&entry.key, now);
-        true
     }
 
     fn send_first_syn(&mut self, clock: Clock, id: FlowId, driver: &mut impl Driver) {

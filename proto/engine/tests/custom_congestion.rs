@@ -124,7 +124,7 @@ impl Connection {
 
     /// Delivers a segment without payload 10 ms later. `seq` and `ack` are relative.
     fn receive(&mut self, seq: u32, flags: TcpFlags, ack: u32, options: TcpOptions) {
-        self.now = self.now + Duration::from_millis(10);
+        self.now += Duration::from_millis(10);
         let segment = Segment {
             src_port: self.key.peer.port,
             dst_port: self.key.local.port,

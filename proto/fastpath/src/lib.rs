@@ -119,11 +119,7 @@ impl<'a, E: Driver> Fast<'a, E> {
             }
             self.acknowledge(segment.ack(), acked);
             self.flow.flags |= wanted;
-            let progress = Event::Progress {
-                readable: len > 0,
-                writable: true,
-            };
-            self.driver.event(self.id, progress);
+            self.driver.event(self.id, Event::acked(len > 0));
         } else {
             if wnd != flow.snd_wnd {
                 flow.snd_wnd = wnd;

@@ -198,9 +198,10 @@ pub trait Driver {
         0
     }
 
-    /// Decides on a segment of the peer of `key` that belongs to no flow. `listener` is the listener
-    /// whose connection the segment opens, by a SYN or by an ACK with a valid SYN cookie. `listener`
-    /// is `None` at the first question about each segment, before the engine looks for a listener.
+    /// Decides on a segment of the peer of `key` that belongs to no flow. The engine first asks
+    /// with
+    /// `None` for `listener`, before it looks for a listener. If the segment is a SYN for a
+    /// listener, or an ACK with a valid SYN cookie, the engine asks again with that listener.
     ///
     /// The default implementation accepts every segment.
     fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
@@ -287,6 +288,14 @@ impl Event {
         readable: false,
         writable: true,
     };
+
+    /// Returns the event of an ACK that makes room to write. `readable` is true if the segment also
+    /// brought data to read.
+    #[inline(always)]
+    pub const fn acked(readable: bool) -> Self {
+        let writable = true;
+        Self::Progress { readable, writable }
+    }
 }
 
 impl CloseCause {

@@ -91,8 +91,8 @@ impl FlowState {
         self.segment_to(self.right_edge(), id, clock, fields)
     }
 
-    /// Returns the offset of TSval from the clock in ms (RFC 7323 §7.1), or `None` if the connection
-    /// uses no timestamps.
+    /// Returns the offset of TSval from the clock in ms (RFC 7323 §7.1), or `None` if the
+    /// connection uses no timestamps.
     pub fn timestamp_offset(&self) -> Option<u32> {
         self.has(flags::TIMESTAMPS).then_some(self.ts_offset)
     }

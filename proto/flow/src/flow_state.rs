@@ -322,6 +322,14 @@ impl FlowState {
         }
     }
 
+    /// Returns the bytes written and not sent.
+    pub fn unsent(&self) -> u32 {
+        match self.tx_end.after(self.snd_nxt) {
+            true => self.tx_end.distance_from(self.snd_nxt),
+            false => 0,
+        }
+    }
+
     /// Returns FlightSize (RFC 5681): the bytes sent and not acknowledged, with SYN and FIN.
     #[inline]
     pub const fn flight_size(&self) -> u32 {

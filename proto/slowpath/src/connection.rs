@@ -54,8 +54,6 @@ pub struct Connection {
     pub loss_suspected_at: Millis,
     /// Out-of-order ranges that were received beyond RCV.NXT (RFC 9293 §3.10.7.4).
     pub ooo: Ranges,
-    /// Segments that were received out of order (Linux: `tcpi_rcv_ooopack`).
-    pub ooo_segs_in: u32,
     /// Order in which the SACK option reports the out-of-order ranges (RFC 2018 §4).
     pub sack_report: SackReport,
     /// Consecutive duplicate ACKs, on a connection without SACK.

@@ -218,7 +218,6 @@ pub fn new_connection(
         tx_blocked: false,
         retrans: Retransmitted::default(),
         rtt_min: RttMin::default(),
-        ooo_segs_in: 0,
         soft_error: None,
     }
 }

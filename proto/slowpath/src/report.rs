@@ -51,13 +51,9 @@ impl Connection {
             retrans_out,
             reordering: self.reordering.degree,
             reorder_seen: self.reordering.seen,
-            unsent: if flow.tx_end.after(flow.snd_nxt) {
-                flow.tx_end.distance_from(flow.snd_nxt)
-            } else {
-                0
-            },
+            unsent: flow.unsent(),
             unread: flow.rx_head().wrapping_sub(flow.rx_read),
-            ooo_segs_in: self.ooo_segs_in,
+            ooo_segs_in: self.sack_report.segments,
             ooo_ranges: self.ooo.len() as u32,
             bytes_acked: flow.traffic.acked(flow.tx_acked()),
             bytes_received: u64::from(flow.rx_head()),

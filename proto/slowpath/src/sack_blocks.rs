@@ -21,6 +21,8 @@ pub struct SackReport {
     latest: [Option<SeqNumber>; BLOCKS_MAX],
     /// True if the peer was sent the present out-of-order ranges.
     pub sent: bool,
+    /// Segments that arrived out of order (Linux: `tcpi_rcv_ooopack`).
+    pub segments: u32,
 }
 
 impl SackReport {

@@ -121,7 +121,7 @@ impl<E: Driver> Slow<'_, E> {
         self.cold.sack_report.sent = false;
         if start != self.hot.rcv_nxt {
             self.counters.ofo_queue += 1;
-            let count = &mut self.cold.ooo_segs_in;
+            let count = &mut self.cold.sack_report.segments;
             *count = count.wrapping_add(1);
             self.hot.set_quick_acks(QUICK_ACKS);
             self.cold.ooo.insert(start, end);

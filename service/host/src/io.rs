@@ -208,8 +208,8 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// Does [`Driver::place`] for a flow whose buffer has to be allocated or enlarged, or lies in the
-    /// staging area before accept.
+    /// Does [`Driver::place`] for a flow whose buffer has to be allocated or enlarged, or lies in
+    /// the staging area before accept.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {

@@ -1,4 +1,4 @@
-//! The engine's environment ([`Env`]): stream buffers, the queue of sent packets, and the events of
+//! The engine's driver ([`Driver`]): stream buffers, the queue of sent packets, and the events of
 //! the engine.
 
 use std::collections::{HashMap, VecDeque};

@@ -12,7 +12,8 @@ use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
-/// Idle time, in us, after which the slow path checks the cwnd before a flow sends (RFC 5681 §4.1).
+/// Idle time, in us, after which the slow path checks cwnd before a flow sends (RFC 5681
+/// §4.1).
 /// The time is shorter than any RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
@@ -391,8 +392,8 @@ impl Engine {
         self.wheel.is_due(now) || time_wait.is_some_and(|at| at <= now)
     }
 
-    /// Continues the flows that stopped because [`Driver::transmit`] returned [`TxFull`]. The driver
-    /// calls this function once it has free frames again.
+    /// Continues the flows that stopped because [`Driver::transmit`] returned [`TxFull`]. The
+    /// driver calls this function once it has free frames again.
     pub fn resume_transmit(&mut self) {
         for id in std::mem::take(&mut self.blocked) {
             if let Some(Some(cold)) = self.connections.get_mut(id.index()) {

@@ -2,7 +2,7 @@
 //! engine answers the SYN by a SYN cookie. The ACK that returns the cookie creates the flow.
 
 use tidelane_flow::{
-    Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent, Verdict,
+    Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent,
 };
 use tidelane_slowpath::{PeerSyn, Slow, has_invalid_wscale};
 use tidelane_time::Duration;
@@ -53,25 +53,6 @@ impl Engine {
             Admission::Cookie => self.drop_syn(DropReason::SynQueueFull),
             Admission::Nothing => self.drop_syn(DropReason::UserLimit),
         }
-    }
-
-    /// Returns true if [`Driver::filter`] accepts a segment without a flow. Otherwise, the function
-    /// answers the segment by a RST or drops the segment, as the [`Verdict`] says.
-    pub(super) fn passes_filter(
-        &mut self,
-        arrival: &Arrival,
-        segment: &Segment<'_>,
-        listener: Option<ListenerId>,
-        driver: &mut impl Driver,
-    ) -> bool {
-        match driver.filter(&arrival.key, arrival.link, listener) {
-            Verdict::Accept => return true,
-            Verdict::Refuse => self.refuse(arrival, segment, DropReason::RuleDenied, driver),
-            Verdict::Drop if listener.is_some() => self.drop_syn(DropReason::RuleDenied),
-            // The driver has counted the segment.
-            Verdict::Drop => {}
-        }
-        false
     }
 
     /// Returns true if the flow is in SYN-RECEIVED and the application does not have the flow yet.
