@@ -1,0 +1,137 @@
+//! A port that is made of two functions of the program, which move IP packets.
+
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_wire::ETHERNET_HEADER_LEN;
+
+/// EtherType of IPv4 and of IPv6.
+const ETHER_TYPES: [[u8; 2]; 2] = [[0x08, 0x00], [0x86, 0xdd]];
+
+/// A port over any function that moves IP packets: a TUN device, a tunnel, a queue of another
+/// stack.
+///
+/// `receive` writes the next received packet to its argument, and returns the packet's length;
+/// `None` if no packet waits. `send` sends a packet, and returns false if the packet has to be sent
+/// again later. The port adds Ethernet headers with zero addresses in front of the packets, because
+/// a stack works on frames.
+pub struct FnPort<R, S> {
+    receive: R,
+    send: S,
+    /// Largest frame in bytes.
+    frame_len_max: usize,
+    /// The frame that the stack fills.
+    tx: Box<[u8]>,
+    /// Length of the frame in `tx` if the frame waits for `send`.
+    waiting: Option<usize>,
+    /// Buffers for received frames.
+    free: Vec<Box<[u8]>>,
+}
+
+/// Frames that an [`FnPort`] received.
+#[derive(Default)]
+pub struct FnBurst(Vec<(Box<[u8]>, usize)>);
+
+impl Burst for FnBurst {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn frame(&self, at: usize) -> Option<&[u8]> {
+        let (bytes, len) = self.0.get(at)?;
+        bytes.get(..*len)
+    }
+}
+
+impl<R, S> FnPort<R, S>
+where
+    R: FnMut(&mut [u8]) -> Option<usize>,
+    S: FnMut(&[u8]) -> bool,
+{
+    /// Makes a port for packets of at most `mtu` bytes.
+    pub fn new(mtu: u32, receive: R, send: S) -> Self {
+        let frame_len_max = mtu as usize + ETHERNET_HEADER_LEN;
+        Self {
+            receive,
+            send,
+            frame_len_max,
+            tx: vec![0; frame_len_max].into_boxed_slice(),
+            waiting: None,
+            free: Vec::new(),
+        }
+    }
+
+    /// Sends the waiting frame, if there is one.
+    fn send_waiting(&mut self) {
+        if let Some(len) = self.waiting
+            && (self.send)(&self.tx[ETHERNET_HEADER_LEN..len])
+        {
+            self.waiting = None;
+        }
+    }
+}
+
+impl<R, S> PacketIo for FnPort<R, S>
+where
+    R: FnMut(&mut [u8]) -> Option<usize>,
+    S: FnMut(&[u8]) -> bool,
+{
+    type Burst = FnBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_frame_len_max: self.frame_len_max as u32,
+            tx_checksum: false,
+            rx_checksum_may_be_partial: false,
+            tx_super_len_max: 0,
+        }
+    }
+
+    fn new_burst(&self) -> FnBurst {
+        FnBurst::default()
+    }
+
+    fn rx_burst(&mut self, burst: &mut FnBurst, max: usize) -> usize {
+        let before = burst.len();
+        while burst.len() - before < max {
+            let mut bytes = self
+                .free
+                .pop()
+                .unwrap_or_else(|| vec![0; self.frame_len_max].into_boxed_slice());
+            let packet = &mut bytes[ETHERNET_HEADER_LEN..];
+            let Some(len) = (self.receive)(packet) else {
+                self.free.push(bytes);
+                break;
+            };
+            let len = len.min(packet.len());
+            let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+            let ether_type = ETHER_TYPES[usize::from(is_v6)];
+            bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ether_type);
+            burst.0.push((bytes, ETHERNET_HEADER_LEN + len));
+        }
+        burst.len() - before
+    }
+
+    fn rx_release(&mut self, burst: &mut FnBurst) {
+        self.free.extend(burst.0.drain(..).map(|(bytes, _)| bytes));
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.send_waiting();
+        match self.waiting {
+            None => Some(&mut self.tx),
+            Some(_) => None,
+        }
+    }
+
+    fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {
+        self.waiting = Some(len);
+        self.send_waiting();
+    }
+
+    fn tx_flush(&mut self) {
+        self.send_waiting();
+    }
+
+    fn tx_pending(&mut self) -> bool {
+        self.waiting.is_some()
+    }
+}

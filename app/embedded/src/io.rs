@@ -1,0 +1,341 @@
+//! The engine's driver: buffers, headers and events of all connections, and the port.
+
+use std::collections::{HashMap, VecDeque};
+
+use tidelane_engine::{
+    CloseCause, Driver, Event as EngineEvent, FlowId, FlowKey, FlowRoute, IpAddress, IpChange,
+    LinkId, ListenerId, NewFlow, Origin, SegmentOut, TxFull,
+};
+use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_wire::{
+    DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN,
+    TcpOptions, checksum, emit_tcp_with, write_partial_checksum, write_tcp_checksum,
+};
+
+use crate::buffer::StreamBuffer;
+
+/// Offset of the checksum in a TCP header.
+const TCP_CHECKSUM_AT: u16 = 16;
+/// Limit of resets that wait for a free frame; further resets are lost.
+const LATE_RESETS_MAX: usize = 1024;
+
+/// Number of dropped packets, by [`DropReason::index`].
+pub type Drops = [u64; DropReason::COUNT];
+
+/// The stack's state of one connection.
+#[derive(Debug)]
+pub struct Binding {
+    /// Ethernet and IP headers of the connection's segments.
+    pub template: HeaderTemplate,
+    /// Received data.
+    pub rx: StreamBuffer,
+    /// Data to send, until the peer has acknowledged it.
+    pub tx: StreamBuffer,
+    /// Stream position up to which the program has read.
+    pub rx_read: u32,
+    /// Stream position up to which the program has written.
+    pub tx_head: u32,
+    /// Number of the connection, which tells connections apart that have the same flow id.
+    pub generation: u32,
+    /// Listener of a connection that the program has not accepted.
+    pub listener: Option<ListenerId>,
+    /// True if the peer has closed its direction.
+    pub peer_closed: bool,
+    /// Reason for the end of the connection.
+    pub cause: Option<CloseCause>,
+    /// True if the program has an event of new data, and has not read since.
+    pub readable_reported: bool,
+    /// True if the program found no room to write, and waits for an event.
+    pub wants_room: bool,
+    /// True if the program has closed the connection.
+    pub closed: bool,
+}
+
+/// A report of the engine that the stack passes to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// A connection is in the accept queue of a listener.
+    Incoming(ListenerId),
+    /// An active open is complete.
+    Connected(FlowId),
+    /// There is data to read, or the end of the data.
+    Readable(FlowId),
+    /// There is room to write.
+    Writable(FlowId),
+    /// The connection is over.
+    Closed(FlowId, CloseCause),
+}
+
+/// All state of a stack except the engine.
+pub struct Io<P> {
+    /// The port.
+    pub port: P,
+    /// Link address of this end.
+    pub mac: MacAddress,
+    /// Link address of the router.
+    pub gateway: MacAddress,
+    /// Link addresses of neighbours.
+    pub neighbours: HashMap<IpAddress, MacAddress>,
+    /// MTU of the port in bytes.
+    pub mtu: u32,
+    /// Connections by flow number.
+    pub bindings: Vec<Option<Binding>>,
+    /// Reports that the program has not taken.
+    pub reports: VecDeque<Report>,
+    /// Connections that the program may accept, oldest first.
+    pub accept_queue: VecDeque<(ListenerId, FlowId)>,
+    /// Source of the present frame.
+    pub arrival: Option<MacAddress>,
+    /// Number of connections that the stack has had.
+    pub generations: u32,
+    /// True if the port had no free frame: the engine has to resume sending.
+    pub blocked: bool,
+    /// Resets of ended connections that wait for a free frame.
+    late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
+    /// Dropped packets.
+    pub drops: Drops,
+}
+
+impl<P: PacketIo> Io<P> {
+    /// Returns the state of a stack without connections.
+    pub fn new(port: P, mac: MacAddress, gateway: MacAddress) -> Self {
+        let mtu = port.capabilities().tx_frame_len_max - ETHERNET_HEADER_LEN as u32;
+        Self {
+            port,
+            mac,
+            gateway,
+            neighbours: HashMap::new(),
+            mtu,
+            bindings: Vec::new(),
+            reports: VecDeque::new(),
+            accept_queue: VecDeque::new(),
+            arrival: None,
+            generations: 0,
+            blocked: false,
+            late_resets: VecDeque::new(),
+            drops: [0; DropReason::COUNT],
+        }
+    }
+
+    /// Returns the binding of a flow.
+    pub fn binding(&mut self, flow: FlowId) -> Option<&mut Binding> {
+        self.bindings.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Sends the resets that wait, while the port has free frames.
+    pub fn send_late_resets(&mut self) {
+        while let Some((out, mut template)) = self.late_resets.pop_front() {
+            if self.write_frame(&out, &mut template, None).is_err() {
+                self.late_resets.push_front((out, template));
+                return;
+            }
+        }
+    }
+
+    /// Returns the link address of the next hop to `peer`: the known neighbour, the source of the
+    /// present frame, or the router.
+    fn next_hop(&self, peer: IpAddress) -> MacAddress {
+        let known = self.neighbours.get(&peer).copied();
+        known.or(self.arrival).unwrap_or(self.gateway)
+    }
+
+    fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
+        let (local, peer) = (key.local.addr, key.peer.addr);
+        HeaderTemplate::new(self.mac, self.next_hop(peer), local, peer)
+    }
+
+    /// Writes a frame with the segment `out` in place, and queues the frame. `payload` is the
+    /// buffer that holds the segment's payload.
+    fn write_frame(
+        &mut self,
+        out: &SegmentOut,
+        template: &mut HeaderTemplate,
+        payload: Option<&StreamBuffer>,
+    ) -> Result<(), TxFull> {
+        let checksum_by_port = self.port.capabilities().tx_checksum;
+        let Some(frame) = self.port.tx_frame() else {
+            self.blocked = true;
+            return Err(TxFull);
+        };
+        let header_len = TCP_HEADER_LEN + out.options.len();
+        let tcp_len = header_len + out.payload_len as usize;
+        let ip_id = template.ip_id();
+        let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id);
+        let Some(segment) = segment.and_then(|segment| segment.get_mut(..tcp_len)) else {
+            self.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
+        };
+        let (header, mut room) = segment.split_at_mut(header_len);
+        emit_tcp_with(header, &fixed_header(out), &out.options);
+        if let Some(buffer) = payload {
+            for part in buffer.slices(out.payload_pos, out.payload_len) {
+                let (here, rest) = room.split_at_mut(part.len());
+                here.copy_from_slice(part);
+                room = rest;
+            }
+        }
+        let tcp_start = template.headers_len();
+        let pseudo = template.pseudo_header(tcp_len as u16);
+        let (header, payload) = segment.split_at_mut(header_len);
+        let checksum = if checksum_by_port {
+            write_partial_checksum(header, pseudo);
+            TxChecksum::Partial {
+                start: tcp_start as u16,
+                offset: TCP_CHECKSUM_AT,
+            }
+        } else {
+            write_tcp_checksum(header, pseudo, checksum::sum(payload));
+            TxChecksum::Done
+        };
+        self.port.tx_commit(tcp_start + tcp_len, checksum);
+        template.count_packets(1);
+        Ok(())
+    }
+
+    /// Sends a segment of a connection.
+    fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+        // The binding leaves its place while the port is borrowed.
+        let place = self.bindings.get_mut(flow.index());
+        let Some(mut binding) = place.and_then(Option::take) else {
+            return Ok(());
+        };
+        let payload = (out.payload_len > 0).then_some(&binding.tx);
+        let sent = self.write_frame(out, &mut binding.template, payload);
+        self.bindings[flow.index()] = Some(binding);
+        sent
+    }
+}
+
+impl<P: PacketIo> Driver for Io<P> {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        match out.origin {
+            Origin::Flow(flow) => self.transmit_of(flow, out),
+            Origin::EndingFlow(flow) => {
+                if self.transmit_of(flow, out).is_err()
+                    && self.late_resets.len() < LATE_RESETS_MAX
+                    && let Some(template) = self.binding(flow).map(|binding| binding.template)
+                {
+                    self.late_resets.push_back((*out, template));
+                }
+                Ok(())
+            }
+            Origin::NoFlow(fields) => {
+                let Some(mut template) = self.template(&out.key) else {
+                    return Ok(());
+                };
+                template.set_fields(fields);
+                self.write_frame(out, &mut template, None)
+            }
+        }
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(binding) = self.binding(flow) else {
+            return false;
+        };
+        let end = pos.wrapping_add(payload.len() as u32);
+        binding
+            .rx
+            .reserve(binding.rx_read, end.wrapping_sub(binding.rx_read));
+        binding.rx.write(pos, payload);
+        true
+    }
+
+    fn event(&mut self, flow: FlowId, event: EngineEvent) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        let report = match event {
+            EngineEvent::Progress { readable, writable } => {
+                if writable && std::mem::take(&mut binding.wants_room) {
+                    self.reports.push_back(Report::Writable(flow));
+                }
+                if !readable || std::mem::replace(&mut binding.readable_reported, true) {
+                    return;
+                }
+                Report::Readable(flow)
+            }
+            EngineEvent::Connected => Report::Connected(flow),
+            EngineEvent::Accepted(listener) => {
+                binding.listener = Some(listener);
+                self.accept_queue.push_back((listener, flow));
+                Report::Incoming(listener)
+            }
+            EngineEvent::PeerClosed => {
+                binding.peer_closed = true;
+                binding.readable_reported = true;
+                Report::Readable(flow)
+            }
+            EngineEvent::Closed(cause) => {
+                binding.cause = Some(cause);
+                Report::Closed(flow, cause)
+            }
+            EngineEvent::Released => {
+                self.bindings[flow.index()] = None;
+                return;
+            }
+            // Urgent data stays in the stream. Errors of the path end no connection.
+            EngineEvent::Urgent(_)
+            | EngineEvent::UrgentByte(_)
+            | EngineEvent::FinAcked
+            | EngineEvent::NegativeAdvice
+            | EngineEvent::SoftError(_) => return,
+        };
+        self.reports.push_back(report);
+    }
+
+    fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
+        FlowRoute {
+            link,
+            mtu: self.mtu,
+        }
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        let Some(mut template) = self.template(&new.key) else {
+            return;
+        };
+        template.set_fields(new.ip);
+        if self.bindings.len() <= flow.index() {
+            self.bindings.resize_with(flow.index() + 1, || None);
+        }
+        self.generations = self.generations.wrapping_add(1);
+        self.bindings[flow.index()] = Some(Binding {
+            template,
+            rx: StreamBuffer::default(),
+            tx: StreamBuffer::default(),
+            rx_read: 0,
+            tx_head: 0,
+            generation: self.generations,
+            listener: None,
+            peer_closed: false,
+            cause: None,
+            readable_reported: false,
+            wants_room: false,
+            closed: false,
+        });
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        if let Some(binding) = self.binding(flow) {
+            match change {
+                IpChange::Fields(fields) => binding.template.set_fields(fields),
+                IpChange::MayFragment(allowed) => binding.template.set_fragments(allowed),
+            }
+        }
+    }
+}
+
+/// Returns the header of `out` without options, which the caller writes from `out` itself.
+fn fixed_header(out: &SegmentOut) -> SegmentHeader {
+    SegmentHeader {
+        src_port: out.key.local.port,
+        dst_port: out.key.peer.port,
+        seq: out.seq,
+        ack: out.ack,
+        flags: out.flags,
+        wnd: out.wnd,
+        urgent: out.urgent,
+        options: TcpOptions::NONE,
+    }
+}

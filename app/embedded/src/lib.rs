@@ -1,0 +1,36 @@
+//! A TCP stack that a program links (MultiStack §4: UTCP).
+//!
+//! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
+//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in its
+//! event loop. One call receives packets, runs TCP and the timers, and sends. Nothing happens
+//! between the calls: there is no thread, no lock and no system call except those of the port.
+//!
+//! ```text
+//!   program ── listen, connect, read, write, events ──> Stack
+//!                                                        ├── engine: TCP
+//!                                                        └── Io: buffers, headers, events ──> port
+//! ```
+//!
+//! The time is an argument of `poll`, so a test can run the stack in virtual time. A program that
+//! waits for other events, too, waits for the descriptor of its port with the timeout
+//! [`Stack::next_timeout`].
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod fn_port;
+mod io;
+mod stack;
+
+pub use tidelane_engine::{
+    Algorithm, CloneBoxed, CloseCause, CongestionControl, Counters, CustomAlgorithm, Duration,
+    Endpoint, EngineConfig, FlowInfo, Instant, IpAddress, ListenError, OpenError, SocketOptions,
+    Window,
+};
+pub use tidelane_packet_io::{MemConfig, MemPort, PacketIo};
+pub use tidelane_wire::{DropReason, MacAddress};
+
+pub use crate::{
+    fn_port::{FnBurst, FnPort},
+    io::Drops,
+    stack::{Connection, Event, Listener, Stack, StackConfig},
+};

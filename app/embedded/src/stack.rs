@@ -1,0 +1,476 @@
+//! The stack as a program uses it: listeners, connections, events and the event loop.
+
+use tidelane_engine::{
+    Arrival, Counters, Engine, EngineConfig, FlowId, FlowInfo, FlowKey, FlowRoute, LinkId,
+    ListenError, ListenerId, OpenError, SocketOptions,
+};
+use tidelane_engine::{CloseCause, Endpoint, Instant, IpAddress};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
+use tidelane_wire::{
+    DropReason, MacAddress, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error, parse_tcp,
+    protocol, tcp_checksum_ok,
+};
+
+use crate::io::{Binding, Drops, Io, Report};
+
+/// The link of a stack. A stack has one port.
+const LINK: LinkId = LinkId(0);
+/// Local ports of active opens for which the program names none (RFC 6056 §2.1).
+const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Configuration of a stack.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Configuration of the engine.
+    pub engine: EngineConfig,
+    /// Key of initial sequence numbers and hashes. Nobody else may know the key.
+    pub secret: [u8; 16],
+    /// The addresses of this end. Packets to other addresses are dropped.
+    pub addresses: Vec<IpAddress>,
+    /// Link address of this end.
+    pub mac: MacAddress,
+    /// Link address for peers that are no known neighbours.
+    pub gateway: MacAddress,
+    /// Options of new connections.
+    pub options: SocketOptions,
+}
+
+impl StackConfig {
+    /// Returns the configuration of a stack with one address, on a link without link addresses,
+    /// such as [`FnPort`](crate::FnPort).
+    pub fn new(address: IpAddress, secret: [u8; 16]) -> Self {
+        Self {
+            engine: EngineConfig::default(),
+            secret,
+            addresses: vec![address],
+            mac: MacAddress::default(),
+            gateway: MacAddress::default(),
+            options: SocketOptions::default(),
+        }
+    }
+}
+
+/// A listener of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Listener(ListenerId);
+
+/// A connection of a stack. The handle of a closed connection is invalid: all functions then do
+/// nothing, also if the stack uses the connection's place again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Connection {
+    flow: FlowId,
+    generation: u32,
+}
+
+/// An event for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A connection can be accepted.
+    Incoming(Listener),
+    /// An active open is complete.
+    Connected(Connection),
+    /// There is new data to read, or the peer has closed its direction. The event comes once until
+    /// the program reads.
+    Readable(Connection),
+    /// There is room to write, after a [`Stack::write`] that took only a part of its data.
+    Writable(Connection),
+    /// The connection is over. The program still has to close it.
+    Closed(Connection, CloseCause),
+}
+
+/// A TCP stack on one port.
+pub struct Stack<P: PacketIo> {
+    engine: Engine,
+    io: Io<P>,
+    /// An empty burst; `None` while its frames are processed.
+    burst: Option<P::Burst>,
+    /// Addresses of this end.
+    addresses: Vec<IpAddress>,
+    /// Options of new connections.
+    options: SocketOptions,
+    /// Time of the last poll.
+    now: Instant,
+    /// Port of the last active open without a port.
+    last_port: u16,
+    /// True if the port may deliver frames with an unfinished checksum.
+    partial_checksums: bool,
+}
+
+impl<P: PacketIo> Stack<P> {
+    /// Makes a stack on `port`.
+    ///
+    /// # Panics
+    ///
+    /// If [`EngineConfig::check`] fails.
+    pub fn new(config: StackConfig, port: P) -> Self {
+        let first_port = u16::from_be_bytes([config.secret[0], config.secret[1]]);
+        Self {
+            partial_checksums: port.capabilities().rx_checksum_may_be_partial,
+            burst: Some(port.new_burst()),
+            engine: Engine::new(config.engine, config.secret),
+            io: Io::new(port, config.mac, config.gateway),
+            addresses: config.addresses,
+            options: config.options,
+            now: Instant(0),
+            last_port: first_port,
+        }
+    }
+
+    /// Sets the link address of a neighbour.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
+        self.io.neighbours.insert(addr, mac);
+    }
+
+    /// Returns the port, for example to wait for its descriptor.
+    pub fn port(&self) -> &P {
+        &self.io.port
+    }
+
+    /// Listens at `local` for connections. An unspecified address means all addresses. At most
+    /// `backlog` connections wait to be accepted.
+    pub fn listen(&mut self, local: Endpoint, backlog: u32) -> Result<Listener, ListenError> {
+        self.engine
+            .listen(local, backlog, self.options)
+            .map(Listener)
+    }
+
+    /// Ends a listener. Connections that were not accepted are reset.
+    pub fn unlisten(&mut self, listener: Listener) {
+        let of_listener = |(of, _): &(ListenerId, FlowId)| *of == listener.0;
+        let queue = &mut self.io.accept_queue;
+        let waiting = queue.iter().filter(|entry| of_listener(entry));
+        let waiting: Vec<FlowId> = waiting.map(|(_, flow)| *flow).collect();
+        queue.retain(|entry| !of_listener(entry));
+        for flow in waiting {
+            self.engine.abort(self.now, flow, &mut self.io);
+        }
+        self.engine.unlisten(self.now, listener.0, &mut self.io);
+    }
+
+    /// Returns the oldest connection that waits to be accepted.
+    pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
+        let queue = &mut self.io.accept_queue;
+        let at = queue.iter().position(|(of, _)| *of == listener.0)?;
+        let (_, flow) = queue.remove(at)?;
+        self.engine.accept_taken(listener.0, 1);
+        let binding = self.io.binding(flow)?;
+        binding.listener = None;
+        let (generation, cause) = (binding.generation, binding.cause);
+        // Events from before accept named no connection of the program.
+        if binding.readable_reported {
+            self.io.reports.push_back(Report::Readable(flow));
+        }
+        if let Some(cause) = cause {
+            self.io.reports.push_back(Report::Closed(flow, cause));
+        }
+        Some(Connection { flow, generation })
+    }
+
+    /// Opens a connection. If the port of `local` is zero, the stack chooses a port. The SYN leaves
+    /// with the next [`poll`](Self::poll) or [`flush`](Self::flush).
+    pub fn connect(&mut self, local: Endpoint, peer: Endpoint) -> Result<Connection, OpenError> {
+        let local = match local.port {
+            0 => Endpoint::new(local.addr, self.free_port(local.addr, peer)?),
+            _ => local,
+        };
+        let route = FlowRoute {
+            link: LINK,
+            mtu: self.io.mtu,
+        };
+        let options = self.options;
+        self.io.arrival = None;
+        let flow = self
+            .engine
+            .open(self.now, local, peer, route, options, &mut self.io)?;
+        let generation = self
+            .io
+            .binding(flow)
+            .ok_or(OpenError::BadEndpoint)?
+            .generation;
+        Ok(Connection { flow, generation })
+    }
+
+    fn free_port(&mut self, local: IpAddress, peer: Endpoint) -> Result<u16, OpenError> {
+        for _ in EPHEMERAL_PORTS {
+            let next = self.last_port.wrapping_add(1);
+            self.last_port = next.max(*EPHEMERAL_PORTS.start());
+            let key = FlowKey {
+                local: Endpoint::new(local, self.last_port),
+                peer,
+            };
+            if self.engine.is_free(self.now, &key) {
+                return Ok(self.last_port);
+            }
+        }
+        Err(OpenError::InUse)
+    }
+
+    /// Receives packets, runs TCP and the timers, and sends. Returns true if a packet arrived.
+    ///
+    /// `now` is the time of a clock that never goes back. All other functions use the time of the
+    /// last poll.
+    pub fn poll(&mut self, now: Instant) -> bool {
+        self.now = self.now.max(now);
+        let received = self.receive_burst();
+        if self.engine.is_due(self.now) {
+            self.engine.advance_time(self.now, &mut self.io);
+        }
+        self.flush();
+        received
+    }
+
+    /// Sends the data, ACKs and SYNs that TCP allows to send now. The paper's `tcp_output`.
+    pub fn flush(&mut self) {
+        self.io.send_late_resets();
+        if self.io.blocked && self.io.port.tx_frame().is_some() {
+            self.io.blocked = false;
+            self.engine.resume_transmit();
+        }
+        self.engine.batch_end(self.now, &mut self.io);
+        self.io.port.tx_flush();
+    }
+
+    /// Returns the time at which the next timer expires, or `None` if no timer runs.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.engine.next_timeout()
+    }
+
+    fn receive_burst(&mut self) -> bool {
+        let Some(mut burst) = self.burst.take() else {
+            return false;
+        };
+        let count = self.io.port.rx_burst(&mut burst, BURST_MAX);
+        for frame in burst.iter() {
+            self.input(frame);
+        }
+        self.io.port.rx_release(&mut burst);
+        self.burst = Some(burst);
+        count > 0
+    }
+
+    /// Handles one received Ethernet frame. The paper's `tcp_input`. A program whose port delivers
+    /// frames by itself needs [`poll`](Self::poll) only.
+    pub fn input(&mut self, frame: &[u8]) {
+        if let Err(reason) = self.receive(frame) {
+            self.io.drops[reason.index()] += 1;
+        }
+        self.io.arrival = None;
+    }
+
+    fn receive(&mut self, frame: &[u8]) -> Result<(), DropReason> {
+        let packet = parse_frame(frame)?;
+        if !self.addresses.contains(&packet.dst) {
+            return Err(DropReason::NotOurs);
+        }
+        if self.addresses.contains(&packet.src) || packet.src.is_multicast_or_broadcast() {
+            return Err(DropReason::MartianSource);
+        }
+        match (packet.protocol, packet.dst.is_v4()) {
+            (protocol::TCP, _) => self.receive_tcp(&packet),
+            (protocol::ICMP, true) => {
+                let error = parse_icmp_error(packet.payload)?;
+                self.engine.icmp_error(self.now, &error, &mut self.io);
+                Ok(())
+            }
+            (protocol::ICMPV6, false) => {
+                let error = parse_icmpv6_error(&packet)?;
+                self.engine.icmp_error(self.now, &error, &mut self.io);
+                Ok(())
+            }
+            _ => Err(DropReason::UnsupportedProtocol),
+        }
+    }
+
+    fn receive_tcp(&mut self, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let partial = self.partial_checksums;
+        if !tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial) {
+            return Err(DropReason::BadChecksum);
+        }
+        let segment = parse_tcp(packet.payload)?;
+        let arrival = Arrival {
+            key: FlowKey {
+                local: Endpoint::new(packet.dst, segment.dst_port),
+                peer: Endpoint::new(packet.src, segment.src_port),
+            },
+            link: LINK,
+            ecn: packet.ecn,
+        };
+        self.io.arrival = Some(packet.src_mac);
+        self.engine
+            .segment_arrives(self.now, &arrival, &segment, &mut self.io);
+        Ok(())
+    }
+
+    /// Returns the next event.
+    pub fn next_event(&mut self) -> Option<Event> {
+        while let Some(report) = self.io.reports.pop_front() {
+            let event = match report {
+                Report::Incoming(listener) => Some(Event::Incoming(Listener(listener))),
+                Report::Connected(flow) => self.handle(flow).map(Event::Connected),
+                Report::Readable(flow) => self.handle(flow).map(Event::Readable),
+                Report::Writable(flow) => self.handle(flow).map(Event::Writable),
+                Report::Closed(flow, cause) => {
+                    let handle = self.handle(flow);
+                    handle.map(|connection| Event::Closed(connection, cause))
+                }
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// Returns the handle of a connection that the program has and has not closed.
+    fn handle(&mut self, flow: FlowId) -> Option<Connection> {
+        let binding = self.io.binding(flow)?;
+        let open = !binding.closed && binding.listener.is_none();
+        let generation = binding.generation;
+        open.then_some(Connection { flow, generation })
+    }
+
+    fn binding(&mut self, connection: Connection) -> Option<&mut Binding> {
+        let binding = self.io.binding(connection.flow)?;
+        (binding.generation == connection.generation && !binding.closed).then_some(binding)
+    }
+
+    /// Returns the received data that the program has not read, in place and in two parts.
+    pub fn received(&self, connection: Connection) -> [&[u8]; 2] {
+        let place = self.io.bindings.get(connection.flow.index());
+        let Some(binding) = place.and_then(Option::as_ref) else {
+            return [&[], &[]];
+        };
+        let Some(flow) = self.engine.flow(connection.flow) else {
+            return [&[], &[]];
+        };
+        if binding.generation != connection.generation || binding.closed {
+            return [&[], &[]];
+        }
+        let unread = flow.rx_head().wrapping_sub(binding.rx_read);
+        binding.rx.slices(binding.rx_read, unread)
+    }
+
+    /// Returns the number of received bytes that the program has not read.
+    fn unread(&self, connection: Connection) -> usize {
+        let parts = self.received(connection);
+        parts.iter().map(|part| part.len()).sum()
+    }
+
+    /// Counts `len` bytes of the received data as read. More bytes than were received count as all.
+    pub fn consume(&mut self, connection: Connection, len: usize) {
+        let len = len.min(self.unread(connection)) as u32;
+        let Some(binding) = self.binding(connection) else {
+            return;
+        };
+        binding.readable_reported = false;
+        binding.rx_read = binding.rx_read.wrapping_add(len);
+        let rx_read = binding.rx_read;
+        let _ = self.engine.rx_advance(connection.flow, rx_read);
+    }
+
+    /// Copies received data to `buffer`. Returns the number of bytes; zero if there is none.
+    pub fn read(&mut self, connection: Connection, buffer: &mut [u8]) -> usize {
+        let mut len = 0;
+        for part in self.received(connection) {
+            let count = part.len().min(buffer.len() - len);
+            buffer[len..len + count].copy_from_slice(&part[..count]);
+            len += count;
+        }
+        self.consume(connection, len);
+        len
+    }
+
+    /// Returns true if the peer has closed its direction and the program has read all data, and
+    /// for an invalid handle.
+    pub fn is_end(&mut self, connection: Connection) -> bool {
+        let all_read = self.unread(connection) == 0;
+        let binding = self.binding(connection);
+        binding.is_none_or(|binding| all_read && (binding.peer_closed || binding.cause.is_some()))
+    }
+
+    /// Copies `data` to the send buffer as far as there is room. Returns the number of bytes. If
+    /// the number is less than the length of `data`, an event reports when there is room.
+    pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
+        let limit = self.engine.config().tx_limit;
+        let Some(acked) = self
+            .engine
+            .flow(connection.flow)
+            .map(|flow| flow.tx_acked())
+        else {
+            return 0;
+        };
+        let Some(binding) = self.binding(connection) else {
+            return 0;
+        };
+        let used = binding.tx_head.wrapping_sub(acked);
+        let len = data.len().min(limit.saturating_sub(used) as usize);
+        binding.wants_room = len < data.len();
+        binding.tx.reserve(acked, used + len as u32);
+        binding.tx.write(binding.tx_head, &data[..len]);
+        let tx_head = binding.tx_head.wrapping_add(len as u32);
+        match self.engine.tx_advance(connection.flow, tx_head) {
+            Ok(()) => {
+                if let Some(binding) = self.binding(connection) {
+                    binding.tx_head = tx_head;
+                }
+                len
+            }
+            // The connection is over, or its sending direction is closed.
+            Err(_) => 0,
+        }
+    }
+
+    /// Closes the sending direction. The peer gets all data and a FIN.
+    pub fn shutdown(&mut self, connection: Connection) {
+        if self.binding(connection).is_some() {
+            self.engine.shutdown_write(connection.flow);
+        }
+    }
+
+    /// Closes a connection: the stack sends the remaining data and a FIN. The handle becomes
+    /// invalid. The paper's `tcp_close`.
+    pub fn close(&mut self, connection: Connection) {
+        if let Some(binding) = self.binding(connection) {
+            binding.closed = true;
+            self.engine.close(self.now, connection.flow, &mut self.io);
+        }
+    }
+
+    /// Resets a connection. The handle becomes invalid.
+    pub fn abort(&mut self, connection: Connection) {
+        if let Some(binding) = self.binding(connection) {
+            binding.closed = true;
+            self.engine.abort(self.now, connection.flow, &mut self.io);
+        }
+    }
+
+    /// Sets the options of a connection.
+    pub fn set_options(&mut self, connection: Connection, options: SocketOptions) {
+        if self.binding(connection).is_some() {
+            let (now, flow) = (self.now, connection.flow);
+            self.engine.set_options(now, flow, options, &mut self.io);
+        }
+    }
+
+    /// Returns the state of a connection, for statistics.
+    pub fn info(&mut self, connection: Connection) -> Option<FlowInfo> {
+        self.binding(connection)?;
+        self.engine.info(connection.flow)
+    }
+
+    /// Returns the counters of the engine.
+    pub fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
+    /// Returns the number of dropped packets, by [`DropReason::index`].
+    pub fn drops(&self) -> &Drops {
+        &self.io.drops
+    }
+
+    /// Returns true if the stack has no connection and no listener with connections. Connections in
+    /// TIME-WAIT do not count.
+    pub fn is_empty(&self) -> bool {
+        self.engine.is_empty()
+    }
+}

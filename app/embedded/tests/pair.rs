@@ -1,0 +1,344 @@
+//! Two stacks at the ends of a wire in memory, in virtual time, with and without loss.
+
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+
+use tidelane_embedded::*;
+
+/// Addresses of the two ends.
+const ADDRESSES: [IpAddress; 2] = [
+    IpAddress::from_v4([10, 0, 0, 1]),
+    IpAddress::from_v4([10, 0, 0, 2]),
+];
+/// The server's endpoint.
+const SERVER: Endpoint = Endpoint::new(ADDRESSES[1], 80);
+
+/// Packets on the way in one direction.
+type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
+/// A stack whose port is two boxed functions.
+type BoxedStack =
+    Stack<FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>>;
+
+/// Makes a stack that receives from `rx` and sends to `tx`. Each `loss`-th packet is lost; zero
+/// means no loss.
+fn stack(end: usize, rx: &Queue, tx: &Queue, loss: u32) -> BoxedStack {
+    let (rx, tx, mut count) = (rx.clone(), tx.clone(), 0);
+    let receive = move |packet: &mut [u8]| {
+        let next = rx.borrow_mut().pop_front()?;
+        packet[..next.len()].copy_from_slice(&next);
+        Some(next.len())
+    };
+    let send = move |packet: &[u8]| {
+        count += 1;
+        if loss == 0 || count % loss > 0 {
+            tx.borrow_mut().push_back(packet.to_vec());
+        }
+        true
+    };
+    let port = FnPort::new(
+        1500,
+        Box::new(receive) as Box<dyn FnMut(&mut [u8]) -> Option<usize>>,
+        Box::new(send) as Box<dyn FnMut(&[u8]) -> bool>,
+    );
+    Stack::new(StackConfig::new(ADDRESSES[end], [end as u8 + 1; 16]), port)
+}
+
+/// Two stacks and their clock.
+struct Pair {
+    client: BoxedStack,
+    server: BoxedStack,
+    now: Instant,
+    /// Packets to the client, and packets to the server.
+    queues: [Queue; 2],
+}
+
+impl Pair {
+    fn new(loss: u32) -> Self {
+        let queues = [Queue::default(), Queue::default()];
+        let mut pair = Self {
+            client: stack(0, &queues[0], &queues[1], loss),
+            server: stack(1, &queues[1], &queues[0], loss),
+            now: Instant::from_secs(1),
+            queues,
+        };
+        pair.step();
+        pair
+    }
+
+    /// Polls both ends once. If no packet is on the way, the time advances to the next timer.
+    fn step(&mut self) {
+        let idle = self.queues.iter().all(|queue| queue.borrow().is_empty());
+        let timers = [self.client.next_timeout(), self.server.next_timeout()];
+        match timers.into_iter().flatten().min().filter(|_| idle) {
+            Some(timer) => self.now = self.now.max(timer),
+            None => self.now += Duration::from_micros(50),
+        }
+        self.client.poll(self.now);
+        self.server.poll(self.now);
+    }
+
+    /// Returns the events of the client and of the server after one step.
+    fn events(&mut self) -> [Vec<Event>; 2] {
+        self.step();
+        let client = std::iter::from_fn(|| self.client.next_event()).collect();
+        let server = std::iter::from_fn(|| self.server.next_event()).collect();
+        [client, server]
+    }
+
+    /// Opens a connection. Returns its handles at the client and at the server.
+    fn open(&mut self) -> (Connection, Connection) {
+        let listener = self.server.listen(SERVER, 8).unwrap();
+        let local = Endpoint::new(ADDRESSES[0], 0);
+        let client = self.client.connect(local, SERVER).unwrap();
+        for _ in 0..100 {
+            self.step();
+            if let Some(server) = self.server.accept(listener) {
+                return (client, server);
+            }
+        }
+        panic!("not accepted: {:?}", self.client.info(client));
+    }
+}
+
+/// Sends `len` bytes over each of `count` connections to a server that echoes them, and compares.
+fn echo(count: usize, len: usize, loss: u32) {
+    let mut pair = Pair::new(loss);
+    let listener = pair.server.listen(SERVER, 1024).unwrap();
+    let data: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let mut clients: Vec<(Connection, usize, Vec<u8>)> = (0..count)
+        .map(|_| (pair.client.connect(local, SERVER).unwrap(), 0, Vec::new()))
+        .collect();
+    let mut servers: Vec<(Connection, VecDeque<u8>)> = Vec::new();
+    let mut open = count;
+    for step in 0.. {
+        assert!(step < 1_000_000, "{open} of {count} connections do not end");
+        pair.step();
+        while let Some(connection) = pair.server.accept(listener) {
+            servers.push((connection, VecDeque::new()));
+        }
+        let mut buffer = [0; 5000];
+        servers.retain_mut(|(connection, held)| {
+            let count = pair.server.read(*connection, &mut buffer);
+            held.extend(&buffer[..count]);
+            let written = pair.server.write(*connection, held.make_contiguous());
+            held.drain(..written);
+            let over = held.is_empty() && pair.server.is_end(*connection);
+            if over {
+                pair.server.close(*connection);
+            }
+            !over
+        });
+        clients.retain_mut(|(connection, sent, got)| {
+            *sent += pair.client.write(*connection, &data[*sent..]);
+            if *sent == len {
+                pair.client.shutdown(*connection);
+            }
+            let count = pair.client.read(*connection, &mut buffer);
+            got.extend(&buffer[..count]);
+            let over = pair.client.is_end(*connection);
+            if over {
+                assert!(*got == data, "{} bytes of {len}", got.len());
+                pair.client.close(*connection);
+                open -= 1;
+            }
+            !over
+        });
+        if open == 0 && servers.is_empty() && pair.client.is_empty() && pair.server.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(pair.server.counters().passive_opens, count as u64);
+    let lossy = pair.client.counters().retrans_segs + pair.server.counters().retrans_segs;
+    assert_eq!(lossy > 0, loss > 0, "{lossy} retransmissions");
+}
+
+#[test]
+fn one_connection_echoes() {
+    echo(1, 3_000_000, 0);
+}
+
+#[test]
+fn a_hundred_connections_echo() {
+    echo(100, 50_000, 0);
+}
+
+#[test]
+fn one_packet_in_twenty_is_lost() {
+    echo(1, 1_000_000, 20);
+    echo(50, 20_000, 20);
+}
+
+#[test]
+fn events_name_each_change_once() {
+    let mut pair = Pair::new(0);
+    let listener = pair.server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 4000);
+    let connection = pair.client.connect(local, SERVER).unwrap();
+    let mut seen = [Vec::new(), Vec::new()];
+    for _ in 0..10 {
+        let [client, server] = pair.events();
+        seen[0].extend(client);
+        seen[1].extend(server);
+    }
+    assert_eq!(seen[0], [Event::Connected(connection)]);
+    assert_eq!(seen[1], [Event::Incoming(listener)]);
+    let accepted = pair.server.accept(listener).unwrap();
+    assert_eq!(pair.server.accept(listener), None);
+    assert_eq!(pair.client.write(connection, b"one"), 3);
+    pair.client.flush();
+    assert_eq!(pair.client.write(connection, b"two"), 3);
+    // Nagle holds the second write back until the first is acknowledged.
+    let mut events = Vec::new();
+    for _ in 0..10 {
+        events.extend(pair.events()[1].clone());
+    }
+    assert_eq!(events, [Event::Readable(accepted)]);
+    assert_eq!(pair.server.received(accepted).concat(), b"onetwo");
+    pair.server.consume(accepted, 3);
+    assert_eq!(pair.server.received(accepted).concat(), b"two");
+    // More than all of it.
+    pair.server.consume(accepted, 1000);
+    assert_eq!(pair.server.received(accepted).concat(), b"");
+    pair.client.close(connection);
+    let [_, server] = pair.events();
+    assert_eq!(server, [Event::Readable(accepted)]);
+    assert!(pair.server.is_end(accepted));
+}
+
+#[test]
+fn a_handle_of_a_closed_connection_does_nothing() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    pair.client.abort(client);
+    let [_, events] = pair.events();
+    assert_eq!(
+        events.last(),
+        Some(&Event::Closed(server, CloseCause::Reset))
+    );
+    assert!(pair.client.is_end(client));
+    assert_eq!(pair.client.write(client, b"late"), 0);
+    assert_eq!(pair.client.read(client, &mut [0; 8]), 0);
+    assert!(pair.client.info(client).is_none());
+    // A new connection in the same place does not answer to the old handle.
+    let next = pair
+        .client
+        .connect(Endpoint::new(ADDRESSES[0], 0), SERVER)
+        .unwrap();
+    assert_ne!(next, client);
+    assert_eq!(pair.client.write(client, b"late"), 0);
+    pair.client.close(client);
+    for _ in 0..10 {
+        pair.step();
+    }
+    assert!(pair.client.info(next).is_some());
+}
+
+#[test]
+fn a_reader_that_stops_bounds_the_sender_and_room_is_reported() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    let data = vec![5; 64 << 10];
+    let mut written = 0;
+    for _ in 0..20_000 {
+        written += pair.client.write(client, &data);
+        pair.events();
+    }
+    let config = EngineConfig::default();
+    let most = config.tx_limit + config.rx_window_max;
+    assert!(
+        written <= most as usize,
+        "{written} bytes for a reader that does not read"
+    );
+    assert_eq!(pair.client.write(client, &data), 0);
+    let mut read = 0;
+    let mut writable = false;
+    for _ in 0..20_000 {
+        let mut buffer = [0; 4096];
+        read += pair.server.read(server, &mut buffer);
+        let [events, _] = pair.events();
+        writable |= events.contains(&Event::Writable(client));
+    }
+    assert_eq!(read, written);
+    assert!(writable);
+}
+
+#[test]
+fn a_listener_that_ends_resets_what_was_not_accepted() {
+    let mut pair = Pair::new(0);
+    let listener = pair.server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let client = pair.client.connect(local, SERVER).unwrap();
+    for _ in 0..10 {
+        pair.step();
+    }
+    pair.server.unlisten(listener);
+    let mut events = Vec::new();
+    for _ in 0..10 {
+        events.extend(pair.events()[0].clone());
+    }
+    assert!(
+        events.contains(&Event::Closed(client, CloseCause::Reset)),
+        "{events:?}"
+    );
+    assert!(pair.server.is_empty());
+    assert!(pair.server.listen(SERVER, 8).is_ok(), "the port is free");
+}
+
+#[test]
+fn garbage_and_packets_for_others_are_counted_and_dropped() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    let mut frames: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 10], vec![0xff; 60], vec![0x45; 2000]];
+    // Mutations of a genuine packet: each byte in turn.
+    pair.client.write(client, b"payload");
+    pair.client.flush();
+    let packet = pair.queues[1].borrow_mut().pop_front().unwrap();
+    let genuine = [&[0; 12][..], &[0x08, 0x00], &packet].concat();
+    for at in 12..genuine.len() {
+        let mut frame = genuine.clone();
+        frame[at] ^= 0x55;
+        frames.push(frame);
+    }
+    for frame in &frames {
+        pair.server.input(frame);
+    }
+    let dropped: u64 = pair.server.drops().iter().sum();
+    assert!(
+        dropped as usize >= frames.len() - 20,
+        "{dropped} of {}",
+        frames.len()
+    );
+    assert_eq!(pair.server.received(server).concat(), b"");
+    pair.server.input(&genuine);
+    assert_eq!(pair.server.received(server).concat(), b"payload");
+}
+
+#[test]
+fn the_memory_port_carries_the_stack_too() {
+    let (near, far) = MemPort::pair(MemConfig::default());
+    let mut client = Stack::new(StackConfig::new(ADDRESSES[0], [1; 16]), near);
+    let mut server = Stack::new(StackConfig::new(ADDRESSES[1], [2; 16]), far);
+    let listener = server.listen(SERVER, 8).unwrap();
+    let connection = client
+        .connect(Endpoint::new(ADDRESSES[0], 0), SERVER)
+        .unwrap();
+    let mut now = Instant::from_secs(1);
+    let data: Vec<u8> = (0..1_000_000).map(|n| (n % 253) as u8).collect();
+    let (mut sent, mut got, mut accepted) = (0, Vec::new(), None);
+    for _ in 0..100_000 {
+        now += Duration::from_micros(10);
+        client.poll(now);
+        server.poll(now);
+        sent += client.write(connection, &data[sent..]);
+        accepted = accepted.or_else(|| server.accept(listener));
+        if let Some(accepted) = accepted {
+            let parts = server.received(accepted).concat();
+            server.consume(accepted, parts.len());
+            got.extend(parts);
+        }
+        if got.len() == data.len() {
+            break;
+        }
+    }
+    assert!(got == data, "{} bytes", got.len());
+}
