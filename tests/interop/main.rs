@@ -29,6 +29,7 @@ mod coexist;
 mod commands;
 mod cores;
 mod deaths;
+mod embedded;
 mod exceptions;
 mod fast_open;
 mod flood;
@@ -165,6 +166,9 @@ const CASES: &[Case] = cases![
     backlog::busybox_httpd 180,
     deaths::workers_of_memcached_find_the_next_service 60,
     deaths::a_polling_thread_finds_the_next_service 120,
+    embedded::http_to_the_kernel 90,
+    embedded::http_with_loss 90,
+    embedded::a_killed_server 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

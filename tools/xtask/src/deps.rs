@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use tidelane_tests::tools::source_root;
 use toml::{Table, Value};
 
-/// The folders on which each folder may depend in addition to itself.
+/// The folders on which each folder may depend in addition to itself. The entry of a crate
+/// stands for that of its layer.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shm", &["proto"]),
@@ -15,6 +16,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("service", &["proto", "shm", "nic"]),
     // The library in the program contains no TCP, so it must not depend on `proto`.
     ("app", &["shm"]),
+    // The embedded stack is the engine in the program.
+    ("app/embedded", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
     (
@@ -117,7 +120,8 @@ fn refuse(from: &str, on: &str) -> Option<String> {
             _ => None,
         };
     }
-    match FOLDERS.iter().find(|(folder, _)| *folder == layer) {
+    let entry = |name: &str| FOLDERS.iter().find(|(folder, _)| *folder == name);
+    match entry(from).or_else(|| entry(layer)) {
         None => Some(format!(
             "{layer} is not a layer; name it in tools/xtask/src/deps.rs"
         )),

@@ -1,0 +1,136 @@
+//! An HTTP server on the embedded stack, behind a TUN device: the kernel's programs reach it by the
+//! route to the device. `ip tuntap add mode tun name DEVICE` makes the device.
+
+mod http;
+mod tun_unsafe;
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    net::IpAddr,
+    process::ExitCode,
+    time,
+};
+
+use clap::Parser;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidelane_embedded::{Duration, Endpoint, FnPort, Instant, IpAddress, Stack, StackConfig};
+
+/// HTTP server on an embedded TCP stack, behind a TUN device.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Options {
+    /// Name of the TUN device
+    #[arg(long)]
+    device: String,
+    /// Address of the server, in the network of the device
+    #[arg(long)]
+    address: IpAddr,
+    /// Port of the server
+    #[arg(long, default_value_t = 80)]
+    port: u16,
+    /// MTU of the device in bytes
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+    /// Each N-th packet in each direction is lost; 0 means no loss
+    #[arg(long, default_value_t = 0)]
+    lose: u32,
+    /// Seconds until the server ends
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+fn main() -> ExitCode {
+    match serve(&Options::parse()) {
+        Ok(responses) => {
+            println!("{responses} responses");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tidelane-http: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Loss of packets in one direction.
+struct Loss {
+    every: u32,
+    count: u32,
+}
+
+impl Loss {
+    /// Each `every`-th packet is lost; zero means no loss.
+    fn new(every: u32) -> Self {
+        Self { every, count: 0 }
+    }
+
+    /// Returns true if the next packet is lost.
+    fn takes_next(&mut self) -> bool {
+        self.count = self.count.wrapping_add(1);
+        self.every > 0 && self.count.is_multiple_of(self.every)
+    }
+}
+
+/// Returns true if the packet needs no further attempt: the device has taken it, or cannot take it.
+fn send(device: &File, packet: &[u8]) -> bool {
+    // A device takes a whole packet or nothing.
+    rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
+}
+
+/// Serves until the time is over. Returns the number of responses.
+fn serve(options: &Options) -> io::Result<u64> {
+    let device = &tun_unsafe::open(&options.device)?;
+    let (mut received, mut sent) = (Loss::new(options.lose), Loss::new(options.lose));
+    let receive = |packet: &mut [u8]| {
+        let mut device = device;
+        loop {
+            let len = device.read(packet).ok().filter(|len| *len > 0)?;
+            if !received.takes_next() {
+                return Some(len);
+            }
+        }
+    };
+    let send = |packet: &[u8]| sent.takes_next() || send(device, packet);
+    let port = FnPort::new(options.mtu, receive, send);
+    let address = match options.address {
+        IpAddr::V4(v4) => IpAddress::from_v4(v4.octets()),
+        IpAddr::V6(v6) => IpAddress(v6.octets()),
+    };
+    let mut secret = [0; 16];
+    rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+    let mut stack = Stack::new(StackConfig::new(address, secret), port);
+    let listener = stack
+        .listen(Endpoint::new(address, options.port), 1024)
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let mut server = http::Server::new(listener);
+    println!("ready");
+    let start = time::Instant::now();
+    let now = || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
+    let end = Instant::from_secs(1 + options.seconds);
+    while now() < end {
+        let received = stack.poll(now());
+        while let Some(event) = stack.next_event() {
+            server.handle(&mut stack, event);
+        }
+        stack.flush();
+        if !received {
+            let until = stack.next_timeout().map_or(end, |timeout| timeout.min(end));
+            wait(device, until - now())?;
+        }
+    }
+    Ok(server.responses)
+}
+
+/// Waits until the device has a packet, or `limit` is over.
+fn wait(device: &File, limit: Duration) -> io::Result<()> {
+    let nanos = limit.as_nanos();
+    let timeout = Timespec {
+        tv_sec: (nanos / 1_000_000_000) as i64,
+        tv_nsec: (nanos % 1_000_000_000) as _,
+    };
+    match poll(&mut [PollFd::new(device, PollFlags::IN)], Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

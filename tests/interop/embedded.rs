@@ -1,0 +1,123 @@
+//! The embedded stack, linked into an HTTP server behind a TUN device. Its peer is the kernel.
+
+use std::{fs, thread, time::Duration};
+
+use rustix::process::Signal;
+use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools};
+
+use crate::support::SHORT;
+
+/// Device of the server.
+const DEVICE: &str = "tlemb0";
+/// Address of the kernel's end, and of the server.
+const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
+
+/// Makes the device in the client's namespace.
+fn wire_with_device() -> Result<Wire, Stop> {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    for line in [
+        format!("tuntap add mode tun name {DEVICE}"),
+        format!("addr add {} dev {DEVICE}", ADDRESSES.0),
+        format!("link set {DEVICE} up"),
+    ] {
+        client(&wire, "ip").args(&line).run(SHORT)?.success()?;
+    }
+    Ok(wire)
+}
+
+fn client(wire: &Wire, name: &str) -> Program {
+    wire.program(Side::Client, name)
+}
+
+/// Starts the HTTP server. Each `lose`-th packet is lost; zero means no loss.
+fn server(wire: &Wire, lose: u32) -> Result<Running, Stop> {
+    let path = tools::binary("tidelane-http")?;
+    let program = client(wire, &path.to_string_lossy());
+    let program = program.args(&format!("--device {DEVICE} --address {}", ADDRESSES.1));
+    let program = program.arg("--lose").arg(lose).args("--seconds 50");
+    let mut running = program.spawn()?;
+    tools::wait_until(Duration::from_secs(10), "the server", || {
+        running.check_alive()?;
+        Ok(running.written().0.contains("ready"))
+    })?;
+    Ok(running)
+}
+
+/// Fetches `len` bytes by curl, and compares them with the server's pattern.
+fn fetch(wire: &Wire, len: usize) -> Outcome {
+    let url = format!("http://{}/{len}", ADDRESSES.1);
+    let curl = client(wire, "curl").args("-sS --fail --max-time 30 -o got");
+    curl.arg(url).run(Duration::from_secs(35))?.success()?;
+    let got = fs::read(wire.scratch().join("got"))?;
+    let is_right = got
+        .iter()
+        .enumerate()
+        .all(|(at, byte)| *byte == b'a' + (at % 26) as u8);
+    ensure!(
+        got.len() == len && is_right,
+        "{} bytes of {len}, right: {is_right}",
+        got.len()
+    );
+    Ok(())
+}
+
+/// Runs wrk for two seconds. Fails if a connection had an error.
+fn load(wire: &Wire, path: &str, header: &str) -> Outcome {
+    let wrk = client(wire, "wrk")
+        .args("-t 1 -c 50 -d 2s --timeout 10s -H")
+        .arg(header);
+    let finished = wrk
+        .arg(format!("http://{}/{path}", ADDRESSES.1))
+        .run(SHORT)?;
+    let output = finished.success()?.stdout;
+    let failed = output.contains("Socket errors") || output.contains("Non-2xx");
+    ensure!(output.contains("Requests/sec") && !failed, "{output}");
+    Ok(())
+}
+
+/// curl and wrk fetch pages of all sizes over the kernel's stack, with keep-alive and without.
+pub fn http_to_the_kernel() -> Outcome {
+    let wire = wire_with_device()?;
+    let mut server = server(&wire, 0)?;
+    for len in [0, 1, 1460, 1461, 100_000, 8_000_000] {
+        fetch(&wire, len)?;
+    }
+    load(&wire, "64", "Connection: keep-alive")?;
+    load(&wire, "64", "Connection: close")?;
+    load(&wire, "100000", "Connection: keep-alive")?;
+    server.check_alive()
+}
+
+/// One packet in twenty is lost in each direction.
+pub fn http_with_loss() -> Outcome {
+    let wire = wire_with_device()?;
+    let mut server = server(&wire, 20)?;
+    for len in [1, 100_000, 2_000_000] {
+        fetch(&wire, len)?;
+    }
+    server.check_alive()
+}
+
+/// The server is killed under load. The next server takes its connections: the old connections are
+/// reset, and new connections work.
+pub fn a_killed_server() -> Outcome {
+    let wire = wire_with_device()?;
+    let first = server(&wire, 0)?;
+    let url = format!("http://{}/64", ADDRESSES.1);
+    let wrk = client(&wire, "wrk")
+        .args("-t 1 -c 20 -d 4s --timeout 10s")
+        .arg(url);
+    let wrk = wrk.spawn()?;
+    thread::sleep(Duration::from_secs(1));
+    first.end(Signal::KILL, SHORT)?;
+    let mut second = server(&wire, 0)?;
+    fetch(&wire, 100_000)?;
+    let output = wrk.wait(SHORT)?.success()?.stdout;
+    ensure!(
+        output.contains("Socket errors"),
+        "no connection was reset: {output}"
+    );
+    fetch(&wire, 100_000)?;
+    second.check_alive()
+}
