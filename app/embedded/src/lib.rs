@@ -1,8 +1,8 @@
 //! A TCP stack that a program links (MultiStack §4: UTCP).
 //!
 //! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
-//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in its
-//! event loop. One call receives packets, runs TCP and the timers, and sends. Nothing happens
+//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in
+//! its event loop. One call receives packets, runs TCP and the timers, and sends. Nothing happens
 //! between the calls: there is no thread, no lock and no system call except those of the port.
 //!
 //! ```text
