@@ -2,8 +2,8 @@
 //!
 //! The dynamic loader loads the library (LD_PRELOAD), and the library intercepts the calls that a
 //! program makes through glibc (`docs/socket-calls.md`). The library cannot serve a program that
-//! lacks this loader, or that makes system calls without glibc. [`obstacle`] finds the reason in
-//! the program's file. A script has the obstacle of its interpreter.
+//! lacks this loader, or that makes system calls without glibc. [`inspect`] finds the reason in
+//! the program's file. A script has the reason of its interpreter.
 //!
 //! The inspection allocates no memory, takes no lock and needs little stack, so that a child may
 //! run it between `vfork` and `exec`.
@@ -49,7 +49,7 @@ const XATTR_NAME_CAPS: &CStr = c"security.capability";
 pub enum Reason {
     /// `exec` raises the program's privileges (AT_SECURE), so the dynamic loader ignores
     /// LD_PRELOAD.
-    GainsRights,
+    RaisesPrivileges,
     /// The program is a 32-bit ELF file, and the library a 64-bit one.
     Not64Bit,
     /// The program is a Go program, which makes its system calls without libc.
@@ -63,7 +63,7 @@ pub enum Reason {
 impl Reason {
     const fn text(self) -> &'static str {
         match self {
-            Self::GainsRights => {
+            Self::RaisesPrivileges => {
                 "is setuid, setgid or has capabilities, so the dynamic loader ignores LD_PRELOAD"
             }
             Self::Not64Bit => "is a 32-bit program, but the library is 64-bit",
@@ -77,20 +77,20 @@ impl Reason {
 /// A reason why the library cannot serve a program. `Display` writes the rest of a sentence that
 /// begins with the program's name.
 #[derive(Clone, Copy, Debug)]
-pub struct Obstacle {
+pub struct Unsupported {
     reason: Reason,
     /// The script's interpreter that `reason` is about. `None` if the program is not a script.
     interpreter: Option<InlinePath>,
 }
 
-impl Obstacle {
-    /// Returns the reason for the obstacle.
+impl Unsupported {
+    /// Returns the property of the program that the library does not support.
     pub fn reason(&self) -> Reason {
         self.reason
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interpreter) = &self.interpreter {
             write!(f, "runs on {interpreter}, which ")?;
@@ -99,18 +99,18 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns the obstacle to serving a program. Returns `None` if the library can serve the program,
+/// Returns why the library cannot serve a program. Returns `None` if the library can serve it,
 /// or if the program's file cannot be read.
 ///
 /// `program` is a path. If `search` (the value of PATH) is given and `program` contains no slash,
 /// `program` is a name to find in the directories of `search`, as with `execvp`.
-pub fn obstacle(program: &CStr, search: Option<&[u8]>) -> Option<Obstacle> {
+pub fn inspect(program: &CStr, search: Option<&[u8]>) -> Option<Unsupported> {
     let bytes = program.to_bytes();
     match search {
         Some(search) if !bytes.contains(&b'/') => {
-            obstacle_of(find(bytes, search)?, INTERPRETERS_MAX)
+            inspect_file(find(bytes, search)?, INTERPRETERS_MAX)
         }
-        _ => obstacle_of(InlinePath::new(&[bytes])?, INTERPRETERS_MAX),
+        _ => inspect_file(InlinePath::new(&[bytes])?, INTERPRETERS_MAX),
     }
 }
 
@@ -134,25 +134,25 @@ fn is_executable(path: &CStr) -> bool {
 
 /// Inspects the file at `path`. `interpreters` is the number of nested interpreters that may still
 /// follow.
-fn obstacle_of(path: InlinePath, interpreters: u32) -> Option<Obstacle> {
+fn inspect_file(path: InlinePath, interpreters: u32) -> Option<Unsupported> {
     let file = open(path.as_c_str())?;
     let mut start = [0; SCRIPT_LINE_MAX];
     let len = read(&file, &mut start, 0)?;
     if let Some(interpreter) = interpreter_of_script(&start[..len]) {
         let left = interpreters.checked_sub(1)?;
         let interpreter = InlinePath::new(&[interpreter])?;
-        let below = obstacle_of(interpreter, left)?;
-        return Some(Obstacle {
+        let below = inspect_file(interpreter, left)?;
+        return Some(Unsupported {
             interpreter: Some(below.interpreter.unwrap_or(interpreter)),
             ..below
         });
     }
-    let reason = if gains_rights(path.as_c_str(), &file) {
-        Some(Reason::GainsRights)
+    let reason = if raises_privileges(path.as_c_str(), &file) {
+        Some(Reason::RaisesPrivileges)
     } else {
         reason_in_elf(&file)
     };
-    Some(Obstacle {
+    Some(Unsupported {
         reason: reason?,
         interpreter: None,
     })
@@ -183,7 +183,7 @@ fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
 }
 
 /// Returns true if `exec` of the program changes the user or group, or adds capabilities.
-fn gains_rights(path: &CStr, file: &OwnedFd) -> bool {
+fn raises_privileges(path: &CStr, file: &OwnedFd) -> bool {
     let Ok(stat) = fstat(file) else {
         return false;
     };
@@ -345,7 +345,7 @@ mod tests {
         let dir = TempDir::new("loaders");
         let reason = |file: &[u8]| {
             let path = dir.write("program", file);
-            obstacle(&path, None).map(|obstacle| obstacle.reason())
+            inspect(&path, None).map(|unsupported| unsupported.reason())
         };
         assert_eq!(reason(&elf(Some(b"/lib64/ld-linux-x86-64.so.2\0"))), None);
         let musl = elf(Some(b"/lib/ld-musl-x86_64.so.1\0"));
@@ -368,17 +368,17 @@ mod tests {
         for at in 16..120 {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
-            let _ = obstacle(&dir.write("program", &damaged), None);
+            let _ = inspect(&dir.write("program", &damaged), None);
         }
     }
 
     #[test]
-    fn a_script_has_the_obstacle_of_its_interpreter() {
+    fn a_script_has_the_reason_of_its_interpreter() {
         let dir = TempDir::new("scripts");
         let program = dir.write("program", &elf(None));
         let name = program.to_str().expect("text");
         let script = dir.write("script", format!("#! {name} -e\necho\n").as_bytes());
-        let found = obstacle(&script, None).expect("an obstacle");
+        let found = inspect(&script, None).expect("unsupported");
         assert_eq!(found.reason(), Reason::Static);
         let text = found.to_string();
         assert!(
@@ -387,9 +387,9 @@ mod tests {
         );
         // The script's interpreter is now a script that names itself as its interpreter.
         dir.write("program", format!("#!{name}\n").as_bytes());
-        assert!(obstacle(&script, None).is_none());
+        assert!(inspect(&script, None).is_none());
         drop(dir);
-        assert!(obstacle(&script, None).is_none(), "no such file");
+        assert!(inspect(&script, None).is_none(), "no such file");
     }
 
     #[test]
@@ -397,13 +397,13 @@ mod tests {
         let dir = TempDir::new("path");
         dir.write("program", &elf(None));
         let search = format!("/nowhere:{}:/bin", dir.0.display());
-        let found = || obstacle(c"program", Some(search.as_bytes()));
+        let found = || inspect(c"program", Some(search.as_bytes()));
         assert!(found().is_none(), "not executable");
         let path = dir.0.join("program");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).expect("it is there");
         assert_eq!(found().map(|found| found.reason()), Some(Reason::Static));
-        assert!(obstacle(c"sh", Some(b"/nowhere:/bin")).is_none());
-        assert!(obstacle(c"no-such-program-anywhere", Some(b"/bin")).is_none());
+        assert!(inspect(c"sh", Some(b"/nowhere:/bin")).is_none());
+        assert!(inspect(c"no-such-program-anywhere", Some(b"/bin")).is_none());
     }
 }

@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         }
     }
     let program = &options.program[0];
-    warn_of_obstacle(program, options.strict)?;
+    warn_if_unsupported(program, options.strict)?;
     let mut preload = library.into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
@@ -134,14 +134,14 @@ pub fn run(options: &Options) -> Result<(), Failure> {
 
 /// Prints a warning if the library cannot accelerate the program, for example a static one. With
 /// `strict`, fails instead.
-fn warn_of_obstacle(program: &OsStr, strict: bool) -> Result<(), Failure> {
+fn warn_if_unsupported(program: &OsStr, strict: bool) -> Result<(), Failure> {
     let search = env::var_os("PATH");
     let search = search.as_ref().map(|search| search.as_bytes());
     let name = CString::new(program.as_bytes()).unwrap_or_default();
-    let Some(obstacle) = tidelane_inspect::obstacle(&name, search) else {
+    let Some(unsupported) = tidelane_inspect::inspect(&name, search) else {
         return Ok(());
     };
-    let text = format!("{} {obstacle}", program.display());
+    let text = format!("{} {unsupported}", program.display());
     if strict {
         return Err(Failure::with_status(text, NOT_EXECUTABLE));
     }

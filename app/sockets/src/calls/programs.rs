@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use tidelane_inspect::obstacle;
+use tidelane_inspect::inspect;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
@@ -32,14 +32,14 @@ pub fn prepare() {
 /// it. `search` is the value of PATH if the program is looked for there. A child between `vfork`
 /// and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
-    let Some(obstacle) = obstacle(program, search) else {
+    let Some(unsupported) = inspect(program, search) else {
         return;
     };
     if is_new(program) {
         let name = program.to_bytes().utf8_chunks().next();
         let name = name.map_or("", |chunk| chunk.valid());
         sys::line(format_args!(
-            "{name} {obstacle}; its sockets stay with the kernel"
+            "{name} {unsupported}; its sockets stay with the kernel"
         ));
     }
 }
