@@ -36,10 +36,6 @@ pub struct Binding {
     pub rx: Vec<u8>,
     /// True once the program has closed or aborted the flow.
     pub closed: bool,
-    /// Unused.
-    pub over: bool,
-    /// Unused.
-    pub left: bool,
 }
 
 /// The environment of one engine: buffers of its flows, sent packets and events. The driver panics

@@ -39,7 +39,7 @@ fn forged_packets_neither_break_nor_leak_nor_disturb() {
 }
 
 #[test]
-fn equal_campaigns_take_an_equal_toll() {
+fn equal_campaigns_give_equal_counts() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
