@@ -242,7 +242,7 @@ void resets(void)
 
 /* This program sends data and then resets the connection, by SO_LINGER of 0 or by closing with
  * unread data. The peer receives the data before the reset. */
-void resets_after_text(void)
+void resets_after_data(void)
 {
 	struct linger at_once = {.l_onoff = 1};
 	for (int unread = 0; unread < 2; unread++) {

@@ -14,10 +14,10 @@ static const struct level {
 
 /* Options that the comparison leaves out. Tidelane does not implement some of them: the library
  * refuses to set these on a connection, and a socket that sets one before connect stays with the
- * kernel. The values of the others differ from connection to connection. If `asked` is 1, reading
- * the option is left out, too. */
+ * kernel. The values of the others differ from connection to connection. If `skip_get` is 1,
+ * reading the option is left out, too. */
 static const struct {
-	int level, name, asked;
+	int level, name, skip_get;
 } left_out[] = {
 	{SOL_SOCKET, SO_DONTROUTE, 0},
 	{SOL_SOCKET, SO_PEERNAME, 1},
@@ -50,18 +50,18 @@ static const struct {
 	{IPPROTO_TCP, TCP_TX_DELAY, 0},
 };
 
-/* Returns true if setting an option is left out, or reading it if `asking` is 1. */
-static int is_left_out(int level, int name, int asking)
+/* Returns true if setting an option is left out, or reading it if `is_get` is 1. */
+static int is_left_out(int level, int name, int is_get)
 {
 	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++) {
 		if (left_out[i].level == level && left_out[i].name == name)
-			return !asking || left_out[i].asked;
+			return !is_get || left_out[i].skip_get;
 	}
 	return 0;
 }
 
 /* Reads an option, and prints the error or the length of the value. */
-static void ask(const char *what, int fd, const struct level *level, int name)
+static void get(const char *what, int fd, const struct level *level, int name)
 {
 	char value[512];
 	socklen_t len = sizeof value;
@@ -88,7 +88,7 @@ void every_option(void)
 		int other, fd = accepted(0, &other);
 		for (int name = 0; name < levels[i].end; name++) {
 			if (!is_left_out(levels[i].number, name, 1))
-				ask("connection", fd, &levels[i], name);
+				get("connection", fd, &levels[i], name);
 		}
 		for (int name = 0; name < levels[i].end; name++) {
 			if (!is_left_out(levels[i].number, name, 0))

@@ -21,14 +21,14 @@ static void wait_byte(int fd)
 }
 
 /* Writes a byte to a pipe. */
-static void give_byte(int fd)
+static void signal_byte(int fd)
 {
 	must(write(fd, "x", 1) == 1);
 }
 
 /* Listens on `port`, or on an ephemeral port if it is 0. Writes the port, or the negative error, to
- * the pipe `told`. Then waits to be killed. */
-static void listen_until_killed(int port, int told)
+ * the pipe `port_pipe`. Then waits to be killed. */
+static void listen_until_killed(int port, int port_pipe)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
 	socklen_t len = sizeof name;
@@ -40,20 +40,20 @@ static void listen_until_killed(int port, int told)
 		must(getsockname(fd, (void *)&name, &len) == 0);
 		result = ntohs(name.sin_port);
 	}
-	must(write(told, &result, sizeof result) == sizeof result);
+	must(write(port_pipe, &result, sizeof result) == sizeof result);
 	pause();
 }
 
 /* A child that listens is killed. Its port is free when waitpid has returned. */
 void killed_listener(void)
 {
-	int told[2], port = 0, in_use = 0, result;
-	must(pipe(told) == 0);
+	int port_pipe[2], port = 0, in_use = 0, result;
+	must(pipe(port_pipe) == 0);
 	for (int round = 0; round < 50; round++) {
 		pid_t child = fork();
 		if (child == 0)
-			listen_until_killed(port, told[1]);
-		must(read(told[0], &result, sizeof result) == sizeof result);
+			listen_until_killed(port, port_pipe[1]);
+		must(read(port_pipe[0], &result, sizeof result) == sizeof result);
 		in_use += result < 0;
 		port = result > 0 ? result : port;
 		must(kill(child, SIGKILL) == 0);
@@ -128,7 +128,7 @@ void fork_saves(void)
 		}
 		if (how == 3)
 			close(fds[0]);
-		give_byte(go[1]);
+		signal_byte(go[1]);
 		say("child %d", status_of(child));
 		close(go[0]);
 		close(go[1]);
@@ -160,11 +160,11 @@ void fork_keeps_open(void)
 	}
 	close(fd);
 	peer_sends(other, 100, 1);
-	give_byte(go[1]);
+	signal_byte(go[1]);
 	struct answer got = peer_receives(other, 100, 2);
 	say("peer got %ld %ld", got.first, got.second);
 	long job = peer_must("receive %d -1 0", other);
-	give_byte(go[1]);
+	signal_byte(go[1]);
 	got = peer("join %ld", job);
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
 	/* Now the child closes the connection first, and the parent continues to use it. */
@@ -197,13 +197,13 @@ void fork_takes_turns(void)
 			wait_byte(there[0]);
 			read_exactly(fd, 1000, round);
 			write_exactly(fd, 2000, round);
-			give_byte(back[1]);
+			signal_byte(back[1]);
 		}
 		CHILD_ENDS(3);
 	}
 	for (int round = 0; round < 50; round++) {
 		peer_sends(other, 1000, round);
-		give_byte(there[1]);
+		signal_byte(there[1]);
 		wait_byte(back[0]);
 		struct answer got = peer_receives(other, 2000, round);
 		must(got.first == 2000 && got.second == 0);
@@ -223,13 +223,13 @@ void fork_takes_turns(void)
 /* The child reads from the connection, and the parent writes to it. */
 void fork_reads_and_writes(void)
 {
-	int other, fd = accepted(0, &other), heard[2];
-	must(pipe(heard) == 0);
+	int other, fd = accepted(0, &other), received[2];
+	must(pipe(received) == 0);
 	pid_t child = fork();
 	if (child == 0) {
 		for (int round = 0; round < 30; round++) {
 			read_exactly(fd, 500, round);
-			give_byte(heard[1]);
+			signal_byte(received[1]);
 		}
 		char byte;
 		say("end %ld", (long)read(fd, &byte, 1));
@@ -240,7 +240,7 @@ void fork_reads_and_writes(void)
 		struct answer got = peer_receives(other, 700, round);
 		must(got.first == 700 && got.second == 0);
 		peer_sends(other, 500, round);
-		wait_byte(heard[0]);
+		wait_byte(received[0]);
 	}
 	peer_must("close %d", other);
 	say("child %d", status_of(child));
@@ -329,7 +329,7 @@ void fork_twice(void)
 			if (fork() == 0) {
 				read_exactly(fd, 50, 3);
 				write_exactly(fd, 50, 4);
-				give_byte(done[1]);
+				signal_byte(done[1]);
 				CHILD_ENDS(0);
 			}
 			CHILD_ENDS(0);
@@ -419,11 +419,11 @@ void fork_lingers(void)
 	close(fd);
 	say("at once %d", now_ms() - before < 30000);
 	peer_sends(other, 30, 1);
-	give_byte(go[1]);
+	signal_byte(go[1]);
 	struct answer got = peer_receives(other, 30, 2);
 	say("peer got %ld %ld", got.first, got.second);
 	long job = peer_must("receive %d -1 0", other);
-	give_byte(go[1]);
+	signal_byte(go[1]);
 	got = peer("join %ld", job);
 	say("peer got %ld %ld, child %d", got.first, got.second, status_of(child));
 }
@@ -548,7 +548,7 @@ void fork_after_the_end(void)
 		close(fd);
 		peer_must(reset ? "reset %d" : "close %d", other);
 		pause_briefly();
-		give_byte(go[1]);
+		signal_byte(go[1]);
 		say("child %d", status_of(child));
 	}
 }

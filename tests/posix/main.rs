@@ -100,7 +100,7 @@ impl Programs {
 }
 
 /// The namespaces and addresses of the two programs. The test case runs in the server's namespace.
-struct Stage<'a> {
+struct Setup<'a> {
     wire: &'a Wire,
     programs: &'a Programs,
     /// Address of the test case.
@@ -111,8 +111,8 @@ struct Stage<'a> {
     peer_address: Ipv4Addr,
 }
 
-impl<'a> Stage<'a> {
-    /// Returns a stage with both programs in the server's namespace, at the same address.
+impl<'a> Setup<'a> {
+    /// Returns a setup with both programs in the server's namespace, at the same address.
     fn of_one_host(wire: &'a Wire, programs: &'a Programs, address: Ipv4Addr) -> Self {
         Self {
             wire,
@@ -138,7 +138,7 @@ struct Stacks<'a> {
 }
 
 /// The result of a case on one stack.
-struct Seen {
+struct CaseResult {
     /// Standard output, standard error and exit status.
     text: String,
     /// True if the exit status is 0.
@@ -147,7 +147,7 @@ struct Seen {
     hung: Option<String>,
 }
 
-impl Stage<'_> {
+impl Setup<'_> {
     /// Starts a peer for one case, so that no case finds connections of an earlier case there.
     /// Returns the path of its command socket, and the running peer.
     fn peer(&self, stacks: Stacks<'_>) -> Result<(PathBuf, Running), Stop> {
@@ -170,7 +170,7 @@ impl Stage<'_> {
     }
 
     /// Runs a case with a new peer.
-    fn run(&self, case: &str, stacks: Stacks<'_>) -> Result<Seen, Stop> {
+    fn run(&self, case: &str, stacks: Stacks<'_>) -> Result<CaseResult, Stop> {
         let (path, peer) = self.peer(stacks)?;
         let program = self
             .wire
@@ -199,7 +199,7 @@ impl Stage<'_> {
         running.kill_group();
         let finished = running.wait(CASE_MAX)?;
         drop(peer);
-        Ok(Seen {
+        Ok(CaseResult {
             text: format!(
                 "{}{}{}\n",
                 finished.stdout, finished.stderr, finished.status
@@ -229,15 +229,15 @@ impl Stage<'_> {
     }
 }
 
-/// Runs each case twice, on the stacks `expected` and on the stacks `seen`, and compares the
+/// Runs each case twice, on the stacks `expected` and on the stacks `actual`, and compares the
 /// outputs. Prints each difference at once, because the run may be killed before its end.
-fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome {
+fn compare(setup: &Setup<'_>, expected: Stacks<'_>, actual: Stacks<'_>) -> Outcome {
     let (mut failed, mut hung) = (Vec::new(), 0);
-    let cases = stage.programs.cases()?;
+    let cases = setup.programs.cases()?;
     for (done, case) in cases.iter().enumerate() {
-        let (expected, seen) = (stage.run(case, expected)?, stage.run(case, seen)?);
-        hung += usize::from(expected.hung.is_some() || seen.hung.is_some());
-        if let Some(report) = verdict(&expected, &seen) {
+        let (expected, actual) = (setup.run(case, expected)?, setup.run(case, actual)?);
+        hung += usize::from(expected.hung.is_some() || actual.hung.is_some());
+        if let Some(report) = verdict(&expected, &actual) {
             eprintln!("--- {case}\n{report}");
             failed.push(case.as_str());
         }
@@ -256,20 +256,20 @@ fn compare(stage: &Stage<'_>, expected: Stacks<'_>, seen: Stacks<'_>) -> Outcome
 }
 
 /// Returns a report if a case fails on the expected stacks, or if its outputs differ.
-fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
-    if expected.ended_well && expected.hung.is_none() && expected.text == seen.text {
+fn verdict(expected: &CaseResult, actual: &CaseResult) -> Option<String> {
+    if expected.ended_well && expected.hung.is_none() && expected.text == actual.text {
         return None;
     }
-    let mut report = if expected.text == seen.text {
+    let mut report = if expected.text == actual.text {
         format!(
             "  the case itself fails, on the kernel's stack too\n{}",
             expected.text
         )
     } else {
-        difference(&expected.text, &seen.text)
+        difference(&expected.text, &actual.text)
     };
-    for (which, seen) in [("expected (-)", expected), ("seen (+)", seen)] {
-        if let Some(situation) = &seen.hung {
+    for (which, result) in [("expected (-)", expected), ("actual (+)", actual)] {
+        if let Some(situation) = &result.hung {
             report += &format!("  {which}: {situation}");
         }
     }
@@ -277,12 +277,12 @@ fn verdict(expected: &Seen, seen: &Seen) -> Option<String> {
 }
 
 /// Returns the first different lines of two outputs, after the equal lines before them.
-fn difference(expected: &str, seen: &str) -> String {
+fn difference(expected: &str, actual: &str) -> String {
     const BEFORE: usize = 6;
     const SHOWN: usize = 40;
     let same = expected
         .lines()
-        .zip(seen.lines())
+        .zip(actual.lines())
         .take_while(|(a, b)| a == b)
         .count();
     let before = same.saturating_sub(BEFORE);
@@ -291,10 +291,10 @@ fn difference(expected: &str, seen: &str) -> String {
         lines.map(|line| format!("{mark} {line}\n")).collect()
     };
     format!(
-        "  (after {same} equal lines; - expected, + seen)\n{}{}{}",
+        "  (after {same} equal lines; - expected, + actual)\n{}{}{}",
         part(expected, before, same - before, ' '),
         part(expected, same, SHOWN, '-'),
-        part(seen, same, SHOWN, '+')
+        part(actual, same, SHOWN, '+')
     )
 }
 
@@ -312,7 +312,7 @@ fn wire() -> Result<Wire, Stop> {
 fn without_a_service() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
+    let setup = Setup::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
     let library = tools::binary("libtidelane.so")?.display().to_string();
     let preloaded = Stacks {
         environment: &[
@@ -321,7 +321,7 @@ fn without_a_service() -> Outcome {
         ],
         ..Stacks::default()
     };
-    compare(&stage, Stacks::default(), preloaded)
+    compare(&setup, Stacks::default(), preloaded)
 }
 
 /// Compares the kernel with Tidelane over the wire. The peer is on the kernel in the client's
@@ -329,7 +329,7 @@ fn without_a_service() -> Outcome {
 fn kernel_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage {
+    let setup = Setup {
         wire: &wire,
         programs: &programs,
         own_address: SERVER,
@@ -341,7 +341,7 @@ fn kernel_peer() -> Outcome {
         own: Some(&service),
         ..Stacks::default()
     };
-    compare(&stage, Stacks::default(), accelerated)
+    compare(&setup, Stacks::default(), accelerated)
 }
 
 /// Compares the kernel with Tidelane on one host. Both programs use one service and its local path,
@@ -349,14 +349,14 @@ fn kernel_peer() -> Outcome {
 fn accelerated_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage::of_one_host(&wire, &programs, SERVER);
+    let setup = Setup::of_one_host(&wire, &programs, SERVER);
     let service = wire.service()?;
     let accelerated = Stacks {
         own: Some(&service),
         peer: Some(&service),
         ..Stacks::default()
     };
-    compare(&stage, Stacks::default(), accelerated)
+    compare(&setup, Stacks::default(), accelerated)
 }
 
 /// Compares the kernel with Tidelane over loopback. Both programs use one service with
@@ -364,7 +364,7 @@ fn accelerated_peer() -> Outcome {
 fn over_loopback() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;
-    let stage = Stage::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
+    let setup = Setup::of_one_host(&wire, &programs, Ipv4Addr::LOCALHOST);
     let service = wire.service()?;
     let accelerated = Stacks {
         own: Some(&service),
@@ -372,5 +372,5 @@ fn over_loopback() -> Outcome {
         run_options: "--loopback",
         ..Stacks::default()
     };
-    compare(&stage, Stacks::default(), accelerated)
+    compare(&setup, Stacks::default(), accelerated)
 }

@@ -15,7 +15,7 @@ static int wait_one(int epfd, struct epoll_event *event)
 
 /* The program waits for a connection in a temporary epoll instance and closes the instance. Then it
  * adds the connection to a second instance, which reports the following event. */
-void epoll_of_the_moment(void)
+void temporary_epoll(void)
 {
 	enum { N = 40 };
 	int port, listener = own_listener(0, &port), stays = epoll_create1(0), missed = 0;
@@ -24,12 +24,12 @@ void epoll_of_the_moment(void)
 	for (int round = 0; round < N; round++) {
 		int other = peer_connects(port);
 		must(wait_one(stays, &event) && event.data.u32 == 1);
-		int fd = accept(listener, NULL, NULL), moment = epoll_create1(0);
+		int fd = accept(listener, NULL, NULL), temporary = epoll_create1(0);
 		must(fd >= 0);
 		peer_sends(other, 10, 1);
-		must(control(moment, EPOLL_CTL_ADD, fd, EPOLLIN, 2) == 0);
-		must(wait_one(moment, &event) == 1);
-		must(close(moment) == 0);
+		must(control(temporary, EPOLL_CTL_ADD, fd, EPOLLIN, 2) == 0);
+		must(wait_one(temporary, &event) == 1);
+		must(close(temporary) == 0);
 		read_exactly(fd, 10, 1);
 		must(control(stays, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
 		must(epoll_wait(stays, &event, 1, 0) == 0);
@@ -46,7 +46,7 @@ void epoll_of_the_moment(void)
 static int outer, middle, inner, ends[2];
 
 /* Waits for one event of an epoll instance, and prints it. */
-static void say_one(const char *what, int epfd, int timeout)
+static void print_event(const char *what, int epfd, int timeout)
 {
 	struct epoll_event event;
 	int count = epoll_wait(epfd, &event, 1, timeout);
@@ -64,10 +64,10 @@ static void arm_again(unsigned bits)
 }
 
 /* Prints an event of `middle` and an event of `inner`. */
-static void say_inner(void)
+static void print_inner_events(void)
 {
-	say_one("middle", middle, PATIENCE);
-	say_one("inner", inner, PATIENCE);
+	print_event("middle", middle, PATIENCE);
+	print_event("inner", inner, PATIENCE);
 }
 
 /* `outer` reports data in the pipe, and data that arrives on the connection while the thread
@@ -77,19 +77,19 @@ static void nest_more(unsigned bits, int fd, int other)
 	struct epoll_event event;
 	must(write(ends[1], "x", 1) == 1);
 	arm_again(bits);
-	say_one("pipe", outer, PATIENCE);
-	say_inner();
+	print_event("pipe", outer, PATIENCE);
+	print_inner_events();
 	must(read(ends[0], &event, 1) == 1);
 	arm_again(bits);
 	while (epoll_wait(outer, &event, 1, 0) > 0)
 		;
 	long job = peer_must("send %d 30 1", other);
-	say_one("asleep", outer, PATIENCE);
+	print_event("asleep", outer, PATIENCE);
 	peer_must("join %ld", job);
 	read_exactly(fd, 30, 1);
 	show(epoll_ctl(outer, EPOLL_CTL_DEL, middle, NULL));
 	peer_sends(other, 30, 1);
-	say_one("gone", outer, 20);
+	print_event("gone", outer, 20);
 }
 
 /* Makes the instances, with `middle` registered in `outer` for `bits`. `outer` reports data that
@@ -104,16 +104,16 @@ static void nest(const char *how, unsigned bits)
 	must(control(middle, EPOLL_CTL_ADD, inner, EPOLLIN, 2) == 0);
 	must(control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
 	must(control(inner, EPOLL_CTL_ADD, ends[0], EPOLLIN, 4) == 0);
-	say_one(how, outer, 20);
+	print_event(how, outer, 20);
 	peer_sends(other, 30, 1);
-	say_one("arrived", outer, PATIENCE);
-	say_one("again", outer, 20);
+	print_event("arrived", outer, PATIENCE);
+	print_event("again", outer, 20);
 	arm_again(bits);
 	if (!(bits & EPOLLET))
 		say("poll %d", poll(&entry, 1, PATIENCE));
-	say_inner();
+	print_inner_events();
 	read_exactly(fd, 30, 1);
-	say_one("empty", outer, 20);
+	print_event("empty", outer, 20);
 	say("poll %d", poll(&entry, 1, 20));
 	nest_more(bits, fd, other);
 	close(fd);

@@ -208,7 +208,7 @@ static int fast_connect(FILE *out, const char *address, int port, long count)
 }
 
 /* Lets a listener accept data in SYNs. */
-static int take_text(FILE *out, int fd)
+static int enable_fast_open(FILE *out, int fd)
 {
 	int places = 16;
 	int result = setsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN, &places, sizeof places);
@@ -288,7 +288,7 @@ static int obey(FILE *out, const char *line)
 	if (sscanf(line, "fast_connect %63s %d %ld", address, &port, &count) == 3)
 		return fast_connect(out, address, port, count);
 	if (sscanf(line, "fast %d", &fd) == 1)
-		return take_text(out, fd);
+		return enable_fast_open(out, fd);
 	if (sscanf(line, "accept %d", &fd) == 1)
 		return fprintf(out, "ok %d\n", accept(fd, NULL, NULL));
 	if (sscanf(line, "port %d", &fd) == 1)

@@ -16,7 +16,7 @@
 	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
 	X(blocking_connect) X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks)     \
 	X(duplicates) X(closes_all) X(connection_as_standard_error) X(forked_listener)           \
-	X(forked_connection) X(ends) X(threads)                                                  \
+	X(forked_connection) X(process_exits) X(threads)                                         \
 	X(small_stack) X(signal_stack)                                                           \
 	X(signals) X(files) X(spliced) X(fork_serves) X(fork_saves) X(fork_keeps_open)            \
 	X(fork_takes_turns) X(fork_reads_and_writes) X(fork_both_read) X(fork_unacknowledged)     \
@@ -37,8 +37,8 @@
 	X(every_option)                                                                          \
 	X(bound_without_port) X(bound_in_time_wait)                                              \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
-	X(epoll_of_the_moment) X(nested_epoll) X(streams)                                         \
-	X(resets_after_text) X(connects_at_once) X(killed_listener)                               \
+	X(temporary_epoll) X(nested_epoll) X(streams)                                             \
+	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)
 
 #define DECLARE(name) void name(void);

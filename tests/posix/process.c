@@ -145,7 +145,7 @@ void forked_connection(void)
 }
 
 /* Data that a process has written arrives when the process ends by exit, _exit or exit_group. */
-void ends(void)
+void process_exits(void)
 {
 	for (int how = 0; how < 3; how++) {
 		int port, ready[2], listener = own_listener(0, &port);
