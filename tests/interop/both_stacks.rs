@@ -23,9 +23,9 @@ const CLIENTS: u64 = 20;
 /// Time limit for a server to listen in a restarted service.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// The results that `knock.c` prints.
+/// The results that `echo_clients.c` prints.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Fared {
+struct ClientResults {
     /// Clients that received every byte.
     served: u64,
     /// Refused attempts to connect. A client tries again after each.
@@ -38,8 +38,8 @@ struct Fared {
     silent: u64,
 }
 
-impl Fared {
-    /// Parses the output of `knock.c`.
+impl ClientResults {
+    /// Parses the output of `echo_clients.c`.
     fn parse(line: &str) -> Result<Self, Stop> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let count = |at: usize| Ok::<u64, Stop>(words.get(at).unwrap_or(&"").parse()?);
@@ -60,24 +60,24 @@ impl Fared {
     }
 }
 
-/// The path of the compiled client program `knock.c`.
-struct Knock(std::path::PathBuf);
+/// The path of the compiled client program `echo_clients.c`.
+struct EchoClients(std::path::PathBuf);
 
-impl Knock {
+impl EchoClients {
     /// Compiles the program into the wire's directory.
     fn compile(wire: &Wire) -> Result<Self, Stop> {
-        let binary = wire.scratch().join("knock");
-        let source = tools::source_root().join("tests/interop/knock.c");
+        let binary = wire.scratch().join("echo-clients");
+        let source = tools::source_root().join("tests/interop/echo_clients.c");
         tools::compile(&binary, &[source])?;
         Ok(Self(binary))
     }
 
     /// Returns a program with `clients` clients in the client's namespace. Each client sends a
     /// message and reads the echo, `exchanges` times, with pauses of 10 ms.
-    fn clients(&self, wire: &Wire, clients: u64, exchanges: u64) -> Program {
-        let knock = wire.program(Side::Client, &self.0.to_string_lossy());
-        let knock = knock.arg(SERVER).arg(PORT).arg(clients);
-        knock.arg(exchanges).arg(10)
+    fn program(&self, wire: &Wire, clients: u64, exchanges: u64) -> Program {
+        let program = wire.program(Side::Client, &self.0.to_string_lossy());
+        let program = program.arg(SERVER).arg(PORT).arg(clients);
+        program.arg(exchanges).arg(10)
     }
 }
 
@@ -86,17 +86,17 @@ impl Knock {
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let knock = Knock::compile(&wire)?;
+    let echo_clients = EchoClients::compile(&wire)?;
     let mut in_kernel = 0;
     for start in 0..env_number("TIDELANE_STARTS", 15) {
-        let clients = knock.clients(&wire, CLIENTS, 20).spawn()?;
+        let clients = echo_clients.program(&wire, CLIENTS, 20).spawn()?;
         std::thread::sleep(Duration::from_millis(30));
         let server = wire.load_tool(Side::Server, "echo-server")?;
         let server = server.arg("--port").arg(PORT).on(Some(&service)).spawn()?;
         wait_until(SHORT, "the server", || wire.listens(Side::Server, PORT))?;
         in_kernel += wire.kernel_connections(Side::Server, PORT)?;
-        let fared = Fared::parse(&clients.wait(SHORT * 2)?.success()?.stdout)?;
-        fared
+        let results = ClientResults::parse(&clients.wait(SHORT * 2)?.success()?.stdout)?;
+        results
             .check_all_served(CLIENTS)
             .map_err(|stop| Stop::Fail(format!("start {start}: {stop:?}")))?;
         ensure!(
@@ -212,7 +212,7 @@ impl Footprint {
 /// served, and the server leaks neither descriptors nor memory.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
-    let knock = Knock::compile(&wire)?;
+    let echo_clients = EchoClients::compile(&wire)?;
     let mut service = wire.service()?;
     let mut server = echo_server(&wire, Some(&service), PORT)?;
     let kills = env_number("TIDELANE_SERVICE_KILLS", 4);
@@ -226,23 +226,23 @@ pub fn servers_find_the_service_again() -> Outcome {
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
         // Without a service, the kernel serves the clients.
-        let during = knock.clients(&wire, 3, 1).run(SHORT)?;
-        Fared::parse(&during.stdout)?.check_all_served(3)?;
+        let during = echo_clients.program(&wire, 3, 1).run(SHORT)?;
+        ClientResults::parse(&during.stdout)?.check_all_served(3)?;
         service = wire.service_again(&service)?;
         let up = Instant::now();
-        let coming = knock.clients(&wire, 100, 3).spawn()?;
+        let coming = echo_clients.program(&wire, 100, 3).spawn()?;
         if kill % 2 == 0 {
             // The clients connect while the server registers with the new service.
             wait_listening(&service, PORT, up)?;
-            Fared::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
+            ClientResults::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
         } else {
-            Fared::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
+            ClientResults::parse(&coming.wait(SHORT)?.success()?.stdout)?.check_all_served(100)?;
             wait_listening(&service, PORT, up)?;
         }
         for _ in 0..6 {
             let began = Instant::now();
-            let one = knock.clients(&wire, 1, 1).run(SHORT)?;
-            Fared::parse(&one.stdout)?.check_all_served(1)?;
+            let one = echo_clients.program(&wire, 1, 1).run(SHORT)?;
+            ClientResults::parse(&one.stdout)?.check_all_served(1)?;
             let took = began.elapsed();
             ensure!(
                 took < AGAIN_MAX,
@@ -282,7 +282,7 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;
     let wire = Wire::new()?;
-    let knock = Knock::compile(&wire)?;
+    let echo_clients = EchoClients::compile(&wire)?;
     let binary = wire.scratch().join("reopens");
     let source = tools::source_root().join("tests/interop/reopens.c");
     tools::compile(&binary, &[source])?;
@@ -297,9 +297,9 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;
         // `reopens.c` closes its listener after each client and opens a new one.
-        let client = wire.program(Side::Client, &knock.0.to_string_lossy());
+        let client = wire.program(Side::Client, &echo_clients.0.to_string_lossy());
         let client = client.arg(SERVER).arg(REOPENED).args("1 1 10").run(SHORT)?;
-        Fared::parse(&client.stdout)?.check_all_served(1)?;
+        ClientResults::parse(&client.stdout)?.check_all_served(1)?;
         // Preload the library directly: `tidelane run` refuses to start without a service.
         let echo = wire.load_tool(Side::Server, "echo-server")?;
         let echo = echo.arg("--port").arg(PORT);
@@ -312,8 +312,8 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
         for port in [nginx.port, PORT, REOPENED] {
             wait_listening(&service, port, up)?;
         }
-        let clients = knock.clients(&wire, 20, 3).run(SHORT)?;
-        Fared::parse(&clients.stdout)?.check_all_served(20)?;
+        let clients = echo_clients.program(&wire, 20, 3).run(SHORT)?;
+        ClientResults::parse(&clients.stdout)?.check_all_served(20)?;
         let opened = service.counters()?["passive_opens"].as_u64();
         ensure!(opened >= Some(20), "{opened:?} connections came to it");
         reopens.check_alive()?;

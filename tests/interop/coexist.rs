@@ -26,22 +26,22 @@ pub fn ping_under_load() -> Outcome {
 pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let _fast = echo_server(&wire, Some(&service), 7000)?;
-    let _plain = echo_server(&wire, None, 7001)?;
+    let _accelerated = echo_server(&wire, Some(&service), 7000)?;
+    let _kernel = echo_server(&wire, None, 7001)?;
     let start = |port| {
         echo_client(&wire, Side::Client, port)?
             .args("--connections 8 --seconds 2")
             .spawn()
     };
-    let (fast, plain) = (start(7000)?, start(7001)?);
+    let (accelerated, kernel) = (start(7000)?, start(7001)?);
     thread::sleep(Duration::from_secs(1));
     let count = wire.kernel_connections(Side::Server, 7001)?;
     ensure!(
         count == 8,
         "the kernel has {count} of the 8 connections that are its own"
     );
-    check_load(&fast.wait(SHORT)?.success()?.json()?)?;
-    check_load(&plain.wait(SHORT)?.success()?.json()?)
+    check_load(&accelerated.wait(SHORT)?.success()?.json()?)?;
+    check_load(&kernel.wait(SHORT)?.success()?.json()?)
 }
 
 /// An accelerated listener at 0.0.0.0 also accepts the kernel's connections over loopback.
@@ -63,8 +63,8 @@ pub fn loopback_client_of_an_accelerated_listener() -> Outcome {
 pub fn address_in_use_both_ways() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let _fast = echo_server(&wire, Some(&service), 7000)?;
-    let _plain = echo_server(&wire, None, 7001)?;
+    let _accelerated = echo_server(&wire, Some(&service), 7000)?;
+    let _kernel = echo_server(&wire, None, 7001)?;
     for (port, accelerated) in [(7000, true), (7000, false), (7001, true), (7001, false)] {
         let second = wire
             .load_tool(Side::Server, "echo-server")?

@@ -32,20 +32,20 @@ fn wait_freed(service: &Service, pid: u32) -> Outcome {
 }
 
 /// Waits until `count` accelerated connections of the process `pid` have sent data.
-fn wait_busy(service: &Service, pid: u32, count: usize) -> Outcome {
+fn wait_connections(service: &Service, pid: u32, count: usize) -> Outcome {
     wait_until(SHORT, "connections at work", || {
-        Ok(busy(service, pid)? == count)
+        Ok(active_connections(service, pid)? == count)
     })
 }
 
 /// Returns the number of accelerated connections of the process `pid` on which the peer has
 /// acknowledged data.
-fn busy(service: &Service, pid: u32) -> Result<usize, Stop> {
+fn active_connections(service: &Service, pid: u32) -> Result<usize, Stop> {
     let sockets = service.sockets_of(pid)?;
-    let busy = sockets.iter().filter(|socket| {
+    let active = sockets.iter().filter(|socket| {
         socket["state"] == "ESTABLISHED" && socket["info"]["bytes_acked"].as_u64() > Some(0)
     });
-    Ok(busy.count())
+    Ok(active.count())
 }
 
 /// The resources that a service uses.
@@ -102,7 +102,7 @@ pub fn killed_program_frees_all() -> Outcome {
             .args("--connections 32 --bytes 2000 --warmup 0 --seconds 60")
             .spawn()?;
         let pid = server.pid();
-        wait_busy(&service, pid, 32)?;
+        wait_connections(&service, pid, 32)?;
         server.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
         // A second server gets the port, and the clients connect again. The kernel has the
@@ -111,7 +111,7 @@ pub fn killed_program_frees_all() -> Outcome {
         let pid = second.pid();
         wait_until(SHORT, "the clients to come back", || {
             let kernels = wire.kernel_connections(Side::Server, 7000)?;
-            Ok(busy(&service, pid)? + kernels >= 32)
+            Ok(active_connections(&service, pid)? + kernels >= 32)
         })?;
         let line = client.end(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
@@ -175,11 +175,11 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
             .spawn()?;
         let remote = echo_client(&wire, Side::Client, 7000)?;
         let remote = remote.args("--connections 4 --seconds 60").spawn()?;
-        wait_busy(&service, server.pid(), 8)?;
+        wait_connections(&service, server.pid(), 8)?;
         service.kill()?;
         let ask_kernel = || {
-            let plain = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.2 --warmup 0");
-            check_load(&plain.run(SHORT)?.json()?)
+            let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.2 --warmup 0");
+            check_load(&client.run(SHORT)?.json()?)
         };
         if nics::are_named() {
             let what = "the kernel to serve the interface";

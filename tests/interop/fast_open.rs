@@ -63,7 +63,7 @@ fn check_counter(service: &Service, name: &str) -> Outcome {
 }
 
 /// nginx on the service accepts data in the SYNs of curl on the kernel.
-pub fn nginx_takes_text_with_syn() -> Outcome {
+pub fn nginx_accepts_data_in_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;
     let nginx = nginx(&wire, Some(&service))?;
@@ -72,7 +72,7 @@ pub fn nginx_takes_text_with_syn() -> Outcome {
 }
 
 /// curl on the service sends data in its SYNs to nginx on the kernel.
-pub fn curl_sends_text_with_syn() -> Outcome {
+pub fn curl_sends_data_in_syn() -> Outcome {
     let wire = wire()?;
     let service = wire.service_with(Side::Client, &[])?;
     let nginx = nginx(&wire, None)?;

@@ -15,9 +15,9 @@ use crate::support::{SHORT, check_load};
 /// MTU of the path to the server, in bytes.
 const LENGTH: &str = "600";
 /// Port of the accelerated server.
-const FAST: u16 = 7000;
+const ACCELERATED_PORT: u16 = 7000;
 /// Port of the server on the kernel.
-const PLAIN: u16 = 7001;
+const KERNEL_PORT: u16 = 7001;
 
 /// Returns a wire with a middle namespace.
 fn wire() -> Result<Wire, Stop> {
@@ -96,18 +96,18 @@ pub fn a_router_cuts_segments() -> Outcome {
     let wire = wire()?;
     route(&wire)?;
     let service = wire.service()?;
-    let _fast = server(&wire, Some(&service), FAST)?;
-    let _plain = server(&wire, None, PLAIN)?;
+    let _accelerated = server(&wire, Some(&service), ACCELERATED_PORT)?;
+    let _kernel = server(&wire, None, KERNEL_PORT)?;
     // Ping before the load starts, because a load delays the answers beyond the timeout.
     let ping = wire.load_tool(Side::Client, "ping")?;
     let ping = ping.arg("--to").arg(SERVER).args("--count 20 --bytes 4000");
     ping.run(SHORT)?;
     let before = of_kernel(&wire, "snmp", "ReasmOKs")?;
     ensure!(before >= 20, "the kernel made {before} packets whole");
-    let fast = client(&wire, SERVER.into(), FAST)?.spawn()?;
-    let plain = client(&wire, SERVER.into(), PLAIN)?.spawn()?;
-    check_load(&plain.wait(SHORT * 5)?.success()?.json()?)?;
-    check_load(&fast.wait(SHORT * 5)?.success()?.json()?)?;
+    let accelerated = client(&wire, SERVER.into(), ACCELERATED_PORT)?.spawn()?;
+    let kernel = client(&wire, SERVER.into(), KERNEL_PORT)?.spawn()?;
+    check_load(&kernel.wait(SHORT * 5)?.success()?.json()?)?;
+    check_load(&accelerated.wait(SHORT * 5)?.success()?.json()?)?;
 
     // Each of the 300 requests has more than ten full segments.
     let counters = service.counters()?;
@@ -162,23 +162,23 @@ pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
     let wire = wire()?;
     let cutter = cutter(&wire)?;
     let service = wire.service()?;
-    let _fast = server(&wire, Some(&service), FAST)?;
-    let _plain = server(&wire, None, PLAIN)?;
+    let _accelerated = server(&wire, Some(&service), ACCELERATED_PORT)?;
+    let _kernel = server(&wire, None, KERNEL_PORT)?;
     for (address, file, name) in [
         (SERVER.into(), "snmp", "ReasmOKs"),
         (SERVER_V6.into(), "snmp6", "Ip6ReasmOKs"),
     ] {
         let before = service.counters()?;
-        let fast = client(&wire, address, FAST)?.run(SHORT * 5)?;
-        check_load(&fast.json()?)?;
+        let accelerated = client(&wire, address, ACCELERATED_PORT)?.run(SHORT * 5)?;
+        check_load(&accelerated.json()?)?;
         let after = service.counters()?;
         let grown = |name| counter(&after, name) - counter(&before, name);
         ensure!(grown("reasm_oks") > 3000, "{address}: {before} {after}");
         ensure!(grown("drop_fragment_duplicate") > 0, "{address}: {after}");
         ensure!(grown("drop_fragment_overlap") == 0, "{address}: {after}");
         let before = of_kernel(&wire, file, name)?;
-        let plain = client(&wire, address, PLAIN)?.run(SHORT * 5)?;
-        check_load(&plain.json()?)?;
+        let kernel = client(&wire, address, KERNEL_PORT)?.run(SHORT * 5)?;
+        check_load(&kernel.json()?)?;
         let kernels = of_kernel(&wire, file, name)? - before;
         ensure!(kernels > 3000, "{address}: the kernel made {kernels} whole");
     }

@@ -122,13 +122,13 @@ static void say_packet(const unsigned char *ip, ssize_t len)
 	if (len < header + 20)
 		return;
 	const unsigned char *tcp = ip + header;
-	int text = total - header - (tcp[12] >> 4) * 4;
-	const char *kind = (tcp[13] & 18) == 18 ? "SYN,ACK" : tcp[13] & 2 ? "SYN" : "text";
-	if (!(tcp[13] & 2) && text == 0)
+	int payload = total - header - (tcp[12] >> 4) * 4;
+	const char *kind = (tcp[13] & 18) == 18 ? "SYN,ACK" : tcp[13] & 2 ? "SYN" : "data";
+	if (!(tcp[13] & 2) && payload == 0)
 		return;
 	char line[64];
-	snprintf(line, sizeof line, "%s %c: class %x, hops %d", kind, text ? tcp[(tcp[12] >> 4) * 4] : '-',
-		 class & 0xfc, hops);
+	snprintf(line, sizeof line, "%s %c: class %x, hops %d", kind,
+		 payload ? tcp[(tcp[12] >> 4) * 4] : '-', class & 0xfc, hops);
 	for (int i = 0; i < 64; i++) {
 		if (!strcmp(said[i], line))
 			return;

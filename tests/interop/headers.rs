@@ -66,11 +66,11 @@ pub fn ip_headers_are_as_chosen() -> Outcome {
         let expected = seen(&wire, None, ends, port)?;
         for line in [
             "SYN -: class b8, hops 9",
-            "text b: class 28, hops 33",
+            "data b: class 28, hops 33",
             "SYN,ACK -: class 48, hops 77",
-            "text d: class 48, hops 77",
+            "data d: class 48, hops 77",
             "SYN -: class 0, hops 55",
-            "text e: class 0, hops 55",
+            "data e: class 0, hops 55",
         ] {
             ensure!(expected.contains(line), "the kernel itself: {expected}");
         }

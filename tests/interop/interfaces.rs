@@ -118,7 +118,7 @@ struct Driver {
 
 impl Driver {
     /// Unbinds the driver from the server's NIC.
-    fn leaves(wire: &Wire) -> Result<Self, Stop> {
+    fn unbind(wire: &Wire) -> Result<Self, Stop> {
         let path = |link: &str| {
             let readlink = wire.program(Side::Server, "readlink").arg("-f");
             let output = readlink
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     /// Binds the driver to the NIC again.
-    fn comes_back(&self) -> Outcome {
+    fn bind(&self) -> Outcome {
         Ok(fs::write(self.directory.join("bind"), &self.device)?)
     }
 }
@@ -155,12 +155,12 @@ pub fn gone() -> Outcome {
             false => change.to_owned(),
         };
         if change.starts_with("link del") && nics::are_named() {
-            driver = Some(Driver::leaves(&wire)?);
+            driver = Some(Driver::unbind(&wire)?);
         } else {
             ip(&wire, Side::Server, &line)?;
         }
         let ended = wait_until(SHORT, "the end of the service", || Ok(!service.alive()));
-        driver.map_or(Ok(()), |driver| driver.comes_back())?;
+        driver.map_or(Ok(()), |driver| driver.bind())?;
         ended?;
         let log = fs::read_to_string(format!("/var/log/tidelane/{}.log", service.name()))?;
         ensure!(log.contains("the interface eth1 is gone"), "{line}: {log}");

@@ -170,7 +170,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
 }
 
 /// Returns the MAC address of the interface of `side`.
-fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
+fn mac_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     let space = wire.namespace(side);
     let file = format!("/sys/class/net/{INTERFACE}/address");
     let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
@@ -184,31 +184,31 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
-    let link = link_address(&wire, Side::Server)?;
+    let mac = mac_address(&wire, Side::Server)?;
     let attack = |from_port: u16, more: &str| -> Result<Value, Stop> {
         let attacker = tools::binary("tidelane-attacker")?;
         let program = wire.program(Side::Client, &attacker.to_string_lossy());
         let line = format!(
             "frames --seconds 0.5 --interface {INTERFACE} --from 10.77.0.77 --to {SERVER} --port \
-             7000 --from-port {from_port} --to-link {link} {more}"
+             7000 --from-port {from_port} --to-mac {mac} {more}"
         );
         program.args(&line).run(SHORT)?.json()
     };
     // The server can send its answers only if it knows the MAC address of 10.77.0.77.
-    let stranger = link_address(&wire, Side::Client)?;
+    let stranger = mac_address(&wire, Side::Client)?;
     let neighbour = format!("neigh add 10.77.0.77 lladdr {stranger} dev eth1");
     ip(&wire, Side::Server, &neighbour)?;
     for (from_port, vlan) in [(20_001, 5), (20_002, 100), (20_003, 4094)] {
-        let heard = attack(from_port, &format!("--vlan {vlan}"))?;
-        ensure!(heard["syn_acks"] == 0, "VLAN {vlan}: {heard}");
+        let received = attack(from_port, &format!("--vlan {vlan}"))?;
+        ensure!(received["syn_acks"] == 0, "VLAN {vlan}: {received}");
     }
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].take());
     ensure!(opens(&service)? == 0, "a tagged frame opened a connection");
     // VLAN 0 is a priority tag, which does not select another network (IEEE 802.1Q).
-    let heard = attack(20_005, "--vlan 0")?;
-    ensure!(heard["syn_acks"] == 1, "priority alone: {heard}");
-    let heard = attack(20_004, "")?;
-    ensure!(heard["syn_acks"] == 1, "without a tag: {heard}");
+    let received = attack(20_005, "--vlan 0")?;
+    ensure!(received["syn_acks"] == 1, "priority alone: {received}");
+    let received = attack(20_004, "")?;
+    ensure!(received["syn_acks"] == 1, "without a tag: {received}");
     Ok(())
 }
 
@@ -239,8 +239,8 @@ pub fn vlans_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     add_vlans(&wire)?;
     let service = wire.service()?;
-    let _fast = echo_server(&wire, Some(&service), 7000)?;
-    let _plain = echo_server(&wire, None, 7001)?;
+    let _accelerated = echo_server(&wire, Some(&service), 7000)?;
+    let _kernel = echo_server(&wire, None, 7001)?;
     let tool = |to: &str| -> Result<tidelane_tests::Program, Stop> {
         let tool = wire.load_tool(Side::Client, "echo-client")?;
         Ok(tool
@@ -248,8 +248,8 @@ pub fn vlans_beside_the_service() -> Outcome {
             .arg(to)
             .args("--connections 4 --seconds 4"))
     };
-    let fast = tool("10.77.0.1:7000")?.spawn()?;
-    let plain = tool("10.78.0.1:7001")?.spawn()?;
+    let accelerated = tool("10.77.0.1:7000")?.spawn()?;
+    let kernel = tool("10.78.0.1:7001")?.spawn()?;
     // Some NICs lose the carrier for seconds when an offload is switched.
     wait_until(SHORT, "the VLAN's connections in the kernel", || {
         Ok(wire.kernel_connections(Side::Server, 7001)? == 4)
@@ -258,7 +258,7 @@ pub fn vlans_beside_the_service() -> Outcome {
         Ok(service.counters()?["passive_opens"].as_u64() >= Some(4))
     })?;
     check_not_in_kernel(&wire, 7000)?;
-    for running in [fast, plain] {
+    for running in [accelerated, kernel] {
         check_load(&running.wait(SHORT)?.success()?.json()?)?;
     }
     // Connect to the listener's address through the VLAN. The kernel receives the frames and may
@@ -266,11 +266,11 @@ pub fn vlans_beside_the_service() -> Outcome {
     let opens = |service: &Service| Ok::<_, Stop>(service.counters()?["passive_opens"].as_u64());
     let before = opens(&service)?;
     ip(&wire, Side::Client, "route add 10.77.0.1/32 dev eth1.5")?;
-    let link = link_address(&wire, Side::Server)?;
+    let mac = mac_address(&wire, Side::Server)?;
     ip(
         &wire,
         Side::Client,
-        &format!("neigh replace 10.77.0.1 lladdr {link} dev eth1.5"),
+        &format!("neigh replace 10.77.0.1 lladdr {mac} dev eth1.5"),
     )?;
     let tagged = tool("10.77.0.1:7000")?.finish(SHORT)?;
     let after = opens(&service)?;

@@ -246,7 +246,7 @@ static void table(const char *own, const char *other)
 	printf("the more specific one: ok\n");
 	/* A reset arrives after the data that was written before it. */
 	struct linger at_once = {.l_onoff = 1};
-	char text[64];
+	char data[64];
 	int listener = listener_at("127.0.0.1", 0, 0);
 	name = name_of("127.0.0.1", port_of(listener));
 	client = socket(AF_INET, SOCK_STREAM, 0);
@@ -255,9 +255,9 @@ static void table(const char *own, const char *other)
 	must(setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
 	must(send(client, "before the reset", 16, 0) == 16 && close(client) == 0);
 	wait_for(server, POLLHUP);
-	must(recv(server, text, sizeof text, 0) == 16);
-	must(recv(server, text, sizeof text, 0) == -1);
-	printf("after the text: %s\n", strerror(errno));
+	must(recv(server, data, sizeof data, 0) == 16);
+	must(recv(server, data, sizeof data, 0) == -1);
+	printf("after the data: %s\n", strerror(errno));
 	/* A socket that connects to its own port gets a connection to itself, by a simultaneous
 	 * open (RFC 9293 section 3.5) without a listener. */
 	client = socket(AF_INET, SOCK_STREAM, 0);

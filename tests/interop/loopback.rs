@@ -247,7 +247,7 @@ pub fn no_frame_reaches_it() -> Outcome {
     let load = load.accelerated(&service);
     let load = load.run_options("--loopback --strict").spawn()?;
     let file = format!("/sys/class/net/{INTERFACE}/address");
-    let link = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    let mac = command(&["ip", "netns", "exec", &space, "cat", &file])?;
     let attacker = tools::binary("tidelane-attacker")?;
     for (from, to) in [
         ("10.77.0.2", "127.0.0.1"),
@@ -264,10 +264,10 @@ pub fn no_frame_reaches_it() -> Outcome {
             .arg("--to")
             .arg(to)
             .args("--port 7000 --from-port 20001");
-        let attack = attack.arg("--to-link").arg(link.trim());
-        let heard = attack.run(SHORT)?.success()?.json()?;
-        let nothing = ["syn_acks", "resets", "segments"].map(|name| heard[name] == 0);
-        ensure!(nothing == [true; 3], "{from} to {to}: {heard}");
+        let attack = attack.arg("--to-mac").arg(mac.trim());
+        let received = attack.run(SHORT)?.success()?.json()?;
+        let nothing = ["syn_acks", "resets", "segments"].map(|name| received[name] == 0);
+        ensure!(nothing == [true; 3], "{from} to {to}: {received}");
     }
     check_load(&load.wait(SHORT)?.success()?.json()?)?;
     let [active, passive] = opens(&service)?;

@@ -2,15 +2,15 @@
 //! both machines, or on one of them while the other one uses the kernel's TCP.
 //!
 //! Each test runs on both machines at the same time, on one as the server and on the other as the
-//! client ([`tidelane_tests::far`]).
+//! client ([`tidelane_tests::two_machines`]).
 
 use std::{path::PathBuf, time::Duration};
 
 use tidelane_tests::{
     Nginx, Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure, fail,
-    far::{Far, Talk},
     nginx::{FILES, NginxOptions},
     tools::{binary, env_number, require_tools, wait_until},
+    two_machines::{ControlConnection, PairRole},
     wire::{INTERFACE, SERVER, SERVER_V6, write_random_file},
 };
 
@@ -30,7 +30,7 @@ const ECHOES: usize = 8;
 const PARALLEL: u32 = 4;
 
 /// The tests, in the order in which both machines run them. The numbers identify a test when the
-/// machines meet.
+/// machines connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     BothAccelerated = 1,
@@ -73,7 +73,7 @@ pub fn loss_before_a_kernel_server() -> Outcome {
 
 /// Runs this machine's half of a test.
 fn run(test: Test) -> Outcome {
-    let far = Far::here()?;
+    let role = PairRole::from_env()?;
     require_tools(&[
         "curl",
         "nginx",
@@ -82,23 +82,23 @@ fn run(test: Test) -> Outcome {
         "tc",
         "ethtool",
     ])?;
-    let wire = far.wire()?;
-    let service = match test.accelerates(far.side) {
-        true => Some(wire.service_with(far.side, &[])?),
+    let wire = role.wire()?;
+    let service = match test.accelerates(role.side) {
+        true => Some(wire.service_with(role.side, &[])?),
         false => None,
     };
     if test.has_loss() && service.is_none() {
-        lose_frames(&wire, far.side)?;
+        lose_frames(&wire, role.side)?;
     }
     let end = End {
         test,
-        side: far.side,
+        side: role.side,
         wire: &wire,
         service: service.as_ref(),
     };
-    match far.side {
-        Side::Server => end.serve(&far),
-        _ => end.ask(&far),
+    match role.side {
+        Side::Server => end.run_server(&role),
+        _ => end.run_client(&role),
     }
 }
 
@@ -183,7 +183,7 @@ struct End<'a> {
 
 impl End<'_> {
     /// Runs the server's half: starts the servers, and answers the client's half until it is done.
-    fn serve(&self, far: &Far) -> Outcome {
+    fn run_server(&self, role: &PairRole) -> Outcome {
         let options = NginxOptions {
             server: "listen [::]:80 ipv6only=on;".to_owned(),
             ..NginxOptions::default()
@@ -196,19 +196,19 @@ impl End<'_> {
             .wire
             .start_server(redis.arg("--save").arg(""), self.service, 6379)?;
         let _echo = self.echo_server()?;
-        let mut talk = far.meet(self.wire, self.test as u32)?;
+        let mut control = role.join(self.wire, self.test as u32)?;
         loop {
-            match talk.hear()?.as_str() {
+            match control.recv_line()?.as_str() {
                 "connections" => {
                     let (accelerated, kernel) = self.connections()?;
-                    talk.say(&format!("{accelerated} {kernel}"))?;
+                    control.send_line(&format!("{accelerated} {kernel}"))?;
                 }
                 "done" => break,
                 other => fail!("the client said {other}"),
             }
         }
         self.check_counters()?;
-        talk.say("done")
+        control.send_line("done")
     }
 
     /// Starts the echo server.
@@ -223,14 +223,17 @@ impl End<'_> {
     }
 
     /// Runs the client's half: uses each server.
-    fn ask(&self, far: &Far) -> Outcome {
-        let mut talk = far.meet(self.wire, self.test as u32)?;
+    fn run_client(&self, role: &PairRole) -> Outcome {
+        let mut control = role.join(self.wire, self.test as u32)?;
         self.fetch_files()?;
         self.fetch_in_parallel()?;
         self.store_values()?;
-        self.echo(&mut talk)?;
+        self.echo(&mut control)?;
         self.check_counters()?;
-        ensure!(talk.ask("done")? == "done", "the server is not content");
+        ensure!(
+            control.request("done")? == "done",
+            "the server is not content"
+        );
         Ok(())
     }
 
@@ -314,7 +317,7 @@ impl End<'_> {
 
     /// Runs an echo client with several connections. Meanwhile both machines check that the
     /// connections are on the right stack.
-    fn echo(&self, talk: &mut Talk) -> Outcome {
+    fn echo(&self, control: &mut ControlConnection) -> Outcome {
         let path = binary("tidelane-load")?;
         let to = format!("{}:{ECHO_PORT}", self.test.host());
         let client = self.program(&path.to_string_lossy()).arg("echo-client");
@@ -332,7 +335,7 @@ impl End<'_> {
         })?;
         wait_until(SHORT, "the server's connections on their stack", || {
             client.check_alive()?;
-            let answer = talk.ask("connections")?;
+            let answer = control.request("connections")?;
             let numbers = answer.split_once(' ').and_then(|(accelerated, kernel)| {
                 Some((accelerated.parse().ok()?, kernel.parse().ok()?))
             });

@@ -2,7 +2,7 @@
  * A client that sets socket options and prints their effect.
  *
  *   options ADDRESS PORT GO_FILE keepalive | user_timeout | silent | syn_count |
- *                                soft_error | soft_error_told | soft_error_sendfile |
+ *                                soft_error | soft_error_recverr | soft_error_sendfile |
  *                                congestion [NAME]
  *
  * The peer is an echo server. The program connects, sets options, prints "ready", and waits until
@@ -11,7 +11,7 @@
  *   user_timeout, silent              sends data and waits for the end of the connection
  *   syn_count                         opens a second connection with TCP_SYNCNT 1
  *   soft_error                        sends data, and waits for an error by SO_ERROR
- *   soft_error_told, _sendfile        the same with IP_RECVERR, by poll and recv or by sendfile
+ *   soft_error_recverr, _sendfile     the same with IP_RECVERR, by poll and recv or by sendfile
  *   congestion                        reads TCP_CC_INFO; NAME is set as TCP_CONGESTION before
  * In the soft_error cases the program prints "ready" a second time, and waits for "GO_FILE-back".
  */
@@ -82,9 +82,9 @@ static void got_nothing(int fd)
 
 /* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the error
  * of the route, and of the next one, which sends. Returns the number of bytes sent. */
-static ssize_t meet_with_file(int fd, size_t len)
+static ssize_t check_sendfile(int fd, size_t len)
 {
-	int file = memfd_create("text", 0);
+	int file = memfd_create("data", 0);
 	off_t at = 0;
 	if (ftruncate(file, len))
 		return -1;
@@ -98,23 +98,23 @@ static ssize_t meet_with_file(int fd, size_t len)
 }
 
 /* Sends data while there is no route to the peer, and prints the error that the program gets.
- * Checks that the connection continues when the route is back. With `told` the option IP_RECVERR is
- * set. With `by_file` the program gets the error from sendfile. */
-static int meet_error(int fd, const char *go, int told, int by_file)
+ * Checks that the connection continues when the route is back. With `recverr` the option IP_RECVERR
+ * is set. With `by_sendfile` the program gets the error from sendfile. */
+static int check_soft_error(int fd, const char *go, int recverr, int by_sendfile)
 {
 	char bytes[1000] = "x", back[64];
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
 	size_t written = sizeof bytes;
 	int on = 1;
-	if (told)
+	if (recverr)
 		number(fd, IPPROTO_IP, IP_RECVERR, on);
 	if (write(fd, bytes, sizeof bytes) != sizeof bytes)
 		return 1;
-	if (by_file) {
+	if (by_sendfile) {
 		int count = poll(&entry, 1, 60000);
 		printf("poll %d, events %x\n", count, entry.revents);
-		written += meet_with_file(fd, sizeof bytes);
-	} else if (told) {
+		written += check_sendfile(fd, sizeof bytes);
+	} else if (recverr) {
 		printf("poll %d\n", poll(&entry, 1, 60000));
 		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
 		printf("events %x, read %zd %s\n", entry.revents, got, strerrorname_np(errno));
@@ -129,7 +129,7 @@ static int meet_error(int fd, const char *go, int told, int by_file)
 	wait_for(back);
 	for (size_t done = 0; done < written;) {
 		ssize_t got = recv(fd, bytes, sizeof bytes, 0);
-		if (got == 0 || (got < 0 && (!told || errno != EHOSTUNREACH)))
+		if (got == 0 || (got < 0 && (!recverr || errno != EHOSTUNREACH)))
 			return 1;
 		done += got > 0 ? got : 0;
 	}
@@ -164,13 +164,13 @@ int main(int argc, char **argv)
 		printf("set %d\n", result);
 		say_congestion(fd);
 	}
-	int looks_on = !strcmp(argv[4], "congestion");
+	int reads_cc_info = !strcmp(argv[4], "congestion");
 	/* Exchange data, so that the congestion control has something to report. */
-	if (looks_on && (write(fd, bytes, sizeof bytes) != sizeof bytes ||
-			 recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes))
+	if (reads_cc_info && (write(fd, bytes, sizeof bytes) != sizeof bytes ||
+			      recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes))
 		return 1;
 	wait_for(argv[3]);
-	if (looks_on) {
+	if (reads_cc_info) {
 		socklen_t len = sizeof bytes;
 		int result = getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, bytes, &len);
 		printf("details %d, %u bytes\n", result, len);
@@ -185,9 +185,9 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (!strncmp(argv[4], "soft_error", 10)) {
-		int by_file = !strcmp(argv[4], "soft_error_sendfile");
-		int told = by_file || !strcmp(argv[4], "soft_error_told");
-		return meet_error(fd, argv[3], told, by_file);
+		int by_sendfile = !strcmp(argv[4], "soft_error_sendfile");
+		int recverr = by_sendfile || !strcmp(argv[4], "soft_error_recverr");
+		return check_soft_error(fd, argv[3], recverr, by_sendfile);
 	}
 	int writes = !strcmp(argv[4], "user_timeout") || !strcmp(argv[4], "silent");
 	if (writes && write(fd, bytes, sizeof bytes) < 0)

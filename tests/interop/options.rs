@@ -169,31 +169,34 @@ pub fn congestion_is_as_chosen() -> Outcome {
         let service = ends
             .wire
             .service_with(Side::Server, &["--congestion", algorithm])?;
-        for (asked, told) in [("", name), ("dctcp", "dctcp"), ("reno", "reno")] {
-            let running = ends.connect(Some(&service), &format!("congestion {asked}"))?;
+        for (chosen, expected) in [("", name), ("dctcp", "dctcp"), ("reno", "reno")] {
+            let running = ends.connect(Some(&service), &format!("congestion {chosen}"))?;
             wait_until(SHORT, "the service to know", || {
                 let sockets = service.sockets_of(running.pid())?;
                 Ok(sockets
                     .iter()
-                    .any(|socket| socket["info"]["congestion"] == told))
+                    .any(|socket| socket["info"]["congestion"] == expected))
             })?;
             let finished = ends.go_on(running)?;
             // The lengths of Linux's `tcp_dctcp_info` and `tcp_bbr_info`.
-            let len = match told {
+            let len = match expected {
                 "dctcp" => 16,
                 "bbr" => 20,
                 _ => 0,
             };
             let details = format!("details 0, {len} bytes\n");
-            ensure!(finished.stdout.ends_with(&details), "{told}: {finished}");
+            ensure!(
+                finished.stdout.ends_with(&details),
+                "{expected}: {finished}"
+            );
             ensure!(
                 finished
                     .stdout
                     .starts_with(&format!("congestion 0 {name}\n"))
                     && finished
                         .stdout
-                        .contains(&format!("congestion 0 {told}\nready")),
-                "{algorithm}, {asked}: {finished}"
+                        .contains(&format!("congestion 0 {expected}\nready")),
+                "{algorithm}, {chosen}: {finished}"
             );
         }
         let unknown = ends.go_on(ends.connect(Some(&service), "congestion nosuch")?)?;
@@ -255,11 +258,11 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
 
 /// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program gets ICMP errors as from the kernel, by SO_ERROR,
 /// or with IP_RECVERR by any call. The connection continues.
-pub fn soft_errors_are_told() -> Outcome {
+pub fn soft_errors_are_reported() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
     let back = ends.wire.scratch().join("go-back");
-    for option in ["soft_error", "soft_error_told", "soft_error_sendfile"] {
+    for option in ["soft_error", "soft_error_recverr", "soft_error_sendfile"] {
         let mut seen = Vec::new();
         for service in [None, Some(&service)] {
             let _ = fs::remove_file(&back);

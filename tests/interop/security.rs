@@ -25,15 +25,15 @@ pub mod watchdog;
 /// User id and group id of the attacker: the user `nobody`, to whom no service and no file belongs.
 pub const ATTACKER_ID: &str = "65534";
 /// User id and group id of a second attacker.
-const ACCOMPLICE_ID: &str = "65533";
+const SECOND_USER_ID: &str = "65533";
 
 /// The user and the namespaces of an attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The user [`ATTACKER_ID`] in the service's namespaces.
     User,
-    /// The user [`ACCOMPLICE_ID`] in the service's namespaces.
-    Accomplice,
+    /// The user [`SECOND_USER_ID`] in the service's namespaces.
+    SecondUser,
     /// The user [`ATTACKER_ID`] in a new user namespace and a new network namespace, as in a
     /// container without network.
     Container,
@@ -60,14 +60,14 @@ pub fn as_attacker(wire: &Wire, side: Side, origin: Origin) -> Program {
     let program = wire.program(side, "setpriv");
     let id = match origin {
         Origin::User | Origin::Container => ATTACKER_ID,
-        Origin::Accomplice => ACCOMPLICE_ID,
+        Origin::SecondUser => SECOND_USER_ID,
     };
     let program = ["--reuid", "--regid"]
         .into_iter()
         .fold(program, |program, kind| program.arg(kind).arg(id))
         .arg("--clear-groups");
     match origin {
-        Origin::User | Origin::Accomplice => program,
+        Origin::User | Origin::SecondUser => program,
         Origin::Container => program.args("unshare -Urn"),
     }
 }
@@ -89,7 +89,7 @@ pub fn readable_copy(wire: &Wire, name: &str) -> Result<PathBuf, Stop> {
 
 /// Connects to `port` of the server from the namespace of `side`, on the kernel. Returns all bytes
 /// that the server sends until it closes.
-pub fn hear(wire: &Wire, side: Side, port: u16) -> Result<String, Stop> {
+pub fn read_all(wire: &Wire, side: Side, port: u16) -> Result<String, Stop> {
     let script = format!("exec 3<>/dev/tcp/{SERVER}/{port} && exec cat <&3");
     let client = wire.program(side, "timeout").args("5 bash -c").arg(script);
     Ok(client.run(SHORT)?.stdout)

@@ -73,13 +73,13 @@ fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     let took = began.elapsed();
     let expected = format!("waiting\nreset {count} ended 0 silent 0\n");
     ensure!(finished.stdout == expected, "{finished}");
-    ensure!(took < within, "told after {took:?}");
-    println!("NOTE: {count} told within {} ms", took.as_millis());
+    ensure!(took < within, "reset after {took:?}");
+    println!("NOTE: {count} reset within {} ms", took.as_millis());
     Ok(())
 }
 
 /// The service of a server dies. Its clients on the kernel are reset, over IPv4 and IPv6.
-pub fn peers_of_a_dead_service_are_told() -> Outcome {
+pub fn peers_of_a_dead_service_are_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
     let service = wire.service()?;
@@ -95,7 +95,7 @@ pub fn peers_of_a_dead_service_are_told() -> Outcome {
 
 /// The service of clients dies. The clients are reset, and so are the connections of their server,
 /// which is on the kernel.
-pub fn servers_are_told_of_dead_clients() -> Outcome {
+pub fn servers_of_dead_clients_are_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -114,7 +114,7 @@ pub fn servers_are_told_of_dead_clients() -> Outcome {
 }
 
 /// The service of a server with 8000 clients dies. All clients are reset in time.
-pub fn many_peers_are_told() -> Outcome {
+pub fn many_peers_are_reset() -> Outcome {
     const COUNT: usize = 8000;
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -128,7 +128,7 @@ pub fn many_peers_are_told() -> Outcome {
 
 /// Clients and server are accelerated, by two services. The clients are reset when their own
 /// service dies, when the server's service dies, and when both die, whatever call they wait in.
-pub fn programs_whose_service_dies_are_told() -> Outcome {
+pub fn programs_whose_service_dies_are_reset() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
         for how in ["poll", "select", "epoll", "recv"] {
             let wire = Wire::new()?;
@@ -209,7 +209,7 @@ pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
 
 /// Clients are reset over a wire that loses 5 % of the frames. A client whose reset is lost needs
 /// more time.
-pub fn peers_are_told_through_loss() -> Outcome {
+pub fn peers_are_reset_despite_loss() -> Outcome {
     const COUNT: usize = 100;
     let impairment = Impairment {
         loss_ppm: 50_000,
@@ -225,7 +225,7 @@ pub fn peers_are_told_through_loss() -> Outcome {
 }
 
 /// `tidelane down` resets all connections. The kernel then serves new clients.
-pub fn a_service_that_ends_tells_its_peers() -> Outcome {
+pub fn a_service_that_ends_resets_its_peers() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
     let service = wire.service()?;

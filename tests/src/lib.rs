@@ -6,7 +6,6 @@
 //! [`guardian`] cleans up if the test process is killed.
 #![forbid(unsafe_code)]
 
-pub mod far;
 pub mod guardian;
 pub mod impair;
 pub mod machine;
@@ -17,15 +16,16 @@ pub mod runner;
 pub mod service;
 pub mod tasks;
 pub mod tools;
+pub mod two_machines;
 pub mod wire;
 
 use std::process::{Command, Stdio};
 
-pub use far::Far;
 pub use nginx::Nginx;
 pub use program::{Finished, Program, Running};
 pub use runner::Case;
 pub use service::Service;
+pub use two_machines::PairRole;
 pub use wire::{Side, Wire, WireOptions};
 
 /// Reason why a test stops early.

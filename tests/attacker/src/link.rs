@@ -17,20 +17,20 @@ const FRAME_LEN_MAX: usize = 2048;
 pub struct Link {
     socket: OwnedFd,
     /// MAC address of the interface.
-    pub address: [u8; 6],
+    pub mac: [u8; 6],
 }
 
 impl Link {
     /// Opens a packet socket on the interface called `interface`, for which the process needs root.
     pub fn open(interface: &str) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::from(error);
-        let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
-        let address = parse_mac(address.map_err(failed)?.trim());
-        let address = address
-            .ok_or_else(|| io::Error::other("no link address"))
+        let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
+        let mac = parse_mac(mac.map_err(failed)?.trim());
+        let mac = mac
+            .ok_or_else(|| io::Error::other("no MAC address"))
             .map_err(failed)?;
         let socket = sys::packet_socket(interface).map_err(failed)?;
-        Ok(Self { socket, address })
+        Ok(Self { socket, mac })
     }
 
     /// Sends a frame unchanged.

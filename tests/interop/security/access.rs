@@ -2,7 +2,7 @@
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 
-use super::{Origin, as_attacker, attacker, hear, lines};
+use super::{Origin, as_attacker, attacker, lines, read_all};
 use crate::support::SHORT;
 
 /// The attacker in a container has no interface of the wire. The attacker in the service's
@@ -21,8 +21,8 @@ pub fn what_the_attacker_can_do() -> Outcome {
     tools::wait_until(SHORT, "the attacker's own listener", || {
         service.has_listener(7000)
     })?;
-    let heard = hear(&wire, Side::Client, 7000)?;
-    ensure!(heard == "served", "the client read {heard:?}");
+    let answer = read_all(&wire, Side::Client, 7000)?;
+    ensure!(answer == "served", "the client read {answer:?}");
     let finished = attack.wait(SHORT)?.success()?;
     let lines = lines(&finished)?;
     let clients = lines.last().map(|line| &line["clients"]);

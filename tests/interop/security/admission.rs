@@ -79,7 +79,7 @@ pub fn members_of_the_group_are_admitted() -> Outcome {
     ensure!(group.to_string() == ATTACKER_ID, "the group is {group}");
     let found = probe(&wire, &service, Origin::User)?;
     ensure!(found.contains("obtained"), "a member: {found}");
-    let found = probe(&wire, &service, Origin::Accomplice)?;
+    let found = probe(&wire, &service, Origin::SecondUser)?;
     ensure!(found.contains("ermission denied"), "no member: {found}");
     Ok(())
 }
@@ -191,7 +191,7 @@ fn hierarchy() -> Result<PathBuf, Stop> {
 
 /// A program stays with the kernel if its cgroup has a BPF program that filters packets, because an
 /// accelerated connection would bypass the filter. `tidelane ss` shows the reason.
-pub fn a_judged_cgroup_stays_with_the_kernel() -> Outcome {
+pub fn a_filtered_cgroup_stays_with_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let group = wire.namespace(Side::Server);
     let guarded = hierarchy()?.join(&group);

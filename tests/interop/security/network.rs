@@ -10,17 +10,17 @@ use tidelane_tests::{
 use crate::support::{SHORT, echo_server};
 
 /// Port of the accelerated echo server.
-const FAST: u16 = 7000;
+const ACCELERATED_PORT: u16 = 7000;
 /// Port of the echo server on the kernel.
-const PLAIN: u16 = 7001;
+const KERNEL_PORT: u16 = 7001;
 /// Data that the attacker sends after the handshake, and that the echo server returns.
-const TEXT: &str = "are you there?\n";
+const PAYLOAD: &str = "are you there?\n";
 /// An unused IP address of the link's subnet.
-const NOBODY: &str = "10.77.0.88";
-/// The MAC address from which the attacker sends packets of [`NOBODY`].
-const NOBODYS_LINK: &str = "02:00:00:00:00:66";
+const UNUSED_ADDRESS: &str = "10.77.0.88";
+/// The MAC address from which the attacker sends packets of [`UNUSED_ADDRESS`].
+const SPOOFED_MAC: &str = "02:00:00:00:00:66";
 /// A MAC address that no host has.
-const OTHER_LINK: &str = "02:00:00:00:00:99";
+const UNUSED_MAC: &str = "02:00:00:00:00:99";
 
 /// Source addresses that no packet on the link can have: loopback, the server's own addresses,
 /// addresses of the subnet behind the server's other interface, broadcast and multicast addresses,
@@ -48,7 +48,7 @@ struct Scene {
     wire: Wire,
     service: Service,
     /// MAC address of the served interface.
-    server_link: String,
+    server_mac: String,
     /// Source port of the last attack. Each attack uses the next port.
     from_port: u16,
 }
@@ -71,19 +71,19 @@ impl Scene {
         }
         let service = wire.service()?;
         let file = format!("/sys/class/net/{INTERFACE}/address");
-        let server_link = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+        let server_mac = command(&["ip", "netns", "exec", &space, "cat", &file])?;
         Ok(Self {
             wire,
             service,
-            server_link: server_link.trim().to_owned(),
+            server_mac: server_mac.trim().to_owned(),
             from_port: 20_000,
         })
     }
 
     /// Tries to open a connection with raw frames from the IP address `from` to `port` of the
-    /// server. `to_link` is the destination MAC address. `more` are further options of the attack.
+    /// server. `to_mac` is the destination MAC address. `more` are further options of the attack.
     /// Returns the attack's result.
-    fn attack(&mut self, from: &str, port: u16, to_link: &str, more: &str) -> Result<Value, Stop> {
+    fn attack(&mut self, from: &str, port: u16, to_mac: &str, more: &str) -> Result<Value, Stop> {
         self.from_port += 1;
         let to = if from.contains(':') {
             SERVER_V6.to_string()
@@ -103,8 +103,8 @@ impl Scene {
             .arg(port)
             .arg("--from-port")
             .arg(self.from_port)
-            .arg("--to-link")
-            .arg(to_link);
+            .arg("--to-mac")
+            .arg(to_mac);
         let program = if more.is_empty() {
             program
         } else {
@@ -131,16 +131,16 @@ fn counter(counters: &Value, name: &str) -> u64 {
 }
 
 /// A SYN from an impossible source address gets no answer, from the service or from the kernel.
-pub fn martians_are_nobody() -> Outcome {
+pub fn martians_get_no_answer() -> Outcome {
     let mut scene = Scene::new()?;
-    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
-    let _plain = echo_server(&scene.wire, None, PLAIN)?;
-    let link = scene.server_link.clone();
-    for port in [FAST, PLAIN] {
+    let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
+    let _kernel = echo_server(&scene.wire, None, KERNEL_PORT)?;
+    let mac = scene.server_mac.clone();
+    for port in [ACCELERATED_PORT, KERNEL_PORT] {
         for from in MARTIANS {
-            let heard = scene.attack(from, port, &link, "")?;
-            let nothing = ["syn_acks", "resets", "segments"].map(|name| heard[name] == 0);
-            ensure!(nothing == [true; 3], "{from} to {port}: {heard}");
+            let received = scene.attack(from, port, &mac, "")?;
+            let nothing = ["syn_acks", "resets", "segments"].map(|name| received[name] == 0);
+            ensure!(nothing == [true; 3], "{from} to {port}: {received}");
         }
     }
     let counters = scene.service.counters()?;
@@ -155,13 +155,13 @@ pub fn martians_are_nobody() -> Outcome {
 /// although the interface receives the frame.
 pub fn frames_for_others_are_not_taken() -> Outcome {
     let mut scene = Scene::new()?;
-    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
-    let _plain = echo_server(&scene.wire, None, PLAIN)?;
-    for port in [FAST, PLAIN] {
-        for to_link in [OTHER_LINK, "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01"] {
-            let heard = scene.attack(NOBODY, port, to_link, "")?;
-            let nothing = ["syn_acks", "resets", "segments"].map(|name| heard[name] == 0);
-            ensure!(nothing == [true; 3], "{to_link} to {port}: {heard}");
+    let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
+    let _kernel = echo_server(&scene.wire, None, KERNEL_PORT)?;
+    for port in [ACCELERATED_PORT, KERNEL_PORT] {
+        for to_mac in [UNUSED_MAC, "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01"] {
+            let received = scene.attack(UNUSED_ADDRESS, port, to_mac, "")?;
+            let nothing = ["syn_acks", "resets", "segments"].map(|name| received[name] == 0);
+            ensure!(nothing == [true; 3], "{to_mac} to {port}: {received}");
         }
     }
     let counters = scene.service.counters()?;
@@ -174,36 +174,36 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
 /// data. The service uses a permanent neighbour entry and does not change it.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
-    let _fast = echo_server(&scene.wire, Some(&scene.service), FAST)?;
-    let _plain = echo_server(&scene.wire, None, PLAIN)?;
-    let link = scene.server_link.clone();
-    let spoofed = format!("--from-link {NOBODYS_LINK}");
-    for port in [FAST, PLAIN] {
-        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
+    let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
+    let _kernel = echo_server(&scene.wire, None, KERNEL_PORT)?;
+    let mac = scene.server_mac.clone();
+    let spoofed = format!("--from-mac {SPOOFED_MAC}");
+    for port in [ACCELERATED_PORT, KERNEL_PORT] {
+        let received = scene.attack(UNUSED_ADDRESS, port, &mac, &spoofed)?;
         ensure!(
-            heard["segments"] == 0 && heard["text"] == "",
-            "{port}: {heard}"
+            received["segments"] == 0 && received["payload"] == "",
+            "{port}: {received}"
         );
     }
     scene.neighbour(&format!(
-        "replace {NOBODY} lladdr {OTHER_LINK} nud permanent dev {INTERFACE}"
+        "replace {UNUSED_ADDRESS} lladdr {UNUSED_MAC} nud permanent dev {INTERFACE}"
     ))?;
-    for port in [FAST, PLAIN] {
-        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
+    for port in [ACCELERATED_PORT, KERNEL_PORT] {
+        let received = scene.attack(UNUSED_ADDRESS, port, &mac, &spoofed)?;
         ensure!(
-            heard["segments"] == 0 && heard["syn_acks"] == 0,
-            "{port}: {heard}"
+            received["segments"] == 0 && received["syn_acks"] == 0,
+            "{port}: {received}"
         );
     }
     scene.neighbour(&format!(
-        "replace {NOBODY} lladdr {NOBODYS_LINK} nud permanent dev {INTERFACE}"
+        "replace {UNUSED_ADDRESS} lladdr {SPOOFED_MAC} nud permanent dev {INTERFACE}"
     ))?;
-    for port in [FAST, PLAIN, FAST] {
-        let heard = scene.attack(NOBODY, port, &link, &spoofed)?;
-        ensure!(heard["text"] == TEXT, "{port}: {heard}");
-        let shown = scene.neighbour(&format!("show {NOBODY} dev {INTERFACE}"))?;
+    for port in [ACCELERATED_PORT, KERNEL_PORT, ACCELERATED_PORT] {
+        let received = scene.attack(UNUSED_ADDRESS, port, &mac, &spoofed)?;
+        ensure!(received["payload"] == PAYLOAD, "{port}: {received}");
+        let shown = scene.neighbour(&format!("show {UNUSED_ADDRESS} dev {INTERFACE}"))?;
         ensure!(shown.contains("PERMANENT"), "{shown}");
-        ensure!(shown.contains(NOBODYS_LINK), "{shown}");
+        ensure!(shown.contains(SPOOFED_MAC), "{shown}");
     }
     Ok(())
 }

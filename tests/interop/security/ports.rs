@@ -46,7 +46,7 @@ fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
 
 /// The attacker makes a network namespace, in which it may bind any port. The service refuses to
 /// claim a port with a socket of that namespace.
-pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
+pub fn a_socket_of_another_namespace_gives_no_claim() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let _server = echo_server(&wire, None, PRIVILEGED)?;
@@ -63,7 +63,7 @@ pub fn a_socket_of_another_namespace_is_no_title() -> Outcome {
 }
 
 /// The service refuses to claim a port with a socket that is bound to another interface.
-pub fn a_socket_of_another_interface_is_no_title() -> Outcome {
+pub fn a_socket_of_another_interface_gives_no_claim() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let attack = attacker(&wire, Side::Server, Origin::User, &service)?
@@ -186,7 +186,7 @@ pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
 
 /// A socket of another user cannot join the SO_REUSEPORT group of an accelerated server, because
 /// the kernel checks the user. The port is free when the last socket of the group is closed.
-pub fn a_group_of_listeners_is_its_owner_s() -> Outcome {
+pub fn a_group_of_listeners_belongs_to_its_user() -> Outcome {
     const PORT: u16 = 8000;
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -3,7 +3,7 @@
 use std::env;
 
 use serde_json::Value;
-use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools, wire::SERVER};
+use tidelane_tests::{Outcome, Program, Running, Side, Wire, ensure, tools, wire::SERVER};
 
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
@@ -38,12 +38,11 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let service = wire.service_on(Side::Server, "1", &[])?;
     let before = service.descriptors_beside_claims()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
-    let hostile =
-        |origin| Ok::<_, Stop>(in_the_way(attacker(&wire, Side::Server, origin, &service)?));
+    let idle_attacker = |origin| attacker(&wire, Side::Server, origin, &service).map(on_cpu0_idle);
     let length = |program: Program| program.arg("--seconds").arg(seconds() + 1);
 
     traffic(&wire, seconds() as f64, "alone:   ")?;
-    let spin = hostile(Origin::User)?
+    let spin = idle_attacker(Origin::User)?
         .args("spin --threads")
         .arg(ATTACKS.len());
     let spin = length(spin).spawn()?;
@@ -51,13 +50,13 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     traffic(&wire, seconds() as f64, "spinning:")?;
     spin.wait(SHORT)?.success()?;
 
-    let lingering = length(hostile(Origin::Accomplice)?.args("linger --linger 2 --times 3"));
+    let lingering = length(idle_attacker(Origin::SecondUser)?.args("linger --linger 2 --times 3"));
     let lingering = lingering.spawn()?;
-    let barrage = hostile(Origin::User)?.args("barrage --connect");
+    let barrage = idle_attacker(Origin::User)?.args("barrage --connect");
     let barrage = length(barrage.arg(format!("{SERVER}:7000"))).spawn()?;
     begun(&barrage)?;
     traffic(&wire, seconds() as f64, "attacked:")?;
-    check_tolls(&lines(&barrage.wait(SHORT)?.success()?)?)?;
+    check_counts(&lines(&barrage.wait(SHORT)?.success()?)?)?;
     let sent = lines(&lingering.wait(SHORT)?.success()?)?;
     ensure!(sent[0]["sent"] == 3, "descriptors were not sent: {sent:?}");
 
@@ -70,7 +69,7 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
 }
 
 /// Binds an attacker to CPU 0, the CPU of the other user's client, with low priority by default.
-fn in_the_way(attacker: Program) -> Program {
+fn on_cpu0_idle(attacker: Program) -> Program {
     let attacker = attacker.cpus("0");
     match env::var_os("TIDELANE_BARRAGE_ORDINARY") {
         Some(_) => attacker,
@@ -101,12 +100,12 @@ fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
 }
 
 /// Fails unless each attack of `barrage` made more than ten requests.
-fn check_tolls(lines: &[Value]) -> Outcome {
-    let tolls = lines.last().cloned().unwrap_or_default();
-    println!("{tolls}");
+fn check_counts(lines: &[Value]) -> Outcome {
+    let counts = lines.last().cloned().unwrap_or_default();
+    println!("{counts}");
     for attack in ATTACKS {
-        let tries = tolls["tolls"][attack]["tries"].as_u64();
-        ensure!(tries > Some(10), "{attack} was hardly tried: {tolls}");
+        let tries = counts["counts"][attack]["tries"].as_u64();
+        ensure!(tries > Some(10), "{attack} was hardly tried: {counts}");
     }
     Ok(())
 }

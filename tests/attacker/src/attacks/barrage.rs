@@ -84,7 +84,7 @@ const ATTACKS: [(&str, Attack); 6] = [
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     report(&json!({ "attack": "barrage", "began": true }));
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
-    let tolls: BTreeMap<&str, Value> = thread::scope(|scope| {
+    let counts: BTreeMap<&str, Value> = thread::scope(|scope| {
         let start = |(name, attack): (&'static str, Attack)| {
             (name, scope.spawn(move || attack(target, options, until)))
         };
@@ -94,7 +94,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
         };
         threads.into_iter().map(join).collect()
     });
-    report(&json!({ "attack": "barrage", "tolls": tolls }));
+    report(&json!({ "attack": "barrage", "counts": counts }));
     Ok(())
 }
 

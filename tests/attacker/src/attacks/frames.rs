@@ -24,7 +24,7 @@ const PAYLOAD: &[u8] = b"are you there?\n";
 /// EtherType of a VLAN tag (IEEE 802.1Q).
 const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Length of the two MAC addresses at the start of a frame, in bytes. A VLAN tag follows them.
-const LINK_ADDRESSES_LEN: usize = 12;
+const MAC_ADDRESSES_LEN: usize = 12;
 /// Initial sequence number.
 const ISS: u32 = 7_000_000;
 
@@ -48,10 +48,10 @@ pub struct Options {
     from_port: u16,
     /// Destination MAC address
     #[arg(long)]
-    to_link: String,
+    to_mac: String,
     /// Source MAC address, if not the interface's
     #[arg(long)]
-    from_link: Option<String>,
+    from_mac: Option<String>,
     /// VLAN id of a tag to put into each frame
     #[arg(long)]
     vlan: Option<u16>,
@@ -62,7 +62,7 @@ pub struct Options {
 
 /// Numbers of segments that the peer sent to the forged source address.
 #[derive(Default)]
-struct Heard {
+struct Received {
     /// Number of SYN segments.
     syn_acks: u32,
     /// Number of RST segments.
@@ -70,39 +70,39 @@ struct Heard {
     /// Number of segments without SYN and RST.
     segments: u32,
     /// Payload of the first segment with payload.
-    text: Vec<u8>,
+    payload: Vec<u8>,
 }
 
 /// Sends a SYN. Completes the handshake and sends payload if the peer answers. Prints a line with
 /// the peer's answers.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let link = Link::open(&options.interface)?;
-    let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no link address"));
-    let to_link = MacAddress(mac(&options.to_link)?);
-    let from_link = match &options.from_link {
+    let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no MAC address"));
+    let to_mac = MacAddress(mac(&options.to_mac)?);
+    let from_mac = match &options.from_mac {
         Some(text) => MacAddress(mac(text)?),
-        None => MacAddress(link.address),
+        None => MacAddress(link.mac),
     };
     let ends = (IpAddress::from(options.from), IpAddress::from(options.to));
-    let template = HeaderTemplate::new(from_link, to_link, ends.0, ends.1);
+    let template = HeaderTemplate::new(from_mac, to_mac, ends.0, ends.1);
     let template = template.ok_or_else(|| std::io::Error::other("two versions of IP"))?;
     let mut attack = Attack {
         options,
         link,
         template,
-        from_link,
-        heard: Heard::default(),
+        from_mac,
+        received: Received::default(),
     };
     attack.send(TcpFlags::SYN, ISS, 0, &[])?;
-    attack.hear()?;
-    let heard = attack.heard;
+    attack.receive_all()?;
+    let received = attack.received;
     report(&json!({
         "attack": "frames",
         "from": options.from.to_string(),
-        "syn_acks": heard.syn_acks,
-        "resets": heard.resets,
-        "segments": heard.segments,
-        "text": String::from_utf8_lossy(&heard.text),
+        "syn_acks": received.syn_acks,
+        "resets": received.resets,
+        "segments": received.segments,
+        "payload": String::from_utf8_lossy(&received.payload),
     }));
     Ok(())
 }
@@ -112,13 +112,13 @@ struct Attack<'a> {
     options: &'a Options,
     link: Link,
     template: HeaderTemplate,
-    from_link: MacAddress,
-    heard: Heard,
+    from_mac: MacAddress,
+    received: Received,
 }
 
 impl Attack<'_> {
-    /// Sends one segment with the payload `text`.
-    fn send(&self, flags: TcpFlags, seq: u32, ack: u32, text: &[u8]) -> Result<(), Failure> {
+    /// Sends one segment with `payload`.
+    fn send(&self, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> Result<(), Failure> {
         let header = SegmentHeader {
             src_port: self.options.from_port,
             dst_port: self.options.port,
@@ -130,7 +130,7 @@ impl Attack<'_> {
             options: TcpOptions::NONE,
         };
         let start = self.template.headers_len();
-        let tcp_len = (header.len() + text.len()) as u16;
+        let tcp_len = (header.len() + payload.len()) as u16;
         let mut frame = vec![0; start + header.len()];
         self.template.write(&mut frame, tcp_len, Ecn::NotEct, 1);
         let tcp = &mut frame[start..];
@@ -138,21 +138,21 @@ impl Attack<'_> {
         write_tcp_checksum(
             tcp,
             self.template.pseudo_header(tcp_len),
-            checksum::sum(text),
+            checksum::sum(payload),
         );
-        frame.extend(text);
+        frame.extend(payload);
         if let Some(vlan) = self.options.vlan {
             let tag = [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()].concat();
-            frame.splice(LINK_ADDRESSES_LEN..LINK_ADDRESSES_LEN, tag);
+            frame.splice(MAC_ADDRESSES_LEN..MAC_ADDRESSES_LEN, tag);
         }
         self.link.send(&frame)
     }
 
     /// Receives frames for [`Options::seconds`].
-    fn hear(&mut self) -> Result<(), Failure> {
+    fn receive_all(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + Duration::from_secs_f64(self.options.seconds);
         while let Some(frame) = self.link.receive(until)? {
-            self.take(&frame)?;
+            self.on_frame(&frame)?;
             if Instant::now() >= until {
                 break;
             }
@@ -162,7 +162,7 @@ impl Attack<'_> {
 
     /// Counts the segment in `frame` if it belongs to the connection. Answers a SYN with an ACK and
     /// payload.
-    fn take(&mut self, frame: &[u8]) -> Result<(), Failure> {
+    fn on_frame(&mut self, frame: &[u8]) -> Result<(), Failure> {
         let Ok(packet) = parse_frame(frame) else {
             return Ok(());
         };
@@ -170,7 +170,7 @@ impl Attack<'_> {
             IpAddress::from(self.options.to),
             IpAddress::from(self.options.from),
         );
-        let ours = (packet.src, packet.dst) == ends && packet.dst_mac == self.from_link;
+        let ours = (packet.src, packet.dst) == ends && packet.dst_mac == self.from_mac;
         if !ours || packet.protocol != protocol::TCP {
             return Ok(());
         }
@@ -182,15 +182,15 @@ impl Attack<'_> {
         }
         let next = segment.seq.to_u32().wrapping_add(1);
         if segment.flags.contains(TcpFlags::RST) {
-            self.heard.resets += 1;
+            self.received.resets += 1;
         } else if segment.flags.contains(TcpFlags::SYN) {
-            self.heard.syn_acks += 1;
+            self.received.syn_acks += 1;
             self.send(TcpFlags::ACK, ISS + 1, next, &[])?;
             self.send(TcpFlags::ACK | TcpFlags::PSH, ISS + 1, next, PAYLOAD)?;
         } else {
-            self.heard.segments += 1;
-            if self.heard.text.is_empty() {
-                self.heard.text.extend_from_slice(segment.payload);
+            self.received.segments += 1;
+            if self.received.payload.is_empty() {
+                self.received.payload.extend_from_slice(segment.payload);
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ const CLOSED_PORT: u16 = 9;
 
 /// The request that the attack repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum Request {
     /// INHERIT, for children that are never forked
     Inherit,
     /// CONTEXT, as often as each program may; then a new program registers
@@ -39,7 +39,7 @@ pub enum Way {
 #[derive(Args, Debug)]
 pub struct Options {
     /// Request to repeat
-    way: Way,
+    request: Request,
     /// Address of this host on the accelerated interface, to connect to
     #[arg(long)]
     address: Option<std::net::Ipv4Addr>,
@@ -78,13 +78,13 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tally = Tally::default();
     raise_descriptor_limit();
-    match options.way {
-        Way::Inherit => inherit(target, until, &mut tally)?,
-        Way::Contexts => contexts(target, until, &mut tally)?,
-        Way::Listeners => listeners(target, until, &mut tally)?,
-        Way::Notes => notes(target, until, &mut tally)?,
-        Way::Unread => unread(target, until, &mut tally)?,
-        Way::Answers => answers(target, options, until, &mut tally)?,
+    match options.request {
+        Request::Inherit => inherit(target, until, &mut tally)?,
+        Request::Contexts => contexts(target, until, &mut tally)?,
+        Request::Listeners => listeners(target, until, &mut tally)?,
+        Request::Notes => notes(target, until, &mut tally)?,
+        Request::Unread => unread(target, until, &mut tally)?,
+        Request::Answers => answers(target, options, until, &mut tally)?,
     }
     let Tally { obtained, refused } = tally;
     report(&json!({ "attack": "grow", "obtained": obtained, "refused": refused }));

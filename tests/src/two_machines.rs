@@ -27,7 +27,7 @@ use crate::{Side, Stop, Wire, fail, tools, wire::SERVER};
 /// TCP port of the connection between the two halves of a test.
 const PORT: u16 = 4700;
 /// Time limit for the other machine to boot and to reach a test.
-const MEET_MAX: Duration = Duration::from_secs(60);
+const JOIN_MAX: Duration = Duration::from_secs(60);
 /// Time limit for a line from the other half.
 const STEP_MAX: Duration = Duration::from_secs(60);
 /// Pause between two attempts to connect.
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The role of this machine in a test on two machines, from the environment.
 #[derive(Clone, Debug)]
-pub struct Far {
+pub struct PairRole {
     /// The side of the wire that is on this machine.
     pub side: Side,
     /// MAC address of this machine's NIC on the wire.
@@ -44,13 +44,13 @@ pub struct Far {
 
 /// The connection between the two halves of a test.
 #[derive(Debug)]
-pub struct Talk {
+pub struct ControlConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Far {
+impl PairRole {
     /// Returns the role of this machine. Skips the test if TIDELANE_PEER is not set.
-    pub fn here() -> Result<Self, Stop> {
+    pub fn from_env() -> Result<Self, Stop> {
         let side = match env::var("TIDELANE_PEER").as_deref() {
             Ok("server") => Side::Server,
             Ok("client") => Side::Client,
@@ -70,37 +70,37 @@ impl Far {
     }
 
     /// Connects to the other half of test number `test`, and waits until it has reached this test.
-    pub fn meet(&self, wire: &Wire, test: u32) -> Result<Talk, Stop> {
+    pub fn join(&self, wire: &Wire, test: u32) -> Result<ControlConnection, Stop> {
         match self.side {
-            Side::Server => Talk::accept(wire, test),
-            _ => Talk::connect(wire, test),
+            Side::Server => ControlConnection::accept(wire, test),
+            _ => ControlConnection::connect(wire, test),
         }
     }
 }
 
-impl Talk {
+impl ControlConnection {
     /// Accepts connections from the client until the client is at test number `test`.
     fn accept(wire: &Wire, test: u32) -> Result<Self, Stop> {
         let to = (Ipv4Addr::UNSPECIFIED, PORT);
         let listener = within(&wire.namespace(Side::Server), || TcpListener::bind(to))?;
         listener.set_nonblocking(true)?;
-        let end = Instant::now() + MEET_MAX * tools::patience();
+        let end = Instant::now() + JOIN_MAX * tools::patience();
         while Instant::now() < end {
             let Ok((stream, _)) = listener.accept() else {
                 thread::sleep(PAUSE);
                 continue;
             };
-            let mut talk = Self::over(stream)?;
+            let mut control = Self::new(stream)?;
             // If the client has disconnected, wait for its next attempt.
-            let Ok(Ok(other)) = talk.hear().map(|line| line.parse::<u32>()) else {
+            let Ok(Ok(other)) = control.recv_line().map(|line| line.parse::<u32>()) else {
                 continue;
             };
             if other > test {
                 fail!("the client is past this test");
             }
-            talk.say(&test.to_string())?;
+            control.send_line(&test.to_string())?;
             if other == test {
-                return Ok(talk);
+                return Ok(control);
             }
         }
         fail!("the client did not come");
@@ -110,17 +110,19 @@ impl Talk {
     fn connect(wire: &Wire, test: u32) -> Result<Self, Stop> {
         let to = SocketAddr::from((SERVER, PORT));
         let space = wire.namespace(Side::Client);
-        let end = Instant::now() + MEET_MAX * tools::patience();
+        let end = Instant::now() + JOIN_MAX * tools::patience();
         while Instant::now() < end {
             let limit = Duration::from_secs(2) * tools::patience();
             let Ok(stream) = within(&space, || TcpStream::connect_timeout(&to, limit)) else {
                 thread::sleep(PAUSE);
                 continue;
             };
-            let mut talk = Self::over(stream)?;
-            let said = talk.say(&test.to_string()).and_then(|()| talk.hear());
+            let mut control = Self::new(stream)?;
+            let said = control
+                .send_line(&test.to_string())
+                .and_then(|()| control.recv_line());
             match said.map(|line| line.parse::<u32>()) {
-                Ok(Ok(other)) if other == test => return Ok(talk),
+                Ok(Ok(other)) if other == test => return Ok(control),
                 Ok(Ok(other)) if other > test => fail!("the server is past this test"),
                 // The server is still at an earlier test.
                 _ => thread::sleep(PAUSE),
@@ -130,7 +132,7 @@ impl Talk {
     }
 
     /// Wraps a TCP connection to the other half, and sets its timeout.
-    fn over(stream: TcpStream) -> Result<Self, Stop> {
+    fn new(stream: TcpStream) -> Result<Self, Stop> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STEP_MAX * tools::patience()))?;
@@ -140,12 +142,12 @@ impl Talk {
     }
 
     /// Sends a line to the other half.
-    pub fn say(&mut self, line: &str) -> Result<(), Stop> {
+    pub fn send_line(&mut self, line: &str) -> Result<(), Stop> {
         Ok(writeln!(self.stream.get_mut(), "{line}")?)
     }
 
     /// Waits for the next line from the other half. Fails if the other half has ended.
-    pub fn hear(&mut self) -> Result<String, Stop> {
+    pub fn recv_line(&mut self) -> Result<String, Stop> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         match line.strip_suffix('\n') {
@@ -155,9 +157,9 @@ impl Talk {
     }
 
     /// Sends a line and returns the answer of the other half.
-    pub fn ask(&mut self, question: &str) -> Result<String, Stop> {
-        self.say(question)?;
-        self.hear()
+    pub fn request(&mut self, question: &str) -> Result<String, Stop> {
+        self.send_line(question)?;
+        self.recv_line()
     }
 }
 

@@ -1,7 +1,7 @@
 /*
  * Clients of an echo server that may not listen yet.
  *
- *   knock ADDRESS PORT CLIENTS EXCHANGES PAUSE
+ *   echo_clients ADDRESS PORT CLIENTS EXCHANGES PAUSE
  *
  * Each of CLIENTS clients tries to connect until it is not refused. Then it sends a message and
  * reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the end the program prints
