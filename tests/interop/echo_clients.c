@@ -30,7 +30,7 @@ static int exchanges, pause_ms;
 static atomic_int served, refused, reset, broken, silent;
 
 /* Connects, as often as necessary. Returns the socket, or -1 after it has counted a failure. */
-static int arrive(void)
+static int connect_with_retries(void)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};
 
@@ -57,7 +57,7 @@ static int arrive(void)
 static void *client(void *argument)
 {
 	char sent[LEN], got[LEN];
-	int fd = arrive();
+	int fd = connect_with_retries();
 
 	(void)argument;
 	if (fd < 0)

@@ -73,13 +73,13 @@ static void choose(int fd, int class, int hops)
 }
 
 /* Sends a byte. */
-static void say_byte(int fd, char byte)
+static void send_byte(int fd, char byte)
 {
 	must(write(fd, &byte, 1) == 1);
 }
 
 /* Receives a byte and returns it. */
-static char heard_byte(int fd)
+static char recv_byte(int fd)
 {
 	char byte = 0;
 	must(read(fd, &byte, 1) == 1);
@@ -92,30 +92,30 @@ static void be_own(const char *peer, const char *own, int port)
 	int fd = socket(family, SOCK_STREAM, 0);
 	choose(fd, 0xb8, 9);
 	connected(fd, peer, port);
-	say_byte(fd, 'a');
-	heard_byte(fd);
+	send_byte(fd, 'a');
+	recv_byte(fd);
 	choose(fd, 0x2b, 33);
-	say_byte(fd, 'b');
-	heard_byte(fd);
+	send_byte(fd, 'b');
+	recv_byte(fd);
 	int listens = listener(own, port + 1);
 	choose(listens, 0x48, 77);
 	must(listen(listens, 5) == 0);
-	say_byte(fd, 'c');
+	send_byte(fd, 'c');
 	int accepted = accept(listens, NULL, NULL);
 	must(accepted >= 0);
-	say_byte(accepted, 'd');
-	heard_byte(accepted);
+	send_byte(accepted, 'd');
+	recv_byte(accepted);
 	int plain = connected(socket(family, SOCK_STREAM, 0), peer, port);
-	say_byte(plain, 'e');
-	heard_byte(plain);
+	send_byte(plain, 'e');
+	recv_byte(plain);
 }
 
 /* Prints the kind, the first payload byte and the header fields of a segment, without the ECN bits.
  * Ignores a segment without SYN and payload, and a line that was printed before. `ip` points to the
  * IP header. */
-static void say_packet(const unsigned char *ip, ssize_t len)
+static void print_packet(const unsigned char *ip, ssize_t len)
 {
-	static char said[64][64];
+	static char printed[64][64];
 	int v4 = ip[0] >> 4 == 4, header = v4 ? (ip[0] & 15) * 4 : 40;
 	int class = v4 ? ip[1] : (ip[0] & 15) << 4 | ip[1] >> 4, hops = v4 ? ip[8] : ip[7];
 	int total = v4 ? ip[2] << 8 | ip[3] : (ip[4] << 8 | ip[5]) + 40;
@@ -130,17 +130,17 @@ static void say_packet(const unsigned char *ip, ssize_t len)
 	snprintf(line, sizeof line, "%s %c: class %x, hops %d", kind,
 		 payload ? tcp[(tcp[12] >> 4) * 4] : '-', class & 0xfc, hops);
 	for (int i = 0; i < 64; i++) {
-		if (!strcmp(said[i], line))
+		if (!strcmp(printed[i], line))
 			return;
-		if (!said[i][0]) {
-			puts(strcpy(said[i], line));
+		if (!printed[i][0]) {
+			puts(strcpy(printed[i], line));
 			return;
 		}
 	}
 }
 
 /* Prints all packets from the address `own` that the packet socket `packets` has received. */
-static void say_headers(int packets, const char *own)
+static void print_headers(int packets, const char *own)
 {
 	unsigned char ip[2048], source[16];
 	struct sockaddr_ll from;
@@ -153,7 +153,7 @@ static void say_headers(int packets, const char *own)
 			continue;
 		if (ip[v4 ? 9 : 6] != IPPROTO_TCP || memcmp(ip + (v4 ? 12 : 8), source, v4 ? 4 : 16))
 			continue;
-		say_packet(ip, got);
+		print_packet(ip, got);
 	}
 }
 
@@ -170,15 +170,15 @@ static void be_peer(const char *own, const char *peer, int port)
 	int fd = accept(listens, NULL, NULL);
 	must(fd >= 0);
 	for (int i = 0; i < 2; i++)
-		say_byte(fd, heard_byte(fd));
-	must(heard_byte(fd) == 'c');
+		send_byte(fd, recv_byte(fd));
+	must(recv_byte(fd) == 'c');
 	int second = connected(socket(family, SOCK_STREAM, 0), own, port + 1);
-	must(heard_byte(second) == 'd');
-	say_byte(second, 'd');
+	must(recv_byte(second) == 'd');
+	send_byte(second, 'd');
 	int third = accept(listens, NULL, NULL);
-	must(third >= 0 && heard_byte(third) == 'e');
-	say_headers(packets, own);
-	say_byte(third, 'f');
+	must(third >= 0 && recv_byte(third) == 'e');
+	print_headers(packets, own);
+	send_byte(third, 'f');
 }
 
 int main(int argc, char **argv)

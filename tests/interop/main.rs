@@ -244,7 +244,7 @@ const CASES: &[Case] = cases![
     waiting::servers_of_dead_clients_are_reset 60,
     waiting::programs_whose_service_dies_are_reset 180,
     waiting::clients_at_work_outlive_both_services 120,
-    waiting::a_peer_that_came_back_is_left_alone 120,
+    waiting::a_peer_that_reconnects_is_not_reset 120,
     waiting::peers_are_reset_despite_loss 120,
     waiting::a_service_that_ends_resets_its_peers 60,
     loss::kernel_bulk 90,

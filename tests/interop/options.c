@@ -39,7 +39,7 @@ static int number(int fd, int level, int name, int value)
 	exit(1);
 }
 
-static void say_congestion(int fd)
+static void print_congestion(int fd)
 {
 	char name[16] = "";
 	socklen_t len = sizeof name;
@@ -158,11 +158,11 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(argv[4], "user_timeout"))
 		number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1500);
-	say_congestion(fd);
+	print_congestion(fd);
 	if (argc > 5) {
 		int result = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, argv[5], strlen(argv[5]));
 		printf("set %d\n", result);
-		say_congestion(fd);
+		print_congestion(fd);
 	}
 	int reads_cc_info = !strcmp(argv[4], "congestion");
 	/* Exchange data, so that the congestion control has something to report. */

@@ -64,7 +64,7 @@ static void echo(int fd)
 }
 
 /* Opens a connection to the server. */
-static int arrive(void)
+static int open_connection(void)
 {
 	int fd = socket(server.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
@@ -88,10 +88,10 @@ static long now_ms(void)
 }
 
 /* Connects again from the same port, exchanges bytes for `seconds`, and prints their number. */
-static void come_back(int seconds)
+static void reconnect(int seconds)
 {
 	long end = now_ms() + 1000L * seconds, served = 0;
-	int fd = arrive();
+	int fd = open_connection();
 
 	for (; now_ms() < end; served++) {
 		echo(fd);
@@ -104,7 +104,7 @@ static void come_back(int seconds)
 static int reset, ended, left;
 
 /* Counts the end of a connection. `flags` are those of recv. */
-static void look(struct pollfd *client, int flags)
+static void count_end(struct pollfd *client, int flags)
 {
 	char byte;
 	ssize_t len = recv(client->fd, &byte, 1, flags);
@@ -122,7 +122,7 @@ static void wait_in_poll(int count, long end)
 		must(poll(clients, count, 100) >= 0);
 		for (int i = 0; i < count; i++)
 			if (clients[i].fd >= 0 && clients[i].revents)
-				look(&clients[i], MSG_DONTWAIT);
+				count_end(&clients[i], MSG_DONTWAIT);
 	}
 }
 
@@ -144,7 +144,7 @@ static void wait_in_select(int count, long end)
 		must(select(last + 1, &set, NULL, NULL, &wait) >= 0);
 		for (int i = 0; i < count; i++)
 			if (clients[i].fd >= 0 && FD_ISSET(clients[i].fd, &set))
-				look(&clients[i], MSG_DONTWAIT);
+				count_end(&clients[i], MSG_DONTWAIT);
 	}
 }
 
@@ -161,14 +161,14 @@ static void *wait_in_epoll(void *argument)
 	}
 	while (left > 0) {
 		must(epoll_wait(epoll, &event, 1, -1) == 1);
-		look(&clients[event.data.u32], MSG_DONTWAIT);
+		count_end(&clients[event.data.u32], MSG_DONTWAIT);
 	}
 	return NULL;
 }
 
 static void *wait_in_recv(void *argument)
 {
-	look(argument, 0);
+	count_end(argument, 0);
 	return NULL;
 }
 
@@ -201,7 +201,7 @@ int main(int argc, char **argv)
 	local_port = atoi(argv[5]);
 	left = count;
 	for (int i = 0; i < count; i++) {
-		clients[i] = (struct pollfd){.fd = arrive(), .events = POLLIN};
+		clients[i] = (struct pollfd){.fd = open_connection(), .events = POLLIN};
 		echo(clients[i].fd);
 	}
 	printf("waiting\n");
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
 	else
 		wait_in_threads(how, count, end);
 	if (local_port && reset == 1)
-		come_back(seconds);
+		reconnect(seconds);
 	else
 		printf("reset %d ended %d silent %d\n", reset, ended, left);
 	fflush(stdout);

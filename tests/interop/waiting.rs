@@ -185,7 +185,7 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
 
 /// The service of a server dies. A client connects again at once, from the same port, to the
 /// kernel's listener. The RSTs that are sent for the old connection do not reset the new one.
-pub fn a_peer_that_came_back_is_left_alone() -> Outcome {
+pub fn a_peer_that_reconnects_is_not_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
     let service = wire.service()?;

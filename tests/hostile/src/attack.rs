@@ -486,7 +486,7 @@ impl Campaign {
             Event::Closed(cause) => {
                 assert_eq!(cause, CloseCause::Finished, "a verified flow ended early");
                 self.friend.read(flow, u32::MAX);
-                self.friend.leave(self.now, flow, false);
+                self.friend.close_or_abort(self.now, flow, false);
             }
             Event::Released => {
                 if let Some(binding) = self.friend.driver.bindings.remove(&flow) {
@@ -522,7 +522,7 @@ impl Campaign {
                 }
                 self.victim.read(flow, u32::MAX);
                 let abort = cause != CloseCause::Finished;
-                self.victim.leave(self.now, flow, abort);
+                self.victim.close_or_abort(self.now, flow, abort);
             }
             Event::Released => {
                 let binding = self
@@ -588,8 +588,8 @@ impl Campaign {
                 continue;
             }
             match self.rng.below(if full { 60 } else { 400 }) {
-                0 => self.victim.leave(self.now, flow, true),
-                1 => self.victim.leave(self.now, flow, false),
+                0 => self.victim.close_or_abort(self.now, flow, true),
+                1 => self.victim.close_or_abort(self.now, flow, false),
                 2 => {
                     let party = &mut self.victim;
                     party.engine.shutdown_write(flow);

@@ -249,7 +249,7 @@ impl Party {
     }
 
     /// Aborts the flow if `abort` is true, or else closes it.
-    pub fn leave(&mut self, now: Instant, flow: FlowId, abort: bool) {
+    pub fn close_or_abort(&mut self, now: Instant, flow: FlowId, abort: bool) {
         if let Some(binding) = self.driver.bindings.get_mut(&flow) {
             binding.closed = true;
         }
