@@ -23,7 +23,7 @@ case "$group" in
     test)
         packages="$packages iproute2 util-linux ethtool nginx wrk curl valgrind"
         packages="$packages redis-server redis-tools memcached libmemcached-tools"
-        packages="$packages nftables iptables"
+        packages="$packages nftables iptables libuv1-dev"
         packages="$packages clang-14 libbpf-dev"
         # Without these packages the tests on other kernels are skipped.
         optional="$emulator"

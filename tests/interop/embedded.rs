@@ -1,11 +1,11 @@
 //! The embedded stack, linked into an HTTP server behind a TUN device. Its peer is the kernel.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use rustix::process::Signal;
 use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools};
 
-use crate::support::SHORT;
+use crate::support::{SHORT, check_load};
 
 /// Device of the server.
 const DEVICE: &str = "tlemb0";
@@ -96,6 +96,33 @@ pub fn http_with_loss() -> Outcome {
     for len in [1, 100_000, 2_000_000] {
         fetch(&wire, len)?;
     }
+    server.check_alive()
+}
+
+/// A C program with libuv's loop echoes to the kernel's load generator.
+pub fn a_c_program_in_a_libuv_loop() -> Outcome {
+    if !Path::new("/usr/include/uv.h").exists() {
+        return Err(Stop::Skip(
+            "no libuv here; apt-get install libuv1-dev".to_owned(),
+        ));
+    }
+    let wire = wire_with_device()?;
+    let program = wire.scratch().join("echo_uv");
+    let source = tools::source_root().join("app/embedded-c/examples/echo_uv.c");
+    let library = tools::binary("libtidelane_embedded_c.a")?;
+    tools::compile(&program, &[source, library, "-luv".into(), "-lm".into()])?;
+    let server = client(&wire, &program.to_string_lossy());
+    let mut server = server
+        .args(&format!("{DEVICE} {} 7000 40", ADDRESSES.1))
+        .spawn()?;
+    tools::wait_until(Duration::from_secs(10), "the server", || {
+        server.check_alive()?;
+        Ok(server.written().0.contains("ready"))
+    })?;
+    let load = wire.load_tool(Side::Client, "echo-client")?;
+    let load = load.arg("--connect").arg(format!("{}:7000", ADDRESSES.1));
+    let load = load.args("--connections 32 --seconds 2").run(SHORT)?;
+    check_load(&load.success()?.json()?)?;
     server.check_alive()
 }
 

@@ -168,6 +168,7 @@ const CASES: &[Case] = cases![
     deaths::a_polling_thread_finds_the_next_service 120,
     embedded::http_to_the_kernel 90,
     embedded::http_with_loss 90,
+    embedded::a_c_program_in_a_libuv_loop 60,
     embedded::a_killed_server 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,

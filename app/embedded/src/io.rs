@@ -299,7 +299,8 @@ impl<P: PacketIo> Driver for Io<P> {
         if self.bindings.len() <= flow.index() {
             self.bindings.resize_with(flow.index() + 1, || None);
         }
-        self.generations = self.generations.wrapping_add(1);
+        // Zero is no generation, so that no handle is the number zero.
+        self.generations = self.generations.checked_add(1).unwrap_or(1);
         self.bindings[flow.index()] = Some(Binding {
             template,
             rx: StreamBuffer::default(),

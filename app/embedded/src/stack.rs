@@ -54,12 +54,39 @@ impl StackConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Listener(ListenerId);
 
+impl Listener {
+    /// Returns the listener as a number, for C.
+    pub fn to_u32(self) -> u32 {
+        self.0.0
+    }
+
+    /// Returns the listener with this number. An unknown number accepts nothing.
+    pub fn from_u32(number: u32) -> Self {
+        Self(ListenerId(number))
+    }
+}
+
 /// A connection of a stack. The handle of a closed connection is invalid: all functions then do
 /// nothing, also if the stack uses the connection's place again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Connection {
     flow: FlowId,
     generation: u32,
+}
+
+impl Connection {
+    /// Returns the handle as a number other than zero, for C.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.flow.0)
+    }
+
+    /// Returns the handle with this number. An unknown number is an invalid handle.
+    pub fn from_u64(number: u64) -> Self {
+        Self {
+            flow: FlowId(number as u32),
+            generation: (number >> 32) as u32,
+        }
+    }
 }
 
 /// An event for the program.
@@ -246,6 +273,18 @@ impl<P: PacketIo> Stack<P> {
         self.io.port.rx_release(&mut burst);
         self.burst = Some(burst);
         count > 0
+    }
+
+    /// Returns the first address of this end; unspecified if there is none.
+    pub fn address(&self) -> IpAddress {
+        self.addresses.first().copied().unwrap_or_default()
+    }
+
+    /// Handles one received IP packet without an Ethernet header, as [`input`](Self::input) does.
+    pub fn input_packet(&mut self, packet: &[u8]) {
+        let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let ether_type = if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+        self.input(&[&[0; 12][..], &ether_type, packet].concat());
     }
 
     /// Handles one received Ethernet frame. The paper's `tcp_input`. A program whose port delivers

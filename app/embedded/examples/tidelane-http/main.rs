@@ -8,12 +8,13 @@ use std::{
     fs::File,
     io::{self, Read},
     net::IpAddr,
+    os::fd::AsRawFd,
     process::ExitCode,
     time,
 };
 
 use clap::Parser;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 use tidelane_embedded::{Duration, Endpoint, FnPort, Instant, IpAddress, Stack, StackConfig};
 
 /// HTTP server on an embedded TCP stack, behind a TUN device.
@@ -104,6 +105,11 @@ fn serve(options: &Options) -> io::Result<u64> {
         .listen(Endpoint::new(address, options.port), 1024)
         .map_err(|error| io::Error::other(error.to_string()))?;
     let mut server = http::Server::new(listener);
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));
+    let fd = device.as_raw_fd();
+    let source = &mut SourceFd(&fd);
+    poll.registry()
+        .register(source, Token(0), Interest::READABLE)?;
     println!("ready");
     let start = time::Instant::now();
     let now = || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
@@ -116,21 +122,18 @@ fn serve(options: &Options) -> io::Result<u64> {
         stack.flush();
         if !received {
             let until = stack.next_timeout().map_or(end, |timeout| timeout.min(end));
-            wait(device, until - now())?;
+            wait(&mut poll, &mut events, until - now())?;
         }
     }
     Ok(server.responses)
 }
 
-/// Waits until the device has a packet, or `limit` is over.
-fn wait(device: &File, limit: Duration) -> io::Result<()> {
-    let nanos = limit.as_nanos();
-    let timeout = Timespec {
-        tv_sec: (nanos / 1_000_000_000) as i64,
-        tv_nsec: (nanos % 1_000_000_000) as _,
-    };
-    match poll(&mut [PollFd::new(device, PollFlags::IN)], Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+/// Waits until the device has a packet, or `limit` is over. An event of the device comes once, and
+/// the server reads until no packet waits.
+fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
+    let limit = time::Duration::from_nanos(limit.as_nanos());
+    match poll.poll(events, Some(limit)) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
     }
 }

@@ -1,0 +1,118 @@
+/* A TCP stack that a program links. Link with libtidelane_embedded_c.a -lpthread -ldl -lm.
+ *
+ * A stack runs in the thread that calls it. No function blocks, and no function may be called from
+ * two threads at the same time for one stack. Functions of one stack may not be called from the
+ * stack's own port functions.
+ *
+ * IPv4 addresses are passed as IPv6 addresses of the form ::ffff:a.b.c.d. Times are nanoseconds of a
+ * clock that never goes back, such as CLOCK_MONOTONIC. */
+#ifndef TIDELANE_EMBEDDED_H
+#define TIDELANE_EMBEDDED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A stack. */
+struct tle_stack;
+
+/* A connection of a stack. Zero is no connection. The handle of a closed connection is never used
+ * again: all functions then do nothing. */
+typedef uint64_t tle_connection;
+
+/* The functions that move the stack's IP packets. */
+struct tle_port {
+    /* First argument of both functions. */
+    void *user;
+    /* Writes the next received packet to `packet`, which has room for `room` bytes. Returns the
+     * packet's length; 0 if no packet waits. */
+    size_t (*receive)(void *user, void *packet, size_t room);
+    /* Sends a packet. Returns 0 if the packet has to be sent again later, and 1 otherwise. */
+    int (*send)(void *user, const void *packet, size_t len);
+    /* Largest packet in bytes. */
+    uint32_t mtu;
+};
+
+/* Kinds of events. */
+enum tle_kind {
+    TLE_INCOMING = 1,  /* a connection can be accepted */
+    TLE_CONNECTED = 2, /* an active open is complete */
+    TLE_READABLE = 3,  /* there is new data, or the peer has closed; once until the program reads */
+    TLE_WRITABLE = 4,  /* there is room, after a tle_write that took only a part */
+    TLE_CLOSED = 5,    /* the connection is over; the program still has to close it */
+};
+
+/* An event. */
+struct tle_event {
+    enum tle_kind kind;
+    /* Listener of TLE_INCOMING. */
+    uint32_t listener;
+    /* Connection of the other kinds. */
+    tle_connection connection;
+};
+
+/* Makes a stack with the address `address`. `secret` keys initial sequence numbers: 16 random bytes
+ * that nobody else knows. Returns NULL if the MTU is below 1280 or above 65535. */
+struct tle_stack *tle_new(const struct tle_port *port, const uint8_t address[16],
+                          const uint8_t secret[16]);
+
+/* Ends a stack. Its connections vanish without a word to their peers. NULL does nothing. */
+void tle_free(struct tle_stack *stack);
+
+/* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, and 0
+ * otherwise. All other functions use the time of the last poll. */
+int tle_poll(struct tle_stack *stack, uint64_t now_ns);
+
+/* Returns the time of the next timer; UINT64_MAX if no timer runs. */
+uint64_t tle_next_timeout(const struct tle_stack *stack);
+
+/* Sends what TCP allows to send now (tcp_output of UTCP). */
+void tle_flush(struct tle_stack *stack);
+
+/* Handles one received IP packet (tcp_input of UTCP). A program whose port receives packets needs
+ * tle_poll only. */
+void tle_input(struct tle_stack *stack, const void *packet, size_t len);
+
+/* Listens at `port`. At most `backlog` connections wait. Returns the listener; -1 if the port is in
+ * use. */
+int64_t tle_listen(struct tle_stack *stack, uint16_t port, uint32_t backlog);
+
+/* Ends a listener. Connections that were not accepted are reset. */
+void tle_unlisten(struct tle_stack *stack, uint32_t listener);
+
+/* Returns the oldest connection that waits; 0 if there is none. */
+tle_connection tle_accept(struct tle_stack *stack, uint32_t listener);
+
+/* Opens a connection to `peer`. Returns 0 if that is impossible. TLE_CONNECTED or TLE_CLOSED
+ * follows. */
+tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint16_t port);
+
+/* Copies received data. Returns the number of bytes; 0 if there is none. */
+size_t tle_read(struct tle_stack *stack, tle_connection connection, void *buffer, size_t len);
+
+/* Copies data to the send buffer as far as there is room. Returns the number of bytes. */
+size_t tle_write(struct tle_stack *stack, tle_connection connection, const void *data, size_t len);
+
+/* Returns 1 if all data of the peer is read and no more can follow, and for an invalid handle. */
+int tle_is_end(struct tle_stack *stack, tle_connection connection);
+
+/* Closes the sending direction: the peer gets all data and a FIN. */
+void tle_shutdown(struct tle_stack *stack, tle_connection connection);
+
+/* Closes a connection: the stack sends the remaining data and a FIN (tcp_close of UTCP). */
+void tle_close(struct tle_stack *stack, tle_connection connection);
+
+/* Resets a connection. */
+void tle_abort(struct tle_stack *stack, tle_connection connection);
+
+/* Takes the next event. Returns 1, or 0 if there is none. */
+int tle_next_event(struct tle_stack *stack, struct tle_event *event);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

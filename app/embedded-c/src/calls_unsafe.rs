@@ -1,0 +1,314 @@
+//! The functions of `tidelane_embedded.h`. Each function trusts its pointers, as C functions do. A
+//! panic ends the process, because it cannot pass through C.
+
+use std::{ffi::c_void, slice};
+
+use tidelane_embedded::{
+    Connection, Endpoint, Event, FnPort, Instant, IpAddress, Listener, Stack, StackConfig,
+};
+
+/// Least and largest MTU of a port in bytes.
+const MTU_RANGE: std::ops::RangeInclusive<u32> = 1280..=65_535;
+
+type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
+type Send = Box<dyn FnMut(&[u8]) -> bool>;
+
+/// `struct tle_stack`.
+pub struct TleStack(Stack<FnPort<Receive, Send>>);
+
+/// `struct tle_port`.
+#[repr(C)]
+pub struct TlePort {
+    user: *mut c_void,
+    receive: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> usize,
+    send: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> i32,
+    mtu: u32,
+}
+
+/// `struct tle_event`.
+#[repr(C)]
+pub struct TleEvent {
+    kind: i32,
+    listener: u32,
+    connection: u64,
+}
+
+/// Creates a stack.
+///
+/// # Safety
+///
+/// The pointers are those of the header. The functions of `port` may be called until `tle_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_new(
+    port: *const TlePort,
+    address: *const [u8; 16],
+    secret: *const [u8; 16],
+) -> *mut TleStack {
+    // SAFETY: the caller's promise.
+    let (port, address, secret) = unsafe { (&*port, *address, *secret) };
+    if !MTU_RANGE.contains(&port.mtu) {
+        return std::ptr::null_mut();
+    }
+    let (user, receive, send) = (port.user, port.receive, port.send);
+    let receive = move |packet: &mut [u8]| {
+        // SAFETY: the caller's promise. The function writes at most the length that it gets.
+        let len = unsafe { receive(user, packet.as_mut_ptr().cast(), packet.len()) };
+        (len > 0).then_some(len)
+    };
+    let send = move |packet: &[u8]| {
+        // SAFETY: the caller's promise. The function reads the packet only.
+        unsafe { send(user, packet.as_ptr().cast(), packet.len()) != 0 }
+    };
+    let port = FnPort::new(
+        port.mtu,
+        Box::new(receive) as Receive,
+        Box::new(send) as Send,
+    );
+    let config = StackConfig::new(IpAddress(address), secret);
+    Box::into_raw(Box::new(TleStack(Stack::new(config, port))))
+}
+
+/// Frees a stack.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new` and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_free(stack: *mut TleStack) {
+    if !stack.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(stack) });
+    }
+}
+
+/// Runs the stack once.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_poll(stack: *mut TleStack, now_ns: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *stack }.0.poll(Instant(now_ns)).into()
+}
+
+/// Returns the time of the next timer.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_next_timeout(stack: *const TleStack) -> u64 {
+    // SAFETY: the caller's promise.
+    let timeout = unsafe { &*stack }.0.next_timeout();
+    timeout.map_or(u64::MAX, |at| at.0)
+}
+
+/// Sends.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_flush(stack: *mut TleStack) {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *stack }.0.flush();
+}
+
+/// Handles a packet.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`, and `packet` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_input(stack: *mut TleStack, packet: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let (stack, packet) = unsafe { (&mut *stack, bytes(packet, len)) };
+    stack.0.input_packet(packet);
+}
+
+/// Listens.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_listen(stack: *mut TleStack, port: u16, backlog: u32) -> i64 {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &mut *stack };
+    let local = Endpoint::new(stack.0.address(), port);
+    match stack.0.listen(local, backlog) {
+        Ok(listener) => listener.to_u32().into(),
+        Err(_) => -1,
+    }
+}
+
+/// Ends a listener.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_unlisten(stack: *mut TleStack, listener: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *stack }
+        .0
+        .unlisten(Listener::from_u32(listener));
+}
+
+/// Accepts a connection.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_accept(stack: *mut TleStack, listener: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    let accepted = unsafe { &mut *stack }
+        .0
+        .accept(Listener::from_u32(listener));
+    accepted.map_or(0, Connection::to_u64)
+}
+
+/// Opens a connection.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`, and `peer` has 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_connect(
+    stack: *mut TleStack,
+    peer: *const [u8; 16],
+    port: u16,
+) -> u64 {
+    // SAFETY: the caller's promise.
+    let (stack, peer) = unsafe { (&mut *stack, IpAddress(*peer)) };
+    let local = Endpoint::new(stack.0.address(), 0);
+    let opened = stack.0.connect(local, Endpoint::new(peer, port));
+    opened.map_or(0, Connection::to_u64)
+}
+
+/// Reads.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`, and `buffer` has room for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_read(
+    stack: *mut TleStack,
+    connection: u64,
+    buffer: *mut u8,
+    len: usize,
+) -> usize {
+    if len == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    let (stack, buffer) = unsafe { (&mut *stack, slice::from_raw_parts_mut(buffer, len)) };
+    stack.0.read(Connection::from_u64(connection), buffer)
+}
+
+/// Writes.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`, and `data` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_write(
+    stack: *mut TleStack,
+    connection: u64,
+    data: *const u8,
+    len: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let (stack, data) = unsafe { (&mut *stack, bytes(data, len)) };
+    stack.0.write(Connection::from_u64(connection), data)
+}
+
+/// Returns 1 at the end of the peer's data.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_is_end(stack: *mut TleStack, connection: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &mut *stack };
+    stack.0.is_end(Connection::from_u64(connection)).into()
+}
+
+/// Closes the sending direction.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_shutdown(stack: *mut TleStack, connection: u64) {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &mut *stack };
+    stack.0.shutdown(Connection::from_u64(connection));
+}
+
+/// Closes a connection.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_close(stack: *mut TleStack, connection: u64) {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &mut *stack };
+    stack.0.close(Connection::from_u64(connection));
+}
+
+/// Resets a connection.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_abort(stack: *mut TleStack, connection: u64) {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &mut *stack };
+    stack.0.abort(Connection::from_u64(connection));
+}
+
+/// Takes an event.
+///
+/// # Safety
+///
+/// `stack` comes from `tle_new`, and `event` has room for one event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tle_next_event(stack: *mut TleStack, event: *mut TleEvent) -> i32 {
+    // SAFETY: the caller's promise.
+    let (stack, to) = unsafe { (&mut *stack, &mut *event) };
+    let Some(event) = stack.0.next_event() else {
+        return 0;
+    };
+    let (kind, listener, connection) = match event {
+        Event::Incoming(listener) => (1, listener.to_u32(), 0),
+        Event::Connected(connection) => (2, 0, connection.to_u64()),
+        Event::Readable(connection) => (3, 0, connection.to_u64()),
+        Event::Writable(connection) => (4, 0, connection.to_u64()),
+        Event::Closed(connection, _) => (5, 0, connection.to_u64()),
+    };
+    *to = TleEvent {
+        kind,
+        listener,
+        connection,
+    };
+    1
+}
+
+/// Returns the `len` bytes at `data`, which may be null if `len` is zero.
+///
+/// # Safety
+///
+/// `data` has `len` bytes.
+unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    match len {
+        0 => &[],
+        // SAFETY: the caller's promise.
+        _ => unsafe { slice::from_raw_parts(data, len) },
+    }
+}
