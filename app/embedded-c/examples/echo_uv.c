@@ -2,7 +2,7 @@
  *
  *   echo_uv DEVICE A.B.C.D PORT SECONDS
  *
- * The loop waits for the device and for the stack's next timer. It may wait for anything else, too. */
+ * The loop waits for the device and for the stack's next timer. It may wait for more events. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if.h>

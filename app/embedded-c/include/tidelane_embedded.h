@@ -4,8 +4,8 @@
  * two threads at the same time for one stack. Functions of one stack may not be called from the
  * stack's own port functions.
  *
- * IPv4 addresses are passed as IPv6 addresses of the form ::ffff:a.b.c.d. Times are nanoseconds of a
- * clock that never goes back, such as CLOCK_MONOTONIC. */
+ * IPv4 addresses are passed as IPv6 addresses of the form ::ffff:a.b.c.d. Times are nanoseconds of
+ * a clock that never goes back, such as CLOCK_MONOTONIC. */
 #ifndef TIDELANE_EMBEDDED_H
 #define TIDELANE_EMBEDDED_H
 

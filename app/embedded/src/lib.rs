@@ -18,6 +18,7 @@
 
 mod buffer;
 mod fn_port;
+mod handles;
 mod io;
 mod stack;
 
@@ -31,6 +32,7 @@ pub use tidelane_wire::{DropReason, MacAddress};
 
 pub use crate::{
     fn_port::{FnBurst, FnPort},
+    handles::{Connection, Event, Listener, StackConfig},
     io::Drops,
-    stack::{Connection, Event, Listener, Stack, StackConfig},
+    stack::Stack,
 };

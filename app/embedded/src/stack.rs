@@ -1,109 +1,24 @@
 //! The stack as a program uses it: listeners, connections, events and the event loop.
 
 use tidelane_engine::{
-    Arrival, Counters, Engine, EngineConfig, FlowId, FlowInfo, FlowKey, FlowRoute, LinkId,
-    ListenError, ListenerId, OpenError, SocketOptions,
+    Arrival, Counters, Endpoint, Engine, FlowId, FlowInfo, FlowKey, FlowRoute, Instant, IpAddress,
+    LinkId, ListenError, ListenerId, OpenError, SocketOptions,
 };
-use tidelane_engine::{CloseCause, Endpoint, Instant, IpAddress};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_wire::{
     DropReason, MacAddress, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error, parse_tcp,
     protocol, tcp_checksum_ok,
 };
 
-use crate::io::{Binding, Drops, Io, Report};
+use crate::{
+    handles::{Connection, Event, Listener, StackConfig},
+    io::{Binding, Drops, Io, Report},
+};
 
 /// The link of a stack. A stack has one port.
 const LINK: LinkId = LinkId(0);
 /// Local ports of active opens for which the program names none (RFC 6056 §2.1).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-
-/// Configuration of a stack.
-#[derive(Clone, Debug)]
-pub struct StackConfig {
-    /// Configuration of the engine.
-    pub engine: EngineConfig,
-    /// Key of initial sequence numbers and hashes. Nobody else may know the key.
-    pub secret: [u8; 16],
-    /// The addresses of this end. Packets to other addresses are dropped.
-    pub addresses: Vec<IpAddress>,
-    /// Link address of this end.
-    pub mac: MacAddress,
-    /// Link address for peers that are no known neighbours.
-    pub gateway: MacAddress,
-    /// Options of new connections.
-    pub options: SocketOptions,
-}
-
-impl StackConfig {
-    /// Returns the configuration of a stack with one address, on a link without link addresses,
-    /// such as [`FnPort`](crate::FnPort).
-    pub fn new(address: IpAddress, secret: [u8; 16]) -> Self {
-        Self {
-            engine: EngineConfig::default(),
-            secret,
-            addresses: vec![address],
-            mac: MacAddress::default(),
-            gateway: MacAddress::default(),
-            options: SocketOptions::default(),
-        }
-    }
-}
-
-/// A listener of a stack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Listener(ListenerId);
-
-impl Listener {
-    /// Returns the listener as a number, for C.
-    pub fn to_u32(self) -> u32 {
-        self.0.0
-    }
-
-    /// Returns the listener with this number. An unknown number accepts nothing.
-    pub fn from_u32(number: u32) -> Self {
-        Self(ListenerId(number))
-    }
-}
-
-/// A connection of a stack. The handle of a closed connection is invalid: all functions then do
-/// nothing, also if the stack uses the connection's place again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Connection {
-    flow: FlowId,
-    generation: u32,
-}
-
-impl Connection {
-    /// Returns the handle as a number other than zero, for C.
-    pub fn to_u64(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.flow.0)
-    }
-
-    /// Returns the handle with this number. An unknown number is an invalid handle.
-    pub fn from_u64(number: u64) -> Self {
-        Self {
-            flow: FlowId(number as u32),
-            generation: (number >> 32) as u32,
-        }
-    }
-}
-
-/// An event for the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A connection can be accepted.
-    Incoming(Listener),
-    /// An active open is complete.
-    Connected(Connection),
-    /// There is new data to read, or the peer has closed its direction. The event comes once until
-    /// the program reads.
-    Readable(Connection),
-    /// There is room to write, after a [`Stack::write`] that took only a part of its data.
-    Writable(Connection),
-    /// The connection is over. The program still has to close it.
-    Closed(Connection, CloseCause),
-}
 
 /// A TCP stack on one port.
 pub struct Stack<P: PacketIo> {
@@ -128,7 +43,7 @@ impl<P: PacketIo> Stack<P> {
     ///
     /// # Panics
     ///
-    /// If [`EngineConfig::check`] fails.
+    /// If [`EngineConfig::check`](tidelane_engine::EngineConfig::check) fails.
     pub fn new(config: StackConfig, port: P) -> Self {
         let first_port = u16::from_be_bytes([config.secret[0], config.secret[1]]);
         Self {

@@ -1,0 +1,91 @@
+//! The configuration of a stack, and the handles and events that it gives to the program.
+
+use tidelane_engine::{CloseCause, EngineConfig, FlowId, IpAddress, ListenerId, SocketOptions};
+use tidelane_wire::MacAddress;
+
+/// Configuration of a stack.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Configuration of the engine.
+    pub engine: EngineConfig,
+    /// Key of initial sequence numbers and hashes. Nobody else may know the key.
+    pub secret: [u8; 16],
+    /// The addresses of this end. Packets to other addresses are dropped.
+    pub addresses: Vec<IpAddress>,
+    /// Link address of this end.
+    pub mac: MacAddress,
+    /// Link address for peers that are no known neighbours.
+    pub gateway: MacAddress,
+    /// Options of new connections.
+    pub options: SocketOptions,
+}
+
+impl StackConfig {
+    /// Returns the configuration of a stack with one address, on a link without link addresses,
+    /// such as [`FnPort`](crate::FnPort).
+    pub fn new(address: IpAddress, secret: [u8; 16]) -> Self {
+        Self {
+            engine: EngineConfig::default(),
+            secret,
+            addresses: vec![address],
+            mac: MacAddress::default(),
+            gateway: MacAddress::default(),
+            options: SocketOptions::default(),
+        }
+    }
+}
+
+/// A listener of a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Listener(pub(crate) ListenerId);
+
+impl Listener {
+    /// Returns the listener as a number, for C.
+    pub fn to_u32(self) -> u32 {
+        self.0.0
+    }
+
+    /// Returns the listener with this number. An unknown number accepts nothing.
+    pub fn from_u32(number: u32) -> Self {
+        Self(ListenerId(number))
+    }
+}
+
+/// A connection of a stack. The handle of a closed connection is invalid: all functions then do
+/// nothing, also if the stack uses the connection's place again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Connection {
+    pub(crate) flow: FlowId,
+    pub(crate) generation: u32,
+}
+
+impl Connection {
+    /// Returns the handle as a number other than zero, for C.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.flow.0)
+    }
+
+    /// Returns the handle with this number. An unknown number is an invalid handle.
+    pub fn from_u64(number: u64) -> Self {
+        Self {
+            flow: FlowId(number as u32),
+            generation: (number >> 32) as u32,
+        }
+    }
+}
+
+/// An event for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A connection can be accepted.
+    Incoming(Listener),
+    /// An active open is complete.
+    Connected(Connection),
+    /// There is new data to read, or the peer has closed its direction. The event comes once until
+    /// the program reads.
+    Readable(Connection),
+    /// There is room to write, after a [`Stack::write`] that took only a part of its data.
+    Writable(Connection),
+    /// The connection is over. The program still has to close it.
+    Closed(Connection, CloseCause),
+}
