@@ -2,7 +2,7 @@
 
 use tidelane_engine::{Endpoint, IpAddress};
 
-use crate::errno::{Answer, Errno};
+use crate::errno::{CallResult, Errno};
 
 /// Size of `struct sockaddr_in`, in bytes.
 const IN_LEN: usize = 16;
@@ -22,7 +22,7 @@ pub enum Address {
 ///
 /// Fails with EINVAL if `bytes` is too short for its family, and with EAFNOSUPPORT if the family
 /// is not an IP family.
-pub fn parse(bytes: &[u8]) -> Answer<Address> {
+pub fn parse(bytes: &[u8]) -> CallResult<Address> {
     let family = bytes.first_chunk().ok_or(Errno::INVAL)?;
     let port = |at: &[u8]| Ok(u16::from_be_bytes(*at.first_chunk().ok_or(Errno::INVAL)?));
     let rest = &bytes[2..];

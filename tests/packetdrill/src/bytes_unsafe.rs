@@ -11,9 +11,9 @@ use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::{
     address::{self, Address},
-    c_unsafe::{answer, bytes, bytes_mut, copy_out, stack},
-    errno::{Answer, Errno},
-    notices::{self, Control},
+    c_unsafe::{bytes, bytes_mut, copy_out, return_value, stack},
+    errno::{CallResult, Errno},
+    error_queue::{self, Control},
     shared::Shared,
     stack::Fd,
     transfer::Received,
@@ -31,7 +31,7 @@ const PARTS_MAX: usize = 17;
 /// # Safety
 ///
 /// Each part is valid for writing.
-unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<Received> {
+unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> CallResult<Received> {
     check(parts)?;
     let len = parts.iter().map(|part| part.iov_len).sum();
     let received = shared.recv(fd, len, flags)?;
@@ -50,7 +50,7 @@ unsafe fn receive(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Ans
 /// # Safety
 ///
 /// Each part is valid for reading.
-unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> Answer<usize> {
+unsafe fn transmit(shared: &Shared, fd: Fd, parts: &[iovec], flags: c_int) -> CallResult<usize> {
     // SAFETY: guaranteed by the caller.
     unsafe { transmit_to(shared, fd, parts, flags, None) }
 }
@@ -69,7 +69,7 @@ unsafe fn transmit_to(
     parts: &[iovec],
     flags: c_int,
     to: Option<Address>,
-) -> Answer<usize> {
+) -> CallResult<usize> {
     check(parts)?;
     let asked = shared.call(|stack| {
         let options = &stack.socket(fd)?.options;
@@ -91,7 +91,7 @@ unsafe fn transmit_to(
 }
 
 /// Fails with EFAULT if the pointer of a non-empty part is null. Scripts pass null to test EFAULT.
-fn check(parts: &[iovec]) -> Answer<()> {
+fn check(parts: &[iovec]) -> CallResult<()> {
     let bad = |part: &iovec| part.iov_base.is_null() && part.iov_len > 0;
     match parts.iter().any(bad) {
         true => Err(Errno(libc::EFAULT)),
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn read(user: User, fd: c_int, to: *mut c_void, len: size_
             return libc::read(fd, to, len);
         }
         let received = receive(shared, fd, &[part(to, len)], 0);
-        answer(received.map(|received| received.bytes.len()))
+        return_value(received.map(|received| received.bytes.len()))
     }
 }
 
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn readv(user: User, fd: c_int, to: *const iovec, count: c
             return libc::readv(fd, to, count);
         }
         let received = receive(shared, fd, parts(to, count as usize), 0);
-        answer(received.map(|received| received.bytes.len()))
+        return_value(received.map(|received| received.bytes.len()))
     }
 }
 
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn recv(
 ) -> ssize_t {
     // SAFETY: by the contract above.
     let received = unsafe { receive(stack(user), fd, &[part(to, len)], flags) };
-    answer(received.map(|received| received.bytes.len()))
+    return_value(received.map(|received| received.bytes.len()))
 }
 
 pub unsafe extern "C" fn recvfrom(
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn recvfrom(
         if let (Ok(_), Some(peer)) = (&received, peer) {
             copy_out(&peer, from.cast(), from_len, true);
         }
-        answer(received.map(|received| received.bytes.len()))
+        return_value(received.map(|received| received.bytes.len()))
     }
 }
 
@@ -194,15 +194,15 @@ pub unsafe extern "C" fn recvmsg(
         let shared = stack(user);
         let message = &mut *message;
         if flags & libc::MSG_ERRQUEUE != 0 {
-            let notice = shared.call(|stack| stack.notice(fd));
-            return answer(notice.map(|(control, flags)| {
+            let entry = shared.call(|stack| stack.recv_error_queue(fd));
+            return return_value(entry.map(|(control, flags)| {
                 copy_control(message, &control, flags);
                 0
             }));
         }
         let to = parts(message.msg_iov, message.msg_iovlen);
         let received = receive(shared, fd, to, flags);
-        answer(received.map(|received| {
+        return_value(received.map(|received| {
             let left = shared.call(|stack| stack.left_to_read(fd, received.left));
             copy_control(message, left.as_slice(), 0);
             received.bytes.len()
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn recvmsg(
 ///
 /// `msg_control` is valid for writing `msg_controllen` bytes, or null.
 unsafe fn copy_control(message: &mut msghdr, control: &[Control], flags: c_int) {
-    let bytes = notices::emit(control);
+    let bytes = error_queue::emit(control);
     let room = match message.msg_control.is_null() {
         true => 0,
         false => message.msg_controllen.min(bytes.len()),
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn write(user: User, fd: c_int, from: *const c_void, len: 
         if !shared.call(|stack| stack.has(fd)) {
             return libc::write(fd, from, len);
         }
-        answer(transmit(shared, fd, &[part(from.cast_mut(), len)], 0))
+        return_value(transmit(shared, fd, &[part(from.cast_mut(), len)], 0))
     }
 }
 
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn writev(
         if !shared.call(|stack| stack.has(fd)) {
             return libc::writev(fd, from, count);
         }
-        answer(transmit(shared, fd, parts(from, count as usize), 0))
+        return_value(transmit(shared, fd, parts(from, count as usize), 0))
     }
 }
 
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn send(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: by the contract above.
-    answer(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
+    return_value(unsafe { transmit(stack(user), fd, &[part(from.cast_mut(), len)], flags) })
 }
 
 pub unsafe extern "C" fn sendto(
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn sendto(
     unsafe {
         let to = destination(to.cast(), to_len, flags);
         let from = part(from.cast_mut(), len);
-        answer(to.and_then(|to| transmit_to(stack(user), fd, &[from], flags, to)))
+        return_value(to.and_then(|to| transmit_to(stack(user), fd, &[from], flags, to)))
     }
 }
 
@@ -292,7 +292,11 @@ pub unsafe extern "C" fn sendto(
 /// # Safety
 ///
 /// `to` is valid for reading `len` bytes, or null.
-unsafe fn destination(to: *const c_void, len: socklen_t, flags: c_int) -> Answer<Option<Address>> {
+unsafe fn destination(
+    to: *const c_void,
+    len: socklen_t,
+    flags: c_int,
+) -> CallResult<Option<Address>> {
     if to.is_null() || flags & libc::MSG_FASTOPEN == 0 {
         return Ok(None);
     }
@@ -311,6 +315,6 @@ pub unsafe extern "C" fn sendmsg(
         let message = &*message;
         let from = parts(message.msg_iov, message.msg_iovlen);
         let to = destination(message.msg_name, message.msg_namelen, flags);
-        answer(to.and_then(|to| transmit_to(stack(user), fd, from, flags, to)))
+        return_value(to.and_then(|to| transmit_to(stack(user), fd, from, flags, to)))
     }
 }

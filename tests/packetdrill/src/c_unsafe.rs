@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     shared::Shared,
     stack::Fd,
 };
@@ -57,7 +57,7 @@ pub unsafe fn stack<'a>(userdata: *mut c_void) -> &'a Shared {
 }
 
 /// Converts `result` to the return value of a C function. An error sets `errno` and returns -1.
-pub fn answer(result: Answer<usize>) -> isize {
+pub fn return_value(result: CallResult<usize>) -> isize {
     match result {
         Ok(value) => value as isize,
         Err(Errno(number)) => {
@@ -69,12 +69,12 @@ pub fn answer(result: Answer<usize>) -> isize {
 }
 
 /// Converts the result of a call without a value to 0, or sets `errno` and returns -1.
-pub fn done(result: Answer<()>) -> c_int {
-    answer(result.map(|()| 0)) as c_int
+pub fn return_status(result: CallResult<()>) -> c_int {
+    return_value(result.map(|()| 0)) as c_int
 }
 
 /// Converts the return value of a system call. A negative value becomes the error in `errno`.
-pub fn kernel(result: isize) -> Answer<usize> {
+pub fn kernel(result: isize) -> CallResult<usize> {
     usize::try_from(result).map_err(|_| {
         // SAFETY: `errno` is a thread-local integer that is always there.
         Errno(unsafe { *libc::__errno_location() })
@@ -129,7 +129,7 @@ pub unsafe fn copy_out(value: &[u8], to: *mut c_void, len: *mut libc::socklen_t,
 
 /// Opens `/dev/null` to reserve a descriptor number. The kernel then gives no other file this
 /// number.
-pub fn open_descriptor() -> Answer<Fd> {
+pub fn open_descriptor() -> CallResult<Fd> {
     use std::os::fd::IntoRawFd;
     let file = std::fs::File::open("/dev/null");
     file.map(IntoRawFd::into_raw_fd)
@@ -137,7 +137,7 @@ pub fn open_descriptor() -> Answer<Fd> {
 }
 
 /// Closes a descriptor of the kernel.
-pub fn close_descriptor(fd: Fd) -> Answer<()> {
+pub fn close_descriptor(fd: Fd) -> CallResult<()> {
     // SAFETY: closing touches no memory, and the caller owns the descriptor.
     kernel(unsafe { libc::close(fd) } as isize).map(|_| ())
 }

@@ -8,7 +8,7 @@ use tidelane_engine::{Duration, Endpoint};
 use crate::{
     address::Address,
     epoll::Ready,
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     shared::Shared,
     stack::{Fd, Stack},
     transfer::Received,
@@ -25,11 +25,11 @@ pub struct Polled {
 
 /// How long a call may block.
 #[derive(Clone, Copy)]
-enum Patience {
+enum Blocking {
     /// The call fails with EAGAIN instead of blocking.
-    None,
+    No,
     /// The call blocks for at most this time. `None` means no limit.
-    Within(Option<Duration>),
+    UpTo(Option<Duration>),
 }
 
 /// Converts a timeout in milliseconds. Negative values mean no limit.
@@ -40,7 +40,7 @@ pub fn timeout_ms(ms: i32) -> Option<Duration> {
 impl Shared {
     /// Returns how long a call on `fd` may block, from O_NONBLOCK, MSG_DONTWAIT, and SO_RCVTIMEO
     /// or SO_SNDTIMEO. `receive` selects SO_RCVTIMEO.
-    fn patience(&self, fd: Fd, flags: i32, receive: bool) -> Answer<Patience> {
+    fn blocking_of(&self, fd: Fd, flags: i32, receive: bool) -> CallResult<Blocking> {
         self.call(|stack| {
             let socket = stack.socket(fd)?;
             let options = &socket.options;
@@ -48,25 +48,25 @@ impl Shared {
                 true => options.receive_timeout,
                 false => options.send_timeout,
             };
-            let at_once = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
-            Ok(match at_once {
-                true => Patience::None,
-                false => Patience::Within(span),
+            let nonblocking = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+            Ok(match nonblocking {
+                true => Blocking::No,
+                false => Blocking::UpTo(span),
             })
         })
     }
 
-    /// Repeats `attempt` while it fails with EAGAIN and `patience` allows blocking. Fails with
-    /// errno `late` after the timeout.
-    fn patiently<R>(
+    /// Repeats `attempt` while it fails with EAGAIN and the call may block. Fails with
+    /// `timeout_errno` after the timeout.
+    fn block_while_again<R>(
         &self,
-        patience: Patience,
-        late: i32,
-        mut attempt: impl FnMut(&mut Stack) -> Answer<R>,
-    ) -> Answer<R> {
-        match patience {
-            Patience::None => self.call(attempt),
-            Patience::Within(span) => self.wait(span, Errno(late), &mut attempt),
+        blocking: Blocking,
+        timeout_errno: i32,
+        mut attempt: impl FnMut(&mut Stack) -> CallResult<R>,
+    ) -> CallResult<R> {
+        match blocking {
+            Blocking::No => self.call(attempt),
+            Blocking::UpTo(span) => self.wait(span, Errno(timeout_errno), &mut attempt),
         }
     }
 
@@ -75,11 +75,11 @@ impl Shared {
         &self,
         fd: Fd,
         flags: i32,
-        open: impl Fn() -> Answer<Fd>,
-    ) -> Answer<(Fd, Endpoint)> {
-        let patience = self.patience(fd, 0, true)?;
+        open: impl Fn() -> CallResult<Fd>,
+    ) -> CallResult<(Fd, Endpoint)> {
+        let blocking = self.blocking_of(fd, 0, true)?;
         let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-        self.patiently(patience, libc::EAGAIN, |stack| {
+        self.block_while_again(blocking, libc::EAGAIN, |stack| {
             if !stack.accept_ready(fd)? {
                 return Err(Errno::AGAIN);
             }
@@ -90,13 +90,13 @@ impl Shared {
     }
 
     /// `connect(2)`.
-    pub fn connect(&self, fd: Fd, to: Endpoint) -> Answer<()> {
-        let patience = self.patience(fd, 0, false)?;
+    pub fn connect(&self, fd: Fd, to: Endpoint) -> CallResult<()> {
+        let blocking = self.blocking_of(fd, 0, false)?;
         self.call(|stack| stack.connect(fd, to))?;
         if self.call(|stack| stack.sends_with_syn(fd, 0))? {
             return Ok(());
         }
-        let result = self.patiently(patience, libc::EINPROGRESS, |stack| {
+        let result = self.block_while_again(blocking, libc::EINPROGRESS, |stack| {
             stack.connect_result(fd)
         });
         result.map_err(|error| match error {
@@ -107,21 +107,21 @@ impl Shared {
 
     /// `recv(2)` of at most `len` bytes. A blocking call waits for SO_RCVLOWAT bytes, or with
     /// MSG_WAITALL for `len` bytes.
-    pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
-        let patience = self.patience(fd, flags, true)?;
+    pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
+        let blocking = self.blocking_of(fd, flags, true)?;
         let rcvlowat = self.call(|stack| Ok(stack.socket(fd)?.options.rcvlowat))? as usize;
-        let target = match patience {
-            Patience::None => 1,
-            Patience::Within(_) if flags & libc::MSG_WAITALL != 0 => len,
-            Patience::Within(_) => rcvlowat.min(len),
+        let target = match blocking {
+            Blocking::No => 1,
+            Blocking::UpTo(_) if flags & libc::MSG_WAITALL != 0 => len,
+            Blocking::UpTo(_) => rcvlowat.min(len),
         };
         if flags & libc::MSG_PEEK != 0 {
-            return self.patiently(patience, libc::EAGAIN, |stack| {
+            return self.block_while_again(blocking, libc::EAGAIN, |stack| {
                 stack.recv(fd, len, flags, target)
             });
         }
         let mut all = Received::default();
-        let result = self.patiently(patience, libc::EAGAIN, |stack| {
+        let result = self.block_while_again(blocking, libc::EAGAIN, |stack| {
             loop {
                 let part = stack.recv(fd, len - all.bytes.len(), flags, 1)?;
                 let ended = part.bytes.is_empty() || part.stops;
@@ -140,10 +140,16 @@ impl Shared {
 
     /// `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux. The SYN
     /// then carries as many bytes as fit, and the rest follows after the handshake.
-    pub fn send_to(&self, fd: Fd, bytes: &[u8], flags: i32, to: Option<Address>) -> Answer<usize> {
+    pub fn send_to(
+        &self,
+        fd: Fd,
+        bytes: &[u8],
+        flags: i32,
+        to: Option<Address>,
+    ) -> CallResult<usize> {
         let with_syn = self.call(|stack| stack.sends_with_syn(fd, flags))?;
-        let patience = self.patience(fd, flags, false)?;
-        let waits = matches!(patience, Patience::Within(_));
+        let blocking = self.blocking_of(fd, flags, false)?;
+        let waits = matches!(blocking, Blocking::UpTo(_));
         let sent = match with_syn {
             true => self.call(|stack| stack.send_with_syn(fd, bytes, to, waits))?,
             false => None,
@@ -152,8 +158,8 @@ impl Shared {
             return self.send(fd, bytes, flags);
         };
         let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
-        self.call(|stack| stack.note_written(fd, sent, zero_copy));
-        let complete = self.patiently(patience, libc::EINPROGRESS, |stack| {
+        self.call(|stack| stack.on_written(fd, sent, zero_copy));
+        let complete = self.block_while_again(blocking, libc::EINPROGRESS, |stack| {
             stack.connect_result(fd)
         });
         match complete {
@@ -170,11 +176,11 @@ impl Shared {
 
     /// `send(2)`. Returns the number of written bytes. A blocking call writes all bytes, unless an
     /// error or the timeout ends it.
-    pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
-        let patience = self.patience(fd, flags, false)?;
+    pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
+        let blocking = self.blocking_of(fd, flags, false)?;
         self.call(|stack| stack.more_to_come(fd, flags & libc::MSG_MORE != 0))?;
         let mut done = 0;
-        let result = self.patiently(patience, libc::EAGAIN, |stack| {
+        let result = self.block_while_again(blocking, libc::EAGAIN, |stack| {
             while done < bytes.len() || bytes.is_empty() {
                 if done > 0 && !stack.has_write_space(fd) {
                     return Err(Errno::AGAIN);
@@ -190,7 +196,7 @@ impl Shared {
             Err(error) if done == 0 => Err(error),
             _ => {
                 let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
-                self.call(|stack| stack.note_written(fd, done, zero_copy));
+                self.call(|stack| stack.on_written(fd, done, zero_copy));
                 Ok(done)
             }
         }
@@ -224,7 +230,7 @@ impl Shared {
 
     /// `epoll_wait(2)` for at most `max` entries, with a timeout of `ms` milliseconds. Returns an
     /// empty list after the timeout.
-    pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> Answer<Vec<Ready>> {
+    pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> CallResult<Vec<Ready>> {
         if max == 0 {
             return Err(Errno::INVAL);
         }
@@ -243,7 +249,7 @@ impl Shared {
 impl Stack {
     /// Corks the flow before a write with MSG_MORE (`more`), and uncorks it before the next write
     /// without MSG_MORE.
-    pub fn more_to_come(&mut self, fd: Fd, more: bool) -> Answer<()> {
+    pub fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()> {
         let mut options = self.socket(fd)?.options.engine;
         let Some(id) = self.flow_of(fd)? else {
             return Ok(());
@@ -268,16 +274,16 @@ impl Stack {
 
     /// Tells the error queue of `fd` that a write of `len` bytes is complete. `zero_copy` is true
     /// if the write had MSG_ZEROCOPY.
-    fn note_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
+    fn on_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
         let id = self.flow_of(fd).ok().flatten();
         let head = id.and_then(|id| self.wire.written(id));
         let (Some(id), Some(head), Ok(socket)) = (id, head, self.socket_mut(fd)) else {
             return;
         };
         if len > 0 {
-            let asked = socket.options.is_on(libc::SOL_SOCKET, libc::SO_ZEROCOPY);
-            socket.notices.written(head, zero_copy && asked);
-            self.resolve_notices(id);
+            let enabled = socket.options.is_on(libc::SOL_SOCKET, libc::SO_ZEROCOPY);
+            socket.error_queue.on_written(head, zero_copy && enabled);
+            self.update_error_queue(id);
         }
     }
 

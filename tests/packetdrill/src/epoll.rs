@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidelane_engine::State;
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     socket::Role,
     stack::{Fd, Object, Stack},
 };
@@ -55,13 +55,13 @@ impl Stack {
         };
         let id = match &socket.role {
             Role::Listener { queue, .. } => return if queue.is_empty() { 0 } else { IN },
-            Role::Fresh if socket.fast_open.deferred.is_some() => return OUT,
-            Role::Fresh => return OUT | libc::EPOLLHUP as u32,
-            Role::Over => None,
+            Role::Unconnected if socket.fast_open.deferred.is_some() => return OUT,
+            Role::Unconnected => return OUT | libc::EPOLLHUP as u32,
+            Role::Released => None,
             Role::Flow(id) => self.flow(*id).map(|_| *id),
         };
         let state = self.state_of(fd).unwrap_or(State::Closed);
-        let bad = socket.error.is_some() || !socket.notices.is_empty();
+        let bad = socket.error.is_some() || !socket.error_queue.is_empty();
         let error = if bad { libc::EPOLLERR as u32 } else { 0 };
         let Some(id) = id else {
             return error | IN | OUT | (libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
@@ -116,7 +116,7 @@ impl Stack {
         self.objects.insert(fd, Object::Epoll(Epoll::default()));
     }
 
-    fn epoll_mut(&mut self, epoll: Fd) -> Answer<&mut Epoll> {
+    fn epoll_mut(&mut self, epoll: Fd) -> CallResult<&mut Epoll> {
         match self.objects.get_mut(&epoll) {
             Some(Object::Epoll(epoll)) => Ok(epoll),
             Some(Object::Socket(_)) => Err(Errno::INVAL),
@@ -125,7 +125,13 @@ impl Stack {
     }
 
     /// `epoll_ctl(2)`.
-    pub fn epoll_control(&mut self, epoll: Fd, operation: i32, fd: Fd, ready: Ready) -> Answer<()> {
+    pub fn epoll_control(
+        &mut self,
+        epoll: Fd,
+        operation: i32,
+        fd: Fd,
+        ready: Ready,
+    ) -> CallResult<()> {
         if !self.has(fd) {
             return Err(Errno(libc::EPERM));
         }
@@ -175,7 +181,7 @@ impl Stack {
     }
 
     /// `epoll_wait(2)` without blocking. Fails with EAGAIN if no descriptor is ready.
-    pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> Answer<Vec<Ready>> {
+    pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> CallResult<Vec<Ready>> {
         let watches = self.epoll_mut(epoll)?.watches.clone();
         let mut ready = Vec::new();
         for (fd, watch) in watches {

@@ -7,7 +7,7 @@ use tidelane_engine::CloseCause;
 pub struct Errno(pub i32);
 
 /// Result of a socket call.
-pub type Answer<T = usize> = Result<T, Errno>;
+pub type CallResult<T = usize> = Result<T, Errno>;
 
 impl Errno {
     /// EAGAIN: the call would block. Blocking calls are repeated after this error.

@@ -8,7 +8,7 @@ use tidelane_engine::{
 
 use crate::{
     address::Address,
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     packet::LINK,
     settings::{Reading, Settings},
     socket::Role,
@@ -20,7 +20,7 @@ use crate::{
 pub struct FastOpen {
     /// TCP_FASTOPEN: limit on the connections that have not completed the handshake and whose SYN
     /// carried data. `None` until the program sets the option.
-    places: Option<u32>,
+    pending_requests_max: Option<u32>,
     /// TCP_FASTOPEN_KEY. `None` until the program sets the option.
     keys: Option<FastOpenKeys>,
     /// TCP_FASTOPEN_CONNECT.
@@ -31,7 +31,7 @@ pub struct FastOpen {
     pub deferred: Option<Endpoint>,
     /// True if `connect` sent a SYN with a cookie request. A later MSG_FASTOPEN fails with
     /// EALREADY.
-    asked: bool,
+    cookie_requested: bool,
     /// True until a call has reported that the connection is established.
     pub connecting: bool,
 }
@@ -49,7 +49,7 @@ impl FastOpen {
 }
 
 /// Parses a value of TCP_FASTOPEN_KEY. Fails with EINVAL if the length is wrong.
-fn keys(bytes: &[u8]) -> Answer<FastOpenKeys> {
+fn keys(bytes: &[u8]) -> CallResult<FastOpenKeys> {
     FastOpenKeys::from_bytes(bytes).ok_or(Errno::INVAL)
 }
 
@@ -67,9 +67,9 @@ impl Settings {
 
 impl Stack {
     /// `setsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option.
-    pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<Answer<()>> {
+    pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<CallResult<()>> {
         let set = match name {
-            libc::TCP_FASTOPEN => Self::set_places,
+            libc::TCP_FASTOPEN => Self::set_pending_requests_max,
             libc::TCP_FASTOPEN_CONNECT => Self::set_on_connect,
             libc::TCP_FASTOPEN_NO_COOKIE => Self::set_without_cookie,
             libc::TCP_FASTOPEN_KEY => {
@@ -84,27 +84,27 @@ impl Stack {
         }))
     }
 
-    fn set_keys(&mut self, fd: Fd, keys: FastOpenKeys) -> Answer<()> {
+    fn set_keys(&mut self, fd: Fd, keys: FastOpenKeys) -> CallResult<()> {
         self.socket_mut(fd)?.fast_open.keys = Some(keys);
         self.update_listener(fd)
     }
 
     /// Fails with EINVAL unless the socket is in CLOSED or LISTEN.
-    fn check_idle(&self, fd: Fd) -> Answer<()> {
+    fn check_idle(&self, fd: Fd) -> CallResult<()> {
         match self.state_of(fd)? {
             State::Closed | State::Listen => Ok(()),
             _ => Err(Errno::INVAL),
         }
     }
 
-    fn set_places(&mut self, fd: Fd, number: i32) -> Answer<()> {
+    fn set_pending_requests_max(&mut self, fd: Fd, number: i32) -> CallResult<()> {
         self.check_idle(fd)?;
-        let places = u32::try_from(number).map_err(|_| Errno::INVAL)?;
-        self.socket_mut(fd)?.fast_open.places = Some(places);
+        let pending_requests_max = u32::try_from(number).map_err(|_| Errno::INVAL)?;
+        self.socket_mut(fd)?.fast_open.pending_requests_max = Some(pending_requests_max);
         self.update_listener(fd)
     }
 
-    fn set_on_connect(&mut self, fd: Fd, number: i32) -> Answer<()> {
+    fn set_on_connect(&mut self, fd: Fd, number: i32) -> CallResult<()> {
         let on = flag(number)?;
         if !self.settings.fast_open().client {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -116,7 +116,7 @@ impl Stack {
         Ok(())
     }
 
-    fn set_without_cookie(&mut self, fd: Fd, number: i32) -> Answer<()> {
+    fn set_without_cookie(&mut self, fd: Fd, number: i32) -> CallResult<()> {
         let on = flag(number)?;
         self.check_idle(fd)?;
         self.socket_mut(fd)?.fast_open.without_cookie = on;
@@ -124,7 +124,7 @@ impl Stack {
     }
 
     /// Passes the Fast Open options of a listener to the engine. Does nothing for other sockets.
-    pub(crate) fn update_listener(&mut self, fd: Fd) -> Answer<()> {
+    pub(crate) fn update_listener(&mut self, fd: Fd) -> CallResult<()> {
         let socket = self.socket(fd)?;
         let Role::Listener { id, .. } = socket.role else {
             return Ok(());
@@ -132,8 +132,8 @@ impl Stack {
         let set = socket.fast_open;
         self.drive(|engine, _, _| {
             engine.set_fast_open_without_cookie(id, set.without_cookie);
-            if let Some(places) = set.places {
-                engine.set_fast_open_places(id, places);
+            if let Some(pending_requests_max) = set.pending_requests_max {
+                engine.set_fast_open_places(id, pending_requests_max);
             }
             if let Some(keys) = set.keys {
                 engine.set_fast_open_keys(Some(id), keys);
@@ -146,7 +146,7 @@ impl Stack {
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {
-            libc::TCP_FASTOPEN => set.places.unwrap_or(0),
+            libc::TCP_FASTOPEN => set.pending_requests_max.unwrap_or(0),
             libc::TCP_FASTOPEN_CONNECT => set.on_connect.into(),
             libc::TCP_FASTOPEN_NO_COOKIE => set.without_cookie.into(),
             libc::TCP_FASTOPEN_KEY => {
@@ -171,7 +171,7 @@ impl Stack {
 
     /// Returns the number of payload bytes that a SYN to `to` may carry. Returns `None` if the SYN
     /// may carry no data, so that it only requests a cookie.
-    fn syn_room(&mut self, fd: Fd, to: IpAddress) -> Answer<Option<u32>> {
+    fn syn_room(&mut self, fd: Fd, to: IpAddress) -> CallResult<Option<u32>> {
         let socket = self.socket(fd)?;
         let (options, request) = (socket.options.engine, socket.fast_open.request(false));
         let mtu = self.wire.mtu;
@@ -182,7 +182,7 @@ impl Stack {
     ///
     /// A SYN that may carry data is deferred to the first write. Any other SYN leaves at once and
     /// requests a cookie.
-    pub(crate) fn connect_fast(&mut self, fd: Fd, to: Endpoint) -> Answer<bool> {
+    pub(crate) fn connect_fast(&mut self, fd: Fd, to: Endpoint) -> CallResult<bool> {
         if !self.socket(fd)?.fast_open.on_connect {
             return Ok(false);
         }
@@ -193,13 +193,13 @@ impl Stack {
             return Ok(true);
         }
         self.open_fast(fd, to, &[], false)?;
-        self.socket_mut(fd)?.fast_open.asked = true;
+        self.socket_mut(fd)?.fast_open.cookie_requested = true;
         Ok(true)
     }
 
     /// Sends the SYN with `data`, which must fit into the SYN. `more` is true if the program blocks
     /// to write more bytes.
-    fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> Answer<()> {
+    fn open_fast(&mut self, fd: Fd, to: Endpoint, data: &[u8], more: bool) -> CallResult<()> {
         let local = self.local_for_connect(fd, to)?;
         let mtu = self.wire.mtu;
         let route = FlowRoute { link: LINK, mtu };
@@ -218,7 +218,7 @@ impl Stack {
 
     /// Returns true if `send` with `flags` also opens the connection: a deferred `connect`, or
     /// MSG_FASTOPEN.
-    pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> Answer<bool> {
+    pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool> {
         let deferred = self.socket(fd)?.fast_open.deferred.is_some();
         Ok(deferred || flags & libc::MSG_FASTOPEN != 0)
     }
@@ -233,19 +233,19 @@ impl Stack {
         bytes: &[u8],
         to: Option<Address>,
         waits: bool,
-    ) -> Answer<Option<usize>> {
+    ) -> CallResult<Option<usize>> {
         self.follow_settings(&Reading::now());
         if !self.settings.fast_open().client || to == Some(Address::None) {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let socket = self.socket(fd)?;
-        if socket.fast_open.asked {
+        if socket.fast_open.cookie_requested {
             return Err(Errno(libc::EALREADY));
         }
         match (&socket.role, socket.fast_open.connecting) {
             (Role::Flow(_), true) => return self.send_again(fd),
             (Role::Flow(_) | Role::Listener { .. }, _) => return Err(Errno(libc::EISCONN)),
-            (Role::Fresh | Role::Over, _) => {}
+            (Role::Unconnected | Role::Released, _) => {}
         }
         let to = match (socket.fast_open.deferred, to) {
             (Some(to), _) | (None, Some(Address::Of(to))) => to,
@@ -260,7 +260,7 @@ impl Stack {
 
     /// Handles MSG_FASTOPEN on a socket that has already sent its SYN. Fails with EALREADY during
     /// the handshake, and otherwise returns `None`, so that the caller sends the bytes normally.
-    fn send_again(&mut self, fd: Fd) -> Answer<Option<usize>> {
+    fn send_again(&mut self, fd: Fd) -> CallResult<Option<usize>> {
         match self.state_of(fd)? {
             State::SynSent | State::SynReceived => Err(Errno(libc::EALREADY)),
             _ => {
@@ -272,7 +272,7 @@ impl Stack {
 }
 
 /// Parses a boolean option. Fails with EINVAL unless the value is 0 or 1.
-fn flag(number: i32) -> Answer<bool> {
+fn flag(number: i32) -> CallResult<bool> {
     match number {
         0 => Ok(false),
         1 => Ok(true),

@@ -3,7 +3,7 @@
 use tidelane_engine::{CaState, Clock, FlowId, FlowInfo, State};
 
 use crate::{
-    errno::Answer,
+    errno::CallResult,
     stack::{Fd, Stack},
 };
 
@@ -152,7 +152,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
 
 impl Stack {
     /// `getsockopt` of TCP_INFO. Without a connection, all fields except `tcpi_state` are 0.
-    pub(crate) fn tcp_info(&self, fd: Fd) -> Answer<Vec<u8>> {
+    pub(crate) fn tcp_info(&self, fd: Fd) -> CallResult<Vec<u8>> {
         let id = self.flow_of(fd)?;
         Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
             Some((id, info)) => tcp_info(&info, &self.times(fd, id)?),
@@ -165,7 +165,7 @@ impl Stack {
     }
 
     /// Returns the values of the driver for the flow `id` of the socket `fd`.
-    fn times(&self, fd: Fd, id: FlowId) -> Answer<Times> {
+    fn times(&self, fd: Fd, id: FlowId) -> CallResult<Times> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
         let info = self.flow_info(id);
@@ -191,7 +191,7 @@ impl Stack {
 
     /// `getsockopt` of SO_MEMINFO. The fields are rmem_alloc, rcvbuf, wmem_alloc, sndbuf,
     /// fwd_alloc, wmem_queued, optmem, backlog and drops.
-    pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
+    pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let options = &self.socket(fd)?.options;
         let queued = id.map_or(0, |id| self.queued(id));
         let info = id.and_then(|id| self.flow_info(id));

@@ -17,10 +17,10 @@ use crate::{
     address::{self, Address},
     bytes_unsafe,
     c_unsafe::{
-        answer, bytes, bytes_mut, close_descriptor, copy_out, done, load, open_descriptor, stack,
-        unload,
+        bytes, bytes_mut, close_descriptor, copy_out, load, open_descriptor, return_status,
+        return_value, stack, unload,
     },
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     ready_unsafe,
     settings::{Reading, Settings},
     shared::Shared,
@@ -172,7 +172,7 @@ fn table(userdata: User) -> Interface {
 }
 
 /// Opens a descriptor and calls `make` with it. Closes the descriptor if `make` fails.
-pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> Answer<()>) -> Answer<usize> {
+pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> CallResult<()>) -> CallResult<usize> {
     let fd = open_descriptor()?;
     match make(fd) {
         Ok(()) => Ok(fd as usize),
@@ -195,13 +195,13 @@ unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_
     // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let make = |fd| shared.call(|stack| stack.socket_call(fd, domain, kind, protocol));
-    answer(new_descriptor(make)) as c_int
+    return_value(new_descriptor(make)) as c_int
 }
 
 unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: by the contract above.
     let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
-    done(address::parse(to).and_then(|to| match to {
+    return_status(address::parse(to).and_then(|to| match to {
         Address::Of(to) => shared.call(|stack| stack.bind(fd, to)),
         Address::None => Err(Errno(libc::EAFNOSUPPORT)),
     }))
@@ -210,7 +210,7 @@ unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: sockl
 unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
-    done(shared.call(|stack| stack.listen(fd, backlog)))
+    return_status(shared.call(|stack| stack.listen(fd, backlog)))
 }
 
 unsafe extern "C" fn accept(
@@ -221,7 +221,7 @@ unsafe extern "C" fn accept(
 ) -> c_int {
     // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
-    answer(shared.accept(fd, 0, open_descriptor).map(|(new, end)| {
+    return_value(shared.accept(fd, 0, open_descriptor).map(|(new, end)| {
         let domain = shared.call(|stack| stack.socket(new).map(|socket| socket.domain));
         let value = address::emit(end, domain.unwrap_or(libc::AF_INET));
         // SAFETY: by the contract above.
@@ -233,7 +233,7 @@ unsafe extern "C" fn accept(
 unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: by the contract above.
     let (shared, to) = unsafe { (stack(user), bytes(to.cast(), len as usize)) };
-    done(address::parse(to).and_then(|to| match to {
+    return_status(address::parse(to).and_then(|to| match to {
         Address::Of(to) => shared.connect(fd, to),
         Address::None => shared.call(|stack| stack.disconnect(fd)),
     }))
@@ -246,7 +246,7 @@ unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
         true => stack.close(fd),
         false => Ok(()),
     });
-    done(ours.and_then(|()| close_descriptor(fd)))
+    return_status(ours.and_then(|()| close_descriptor(fd)))
 }
 
 unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
@@ -256,10 +256,10 @@ unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RD => (true, false),
         libc::SHUT_WR => (false, true),
         libc::SHUT_RDWR => (true, true),
-        _ => return done(Err(Errno::INVAL)),
+        _ => return return_status(Err(Errno::INVAL)),
     };
     let (read, write) = how;
-    done(shared.call(|stack| stack.shutdown(fd, Shutdown { read, write })))
+    return_status(shared.call(|stack| stack.shutdown(fd, Shutdown { read, write })))
 }
 
 unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
@@ -270,7 +270,7 @@ unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_lo
         false => None,
     });
     match ours {
-        Some(result) => answer(result) as c_int,
+        Some(result) => return_value(result) as c_int,
         // SAFETY: by the contract above; packetdrill's commands take integers.
         None => unsafe { libc::fcntl(fd, command, argument) },
     }
@@ -295,7 +295,7 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
         }
         _ => Err(Errno(libc::ENOTTY)),
     });
-    done(result.map(|number| {
+    return_status(result.map(|number| {
         if request != libc::FIONBIO && !value.is_null() {
             // SAFETY: the argument of these requests is a valid `int`.
             unsafe { *value.cast::<c_int>() = number as c_int };
@@ -334,9 +334,9 @@ pub(crate) unsafe fn option_of(
     len: *mut socklen_t,
 ) -> c_int {
     if len.is_null() {
-        return done(Err(Errno(libc::EFAULT)));
+        return return_status(Err(Errno(libc::EFAULT)));
     }
-    done(
+    return_status(
         shared
             .call(|stack| stack.option(fd, level, name))
             // SAFETY: guaranteed by the caller.
@@ -354,7 +354,7 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: by the contract above.
     let (shared, value) = unsafe { (stack(user), bytes(value, len as usize)) };
-    done(shared.call(|stack| stack.set_option(fd, level, name, value)))
+    return_status(shared.call(|stack| stack.set_option(fd, level, name, value)))
 }
 
 unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {

@@ -66,7 +66,7 @@ fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
 
 /// A packet of one or several consecutive segments, before it is encoded.
 #[derive(Clone, Debug)]
-pub struct Large {
+pub struct TsoPacket {
     /// Header of the packet. `payload_len` is the payload length of one segment.
     pub out: SegmentOut,
     /// Payload of all segments.
@@ -75,7 +75,7 @@ pub struct Large {
     segments: u32,
 }
 
-impl Large {
+impl TsoPacket {
     /// Returns a packet of one segment.
     pub fn new(out: SegmentOut, payload: Vec<u8>) -> Self {
         Self {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::packet::LINK;
 
-    fn segment(seq: u32, len: usize, flags: TcpFlags) -> Large {
+    fn segment(seq: u32, len: usize, flags: TcpFlags) -> TsoPacket {
         let out = SegmentOut {
             origin: Origin::Flow(FlowId(1)),
             key: FlowKey {
@@ -172,7 +172,7 @@ mod tests {
             segment_size: 1460,
             ecn: Ecn::NotEct,
         };
-        Large::new(out, vec![0; len])
+        TsoPacket::new(out, vec![0; len])
     }
 
     #[test]

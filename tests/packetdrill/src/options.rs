@@ -7,7 +7,7 @@ use tidelane_engine::{
 };
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     info,
     settings::Settings,
     socket::Role,
@@ -112,7 +112,7 @@ impl Options {
     }
 
     /// Sets an option of level SOL_SOCKET.
-    fn set_of_socket(&mut self, name: i32, value: &[u8]) -> Answer<()> {
+    fn set_of_socket(&mut self, name: i32, value: &[u8]) -> CallResult<()> {
         let engine = &mut self.engine;
         match name {
             libc::SO_SNDBUF => {
@@ -138,7 +138,7 @@ impl Options {
     }
 
     /// Sets an option of level IPPROTO_TCP.
-    fn set_of_tcp(&mut self, name: i32, value: &[u8]) -> Answer<()> {
+    fn set_of_tcp(&mut self, name: i32, value: &[u8]) -> CallResult<()> {
         let engine = &mut self.engine;
         let seconds = |max: i32| match int(value)? {
             seconds if (1..=max).contains(&seconds) => Ok(seconds as u64),
@@ -191,7 +191,7 @@ impl Options {
     }
 
     /// Sets an option of level IPPROTO_IP or IPPROTO_IPV6. The value is an `int` or a single byte.
-    fn set_of_ip(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+    fn set_of_ip(&mut self, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
         let number = match value {
             [byte] => i32::from(*byte),
             value => int(value)?,
@@ -229,7 +229,7 @@ impl Options {
     }
 
     /// Stores the value of a [`KEPT`] option. Fails with ENOPROTOOPT for any other option.
-    fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+    fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
         if !KEPT.contains(&(level, name)) {
             return Err(Errno(libc::ENOPROTOOPT));
         }
@@ -314,14 +314,14 @@ fn timeouts_as_seconds(count: u8) -> u32 {
 }
 
 /// Parses an `int`. Fails with EINVAL if `value` is too short.
-fn int(value: &[u8]) -> Answer<i32> {
+fn int(value: &[u8]) -> CallResult<i32> {
     let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
     Ok(i32::from_ne_bytes(*bytes))
 }
 
 /// Parses SO_MAX_PACING_RATE, in bytes per second. The value has 32 or 64 bits, and all ones mean
 /// no limit.
-fn rate(value: &[u8]) -> Answer<u64> {
+fn rate(value: &[u8]) -> CallResult<u64> {
     if let Some(long) = value.first_chunk() {
         return Ok(u64::from_ne_bytes(*long));
     }
@@ -339,7 +339,7 @@ fn of_int(value: u32) -> Vec<u8> {
 }
 
 /// Parses a `struct timeval`. Returns `None` for zero, which means no timeout.
-fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
+fn timeval(value: &[u8]) -> CallResult<Option<Duration>> {
     let word = |at: usize| {
         let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
         bytes
@@ -356,7 +356,7 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
 
 impl Stack {
     /// `setsockopt(2)`.
-    pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+    pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
         if level == libc::IPPROTO_TCP
             && let Some(result) = self.set_fast_open(fd, name, value)
         {
@@ -391,15 +391,15 @@ impl Stack {
     }
 
     /// Sets SO_TIMESTAMPING. The byte numbers in time stamps count from SND.UNA, as in Linux.
-    fn set_stamping(&mut self, fd: Fd, value: i32) -> Answer<()> {
+    fn set_stamping(&mut self, fd: Fd, value: i32) -> CallResult<()> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flow(id));
         let base = flow.map_or(0, |flow| flow.tx_acked());
-        self.socket_mut(fd)?.notices.set_stamping(value, base);
+        self.socket_mut(fd)?.error_queue.set_stamping(value, base);
         Ok(())
     }
 
     /// `getsockopt(2)`. Returns the bytes of the value, which the caller may truncate.
-    pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> Answer<Vec<u8>> {
+    pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> CallResult<Vec<u8>> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
         if level == libc::IPPROTO_TCP
@@ -431,7 +431,7 @@ impl Stack {
 
     /// `getsockopt` of TCP_MAXSEG: the send MSS of the connection `id`. Without a connection it is
     /// the value that the program set, or the default.
-    fn mss(&self, fd: Fd, id: Option<FlowId>) -> Answer<Vec<u8>> {
+    fn mss(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let wanted = u32::from(self.socket(fd)?.options.engine.mss_max);
         let flow = id.and_then(|id| self.flow_info(id));
         Ok(of_int(match flow {

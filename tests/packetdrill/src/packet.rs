@@ -90,8 +90,8 @@ pub fn emit_with(
     frame.truncate(BELOW_TCP + header_len);
     let tcp_len = u16::try_from(header_len + payload.len()).ok()?;
     template.write(&mut frame, tcp_len, out.ecn, ip_id);
-    let (pseudo, text) = (template.pseudo_header(tcp_len), checksum::sum(payload));
-    write_tcp_checksum(&mut frame[BELOW_TCP..], pseudo, text);
+    let (pseudo, payload_sum) = (template.pseudo_header(tcp_len), checksum::sum(payload));
+    write_tcp_checksum(&mut frame[BELOW_TCP..], pseudo, payload_sum);
     frame.extend_from_slice(payload);
     Some(frame.split_off(ETHERNET_HEADER_LEN))
 }

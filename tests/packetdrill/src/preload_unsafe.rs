@@ -12,7 +12,7 @@ use std::{
 use libc::{off_t, size_t, socklen_t, ssize_t};
 
 use crate::{
-    c_unsafe::{answer, kernel, loaded},
+    c_unsafe::{kernel, loaded, return_value},
     interface_unsafe::option_of,
     ready_unsafe::out_of_file,
     shared::Shared,
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: s
     // with an offset argument does.
     unsafe {
         if at.is_null() {
-            return answer(out_of_file(&shared, from, to, len, 0));
+            return return_value(out_of_file(&shared, from, to, len, 0));
         }
         let mut buffer = vec![0u8; len];
         let read = kernel(libc::pread(from, buffer.as_mut_ptr().cast(), len, *at));
@@ -98,6 +98,6 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: s
         if let Ok(sent) = sent {
             *at += sent as off_t;
         }
-        answer(sent)
+        return_value(sent)
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use tidelane_engine::FlowId;
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::{Fd, Stack},
 };
 
@@ -97,7 +97,7 @@ impl Stack {
     ///
     /// A write first fills the last buffer. If that buffer is full, a write starts a new buffer,
     /// unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
-    pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> Answer<u32> {
+    pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> CallResult<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
         let goal = self.buffer_goal(id);

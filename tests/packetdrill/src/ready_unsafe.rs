@@ -8,10 +8,10 @@ use std::{
 use libc::{epoll_event, loff_t, nfds_t, pollfd, size_t, ssize_t};
 
 use crate::{
-    c_unsafe::{answer, bytes_mut, done, kernel, stack},
+    c_unsafe::{bytes_mut, kernel, return_status, return_value, stack},
     calls::Polled,
     epoll::Ready,
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     interface_unsafe::new_descriptor,
     shared::Shared,
     stack::Fd,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn poll(user: User, to: *mut pollfd, count: nfds_t, ms: c_
 
 pub unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
     if size <= 0 {
-        return done(Err(Errno::INVAL));
+        return return_status(Err(Errno::INVAL));
     }
     // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
         shared.call(|stack| stack.epoll_create(fd));
         Ok(())
     };
-    answer(new_descriptor(make)) as c_int
+    return_value(new_descriptor(make)) as c_int
 }
 
 pub unsafe extern "C" fn epoll_ctl(
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn epoll_ctl(
         };
         (stack(user), Ready { events, data })
     };
-    done(shared.call(|stack| stack.epoll_control(epoll, operation, fd, ready)))
+    return_status(shared.call(|stack| stack.epoll_control(epoll, operation, fd, ready)))
 }
 
 pub unsafe extern "C" fn epoll_wait(
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn epoll_wait(
     // SAFETY: by the contract above.
     let shared = unsafe { stack(user) };
     let result = shared.epoll_wait(epoll, max.max(0) as usize, ms);
-    answer(result.map(|ready| {
+    return_value(result.map(|ready| {
         for (at, ready) in ready.iter().enumerate() {
             let event = epoll_event {
                 events: ready.events,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn splice(
         0 => 0,
         _ => libc::MSG_DONTWAIT,
     };
-    answer(match (source, sink) {
+    return_value(match (source, sink) {
         (true, false) => into_pipe(shared, from, to, len, flags_of_socket),
         (false, true) => out_of_file(shared, from, to, len, flags_of_socket),
         // SAFETY: by the contract above.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn splice(
 
 /// Moves at most `len` bytes from the socket `from` into the pipe `to`, but no more than the pipe's
 /// capacity.
-fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Answer<usize> {
+fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> CallResult<usize> {
     // SAFETY: this request takes no pointer.
     let room = kernel(unsafe { libc::fcntl(to, libc::F_GETPIPE_SZ) } as isize)?;
     let received = shared.recv(from, len.min(room), flags)?.bytes;
@@ -158,7 +158,7 @@ pub(crate) fn out_of_file(
     to: Fd,
     len: usize,
     flags: c_int,
-) -> Answer<usize> {
+) -> CallResult<usize> {
     let mut buffer = vec![0; len];
     // SAFETY: the pointer and length are those of a buffer.
     let got = unsafe {

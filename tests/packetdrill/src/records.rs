@@ -7,7 +7,7 @@
 use tidelane_engine::{FlowId, SocketOptions};
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::Stack,
 };
 
@@ -20,7 +20,7 @@ impl Stack {
         bytes: &[u8],
         push: bool,
         ends_record: bool,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
         let streams = self.wire.streams(id);
         let written = streams
@@ -39,7 +39,7 @@ impl Stack {
     }
 
     /// Passes the written bytes up to the next end of a record to the engine.
-    pub(crate) fn release_records(&mut self, id: FlowId) -> Answer<()> {
+    pub(crate) fn release_records(&mut self, id: FlowId) -> CallResult<()> {
         loop {
             let Some(flow) = self.flow(id) else {
                 return Ok(());
@@ -63,7 +63,7 @@ impl Stack {
 
     /// Forgets the ends of records and passes all written bytes to the engine. Used when the
     /// program closes the connection or shuts down its sending side.
-    pub(crate) fn release_all(&mut self, id: FlowId) -> Answer<()> {
+    pub(crate) fn release_all(&mut self, id: FlowId) -> CallResult<()> {
         self.wire.streams(id).record_ends.clear();
         self.release_records(id)
     }
@@ -72,7 +72,7 @@ impl Stack {
     ///
     /// `followed` is true if the driver withholds more bytes. Nagle's algorithm is then switched
     /// off for these bytes, because Linux applies it only to the last buffer of the send queue.
-    fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> Answer<()> {
+    fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> CallResult<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner
             .and_then(|fd| self.socket(fd).ok())

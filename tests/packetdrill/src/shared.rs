@@ -1,9 +1,9 @@
 //! The stack as packetdrill's threads share it: the lock, blocked calls, and the virtual clock.
 //!
-//! packetdrill's first thread runs the script and advances the clock. Its second thread makes the
-//! calls that may block. After each change of the stack, the first thread starts a round: it wakes
-//! all blocked calls, and waits until each has been tried once more. The result of a script thus
-//! does not depend on the speed of the threads.
+//! packetdrill's first thread, the clock thread, runs the script and advances the clock. Its second
+//! thread makes the calls that may block. After each change of the stack, the clock thread starts
+//! a round: it wakes all blocked calls, and waits until each has been tried once more. The result
+//! of a script thus does not depend on the speed of the threads.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -14,12 +14,12 @@ use std::{
 use tidelane_engine::{Duration, Instant};
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::Stack,
     wire::Sent,
 };
 
-/// Real time for which the first thread waits for the other threads in a round.
+/// Real time for which the clock thread waits for the other threads in a round.
 const RETURN_MAX: time::Duration = time::Duration::from_secs(1);
 
 /// A thread in a blocking call. A thread that has waited stays in the list until it reads the clock
@@ -38,7 +38,7 @@ struct Waiter {
 
 /// The part of [`Shared`] behind the lock.
 #[derive(Debug)]
-struct Inside {
+struct Locked {
     stack: Stack,
     /// Number of rounds so far.
     round: u64,
@@ -49,8 +49,8 @@ struct Inside {
 #[derive(Debug)]
 pub struct Shared {
     /// The thread that made the interface. Only this thread advances the clock.
-    first: ThreadId,
-    inside: Mutex<Inside>,
+    clock_thread: ThreadId,
+    locked: Mutex<Locked>,
     /// Signalled at the start of a round.
     changed: Condvar,
     /// Signalled after a waiting thread has tried its call or read the clock.
@@ -58,94 +58,94 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Returns a shared stack whose first thread is the caller.
+    /// Returns a shared stack whose clock thread is the caller.
     pub fn new(stack: Stack) -> Self {
-        let inside = Inside {
+        let locked = Locked {
             stack,
             round: 0,
             waiters: Vec::new(),
         };
         Self {
-            first: thread::current().id(),
-            inside: Mutex::new(inside),
+            clock_thread: thread::current().id(),
+            locked: Mutex::new(locked),
             changed: Condvar::new(),
             waiter_done: Condvar::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a call that does not block, and runs a round.
     pub fn call<R>(&self, call: impl FnOnce(&mut Stack) -> R) -> R {
-        let mut inside = self.lock();
-        let result = call(&mut inside.stack);
-        drop(self.run_waiters(inside));
+        let mut locked = self.lock();
+        let result = call(&mut locked.stack);
+        drop(self.run_waiters(locked));
         result
     }
 
-    /// Makes a blocking call: repeats `attempt` while it fails with EAGAIN. Fails with `late` after
-    /// `within` of virtual time. `None` means no timeout.
+    /// Makes a blocking call: repeats `attempt` while it fails with EAGAIN. Fails with
+    /// `timeout_errno` after `within` of virtual time. `None` means no timeout.
     pub fn wait<R>(
         &self,
         within: Option<Duration>,
-        late: Errno,
-        mut attempt: impl FnMut(&mut Stack) -> Answer<R>,
-    ) -> Answer<R> {
-        let inside = self.lock();
-        let deadline = within.map(|span| inside.stack.now() + span);
-        if thread::current().id() == self.first {
-            return self.wait_in_first(inside, deadline, late, attempt);
+        timeout_errno: Errno,
+        mut attempt: impl FnMut(&mut Stack) -> CallResult<R>,
+    ) -> CallResult<R> {
+        let locked = self.lock();
+        let deadline = within.map(|span| locked.stack.now() + span);
+        if thread::current().id() == self.clock_thread {
+            return self.wait_in_clock_thread(locked, deadline, timeout_errno, attempt);
         }
-        let mut inside = inside;
+        let mut locked = locked;
         let mut waited = false;
         loop {
-            let answer = match attempt(&mut inside.stack) {
+            let result = match attempt(&mut locked.stack) {
                 Err(Errno::AGAIN) => None,
-                answer => Some(answer),
+                result => Some(result),
             };
-            let now = inside.stack.now();
-            let is_late = deadline.is_some_and(|deadline| deadline <= now);
-            let over = answer.is_some() || is_late;
-            inside.note(deadline, over && waited, over);
+            let now = locked.stack.now();
+            let timed_out = deadline.is_some_and(|deadline| deadline <= now);
+            let over = result.is_some() || timed_out;
+            locked.record_attempt(deadline, over && waited, over);
             self.waiter_done.notify_all();
             if over {
-                return answer.unwrap_or(Err(late));
+                return result.unwrap_or(Err(timeout_errno));
             }
             waited = true;
-            inside = self
+            locked = self
                 .changed
-                .wait(inside)
+                .wait(locked)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Makes a blocking call in the first thread, and advances the clock to each timer meanwhile.
+    /// Makes a blocking call in the clock thread, and advances the clock to each timer meanwhile.
     /// Fails with EAGAIN if no timer is left that could end the call.
-    fn wait_in_first<'a, R>(
+    fn wait_in_clock_thread<'a, R>(
         &'a self,
-        mut inside: MutexGuard<'a, Inside>,
+        mut locked: MutexGuard<'a, Locked>,
         deadline: Option<Instant>,
-        late: Errno,
-        mut attempt: impl FnMut(&mut Stack) -> Answer<R>,
-    ) -> Answer<R> {
+        timeout_errno: Errno,
+        mut attempt: impl FnMut(&mut Stack) -> CallResult<R>,
+    ) -> CallResult<R> {
         loop {
-            match attempt(&mut inside.stack) {
-                Err(Errno::AGAIN) => inside = self.run_waiters(inside),
-                answer => {
-                    drop(self.run_waiters(inside));
-                    return answer;
+            match attempt(&mut locked.stack) {
+                Err(Errno::AGAIN) => locked = self.run_waiters(locked),
+                result => {
+                    drop(self.run_waiters(locked));
+                    return result;
                 }
             }
-            let next = inside.next_timeout();
+            let next = locked.next_timeout();
             let next = [next, deadline].into_iter().flatten().min();
             match next {
-                Some(next) if deadline != Some(next) => inside = self.run_until(inside, next),
+                Some(next) if deadline != Some(next) => locked = self.run_until(locked, next),
                 Some(next) => {
-                    drop(self.run_until(inside, next));
+                    drop(self.run_until(locked, next));
                     return attempt(&mut self.lock().stack).map_err(|error| match error {
-                        Errno::AGAIN => late,
+                        Errno::AGAIN => timeout_errno,
                         error => error,
                     });
                 }
@@ -155,13 +155,13 @@ impl Shared {
         }
     }
 
-    /// `gettimeofday(2)`, in microseconds. After a blocking call, the first thread waits until the
+    /// `gettimeofday(2)`, in microseconds. After a blocking call, the clock thread waits until the
     /// calling thread has read the clock here.
     pub fn read_clock_us(&self) -> u64 {
-        let mut inside = self.lock();
+        let mut locked = self.lock();
         let me = thread::current().id();
-        let us = inside.stack.read_clock_us();
-        inside
+        let us = locked.stack.read_clock_us();
+        locked
             .waiters
             .retain(|waiter| waiter.thread != me || !waiter.returning);
         self.waiter_done.notify_all();
@@ -170,24 +170,24 @@ impl Shared {
 
     /// Advances the clock by `span`. Each timer that becomes due runs at its own time.
     pub fn sleep(&self, span: Duration) {
-        let mut inside = self.run_waiters(self.lock());
-        let until = inside.stack.now() + span;
-        while let Some(next) = inside.next_timeout().filter(|next| *next <= until) {
-            inside = self.run_until(inside, next);
+        let mut locked = self.run_waiters(self.lock());
+        let until = locked.stack.now() + span;
+        while let Some(next) = locked.next_timeout().filter(|next| *next <= until) {
+            locked = self.run_until(locked, next);
         }
-        drop(self.run_until(inside, until));
+        drop(self.run_until(locked, until));
     }
 
     /// Returns the next sent packet. Advances the clock from timer to timer until there is a
     /// packet. Returns `None` if no timer is left.
     pub fn next_sent(&self) -> Option<Sent> {
-        let mut inside = self.run_waiters(self.lock());
+        let mut locked = self.run_waiters(self.lock());
         loop {
-            if let Some(sent) = inside.stack.pop_sent() {
+            if let Some(sent) = locked.stack.pop_sent() {
                 return Some(sent);
             }
-            let next = inside.next_timeout()?;
-            inside = self.run_until(inside, next);
+            let next = locked.next_timeout()?;
+            locked = self.run_until(locked, next);
         }
     }
 
@@ -200,36 +200,36 @@ impl Shared {
     /// Advances the clock to `to`, and runs a round.
     fn run_until<'a>(
         &'a self,
-        mut inside: MutexGuard<'a, Inside>,
+        mut locked: MutexGuard<'a, Locked>,
         to: Instant,
-    ) -> MutexGuard<'a, Inside> {
-        inside.stack.advance_to(to);
-        self.run_waiters(inside)
+    ) -> MutexGuard<'a, Locked> {
+        locked.stack.advance_to(to);
+        self.run_waiters(locked)
     }
 
-    /// Runs a round after a change of the stack. Does nothing outside of the first thread.
+    /// Runs a round after a change of the stack. Does nothing outside of the clock thread.
     ///
     /// Wakes all waiting threads. Returns once each has tried its call, and each whose call is over
     /// has read the clock.
-    fn run_waiters<'a>(&'a self, mut inside: MutexGuard<'a, Inside>) -> MutexGuard<'a, Inside> {
-        if inside.waiters.is_empty() || thread::current().id() != self.first {
-            return inside;
+    fn run_waiters<'a>(&'a self, mut locked: MutexGuard<'a, Locked>) -> MutexGuard<'a, Locked> {
+        if locked.waiters.is_empty() || thread::current().id() != self.clock_thread {
+            return locked;
         }
-        inside.round += 1;
+        locked.round += 1;
         self.changed.notify_all();
-        let (mut inside, late) = self
+        let (mut locked, wait_result) = self
             .waiter_done
-            .wait_timeout_while(inside, RETURN_MAX, |inside| !inside.all_waiters_done())
+            .wait_timeout_while(locked, RETURN_MAX, |locked| !locked.all_waiters_done())
             .unwrap_or_else(PoisonError::into_inner);
-        if late.timed_out() {
+        if wait_result.timed_out() {
             // These threads do not read the clock after their calls. Do not wait for them again.
-            inside.waiters.retain(|waiter| !waiter.returning);
+            locked.waiters.retain(|waiter| !waiter.returning);
         }
-        inside
+        locked
     }
 }
 
-impl Inside {
+impl Locked {
     /// Returns the time of the next timer or timeout of a blocked call.
     fn next_timeout(&self) -> Option<Instant> {
         let deadlines = self.waiters.iter().filter(|waiter| !waiter.returning);
@@ -248,7 +248,7 @@ impl Inside {
 
     /// Records that the calling thread has tried its call in this round. `over` is true if the call
     /// is over. `returning` is true if, in addition, the thread has yet to read the clock.
-    fn note(&mut self, deadline: Option<Instant>, returning: bool, over: bool) {
+    fn record_attempt(&mut self, deadline: Option<Instant>, returning: bool, over: bool) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread != me);
         if returning || !over {

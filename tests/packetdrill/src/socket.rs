@@ -7,9 +7,9 @@ use tidelane_engine::{
 };
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
+    error_queue::ErrorQueue,
     fast_open::FastOpen,
-    notices::Notices,
     options::Options,
     packet::LINK,
     settings::Reading,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub enum Role {
     /// No object: the socket is new or disconnected, neither listening nor connected.
-    Fresh,
+    Unconnected,
     /// A listener with its accept queue.
     Listener {
         /// The engine's id of the listener.
@@ -31,7 +31,7 @@ pub enum Role {
     /// A connection.
     Flow(FlowId),
     /// A connection that the engine has already released.
-    Over,
+    Released,
 }
 
 /// A TCP socket. The stack owns it while the program's descriptor is open.
@@ -57,7 +57,7 @@ pub struct Socket {
     /// Fast Open state.
     pub fast_open: FastOpen,
     /// The error queue.
-    pub notices: Notices,
+    pub error_queue: ErrorQueue,
     /// True after `shutdown(SHUT_RD)`.
     pub read_shut: bool,
     /// True after `shutdown(SHUT_WR)`.
@@ -67,7 +67,7 @@ pub struct Socket {
 impl Socket {
     fn new(domain: i32, nonblocking: bool, options: Options) -> Self {
         Self {
-            role: Role::Fresh,
+            role: Role::Unconnected,
             domain,
             nonblocking,
             local: None,
@@ -76,7 +76,7 @@ impl Socket {
             error: None,
             soft_error: None,
             fast_open: FastOpen::default(),
-            notices: Notices::default(),
+            error_queue: ErrorQueue::default(),
             read_shut: false,
             write_shut: false,
         }
@@ -103,7 +103,7 @@ pub struct Shutdown {
 
 impl Stack {
     /// `socket(2)` for the new descriptor `fd`.
-    pub fn socket_call(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> Answer<()> {
+    pub fn socket_call(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> CallResult<()> {
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
@@ -124,13 +124,13 @@ impl Stack {
     }
 
     /// `bind(2)`. Port 0 selects an ephemeral port.
-    pub fn bind(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
+    pub fn bind(&mut self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let socket = self.socket(fd)?;
-        if socket.local.is_some() || !matches!(socket.role, Role::Fresh) {
+        if socket.local.is_some() || !matches!(socket.role, Role::Unconnected) {
             return Err(Errno::INVAL);
         }
         let port = if to.port == 0 {
-            self.take_port()
+            self.next_ephemeral_port()
         } else {
             to.port
         };
@@ -139,28 +139,28 @@ impl Stack {
     }
 
     /// Returns the next ephemeral port. Ports are not reused.
-    fn take_port(&mut self) -> u16 {
+    fn next_ephemeral_port(&mut self) -> u16 {
         let port = self.next_port;
         self.next_port = port.checked_add(1).unwrap_or(port);
         port
     }
 
     /// `listen(2)`.
-    pub fn listen(&mut self, fd: Fd, backlog: i32) -> Answer<()> {
+    pub fn listen(&mut self, fd: Fd, backlog: i32) -> CallResult<()> {
         let backlog = backlog.clamp(0, 4096) as u32;
         let socket = self.socket(fd)?;
         let options = socket.options.engine;
         match socket.role {
-            Role::Fresh => {}
+            Role::Unconnected => {}
             Role::Listener { id, .. } => {
                 self.drive(|engine, _, _| engine.set_backlog(id, backlog));
                 return Ok(());
             }
-            Role::Flow(_) | Role::Over => return Err(Errno::INVAL),
+            Role::Flow(_) | Role::Released => return Err(Errno::INVAL),
         }
         let local = match socket.local {
             Some(local) => local,
-            None => Endpoint::new(IpAddress::UNSPECIFIED_V4, self.take_port()),
+            None => Endpoint::new(IpAddress::UNSPECIFIED_V4, self.next_ephemeral_port()),
         };
         let id = self
             .drive(|engine, _, _| engine.listen(local, backlog, options))
@@ -178,7 +178,7 @@ impl Stack {
     }
 
     /// Returns true if the accept queue is not empty. Fails with EINVAL if `fd` is not listening.
-    pub fn accept_ready(&self, fd: Fd) -> Answer<bool> {
+    pub fn accept_ready(&self, fd: Fd) -> CallResult<bool> {
         match &self.socket(fd)?.role {
             Role::Listener { queue, .. } => Ok(!queue.is_empty()),
             _ => Err(Errno::INVAL),
@@ -187,7 +187,7 @@ impl Stack {
 
     /// `accept(2)` without blocking. The oldest connection of the accept queue gets the descriptor
     /// `new`. Returns the peer. Fails with EAGAIN if the queue is empty.
-    pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> Answer<Endpoint> {
+    pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> CallResult<Endpoint> {
         let socket = self.socket_mut(fd)?;
         let domain = socket.domain;
         let options = socket.options.clone();
@@ -211,17 +211,17 @@ impl Stack {
         let known = self.flows.entry(flow).or_default();
         known.owner = Some(fd);
         if let Some(cause) = known.cause {
-            self.note_end(flow, cause);
+            self.on_closed(flow, cause);
         }
     }
 
     /// Starts `connect(2)` by sending a SYN. [`Stack::connect_result`] returns the result of the
     /// handshake.
-    pub fn connect(&mut self, fd: Fd, to: Endpoint) -> Answer<()> {
+    pub fn connect(&mut self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let socket = self.socket(fd)?;
         let options = socket.options.engine;
         match socket.role {
-            Role::Fresh | Role::Over => {}
+            Role::Unconnected | Role::Released => {}
             Role::Listener { .. } => return Err(Errno(libc::EISCONN)),
             Role::Flow(id) => return self.connect_again(fd, id),
         }
@@ -247,7 +247,7 @@ impl Stack {
         id: FlowId,
         local: Endpoint,
         to: Endpoint,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         let socket = self.socket_mut(fd)?;
         socket.role = Role::Flow(id);
         (socket.local, socket.peer) = (Some(local), Some(to));
@@ -268,7 +268,7 @@ impl Stack {
     /// Handles `connect(2)` on a socket with the connection `id`. During the handshake, a
     /// nonblocking call fails with EALREADY, and a blocking call waits. Afterwards the call fails
     /// with EISCONN.
-    fn connect_again(&self, fd: Fd, id: FlowId) -> Answer<()> {
+    fn connect_again(&self, fd: Fd, id: FlowId) -> CallResult<()> {
         match self.flow(id).map(|flow| flow.state()) {
             Some(State::SynSent | State::SynReceived) if self.socket(fd)?.nonblocking => {
                 Err(Errno(libc::EALREADY))
@@ -280,11 +280,11 @@ impl Stack {
 
     /// Returns the local endpoint for a connection to `to`: the bound address and port, or the
     /// stack's address and an ephemeral port.
-    pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> Answer<Endpoint> {
+    pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> CallResult<Endpoint> {
         let bound = self.socket(fd)?.local;
         let port = match bound {
             Some(local) => local.port,
-            None => self.take_port(),
+            None => self.next_ephemeral_port(),
         };
         let addr = match bound {
             Some(local) if !local.addr.is_unspecified() => local.addr,
@@ -296,7 +296,7 @@ impl Stack {
 
     /// Returns the result of the handshake that `connect` started. Fails with EAGAIN while the
     /// handshake is not complete.
-    pub fn connect_result(&mut self, fd: Fd) -> Answer<()> {
+    pub fn connect_result(&mut self, fd: Fd) -> CallResult<()> {
         if let Some(error) = self.socket_mut(fd)?.error.take() {
             return Err(error);
         }
@@ -311,7 +311,7 @@ impl Stack {
     }
 
     /// `shutdown(2)`.
-    pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Answer<()> {
+    pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> CallResult<()> {
         match self.state_of(fd)? {
             State::Closed => return Err(Errno(libc::ENOTCONN)),
             State::Listen => {
@@ -337,13 +337,13 @@ impl Stack {
 
     /// Closes the listener of `fd`, if there is one. Resets the connections of its accept queue, as
     /// Linux does.
-    fn unlisten(&mut self, fd: Fd) -> Answer<()> {
+    fn unlisten(&mut self, fd: Fd) -> CallResult<()> {
         let socket = self.socket_mut(fd)?;
         let Role::Listener { id, queue } = &mut socket.role else {
             return Ok(());
         };
         let (id, queue) = (*id, std::mem::take(queue));
-        socket.role = Role::Fresh;
+        socket.role = Role::Unconnected;
         self.listeners.remove(&id);
         self.drive(|engine, now, wire| engine.unlisten(now, id, wire));
         for flow in queue {
@@ -353,7 +353,7 @@ impl Stack {
     }
 
     /// `close(2)` of a socket or an epoll instance. The caller closes the kernel's descriptor.
-    pub fn close(&mut self, fd: Fd) -> Answer<()> {
+    pub fn close(&mut self, fd: Fd) -> CallResult<()> {
         if !self.has(fd) {
             return Err(Errno::BADF);
         }
@@ -377,13 +377,13 @@ impl Stack {
     }
 
     /// `connect(2)` with `AF_UNSPEC`. Resets the connection and makes the socket as good as new.
-    pub fn disconnect(&mut self, fd: Fd) -> Answer<()> {
+    pub fn disconnect(&mut self, fd: Fd) -> CallResult<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {
             self.drive(|engine, now, wire| engine.abort(now, id, wire));
         }
         let socket = self.socket_mut(fd)?;
-        socket.role = Role::Fresh;
+        socket.role = Role::Unconnected;
         socket.fast_open.deferred = None;
         (socket.local, socket.peer, socket.error) = (None, None, None);
         (socket.read_shut, socket.write_shut) = (false, false);
@@ -394,7 +394,7 @@ impl Stack {
 impl Stack {
     /// `fcntl(2)` with F_GETFL or F_SETFL. Returns `None` for other commands, which the kernel
     /// handles.
-    pub fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Option<Answer<usize>> {
+    pub fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Option<CallResult<usize>> {
         let socket = match self.socket_mut(fd) {
             Ok(socket) => socket,
             Err(error) => return Some(Err(error)),

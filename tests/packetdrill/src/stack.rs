@@ -11,7 +11,7 @@ use tidelane_engine::{
 use crate::{
     clock::{VirtualClock, wall_us},
     epoll::Epoll,
-    errno::{Answer, Errno, of_cause},
+    errno::{CallResult, Errno, of_cause},
     packet::{self, Inbound},
     settings::{Reading, Settings},
     socket::{Role, Socket},
@@ -163,13 +163,13 @@ impl Stack {
     }
 
     /// Updates the error queues, blocked writers and time statistics of all flows with a socket.
-    fn take_all_notices(&mut self) {
+    fn update_all_flows(&mut self) {
         let owned = self.flows.iter().filter(|(_, flow)| flow.owner.is_some());
         let ids: Vec<FlowId> = owned.map(|(id, _)| *id).collect();
         for id in ids {
-            self.resolve_notices(id);
+            self.update_error_queue(id);
             self.wake_blocked_writer(id);
-            self.note_limit(id);
+            self.update_buffer_limited_time(id);
         }
     }
 
@@ -216,7 +216,7 @@ impl Stack {
             .get_or_insert_with(|| Engine::new(settings.engine(), SECRET));
         let result = call(engine, now, &mut self.wire);
         self.take_events();
-        self.take_all_notices();
+        self.update_all_flows();
         result
     }
 
@@ -310,8 +310,8 @@ impl Stack {
             }
             Event::NegativeAdvice => return,
             Event::PeerClosed => self.flows.entry(id).or_default().fin = true,
-            Event::Closed(cause) => self.note_end(id, cause),
-            Event::SoftError(cause) => self.note_soft_error(id, cause),
+            Event::Closed(cause) => self.on_closed(id, cause),
+            Event::SoftError(cause) => self.on_soft_error(id, cause),
             Event::Released => {
                 self.wire.forget(id);
                 self.corked.remove(&id);
@@ -320,15 +320,15 @@ impl Stack {
                 if let Some(flow) = self.flows.remove(&id)
                     && let Some(socket) = flow.owner.and_then(|fd| self.socket_mut(fd).ok())
                 {
-                    socket.role = Role::Over;
+                    socket.role = Role::Released;
                 }
                 return;
             }
             Event::Connected => {
                 self.flows.entry(id).or_default();
             }
-            Event::Urgent(pos) => self.note_mark(id, pos),
-            Event::UrgentByte(byte) => self.note_urgent_byte(id, byte),
+            Event::Urgent(pos) => self.on_urgent(id, pos),
+            Event::UrgentByte(byte) => self.on_urgent_byte(id, byte),
             Event::FinAcked => {}
         }
         if let Some(fd) = self.flows.get(&id).and_then(|flow| flow.owner) {
@@ -348,7 +348,7 @@ impl Stack {
 
     /// Records the end of a connection, and its error for the next call of the program. As in
     /// Linux, a reset in CLOSE-WAIT gives EPIPE instead of ECONNRESET.
-    pub(crate) fn note_end(&mut self, id: FlowId, cause: CloseCause) {
+    pub(crate) fn on_closed(&mut self, id: FlowId, cause: CloseCause) {
         let flow = self.flows.entry(id).or_default();
         flow.cause = Some(cause);
         let fin = flow.fin;
@@ -357,13 +357,13 @@ impl Stack {
                 CloseCause::Reset if fin && !socket.write_shut => Some(Errno(libc::EPIPE)),
                 _ => of_cause(cause),
             };
-            socket.notices.give_up();
+            socket.error_queue.complete_zero_copies();
         }
     }
 
     /// Records a soft error. As in Linux, the next call fails with a soft error only if the program
     /// set IP_RECVERR. Otherwise only SO_ERROR returns the error.
-    fn note_soft_error(&mut self, id: FlowId, cause: CloseCause) {
+    fn on_soft_error(&mut self, id: FlowId, cause: CloseCause) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {
             return;
@@ -380,7 +380,7 @@ impl Stack {
     }
 
     /// Returns the socket `fd`. Fails with EBADF or ENOTSOCK.
-    pub(crate) fn socket(&self, fd: Fd) -> Answer<&Socket> {
+    pub(crate) fn socket(&self, fd: Fd) -> CallResult<&Socket> {
         match self.objects.get(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
             Some(Object::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
@@ -389,7 +389,7 @@ impl Stack {
     }
 
     /// Returns the socket `fd` for changes. Fails with EBADF or ENOTSOCK.
-    pub(crate) fn socket_mut(&mut self, fd: Fd) -> Answer<&mut Socket> {
+    pub(crate) fn socket_mut(&mut self, fd: Fd) -> CallResult<&mut Socket> {
         match self.objects.get_mut(&fd) {
             Some(Object::Socket(socket)) => Ok(socket),
             Some(Object::Epoll(_)) => Err(Errno(libc::ENOTSOCK)),
@@ -398,7 +398,7 @@ impl Stack {
     }
 
     /// Returns the flow of the socket `fd`, or `None` if the socket has no connection.
-    pub(crate) fn flow_of(&self, fd: Fd) -> Answer<Option<FlowId>> {
+    pub(crate) fn flow_of(&self, fd: Fd) -> CallResult<Option<FlowId>> {
         Ok(match self.socket(fd)?.role {
             Role::Flow(id) => Some(id),
             _ => None,
@@ -416,11 +416,11 @@ impl Stack {
     }
 
     /// Returns the TCP state of the socket `fd`. A deferred `connect` counts as SYN-SENT.
-    pub(crate) fn state_of(&self, fd: Fd) -> Answer<State> {
+    pub(crate) fn state_of(&self, fd: Fd) -> CallResult<State> {
         let socket = self.socket(fd)?;
         Ok(match &socket.role {
-            Role::Fresh if socket.fast_open.deferred.is_some() => State::SynSent,
-            Role::Fresh | Role::Over => State::Closed,
+            Role::Unconnected if socket.fast_open.deferred.is_some() => State::SynSent,
+            Role::Unconnected | Role::Released => State::Closed,
             Role::Listener { .. } => State::Listen,
             Role::Flow(id) => self.flow(*id).map_or(State::Closed, FlowState::state),
         })

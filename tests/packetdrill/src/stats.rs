@@ -33,7 +33,7 @@ impl Stats {
 impl Stack {
     /// Updates the time for the flow `id`. The send buffer limits a program that is blocked in a
     /// write while all written bytes are in flight.
-    pub(crate) fn note_limit(&mut self, id: FlowId) {
+    pub(crate) fn update_buffer_limited_time(&mut self, id: FlowId) {
         let now = self.now();
         let Some(info) = self.flow_info(id) else {
             return;

@@ -112,9 +112,9 @@ fn listen(shared: &Shared) {
 fn shake_hands(shared: &Shared) -> u32 {
     let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
     shared.call(|stack| stack.inject(&syn));
-    let answer = next(shared).unwrap();
-    assert_eq!(answer.flags, TcpFlags::SYN | TcpFlags::ACK);
-    let first = answer.seq.wrapping_add(1);
+    let syn_ack = next(shared).unwrap();
+    assert_eq!(syn_ack.flags, TcpFlags::SYN | TcpFlags::ACK);
+    let first = syn_ack.seq.wrapping_add(1);
     let ack = packet(LOCAL, TcpFlags::ACK, 1, first, &[]);
     shared.call(|stack| stack.inject(&ack));
     first
@@ -138,8 +138,8 @@ fn bytes_go_both_ways() {
     assert_eq!((data.seq, data.payload), (first, 1500));
     assert!(data.flags.contains(TcpFlags::PSH));
 
-    let text = packet(LOCAL, TcpFlags::ACK, 1, first + 1500, b"hello");
-    shared.call(|stack| stack.inject(&text));
+    let data = packet(LOCAL, TcpFlags::ACK, 1, first + 1500, b"hello");
+    shared.call(|stack| stack.inject(&data));
     let received = shared.recv(ACCEPTED, 100, 0).unwrap();
     assert_eq!(received.bytes, b"hello");
 }
@@ -300,7 +300,7 @@ fn a_blocking_write_ends_when_there_is_room() {
 }
 
 #[test]
-fn a_wait_in_the_first_thread_moves_the_clock() {
+fn a_wait_in_the_clock_thread_moves_the_clock() {
     let (shared, _) = connected();
     let before = shared.read_clock_us();
     let entry = Polled {
@@ -357,12 +357,12 @@ fn queued(shared: &Shared) -> Vec<Seen> {
 fn the_first_small_segments_and_a_fin_are_acknowledged_at_once() {
     let (shared, first) = connected();
     for (at, flags) in [(1, TcpFlags::PSH), (4, TcpFlags::PSH), (7, TcpFlags::FIN)] {
-        let text = packet(LOCAL, TcpFlags::ACK | flags, at, first, b"abc");
-        shared.call(|stack| stack.inject(&text));
-        let answers = queued(&shared);
+        let data = packet(LOCAL, TcpFlags::ACK | flags, at, first, b"abc");
+        shared.call(|stack| stack.inject(&data));
+        let acks = queued(&shared);
         let fin = u32::from(flags == TcpFlags::FIN);
-        assert_eq!(answers.len(), 1);
-        assert_eq!(answers[0].ack, at + 3 + fin);
+        assert_eq!(acks.len(), 1);
+        assert_eq!(acks[0].ack, at + 3 + fin);
     }
 }
 

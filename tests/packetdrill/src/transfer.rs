@@ -3,7 +3,7 @@
 use tidelane_engine::{FlowId, State};
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::{Fd, Stack},
 };
 
@@ -21,7 +21,7 @@ pub struct Received {
 impl Stack {
     /// `recv(2)` of at most `len` bytes. Fails with EAGAIN while fewer than `least` bytes are
     /// readable and more can arrive.
-    pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> Answer<Received> {
+    pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> CallResult<Received> {
         if flags & libc::MSG_OOB != 0 {
             return self.recv_urgent(fd, len, flags);
         }
@@ -62,7 +62,7 @@ impl Stack {
     }
 
     /// Returns the result of a `recv` without bytes: the pending error, or the end of the stream.
-    fn recv_nothing(&mut self, fd: Fd) -> Answer<Received> {
+    fn recv_nothing(&mut self, fd: Fd) -> CallResult<Received> {
         let fin = self.had_fin(fd)?;
         let socket = self.socket_mut(fd)?;
         if !fin && let Some(error) = socket.error.take() {
@@ -71,7 +71,7 @@ impl Stack {
         if socket.fast_open.deferred.is_some() {
             return Err(Errno::AGAIN);
         }
-        let never = matches!(socket.role, crate::socket::Role::Fresh);
+        let never = matches!(socket.role, crate::socket::Role::Unconnected);
         if never {
             return Err(Errno(libc::ENOTCONN));
         }
@@ -79,13 +79,13 @@ impl Stack {
     }
 
     /// Returns true if the peer's FIN was received in order.
-    fn had_fin(&self, fd: Fd) -> Answer<bool> {
+    fn had_fin(&self, fd: Fd) -> CallResult<bool> {
         let flow = self.flow_of(fd)?.and_then(|id| self.flows.get(&id));
         Ok(flow.is_some_and(|flow| flow.fin))
     }
 
     /// Returns true if the program cannot receive further bytes.
-    pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> Answer<bool> {
+    pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> CallResult<bool> {
         let socket = self.socket(fd)?;
         let known = self.flows.get(&id).copied().unwrap_or_default();
         let error = socket.error.is_some();
@@ -103,7 +103,7 @@ impl Stack {
 
     /// Returns the number of readable bytes (SIOCINQ). Without SO_OOBINLINE, only the bytes before
     /// the urgent byte count.
-    pub fn unread(&self, fd: Fd) -> Answer<u32> {
+    pub fn unread(&self, fd: Fd) -> CallResult<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
         }
@@ -115,7 +115,7 @@ impl Stack {
     }
 
     /// Returns the number of written bytes that are not acknowledged (SIOCOUTQ).
-    pub fn unacknowledged(&self, fd: Fd) -> Answer<u32> {
+    pub fn unacknowledged(&self, fd: Fd) -> CallResult<u32> {
         if self.state_of(fd)? == State::Listen {
             return Err(Errno::INVAL);
         }
@@ -127,12 +127,12 @@ impl Stack {
     }
 
     /// Returns the number of written bytes that are not sent (SIOCOUTQNSD).
-    pub fn unsent(&self, fd: Fd) -> Answer<u32> {
+    pub fn unsent(&self, fd: Fd) -> CallResult<u32> {
         Ok(self.flow_of(fd)?.map_or(0, |id| self.unsent_of(id)))
     }
 
     /// `send(2)` of as many bytes as fit. Fails with EAGAIN if none fit.
-    pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Answer<usize> {
+    pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
         let id = self.sender(fd)?;
         if bytes.is_empty() {
             return Ok(0);
@@ -159,7 +159,7 @@ impl Stack {
                 self.mark_push(id, written, true);
             }
             self.blocked_writers.insert(id);
-            self.note_limit(id);
+            self.update_buffer_limited_time(id);
         }
         if done == 0 {
             return Err(Errno::AGAIN);
@@ -169,7 +169,7 @@ impl Stack {
 
     /// Returns the flow of `fd` if the socket's state permits writing. Fails with the error of
     /// `send`.
-    fn sender(&mut self, fd: Fd) -> Answer<FlowId> {
+    fn sender(&mut self, fd: Fd) -> CallResult<FlowId> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
         let socket = self.socket_mut(fd)?;

@@ -7,7 +7,7 @@
 use tidelane_engine::{FlowId, State};
 
 use crate::{
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::{Fd, Stack},
     transfer::Received,
 };
@@ -25,7 +25,7 @@ pub struct UrgentMark {
 
 impl Stack {
     /// Sets SND.UP to the end of the next `len` bytes to be written.
-    pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> Answer<()> {
+    pub(crate) fn write_urgent(&mut self, id: FlowId, len: usize) -> CallResult<()> {
         let head = self.flow(id).ok_or(Errno(libc::EPIPE))?.tx_head();
         let up = self
             .wire
@@ -39,7 +39,7 @@ impl Stack {
     }
 
     /// Handles a segment that announces the urgent byte at stream position `pos`.
-    pub(crate) fn note_mark(&mut self, id: FlowId, pos: u32) {
+    pub(crate) fn on_urgent(&mut self, id: FlowId, pos: u32) {
         let before = self.flows.entry(id).or_default().mark;
         let read = self.flow(id).map_or(0, |flow| flow.rx_read());
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
@@ -54,7 +54,7 @@ impl Stack {
     }
 
     /// Handles the arrival of the urgent byte.
-    pub(crate) fn note_urgent_byte(&mut self, id: FlowId, byte: u8) {
+    pub(crate) fn on_urgent_byte(&mut self, id: FlowId, byte: u8) {
         if let Some(mark) = &mut self.flows.entry(id).or_default().mark {
             mark.byte = Some(byte);
         }
@@ -95,7 +95,7 @@ impl Stack {
     }
 
     /// Returns 1 if the next byte to read is the urgent byte, else 0 (SIOCATMARK).
-    pub fn at_mark(&self, fd: Fd) -> Answer<u32> {
+    pub fn at_mark(&self, fd: Fd) -> CallResult<u32> {
         let id = self.flow_of(fd)?;
         let read = id.and_then(|id| self.flow(id)).map(|flow| flow.rx_read());
         let at = self.mark(fd).is_some_and(|mark| Some(mark.pos) == read);
@@ -104,7 +104,7 @@ impl Stack {
 
     /// `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent byte to
     /// read, and with EAGAIN if the announced byte has not arrived.
-    pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> Answer<Received> {
+    pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {
             return Err(Errno::INVAL);

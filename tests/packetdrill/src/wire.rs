@@ -8,7 +8,7 @@ use tidelane_engine::{
     Origin, SegmentOut, TcpFlags, TxFull,
 };
 
-use crate::{offload::Large, packet, streams::Streams};
+use crate::{offload::TsoPacket, packet, streams::Streams};
 
 /// A sent packet that packetdrill has not taken yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub struct Wire {
     /// Sent packets that packetdrill has not taken yet.
     pub sent: VecDeque<Sent>,
     /// Segments of the present batch, which are not joined into packets yet.
-    pub segments: Vec<Large>,
+    pub segments: Vec<TsoPacket>,
     /// Events that the stack has not handled yet.
     pub events: Vec<(FlowId, Event)>,
     streams: HashMap<FlowId, Streams>,
@@ -102,24 +102,24 @@ impl Wire {
     /// number of segments in a packet, for a flow and its smoothed RTT.
     pub fn finish_batch(&mut self, most: impl Fn(FlowId, Option<Duration>) -> u32) {
         let mut segments = std::mem::take(&mut self.segments).into_iter();
-        let Some(mut large) = segments.next() else {
+        let Some(mut packet) = segments.next() else {
             return;
         };
         for next in segments {
-            let flow = large.out.flow();
+            let flow = packet.out.flow();
             let joins = flow.is_some_and(|flow| {
                 let most = most(flow, self.srtt(flow));
-                !self.streams(flow).packet_ends.is_end(large.end()) && large.join(&next, most)
+                !self.streams(flow).packet_ends.is_end(packet.end()) && packet.join(&next, most)
             });
             if !joins {
-                self.send(std::mem::replace(&mut large, next));
+                self.send(std::mem::replace(&mut packet, next));
             }
         }
-        self.send(large);
+        self.send(packet);
     }
 
     /// Returns a packet of one segment: `out` with its payload from the send buffer.
-    fn fill(&mut self, out: &SegmentOut) -> Large {
+    fn fill(&mut self, out: &SegmentOut) -> TsoPacket {
         let payload = match out.flow() {
             Some(flow) if out.payload_len > 0 => {
                 let len = out.payload_len as usize;
@@ -127,12 +127,12 @@ impl Wire {
             }
             _ => Vec::new(),
         };
-        Large::new(*out, payload)
+        TsoPacket::new(*out, payload)
     }
 
     /// Splits off the part of `rest` before the first end of a record within `rest`, if there is
     /// one.
-    fn split_at_record(&mut self, rest: &mut Large) -> Option<Large> {
+    fn split_at_record(&mut self, rest: &mut TsoPacket) -> Option<TsoPacket> {
         let start = rest.out.payload_pos;
         let packet_ends = &self.streams.get(&rest.out.flow()?)?.packet_ends;
         let at = packet_ends.record_within(start, rest.end())?;
@@ -140,40 +140,40 @@ impl Wire {
     }
 
     /// Records the packet's end, sets PSH by Linux' rules, and emits the packet.
-    fn send(&mut self, mut large: Large) {
-        if let Some(flow) = large.out.flow()
-            && !large.payload.is_empty()
+    fn send(&mut self, mut packet: TsoPacket) {
+        if let Some(flow) = packet.out.flow()
+            && !packet.payload.is_empty()
         {
-            let (end, now) = (large.end(), self.now);
+            let (end, now) = (packet.end(), self.now);
             self.streams(flow).round_trips.sent(end, now);
             let packet_ends = &mut self.streams(flow).packet_ends;
             packet_ends.end(end);
             let pushed = packet_ends.is_push(end);
             // A single segment has PSH where a write ended. Segments sent by a timer keep the
             // engine's PSH. A SYN never gets PSH.
-            let syn = large.out.flags.contains(TcpFlags::SYN);
-            let single = self.offload && large.is_single() && !syn;
+            let syn = packet.out.flags.contains(TcpFlags::SYN);
+            let single = self.offload && packet.is_single() && !syn;
             if single && pushed {
-                large.out.flags |= TcpFlags::PSH;
+                packet.out.flags |= TcpFlags::PSH;
             } else if single && !self.on_timer {
-                large.out.flags.remove(TcpFlags::PSH);
+                packet.out.flags.remove(TcpFlags::PSH);
             }
         }
-        while !self.tso && !large.is_single() {
-            let first = large.cut_first();
+        while !self.tso && !packet.is_single() {
+            let first = packet.cut_first();
             self.emit(&first);
         }
-        self.emit(&large);
+        self.emit(&packet);
     }
 
     /// Encodes a packet and queues it for packetdrill.
-    fn emit(&mut self, large: &Large) {
+    fn emit(&mut self, packet: &TsoPacket) {
         self.ip_id = self.ip_id.wrapping_add(1);
-        let fields = match large.out.origin {
+        let fields = match packet.out.origin {
             Origin::NoFlow(fields) => fields,
             Origin::Flow(flow) | Origin::EndingFlow(flow) => self.streams(flow).fields,
         };
-        if let Some(bytes) = packet::emit_with(&large.out, &large.payload, self.ip_id, fields) {
+        if let Some(bytes) = packet::emit_with(&packet.out, &packet.payload, self.ip_id, fields) {
             let at = self.now;
             self.sent.push_back(Sent { at, bytes });
         }

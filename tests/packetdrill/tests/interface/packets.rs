@@ -47,23 +47,23 @@ fn pseudo_header(src: [u8; 4], dst: [u8; 4], len: usize) -> u32 {
 
 /// Returns a packet from the peer to the stack under test.
 pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
-    let mut text = Vec::new();
-    text.extend(PEER_PORT.to_be_bytes());
-    text.extend(LOCAL_PORT.to_be_bytes());
-    text.extend(tcp.seq.to_be_bytes());
-    text.extend(tcp.ack.to_be_bytes());
-    text.extend([5 << 4, tcp.flags, 0xff, 0xff, 0, 0, 0, 0]);
-    text.extend(payload);
-    let check = checksum(pseudo_header(PEER, LOCAL, text.len()) + sum(&text));
-    text[16..18].copy_from_slice(&check);
+    let mut segment = Vec::new();
+    segment.extend(PEER_PORT.to_be_bytes());
+    segment.extend(LOCAL_PORT.to_be_bytes());
+    segment.extend(tcp.seq.to_be_bytes());
+    segment.extend(tcp.ack.to_be_bytes());
+    segment.extend([5 << 4, tcp.flags, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend(payload);
+    let check = checksum(pseudo_header(PEER, LOCAL, segment.len()) + sum(&segment));
+    segment[16..18].copy_from_slice(&check);
     let mut packet = vec![0x45, 0];
-    packet.extend((20 + text.len() as u16).to_be_bytes());
+    packet.extend((20 + segment.len() as u16).to_be_bytes());
     packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
     packet.extend(PEER);
     packet.extend(LOCAL);
     let check = checksum(sum(&packet));
     packet[10..12].copy_from_slice(&check);
-    packet.extend(text);
+    packet.extend(segment);
     packet
 }
 
@@ -78,13 +78,13 @@ pub fn parse(packet: &[u8]) -> Option<(Tcp, &[u8])> {
         u16::from_be_bytes([packet[2], packet[3]]) as usize,
         packet.len()
     );
-    let text = &packet[20..];
+    let segment = &packet[20..];
     let src = packet[12..16].try_into().unwrap();
     let dst = packet[16..20].try_into().unwrap();
     assert_eq!((src, dst), (LOCAL, PEER));
-    let check = checksum(pseudo_header(src, dst, text.len()) + sum(text));
+    let check = checksum(pseudo_header(src, dst, segment.len()) + sum(segment));
     assert_eq!(check, [0, 0], "TCP checksum");
-    let number = |at: usize| u32::from_be_bytes(text[at..at + 4].try_into().unwrap());
-    let tcp = Tcp::new(text[13], number(4), number(8));
-    Some((tcp, &text[usize::from(text[12] >> 4) * 4..]))
+    let number = |at: usize| u32::from_be_bytes(segment[at..at + 4].try_into().unwrap());
+    let tcp = Tcp::new(segment[13], number(4), number(8));
+    Some((tcp, &segment[usize::from(segment[12] >> 4) * 4..]))
 }

@@ -9,7 +9,7 @@ use tidelane_engine::{FlowId, Instant};
 
 use crate::{
     clock::wall_us,
-    errno::{Answer, Errno},
+    errno::{CallResult, Errno},
     stack::{Fd, Stack},
 };
 
@@ -33,7 +33,7 @@ const STAMP_KIND_ACKNOWLEDGED: u32 = 2;
 
 /// One entry of an error queue: a time stamp, or the completion of zero-copy writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Notice {
+pub struct ErrorQueueEntry {
     /// Time of the event. `None` for the completion of zero-copy writes.
     at: Option<Instant>,
     /// True if the entry carries the sent bytes. Scripts read entries without a buffer, so that
@@ -57,8 +57,8 @@ enum Tracked {
 
 /// The error queue of a socket, and the writes that the queue has yet to report on.
 #[derive(Clone, Debug, Default)]
-pub struct Notices {
-    queue: VecDeque<Notice>,
+pub struct ErrorQueue {
+    queue: VecDeque<ErrorQueueEntry>,
     /// Tracked writes, each with the stream position of its end.
     tracked: Vec<(u32, Tracked)>,
     /// Number of the next zero-copy write.
@@ -80,7 +80,7 @@ pub struct Control {
     pub data: Vec<u8>,
 }
 
-impl Notices {
+impl ErrorQueue {
     /// Returns true if the error queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -97,7 +97,7 @@ impl Notices {
 
     /// Records a write that ends at stream position `end`. `zero_copy` is true if the program asked
     /// for a completion.
-    pub fn written(&mut self, end: u32, zero_copy: bool) {
+    pub fn on_written(&mut self, end: u32, zero_copy: bool) {
         let wanted = self.stamping & (STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED);
         if wanted != 0 {
             let by_id = self.stamping & STAMP_BY_ID != 0;
@@ -123,7 +123,7 @@ impl Notices {
             match what {
                 Tracked::ZeroCopy(number) if reached(acked) => {
                     reported = true;
-                    self.note_zero_copy(*number);
+                    self.push_zero_copy_completion(*number);
                     false
                 }
                 Tracked::ZeroCopy(_) => true,
@@ -138,7 +138,7 @@ impl Notices {
                             *wanted &= !bit;
                             reported = true;
                             let (at, data) = (Some(now), *key);
-                            self.queue.push_back(Notice {
+                            self.queue.push_back(ErrorQueueEntry {
                                 at,
                                 bytes,
                                 info,
@@ -156,7 +156,7 @@ impl Notices {
 
     /// Queues the completion of a zero-copy write. Completions of consecutive writes share an
     /// entry.
-    fn note_zero_copy(&mut self, number: u32) {
+    fn push_zero_copy_completion(&mut self, number: u32) {
         if let Some(last) = self.queue.back_mut()
             && last.at.is_none()
             && last.data.wrapping_add(1) == number
@@ -164,7 +164,7 @@ impl Notices {
             last.data = number;
             return;
         }
-        self.queue.push_back(Notice {
+        self.queue.push_back(ErrorQueueEntry {
             at: None,
             bytes: false,
             info: number,
@@ -173,16 +173,16 @@ impl Notices {
     }
 
     /// Completes all zero-copy writes at the end of the connection.
-    pub fn give_up(&mut self) {
+    pub fn complete_zero_copies(&mut self) {
         for (_, what) in std::mem::take(&mut self.tracked) {
             if let Tracked::ZeroCopy(number) = what {
-                self.note_zero_copy(number);
+                self.push_zero_copy_completion(number);
             }
         }
     }
 }
 
-impl Notice {
+impl ErrorQueueEntry {
     /// Returns the control messages of the entry, for a socket of `domain`.
     fn control(&self, domain: i32) -> Vec<Control> {
         let mut all = Vec::new();
@@ -232,11 +232,11 @@ pub fn emit(all: &[Control]) -> Vec<u8> {
 impl Stack {
     /// `recvmsg` with MSG_ERRQUEUE. Removes the first entry, and returns its control messages and
     /// the value of `msg_flags`. Fails with EAGAIN if the queue is empty.
-    pub fn notice(&mut self, fd: Fd) -> Answer<(Vec<Control>, i32)> {
+    pub fn recv_error_queue(&mut self, fd: Fd) -> CallResult<(Vec<Control>, i32)> {
         let socket = self.socket_mut(fd)?;
-        let notice = socket.notices.queue.pop_front().ok_or(Errno::AGAIN)?;
-        let truncated = if notice.bytes { libc::MSG_TRUNC } else { 0 };
-        let control = notice.control(socket.domain);
+        let entry = socket.error_queue.queue.pop_front().ok_or(Errno::AGAIN)?;
+        let truncated = if entry.bytes { libc::MSG_TRUNC } else { 0 };
+        let control = entry.control(socket.domain);
         Ok((control, libc::MSG_ERRQUEUE | truncated))
     }
 
@@ -258,7 +258,7 @@ impl Stack {
 
     /// Queues the entries that are due for the flow `id`. The stack calls this after each call of
     /// the engine.
-    pub(crate) fn resolve_notices(&mut self, id: FlowId) {
+    pub(crate) fn update_error_queue(&mut self, id: FlowId) {
         let now = self.now();
         let Some(flow) = self.flow(id) else {
             return;
@@ -267,7 +267,7 @@ impl Stack {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(fd) = owner else { return };
         if let Ok(socket) = self.socket_mut(fd)
-            && socket.notices.resolve(now, sent, acked)
+            && socket.error_queue.resolve(now, sent, acked)
         {
             self.mark_pending(fd);
         }
@@ -280,27 +280,27 @@ mod tests {
 
     #[test]
     fn writes_without_a_copy_are_reported_as_a_range_once_acknowledged() {
-        let mut notices = Notices::default();
-        notices.written(100, true);
-        notices.written(200, true);
-        assert!(!notices.resolve(Instant::ZERO, 200, 99));
-        assert!(notices.resolve(Instant::ZERO, 200, 200));
-        let only = notices.queue.pop_front().unwrap();
+        let mut error_queue = ErrorQueue::default();
+        error_queue.on_written(100, true);
+        error_queue.on_written(200, true);
+        assert!(!error_queue.resolve(Instant::ZERO, 200, 99));
+        assert!(error_queue.resolve(Instant::ZERO, 200, 200));
+        let only = error_queue.queue.pop_front().unwrap();
         assert_eq!((only.info, only.data, only.at), (0, 1, None));
-        assert!(notices.is_empty());
+        assert!(error_queue.is_empty());
     }
 
     #[test]
     fn a_stamp_comes_when_its_last_byte_does() {
-        let mut notices = Notices::default();
+        let mut error_queue = ErrorQueue::default();
         let all = STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED | STAMP_BY_ID;
-        notices.set_stamping(all, 50);
-        notices.written(150, false);
+        error_queue.set_stamping(all, 50);
+        error_queue.on_written(150, false);
         let at = Instant::from_millis;
-        assert!(!notices.resolve(at(1), 149, 0));
-        assert!(notices.resolve(at(2), 150, 0));
-        assert!(notices.resolve(at(3), 150, 150));
-        let seen: Vec<_> = notices
+        assert!(!error_queue.resolve(at(1), 149, 0));
+        assert!(error_queue.resolve(at(2), 150, 0));
+        assert!(error_queue.resolve(at(3), 150, 150));
+        let seen: Vec<_> = error_queue
             .queue
             .iter()
             .map(|n| (n.at, n.info, n.data))
