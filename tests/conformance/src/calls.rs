@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use crate::{
     ast::{CallSpec, Expr},
-    stack::Answer,
+    stack::CallResult,
 };
 
 /// A descriptor of the stack.
@@ -73,7 +73,7 @@ pub enum Call {
         name: i32,
         value: Vec<u8>,
     },
-    Option {
+    GetOption {
         fd: Fd,
         level: i32,
         name: i32,
@@ -91,7 +91,7 @@ pub enum Call {
         timeout_ms: i32,
     },
     /// An `ioctl` that writes one `int`, such as FIONREAD.
-    Count {
+    Ioctl {
         fd: Fd,
         request: u64,
     },
@@ -172,7 +172,7 @@ pub struct Descriptors(HashMap<i64, Fd>);
 
 impl Descriptors {
     /// Records `live` as the stack's descriptor for the script's descriptor `scripted`.
-    pub fn note(&mut self, scripted: i64, live: Fd) {
+    pub fn add(&mut self, scripted: i64, live: Fd) {
         self.0.insert(scripted, live);
     }
 
@@ -339,7 +339,7 @@ fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
             name: arguments.int(2)?,
             value: arguments.value(3)?,
         },
-        "getsockopt" => Call::Option {
+        "getsockopt" => Call::GetOption {
             fd,
             level: command,
             name: arguments.int(2)?,
@@ -351,7 +351,7 @@ fn resolve_option(arguments: &Arguments<'_>) -> Result<Call, String> {
             flags: arguments.int(2)?,
         },
         "fcntl" => return Err("fcntl: F_GETFL and F_SETFL only".to_owned()),
-        _ => Call::Count {
+        _ => Call::Ioctl {
             fd,
             request: command as u64,
         },
@@ -387,8 +387,8 @@ fn resolve_plain(arguments: &Arguments<'_>) -> Result<Call, String> {
     })
 }
 
-/// Compares the answer of a call with the script. Fails with a message that names the difference.
-pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
+/// Compares the result of a call with the script. Fails with a message that names the difference.
+pub fn check(spec: &CallSpec, call_result: &CallResult) -> Result<(), String> {
     let expected = match (&spec.errno, &spec.result) {
         (Some(name), _) => Some(Err(
             errno(name).ok_or(format!("{name} is not a known error"))?
@@ -396,22 +396,22 @@ pub fn check(spec: &CallSpec, answer: &Answer) -> Result<(), String> {
         (None, Expr::Any) => None,
         (None, result) => Some(Ok(number(result)?)),
     };
-    let told = |result: &Result<i64, i32>| match result {
+    let formatted = |result: &Result<i64, i32>| match result {
         Ok(value) => value.to_string(),
         Err(number) => format!("-1 {}", errno_name(*number)),
     };
     // The descriptor numbers of scripts and stacks differ.
     let opens = ["socket", "accept"].contains(&spec.name.as_str());
     match expected {
-        Some(Ok(_)) if opens && answer.result.is_ok() => Ok(()),
-        Some(expected) if expected != answer.result => Err(format!(
+        Some(Ok(_)) if opens && call_result.result.is_ok() => Ok(()),
+        Some(expected) if expected != call_result.result => Err(format!(
             "{} should give {}, gave {}",
             spec.name,
-            told(&expected),
-            told(&answer.result)
+            formatted(&expected),
+            formatted(&call_result.result)
         )),
-        _ if answer.result.is_err() => Ok(()),
-        _ => check_output(spec, &answer.output),
+        _ if call_result.result.is_err() => Ok(()),
+        _ => check_output(spec, &call_result.output),
     }
 }
 

@@ -18,7 +18,7 @@ use tidelane_packetdrill::{
 use crate::{
     calls::{Call, Fd, SIOCATMARK},
     ip::Version,
-    stack::{Answer, Micros, Returned, Sent, Stack},
+    stack::{CallResult, Micros, Returned, Sent, Stack},
 };
 
 /// First descriptor number.
@@ -129,16 +129,16 @@ impl Engine {
         let Some(mut pending) = self.pending.take() else {
             return;
         };
-        let answer = self.attempt(&mut pending);
+        let call_result = self.attempt(&mut pending);
         let at = Self::micros(self.driver().now());
-        match answer {
-            Some(answer) => self.returned = Some(Returned { at, answer }),
+        match call_result {
+            Some(call_result) => self.returned = Some(Returned { at, call_result }),
             None => self.pending = Some(pending),
         }
     }
 
     /// Tries a call. Returns `None` if the call blocks.
-    fn attempt(&mut self, pending: &mut Pending) -> Option<Answer> {
+    fn attempt(&mut self, pending: &mut Pending) -> Option<CallResult> {
         let begun = std::mem::replace(&mut pending.begun, true);
         let call = &pending.call;
         let result = match call {
@@ -166,7 +166,7 @@ impl Engine {
                 match received {
                     Ok(received) => {
                         let result = Ok(received.bytes.len() as i64);
-                        return Some(Answer {
+                        return Some(CallResult {
                             result,
                             output: received.bytes,
                         });
@@ -174,7 +174,7 @@ impl Engine {
                     Err(error) => Err(error),
                 }
             }
-            Call::Option {
+            Call::GetOption {
                 fd,
                 level,
                 name,
@@ -183,27 +183,27 @@ impl Engine {
                 return Some(match self.driver().option(*fd, *level, *name) {
                     Ok(mut output) => {
                         output.truncate(*len);
-                        Answer {
+                        CallResult {
                             result: Ok(0),
                             output,
                         }
                     }
-                    Err(error) => Answer::of(Err(error.0)),
+                    Err(error) => CallResult::of(Err(error.0)),
                 });
             }
             Call::Poll { .. } => return self.poll(pending),
-            Call::Count { fd, request } => return Some(self.count(*fd, *request)),
-            other => self.at_once(&other.clone()),
+            Call::Ioctl { fd, request } => return Some(self.ioctl(*fd, *request)),
+            other => self.call_without_blocking(&other.clone()),
         };
         match result {
-            Err(Errno::AGAIN) if !self.returns_at_once(&pending.call) => None,
-            Err(error) => Some(Answer::of(Err(error.0))),
-            Ok(value) => Some(Answer::of(Ok(value))),
+            Err(Errno::AGAIN) if !self.fails_instead_of_blocking(&pending.call) => None,
+            Err(error) => Some(CallResult::of(Err(error.0))),
+            Ok(value) => Some(CallResult::of(Ok(value))),
         }
     }
 
     /// Returns true if `call` fails instead of blocking.
-    fn returns_at_once(&mut self, call: &Call) -> bool {
+    fn fails_instead_of_blocking(&mut self, call: &Call) -> bool {
         let (fd, flags) = match call {
             Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
             Call::Receive { fd, flags, .. }
@@ -211,11 +211,11 @@ impl Engine {
             | Call::SendConnect { fd, flags, .. } => (*fd, *flags),
             _ => return true,
         };
-        self.is_impatient(fd, flags)
+        self.is_nonblocking(fd, flags)
     }
 
     /// Returns true if a call on `fd` does not block, because of O_NONBLOCK or MSG_DONTWAIT.
-    fn is_impatient(&mut self, fd: Fd, flags: i32) -> bool {
+    fn is_nonblocking(&mut self, fd: Fd, flags: i32) -> bool {
         let nonblocking = match self.driver().control(fd, libc::F_GETFL, 0) {
             Some(Ok(bits)) => bits as i32 & libc::O_NONBLOCK != 0,
             _ => true,
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// Makes a call that never blocks and has no output.
-    fn at_once(&mut self, call: &Call) -> Result<i64, Errno> {
+    fn call_without_blocking(&mut self, call: &Call) -> Result<i64, Errno> {
         match *call {
             Call::Socket {
                 domain,
@@ -267,8 +267,8 @@ impl Engine {
     }
 
     fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Result<i64, Errno> {
-        let answer = self.driver().control(fd, command, argument);
-        answer
+        let call_result = self.driver().control(fd, command, argument);
+        call_result
             .unwrap_or(Err(Errno::INVAL))
             .map(|value| value as i64)
     }
@@ -293,7 +293,9 @@ impl Engine {
         }
         match self.driver().connect_result(fd) {
             Ok(()) => Ok(0),
-            Err(Errno::AGAIN) if self.returns_at_once(&call) => Err(Errno(libc::EINPROGRESS)),
+            Err(Errno::AGAIN) if self.fails_instead_of_blocking(&call) => {
+                Err(Errno(libc::EINPROGRESS))
+            }
             Err(error) => Err(error),
         }
     }
@@ -308,7 +310,7 @@ impl Engine {
         done: &mut usize,
         begun: bool,
     ) -> Result<i64, Errno> {
-        let waits = !self.is_impatient(fd, flags);
+        let waits = !self.is_nonblocking(fd, flags);
         if !begun {
             match self.driver().send_with_syn(fd, bytes, to, waits)? {
                 Some(sent) => *done = sent,
@@ -354,7 +356,7 @@ impl Engine {
         Ok(*done as i64)
     }
 
-    fn poll(&mut self, pending: &mut Pending) -> Option<Answer> {
+    fn poll(&mut self, pending: &mut Pending) -> Option<CallResult> {
         let Call::Poll {
             entries,
             timeout_ms,
@@ -373,7 +375,7 @@ impl Engine {
         let count = ready.iter().filter(|events| **events != 0).count() as i64;
         pending.deadline = deadline;
         let over = count > 0 || deadline.is_some_and(|deadline| deadline <= now);
-        over.then(|| Answer {
+        over.then(|| CallResult {
             result: Ok(count),
             output: ready
                 .iter()
@@ -382,7 +384,7 @@ impl Engine {
         })
     }
 
-    fn count(&mut self, fd: Fd, request: u64) -> Answer {
+    fn ioctl(&mut self, fd: Fd, request: u64) -> CallResult {
         let driver = self.driver();
         let count = match request {
             libc::FIONREAD => driver.unread(fd),
@@ -391,11 +393,11 @@ impl Engine {
             _ => driver.unsent(fd),
         };
         match count {
-            Ok(count) => Answer {
+            Ok(count) => CallResult {
                 result: Ok(0),
                 output: count.to_ne_bytes().to_vec(),
             },
-            Err(error) => Answer::of(Err(error.0)),
+            Err(error) => CallResult::of(Err(error.0)),
         }
     }
 }
@@ -407,7 +409,7 @@ impl Stack for Engine {
             .map_or(0, |driver| Self::micros(driver.now()))
     }
 
-    fn slack(&self) -> Micros {
+    fn lateness_allowed(&self) -> Micros {
         0
     }
 

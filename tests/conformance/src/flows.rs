@@ -81,7 +81,7 @@ impl Flows {
 
     /// Handles a finished transfer of `count` bytes on `fd`. Checks `bytes`, which the program has
     /// read. If `bytes` is empty, the transfer was a write.
-    pub fn note_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
+    pub fn on_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
         let (read, written) = self.positions.entry(fd).or_default();
         if bytes.is_empty() {
             *written = written.wrapping_add(count as u32);

@@ -23,7 +23,7 @@ use std::{
 use crate::{
     calls::{Call, Fd},
     ip::Version,
-    stack::{Answer, Micros, Returned, Sent, Stack},
+    stack::{CallResult, Micros, Returned, Sent, Stack},
 };
 
 mod sys;
@@ -43,7 +43,7 @@ const ADDRESS_WAIT_MS: u32 = 10_000;
 const READER_POLL_MS: i32 = 20;
 /// Lateness in microseconds that is not the stack's fault: a tick of the kernel's timers (at most
 /// 10 ms), and scheduling.
-const SLACK: Micros = 12_000;
+const LATENESS_ALLOWED: Micros = 12_000;
 /// Sysctls of every run. The engine has the same defaults.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
@@ -87,7 +87,7 @@ pub struct Kernel {
     /// Calls for the caller thread. `None` at the end of the run.
     calls: Option<Sender<Call>>,
     /// Answers of the caller thread, each with its time of return.
-    answers: Receiver<(Instant, Answer)>,
+    results: Receiver<(Instant, CallResult)>,
     open: OpenSockets,
     /// Name of the congestion control of new sockets.
     congestion: Arc<Mutex<String>>,
@@ -189,7 +189,7 @@ impl Kernel {
         let congestion = Arc::new(Mutex::new(CONGESTION_DEFAULT.to_owned()));
         let (packet_in, packets) = mpsc::channel();
         let (calls, call_out) = mpsc::channel();
-        let (answer_in, answers) = mpsc::channel();
+        let (answer_in, results) = mpsc::channel();
         let reader = {
             let (device, over) = (device.clone(), over.clone());
             thread::spawn(move || read_device(&device, &over, &packet_in))
@@ -210,7 +210,7 @@ impl Kernel {
             over,
             packets,
             calls: Some(calls),
-            answers,
+            results,
             open,
             congestion,
             threads: vec![reader, caller],
@@ -251,25 +251,25 @@ struct Caller {
 }
 
 impl Caller {
-    /// Runs the caller thread: makes each call and sends its answer, until the run is over.
-    fn make_calls(&self, calls: &Receiver<Call>, to: &Sender<(Instant, Answer)>) {
+    /// Runs the caller thread: makes each call and sends its result, until the run is over.
+    fn make_calls(&self, calls: &Receiver<Call>, to: &Sender<(Instant, CallResult)>) {
         while let Ok(call) = calls.recv() {
-            let answer = sys::call(&call, self.version);
-            self.note(&call, &answer);
-            if to.send((Instant::now(), answer)).is_err() {
+            let call_result = sys::call(&call, self.version);
+            self.track_socket(&call, &call_result);
+            if to.send((Instant::now(), call_result)).is_err() {
                 return;
             }
         }
     }
 
     /// Records opened and closed sockets, and sets the congestion control of a new socket.
-    fn note(&self, call: &Call, answer: &Answer) {
-        if let (Call::Socket { .. }, Ok(fd)) = (call, answer.result) {
+    fn track_socket(&self, call: &Call, call_result: &CallResult) {
+        if let (Call::Socket { .. }, Ok(fd)) = (call, call_result.result) {
             let name = self.congestion.lock();
             sys::set_congestion(fd as Fd, &name.unwrap_or_else(PoisonError::into_inner));
         }
         let mut sockets = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match (call, answer.result) {
+        match (call, call_result.result) {
             (Call::Socket { .. } | Call::Accept { .. }, Ok(fd)) => {
                 sockets.insert(fd as Fd);
             }
@@ -286,8 +286,8 @@ impl Stack for Kernel {
         self.micros(Instant::now())
     }
 
-    fn slack(&self) -> Micros {
-        SLACK
+    fn lateness_allowed(&self) -> Micros {
+        LATENESS_ALLOWED
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
@@ -318,16 +318,16 @@ impl Stack for Kernel {
 
     fn start(&mut self, call: Call) {
         if let Some(calls) = &self.calls {
-            // Sending fails only if the caller thread has ended. The runner then gets no answer,
+            // Sending fails only if the caller thread has ended. The runner then gets no result,
             // and the script fails.
             let _ = calls.send(call);
         }
     }
 
     fn returned(&mut self, by: Micros) -> Option<Returned> {
-        let (at, answer) = self.answers.recv_timeout(self.until(by)).ok()?;
+        let (at, call_result) = self.results.recv_timeout(self.until(by)).ok()?;
         let at = self.micros(at);
-        Some(Returned { at, answer })
+        Some(Returned { at, call_result })
     }
 
     fn inject(&mut self, packet: &[u8]) {

@@ -67,7 +67,7 @@ struct Run<'a, S> {
     flows: Flows,
     descriptors: Descriptors,
     /// The descriptor that was opened last. Assertions read its `tcp_info`.
-    subject: Option<Fd>,
+    last_opened_fd: Option<Fd>,
     pending: Option<Pending<'a>>,
     /// Time of the previous event, from which relative times count.
     base: Micros,
@@ -103,7 +103,7 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
         version,
         flows,
         descriptors: Descriptors::default(),
-        subject: None,
+        last_opened_fd: None,
         pending: None,
         base: 0,
         tolerance,
@@ -151,7 +151,7 @@ impl<'a, S: Stack> Run<'a, S> {
     fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);
         self.late = self.late.max(late);
-        if late <= self.tolerance + self.stack.slack() {
+        if late <= self.tolerance + self.stack.lateness_allowed() {
             return Ok(());
         }
         let message = format!("the event came {} late", seconds(late));
@@ -221,12 +221,15 @@ impl<'a, S: Stack> Run<'a, S> {
         else {
             return Ok(());
         };
-        let allowed = self.tolerance + self.stack.slack();
-        let Some(Returned { at: when, answer }) = self.stack.returned(until + allowed + LATE_MAX)
+        let allowed = self.tolerance + self.stack.lateness_allowed();
+        let Some(Returned {
+            at: when,
+            call_result,
+        }) = self.stack.returned(until + allowed + LATE_MAX)
         else {
             return Err(Failure::new(at, format!("{} did not return", spec.name)));
         };
-        calls::check(spec, &answer).map_err(|why| Failure::new(at, why))?;
+        calls::check(spec, &call_result).map_err(|why| Failure::new(at, why))?;
         if when.abs_diff(until) > allowed {
             let (should, did) = (seconds(until), seconds(when));
             let message = format!("{} should return at {should}, did at {did}", spec.name);
@@ -235,17 +238,17 @@ impl<'a, S: Stack> Run<'a, S> {
                 ..Failure::new(at, message)
             });
         }
-        if let (Ok(value), Some(fd)) = (answer.result, fd) {
+        if let (Ok(value), Some(fd)) = (call_result.result, fd) {
             let noted = match urgent {
-                true => self.flows.check_urgent(&answer.output),
-                false => self.flows.note_transfer(fd, value, &answer.output),
+                true => self.flows.check_urgent(&call_result.output),
+                false => self.flows.on_transfer(fd, value, &call_result.output),
             };
             noted.map_err(|why| Failure::new(at, format!("{}: {why}", spec.name)))?;
         }
-        if let (Ok(live), "socket" | "accept") = (answer.result, spec.name.as_str()) {
+        if let (Ok(live), "socket" | "accept") = (call_result.result, spec.name.as_str()) {
             self.descriptors
-                .note(calls::number(&spec.result).unwrap_or(live), live as Fd);
-            self.subject = Some(live as Fd);
+                .add(calls::number(&spec.result).unwrap_or(live), live as Fd);
+            self.last_opened_fd = Some(live as Fd);
         }
         Ok(())
     }
@@ -275,7 +278,7 @@ impl<'a, S: Stack> Run<'a, S> {
         let PacketSpec::Tcp(spec) = spec else {
             return Err(Failure::new(at, "only segments can be expected"));
         };
-        let allowed = self.tolerance + self.stack.slack();
+        let allowed = self.tolerance + self.stack.lateness_allowed();
         let by = latest + allowed;
         let Some(Sent { at: when, bytes }) = self.stack.next_packet(by + LATE_MAX) else {
             let message = format!("no packet came, until {}", seconds(by + LATE_MAX));
@@ -323,12 +326,12 @@ impl<'a, S: Stack> Run<'a, S> {
     /// Reads the `tcp_info` of the descriptor that was opened last.
     fn tcp_info(&mut self) -> Result<TcpInfo, String> {
         let fd = self
-            .subject
+            .last_opened_fd
             .ok_or("there is no socket to ask for tcp_info")?;
         if self.pending.is_some() {
             return Err("tcp_info cannot be asked for while a call blocks".to_owned());
         }
-        self.stack.start(Call::Option {
+        self.stack.start(Call::GetOption {
             fd,
             level: libc::IPPROTO_TCP,
             name: libc::TCP_INFO,
@@ -339,8 +342,8 @@ impl<'a, S: Stack> Run<'a, S> {
             .stack
             .returned(by)
             .ok_or("getsockopt(TCP_INFO) did not return")?;
-        match returned.answer.result {
-            Ok(_) => Ok(TcpInfo::new(returned.answer.output)),
+        match returned.call_result.result {
+            Ok(_) => Ok(TcpInfo::new(returned.call_result.output)),
             Err(number) => Err(format!(
                 "getsockopt(TCP_INFO): {}",
                 calls::errno_name(number)

@@ -14,17 +14,17 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// The answer of a system call.
+/// The result of a system call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct CallResult {
     /// Return value, or the error number (errno).
     pub result: Result<i64, i32>,
     /// Output of the call: received bytes, the value of an option, or the events of `poll`.
     pub output: Vec<u8>,
 }
 
-impl Answer {
-    /// Returns an answer without output.
+impl CallResult {
+    /// Returns a result without output.
     pub fn of(result: Result<i64, i32>) -> Self {
         Self {
             result,
@@ -38,8 +38,8 @@ impl Answer {
 pub struct Returned {
     /// Time of return.
     pub at: Micros,
-    /// Answer of the call.
-    pub answer: Answer,
+    /// Result of the call.
+    pub call_result: CallResult,
 }
 
 /// A stack under test, with its clock, the program on it, and its network device.
@@ -49,7 +49,7 @@ pub trait Stack {
 
     /// Returns the lateness that an event may have without a fault of the stack. It is zero for a
     /// stack in virtual time.
-    fn slack(&self) -> Micros;
+    fn lateness_allowed(&self) -> Micros;
 
     /// Sets the sysctl `name` below `net.ipv4`. Fails with the reason why the stack refuses it.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String>;

@@ -175,8 +175,8 @@ impl Source {
             None => (Verdict::Failed("not for this".to_owned()), false),
             Some(Err(why)) => (Verdict::Failed(why.clone()), false),
             Some(Ok(script)) => match self.run_script(platform, script) {
-                Ok(()) => (self.judge(platform, script, Ok(())), false),
-                Err((why, timing)) => (self.judge(platform, script, Err(why)), timing),
+                Ok(()) => (self.verdict_of(platform, script, Ok(())), false),
+                Err((why, timing)) => (self.verdict_of(platform, script, Err(why)), timing),
             },
         };
         Outcome {
@@ -205,7 +205,12 @@ impl Source {
 
     /// Returns the verdict on a result, with regard to the remarks of the script. If a remark says
     /// that the script fails here, but the script passes, the verdict is a failure.
-    fn judge(&self, platform: Platform, script: &Script, result: Result<(), String>) -> Verdict {
+    fn verdict_of(
+        &self,
+        platform: Platform,
+        script: &Script,
+        result: Result<(), String>,
+    ) -> Verdict {
         let names = [platform.stack.to_string(), platform.to_string()];
         let release = Release::running();
         let mut remarks = script.remarks.iter();

@@ -14,7 +14,7 @@ use tidelane_packetdrill::address;
 use crate::{
     calls::{Call, Fd},
     ip::Version,
-    stack::Answer,
+    stack::CallResult,
 };
 
 /// Request that attaches a descriptor to a tun device (`linux/if_tun.h`).
@@ -108,20 +108,22 @@ fn address(version: Version, ip: IpAddr, port: u16) -> Vec<u8> {
     address::emit(end, version.domain())
 }
 
-fn answer(result: i64) -> Answer {
-    Answer::of(match result {
+fn call_result(result: i64) -> CallResult {
+    CallResult::of(match result {
         -1 => Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
         value => Ok(value),
     })
 }
 
 /// Makes a call of a script that runs over `version`. Blocks until the call returns.
-pub fn call(call: &Call, version: Version) -> Answer {
+pub fn call(call: &Call, version: Version) -> CallResult {
     match call {
         Call::Receive { fd, len, flags } => receive(*fd, *len, *flags),
         Call::Send { fd, bytes, flags } => {
             // SAFETY: the length is that of the bytes.
-            answer(unsafe { libc::send(*fd, bytes.as_ptr().cast(), bytes.len(), *flags) } as i64)
+            call_result(
+                unsafe { libc::send(*fd, bytes.as_ptr().cast(), bytes.len(), *flags) } as i64,
+            )
         }
         Call::SendConnect {
             fd,
@@ -138,7 +140,7 @@ pub fn call(call: &Call, version: Version) -> Answer {
             name,
             value,
         } => set_option(*fd, *level, *name, value),
-        Call::Option {
+        Call::GetOption {
             fd,
             level,
             name,
@@ -148,25 +150,25 @@ pub fn call(call: &Call, version: Version) -> Answer {
             entries,
             timeout_ms,
         } => poll(entries, *timeout_ms),
-        Call::Count { fd, request } => count(*fd, *request),
+        Call::Ioctl { fd, request } => ioctl(*fd, *request),
         Call::Bind { fd, port } => {
             let local = address(version, version.local(), *port);
             let len = local.len() as libc::socklen_t;
             // SAFETY: the length is the address'.
-            answer(unsafe { libc::bind(*fd, local.as_ptr().cast(), len) }.into())
+            call_result(unsafe { libc::bind(*fd, local.as_ptr().cast(), len) }.into())
         }
         Call::Connect { fd, port } => {
             let remote = address(version, version.remote(), *port);
             let len = remote.len() as libc::socklen_t;
             // SAFETY: the length is the address'.
-            answer(unsafe { libc::connect(*fd, remote.as_ptr().cast(), len) }.into())
+            call_result(unsafe { libc::connect(*fd, remote.as_ptr().cast(), len) }.into())
         }
-        other => without_memory(other),
+        other => call_with_numbers(other),
     }
 }
 
 /// Makes a call whose arguments are numbers.
-fn without_memory(call: &Call) -> Answer {
+fn call_with_numbers(call: &Call) -> CallResult {
     // SAFETY: none of these calls touches memory. `accept` permits null pointers.
     let result = unsafe {
         match *call {
@@ -181,36 +183,36 @@ fn without_memory(call: &Call) -> Answer {
             Call::Close { fd } => libc::close(fd),
             Call::Flags { fd } => libc::fcntl(fd, libc::F_GETFL),
             Call::SetFlags { fd, flags } => libc::fcntl(fd, libc::F_SETFL, flags),
-            _ => return Answer::of(Err(libc::ENOSYS)),
+            _ => return CallResult::of(Err(libc::ENOSYS)),
         }
     };
-    answer(result.into())
+    call_result(result.into())
 }
 
-fn receive(fd: Fd, len: usize, flags: i32) -> Answer {
+fn receive(fd: Fd, len: usize, flags: i32) -> CallResult {
     let mut output = vec![0; len];
     // SAFETY: the length is the buffer's.
     let result = unsafe { libc::recv(fd, output.as_mut_ptr().cast(), len, flags) };
-    let Answer { result, .. } = answer(result as i64);
+    let CallResult { result, .. } = call_result(result as i64);
     output.truncate(result.unwrap_or(0) as usize);
-    Answer { result, output }
+    CallResult { result, output }
 }
 
-fn send_connect(fd: Fd, to: &[u8], bytes: &[u8], flags: i32) -> Answer {
+fn send_connect(fd: Fd, to: &[u8], bytes: &[u8], flags: i32) -> CallResult {
     let (address, address_len) = (to.as_ptr().cast(), to.len() as libc::socklen_t);
     let (bytes, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: the lengths are those of bytes and address.
     let result = unsafe { libc::sendto(fd, bytes, len, flags, address, address_len) };
-    answer(result as i64)
+    call_result(result as i64)
 }
 
-fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> Answer {
+fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult {
     let (bytes, len) = (
         value.as_ptr().cast::<c_void>(),
         value.len() as libc::socklen_t,
     );
     // SAFETY: the length is the value's.
-    answer(unsafe { libc::setsockopt(fd, level, name, bytes, len) }.into())
+    call_result(unsafe { libc::setsockopt(fd, level, name, bytes, len) }.into())
 }
 
 /// Sets the congestion control of a new socket. If the kernel does not have the algorithm, the
@@ -219,7 +221,7 @@ pub fn set_congestion(fd: Fd, name: &str) {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
 }
 
-fn option(fd: Fd, level: i32, name: i32, len: usize) -> Answer {
+fn option(fd: Fd, level: i32, name: i32, len: usize) -> CallResult {
     let mut output = vec![0_u8; len];
     let mut len = len as libc::socklen_t;
     let place = output.as_mut_ptr().cast::<c_void>();
@@ -228,13 +230,13 @@ fn option(fd: Fd, level: i32, name: i32, len: usize) -> Answer {
     let result =
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, place, &raw mut len) };
     output.truncate(len as usize);
-    Answer {
-        result: answer(result).result,
+    CallResult {
+        result: call_result(result).result,
         output,
     }
 }
 
-fn poll(entries: &[(Fd, i16)], timeout_ms: i32) -> Answer {
+fn poll(entries: &[(Fd, i16)], timeout_ms: i32) -> CallResult {
     let entry = |(fd, events): &(Fd, i16)| libc::pollfd {
         fd: *fd,
         events: *events,
@@ -248,19 +250,19 @@ fn poll(entries: &[(Fd, i16)], timeout_ms: i32) -> Answer {
         .iter()
         .flat_map(|entry| entry.revents.to_ne_bytes())
         .collect();
-    Answer {
-        result: answer(result.into()).result,
+    CallResult {
+        result: call_result(result.into()).result,
         output,
     }
 }
 
-fn count(fd: Fd, request: u64) -> Answer {
+fn ioctl(fd: Fd, request: u64) -> CallResult {
     let mut value: libc::c_int = 0;
     // SAFETY: the requests that scripts may name write one int.
     let result = unsafe { libc::ioctl(fd, request as libc::c_ulong, &mut value) };
     let output = value.to_ne_bytes().to_vec();
-    Answer {
-        result: answer(result.into()).result,
+    CallResult {
+        result: call_result(result.into()).result,
         output,
     }
 }

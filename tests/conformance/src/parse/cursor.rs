@@ -274,7 +274,7 @@ impl<'a> Cursor<'a> {
                 self.take_while(|c| c != '\n');
             } else if self.is_next("//") {
                 let comment = self.take_while(|c| c != '\n');
-                self.note_remark(&comment[2..]);
+                self.add_remark(&comment[2..]);
             } else if self.is_next("/*") {
                 let len = self.rest.find("*/").map_or(self.rest.len(), |at| at + 2);
                 self.take(len);
@@ -286,7 +286,7 @@ impl<'a> Cursor<'a> {
 
     /// Stores the remark in `comment`, if there is one. A comment that begins with two blanks
     /// continues the reason of the last remark.
-    fn note_remark(&mut self, comment: &str) {
+    fn add_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {
             self.remarks.push(remark);
             return;
