@@ -35,7 +35,7 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
         .accelerated(&service)
         .spawn()?;
     for seed in 1..=rounds {
-        let scribbler = wire.load_tool(Side::Server, "scribble")?;
+        let scribbler = wire.load_tool(Side::Server, "corrupt-memory")?;
         let scribbler = scribbler.arg("--connect").arg(format!("{SERVER}:7000"));
         let scribbler = scribbler.args("--connections 16 --warmup 0 --seconds 2 --allow-errors");
         let finished = scribbler
@@ -44,7 +44,7 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
             .accelerated(&service)
             .finish(SHORT)?;
         ensure!(
-            finished.stdout.contains("scribbling over"),
+            finished.stdout.contains("overwriting "),
             "seed {seed}: nothing was written: {finished}"
         );
         ensure!(service.alive(), "seed {seed} killed the service");
@@ -67,7 +67,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 8 --seconds 30");
     let remote = remote.spawn()?;
     for _ in 0..3 {
-        let jammer = wire.load_tool(Side::Server, "jam")?;
+        let jammer = wire.load_tool(Side::Server, "block-doorbells")?;
         let jammer = jammer.arg("--connect").arg(format!("{SERVER}:7000"));
         let jammer = jammer.args("--connections 16 --warmup 0 --seconds 1 --allow-errors");
         jammer.accelerated(&service).finish(SHORT)?;

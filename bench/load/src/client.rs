@@ -109,7 +109,7 @@ struct Client<'a> {
 enum Slot {
     Open(Connection),
     /// Time of the next attempt to connect.
-    RetryAt(Instant),
+    Closed(Instant),
 }
 
 /// An open connection, or one whose handshake is not complete.
@@ -144,7 +144,7 @@ impl<'a> Client<'a> {
             load,
             plan,
             epoll: Epoll::new(EVENTS_MAX)?,
-            connections: (0..load.connections).map(|_| Slot::RetryAt(now)).collect(),
+            connections: (0..load.connections).map(|_| Slot::Closed(now)).collect(),
             report: Report::default(),
             buffer: vec![0; READ_MAX],
             counting: load.total > 0,
@@ -206,12 +206,12 @@ impl<'a> Client<'a> {
 
     fn broken(&mut self, index: usize, what: String) {
         self.report.fail(what);
-        self.connections[index] = Slot::RetryAt(Instant::now() + RETRY_AFTER);
+        self.connections[index] = Slot::Closed(Instant::now() + RETRY_AFTER);
     }
 
     fn retry(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
-            if matches!(self.connections[index], Slot::RetryAt(at) if at <= now) {
+            if matches!(self.connections[index], Slot::Closed(at) if at <= now) {
                 self.open(index);
             }
         }
@@ -239,7 +239,7 @@ impl<'a> Client<'a> {
             Err(End::Done) => {
                 // Close the old connection before the next connect, so that no connection occupies
                 // two descriptors.
-                self.connections[index] = Slot::RetryAt(Instant::now());
+                self.connections[index] = Slot::Closed(Instant::now());
                 self.open(index);
             }
             Err(End::Broken(what)) => self.broken(index, what),

@@ -23,7 +23,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 /// Largest number of connections in the handshake at one time.
 const OPENING_MAX: usize = 64;
 /// Connections of one child process, which has a limited number of descriptors.
-const OF_PROCESS: usize = 15_000;
+const CONNECTIONS_PER_PROCESS_MAX: usize = 15_000;
 /// A request.
 const REQUEST: [u8; 64] = [7; 64];
 /// Time limit of an answer.
@@ -68,7 +68,7 @@ pub struct Options {
     rest: f64,
     /// Run as the child process that holds the connections from this number on.
     #[arg(long, hide = true)]
-    hold: Option<usize>,
+    child_from: Option<usize>,
     /// Processes whose memory to read, as NAME:PID
     #[arg(long, value_delimiter = ',', value_parser = watched)]
     watch: Vec<Watched>,
@@ -76,18 +76,19 @@ pub struct Options {
 
 /// Runs all phases and prints the result as one line of JSON.
 pub fn run(options: &Options) -> io::Result<()> {
-    if let Some(first) = options.hold {
-        return hold(options, first);
+    if let Some(first) = options.child_from {
+        return run_child(options, first);
     }
     let before = memory(&options.watch)?;
     let start = Instant::now();
-    let parts = options.connections.div_ceil(OF_PROCESS);
-    let parts = (0..parts).map(|part| Part::start(options, part * OF_PROCESS));
-    let mut parts = parts.collect::<io::Result<Vec<Part>>>()?;
+    let children = options.connections.div_ceil(CONNECTIONS_PER_PROCESS_MAX);
+    let children = (0..children)
+        .map(|child| ChildProcess::start(options, child * CONNECTIONS_PER_PROCESS_MAX));
+    let mut children = children.collect::<io::Result<Vec<ChildProcess>>>()?;
     let opened = start.elapsed();
     let mut round = || -> io::Result<f64> {
         let start = Instant::now();
-        parts.iter_mut().try_for_each(Part::ask)?;
+        children.iter_mut().try_for_each(ChildProcess::run_round)?;
         Ok(micros(start.elapsed(), options.connections))
     };
     rest(options);
@@ -97,7 +98,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     let idle = memory(&options.watch)?;
     let rounds: io::Result<Vec<f64>> = (0..options.rounds).map(|_| round()).collect();
     let rounds = rounds?;
-    drop(parts);
+    drop(children);
     rest(options);
     let closed = memory(&options.watch)?;
     let line = json!({
@@ -113,64 +114,64 @@ pub fn run(options: &Options) -> io::Result<()> {
 
 /// Runs the child process that holds the connections from number `first` on. Each line on standard
 /// input starts a round of requests, and a line on standard output reports the end of the round.
-fn hold(options: &Options, first: usize) -> io::Result<()> {
+fn run_child(options: &Options, first: usize) -> io::Result<()> {
     sys::die_with_parent()?;
-    let count = OF_PROCESS.min(options.connections - first);
-    let mut crowd = Crowd::open(options, first..first + count)?;
+    let count = CONNECTIONS_PER_PROCESS_MAX.min(options.connections - first);
+    let mut idle = IdleConnections::open(options, first..first + count)?;
     println!("open");
     for line in io::stdin().lines() {
         line?;
-        crowd.round(options.at_once)?;
+        idle.round(options.at_once)?;
         println!("done");
     }
     Ok(())
 }
 
 /// A child process that holds a part of the connections. Dropping it closes the connections.
-struct Part {
+struct ChildProcess {
     child: Child,
     /// Standard input of the child, which starts rounds.
-    orders: ChildStdin,
+    commands: ChildStdin,
     /// Standard output of the child, which reports the ends of rounds.
-    answers: BufReader<ChildStdout>,
+    reports: BufReader<ChildStdout>,
 }
 
-impl Part {
+impl ChildProcess {
     /// Starts a child for the connections from number `first` on, and waits until they are open.
     fn start(options: &Options, first: usize) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.args(std::env::args_os().skip(1));
-        command.arg("--hold").arg(first.to_string());
+        command.arg("--child-from").arg(first.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let piped = child.stdin.take().zip(child.stdout.take());
-        let (orders, answers) = piped.ok_or_else(|| io::Error::other("no pipes"))?;
-        let mut part = Self {
+        let (commands, reports) = piped.ok_or_else(|| io::Error::other("no pipes"))?;
+        let mut process = Self {
             child,
-            orders,
-            answers: BufReader::new(answers),
+            commands,
+            reports: BufReader::new(reports),
         };
         debug_assert!(first < options.connections);
-        part.wait()?;
-        Ok(part)
+        process.wait()?;
+        Ok(process)
     }
 
     /// Sends one request on each of the child's connections.
-    fn ask(&mut self) -> io::Result<()> {
-        self.orders.write_all(b"\n")?;
+    fn run_round(&mut self) -> io::Result<()> {
+        self.commands.write_all(b"\n")?;
         self.wait()
     }
 
     /// Waits for the child's next report.
     fn wait(&mut self) -> io::Result<()> {
-        match self.answers.read_line(&mut String::new())? {
+        match self.reports.read_line(&mut String::new())? {
             0 => Err(io::Error::other("a part of the connections failed")),
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for Part {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // The kernel closes the connections of a killed child. The calls fail if the child has
         // already ended.
@@ -190,12 +191,12 @@ fn micros(time: Duration, count: usize) -> f64 {
 }
 
 /// The open connections of a child process.
-struct Crowd {
+struct IdleConnections {
     connections: Vec<Fd>,
     epoll: Epoll,
 }
 
-impl Crowd {
+impl IdleConnections {
     /// Opens the connections with these numbers.
     fn open(options: &Options, mut numbers: Range<usize>) -> io::Result<Self> {
         let mut epoll = Epoll::new(OPENING_MAX)?;
@@ -235,13 +236,13 @@ impl Crowd {
     /// mean time of a request in microseconds.
     fn round(&mut self, at_once: usize) -> io::Result<f64> {
         let start = Instant::now();
-        let (mut asked, mut answered) = (0, 0);
+        let (mut sent, mut received) = (0, 0);
         let mut ready = Vec::with_capacity(OPENING_MAX);
         let mut buffer = [0; REQUEST.len()];
-        while answered < self.connections.len() {
-            while asked < self.connections.len() && asked - answered < at_once.max(1) {
-                sys::send(&self.connections[asked], &REQUEST)?;
-                asked += 1;
+        while received < self.connections.len() {
+            while sent < self.connections.len() && sent - received < at_once.max(1) {
+                sys::send(&self.connections[sent], &REQUEST)?;
+                sent += 1;
             }
             self.epoll.wait(TIMEOUT, &mut ready)?;
             if ready.is_empty() {
@@ -252,7 +253,7 @@ impl Crowd {
                 if got != REQUEST.len() {
                     return Err(io::Error::other(format!("{got} bytes of an answer")));
                 }
-                answered += 1;
+                received += 1;
             }
         }
         Ok(micros(start.elapsed(), self.connections.len()))

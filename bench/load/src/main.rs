@@ -13,15 +13,15 @@ use crate::{
     exchange::Exchange,
 };
 
+mod block_doorbells;
 mod bulk;
 mod client;
+mod corrupt_memory;
 mod echo_server;
 mod exchange;
 mod idle;
-mod jam;
 mod ping;
 mod report;
-mod scribble;
 mod spin;
 mod sys;
 mod xsk_echo;
@@ -53,9 +53,9 @@ enum Tool {
     /// Stateless TCP echo on AF_XDP, which shows the upper limit of a wire
     XskEcho(xsk_echo::Options),
     /// A hostile program: writes random values to all memory that it shares with the service
-    Scribble(scribble::Options),
+    CorruptMemory(corrupt_memory::Options),
     /// A hostile program: makes the service's write to a doorbell block
-    Jam(jam::Options),
+    BlockDoorbells(block_doorbells::Options),
     /// Sends ICMP echo requests.
     Ping(ping::Options),
     /// Keeps cores awake in the idle scheduling class, to measure the kernel without idle exits
@@ -117,8 +117,8 @@ fn main() -> ExitCode {
         Tool::BulkSink(options) => bulk::sink(&options),
         Tool::BulkSource(options) => bulk::source(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),
-        Tool::Scribble(options) => scribble::run(&options),
-        Tool::Jam(options) => jam::run(&options),
+        Tool::CorruptMemory(options) => corrupt_memory::run(&options),
+        Tool::BlockDoorbells(options) => block_doorbells::run(&options),
         Tool::Ping(options) => ping::run(&options),
         Tool::Spin(options) => spin::run(&options),
     };

@@ -347,7 +347,7 @@ pub fn icmp_socket(address: Ipv4Addr, timeout: Duration) -> io::Result<Fd> {
 
 /// Fills the counter of the eventfd `number` and clears O_NONBLOCK, so that writes to the eventfd
 /// block. All processes that share the eventfd are affected.
-pub fn jam_eventfd(number: RawFd) {
+pub fn fill_eventfd(number: RawFd) {
     let full = (u64::MAX - 1).to_ne_bytes();
     let mut count = [0u8; 8];
     // SAFETY: both buffers have the eight bytes that an eventfd transfers. The calls fail if the

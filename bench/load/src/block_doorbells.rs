@@ -16,7 +16,7 @@ use crate::{
     sys,
 };
 
-/// Options of `jam`.
+/// Options of `block-doorbells`.
 #[derive(Args, Debug)]
 pub struct Options {
     #[command(flatten)]
@@ -33,8 +33,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     thread::spawn(move || {
         thread::sleep(QUIET);
         while Instant::now() < deadline {
-            if let Err(error) = jam_all() {
-                eprintln!("tidelane-load: jam: {error}");
+            if let Err(error) = block_all() {
+                eprintln!("tidelane-load: block-doorbells: {error}");
                 break;
             }
         }
@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 }
 
 /// Fills the counters of all eventfds of this process.
-fn jam_all() -> io::Result<()> {
+fn block_all() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let path = entry?.path();
         let eventfd = fs::read_link(&path).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
@@ -61,7 +61,7 @@ fn jam_all() -> io::Result<()> {
             .file_name()
             .and_then(|name| name.to_str()?.parse().ok());
         if let Some(number) = number.filter(|_| eventfd) {
-            sys::jam_eventfd(number);
+            sys::fill_eventfd(number);
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ use crate::{
     exchange::Exchange,
 };
 
-/// Options of `scribble`.
+/// Options of `corrupt-memory`.
 #[derive(Args, Debug)]
 pub struct Options {
     #[command(flatten)]
@@ -46,8 +46,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     let seed = options.seed;
     thread::spawn(move || {
         thread::sleep(QUIET);
-        if let Err(error) = scribble(seed, deadline) {
-            eprintln!("tidelane-load: scribble: {error}");
+        if let Err(error) = corrupt_memory(seed, deadline) {
+            eprintln!("tidelane-load: corrupt-memory: {error}");
         }
         // Do not wait for the main thread, which may be blocked in a call.
         thread::sleep(Duration::from_millis(500));
@@ -71,14 +71,14 @@ struct Area {
 }
 
 /// Overwrites memory until `deadline`.
-fn scribble(seed: u64, deadline: Instant) -> io::Result<()> {
+fn corrupt_memory(seed: u64, deadline: Instant) -> io::Result<()> {
     let memory = File::options()
         .read(true)
         .write(true)
         .open("/proc/self/mem")?;
     let areas = find_areas(&memory)?;
     let total: u64 = areas.iter().map(|area| area.len).sum();
-    println!("scribbling over {total} bytes");
+    println!("overwriting {total} bytes");
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut word = 0u64;
     while Instant::now() < deadline {
