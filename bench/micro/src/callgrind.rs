@@ -14,7 +14,7 @@ pub struct Measurement {
     /// Number of connections.
     pub connections: u32,
     /// Symbols of the counted functions, each with its callees (`--toggle-collect`).
-    pub toggles: &'static [&'static str],
+    pub counted_functions: &'static [&'static str],
 }
 
 /// The result of a measurement.
@@ -56,7 +56,7 @@ pub fn run(measurement: &Measurement) -> Result<Counted, String> {
         .arg("--tool=callgrind")
         .arg("--quiet")
         .arg(format!("--callgrind-out-file={}", out.display()));
-    for toggle in measurement.toggles {
+    for toggle in measurement.counted_functions {
         command.arg(format!("--toggle-collect={toggle}"));
     }
     command

@@ -7,9 +7,8 @@ use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_wire::Endpoint;
 
 use crate::{
-    Load, Tally, allocations_unsafe,
+    Load, Tally, allocations_unsafe, counted_functions,
     rig::{Machine, address},
-    toggles,
 };
 
 /// Length of a request, and of a reply, in bytes.
@@ -21,7 +20,7 @@ const STEP: Duration = Duration::from_micros(5);
 const SETUP_STEPS_MAX: u32 = 2_000;
 
 /// One of the two programs: the echo server or its client.
-pub struct Side {
+pub struct EchoProgram {
     program: Program,
     context: Context,
     /// Connections by slot.
@@ -34,7 +33,7 @@ pub struct Side {
     answers: bool,
 }
 
-impl Side {
+impl EchoProgram {
     fn new((program, context): (Program, Context), answers: bool) -> Self {
         Self {
             program,
@@ -48,7 +47,7 @@ impl Side {
 
     /// Handles one wake-up of the program: polls events, reads, writes, and submits the requests to
     /// the service.
-    pub fn turn(&mut self) {
+    pub fn handle_wakeup(&mut self) {
         let events = &mut self.events;
         self.context.poll(&mut |event| events.push(event));
         for at in 0..self.events.len() {
@@ -98,7 +97,7 @@ impl Side {
     }
 
     /// Writes one request on each connection.
-    pub fn ask(&mut self) {
+    pub fn write_requests(&mut self) {
         for stream in self.streams.iter_mut().flatten() {
             assert_eq!(stream.write(&[0x77; LEN]), LEN);
             self.context.submit(stream);
@@ -141,7 +140,7 @@ impl Meter {
         self.now += STEP;
         if self.counting {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_service(machine, self.now);
+            counted_functions::tidelane_micro_service(machine, self.now);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
             machine.step(self.now);
@@ -149,13 +148,13 @@ impl Meter {
     }
 
     /// Handles one wake-up of a program, and counts its instructions and allocations.
-    fn library(&mut self, side: &mut Side) {
+    fn library(&mut self, program: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_library(side);
+            counted_functions::tidelane_micro_library(program);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
-            side.turn();
+            program.handle_wakeup();
         }
     }
 }
@@ -167,16 +166,16 @@ pub fn port(load: Load) -> Tally {
     let mut here = Machine::new(1, near);
     let mut there = Machine::new(2, far);
     let at = Endpoint::new(address(1), PORT);
-    let mut server = Side::new(here.program(Some(at)), true);
-    let mut client = Side::new(there.program(None), false);
+    let mut server = EchoProgram::new(here.program(Some(at)), true);
+    let mut client = EchoProgram::new(there.program(None), false);
     let mut meter = new_meter();
     client.connect(at, load.connections);
     for _ in 0..SETUP_STEPS_MAX {
         meter.now += STEP;
         here.step(meter.now);
         there.step(meter.now);
-        server.turn();
-        client.turn();
+        server.handle_wakeup();
+        client.handle_wakeup();
     }
     let connections = load.connections as usize;
     assert_eq!(
@@ -186,14 +185,14 @@ pub fn port(load: Load) -> Tally {
     for turn in 0..load.warmup + load.count {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
-        client.ask();
+        client.write_requests();
         there.step(meter.now);
         meter.service(&mut here);
         meter.library(&mut server);
         meter.service(&mut here);
         meter.now += STEP;
         there.step(meter.now);
-        client.turn();
+        client.handle_wakeup();
         assert_eq!(client.read, expected, "every request has its reply");
     }
     meter.finish(load)
@@ -204,15 +203,15 @@ pub fn port(load: Load) -> Tally {
 pub fn local(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::looped(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
-    let mut server = Side::new(here.program(Some(at)), true);
-    let mut client = Side::new(here.program(None), false);
+    let mut server = EchoProgram::new(here.program(Some(at)), true);
+    let mut client = EchoProgram::new(here.program(None), false);
     let mut meter = new_meter();
     client.connect(at, load.connections);
     for _ in 0..SETUP_STEPS_MAX {
         meter.now += STEP;
         here.step(meter.now);
-        server.turn();
-        client.turn();
+        server.handle_wakeup();
+        client.handle_wakeup();
     }
     let connections = load.connections as usize;
     assert_eq!(
@@ -222,7 +221,7 @@ pub fn local(load: Load) -> Tally {
     for turn in 0..load.warmup + load.count {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
-        meter.ask(&mut client);
+        meter.write_requests(&mut client);
         // Each direction takes two steps of the host: one sends the bytes, the next delivers them.
         meter.service(&mut here);
         meter.service(&mut here);
@@ -245,13 +244,13 @@ fn new_meter() -> Meter {
 
 impl Meter {
     /// Writes the requests, and counts the instructions and allocations.
-    fn ask(&mut self, client: &mut Side) {
+    fn write_requests(&mut self, client: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_ask(client);
+            counted_functions::tidelane_micro_write_requests(client);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
-            client.ask();
+            client.write_requests();
         }
     }
 

@@ -8,7 +8,7 @@ use tidelane_engine::{
     TcpFlags, TcpOptions, Timestamps, TxFull,
 };
 
-use crate::{Load, Tally, allocations_unsafe, toggles};
+use crate::{Load, Tally, allocations_unsafe, counted_functions};
 
 /// Payload of every data segment.
 static PAYLOAD: [u8; 64] = [0x5a; 64];
@@ -248,7 +248,7 @@ pub fn receive(load: Load) -> Tally {
             one.receive(&segment);
         } else {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_receive(&mut one, &segment);
+            counted_functions::tidelane_micro_receive(&mut one, &segment);
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }
@@ -283,7 +283,7 @@ pub fn send(load: Load) -> Tally {
             one.send();
         } else {
             let before = allocations_unsafe::count();
-            toggles::tidelane_micro_send(&mut one);
+            counted_functions::tidelane_micro_send(&mut one);
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }

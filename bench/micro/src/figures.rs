@@ -7,14 +7,14 @@ use tidelane_tests::tools::{source_root, target_dir};
 
 use crate::callgrind::{self, Measurement};
 
-// Counted functions of the cases (see `toggles`).
+// Counted functions of the cases (see `counted_functions`).
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
 const LOCAL: &[&str] = &[
     "tidelane_micro_service",
     "tidelane_micro_library",
-    "tidelane_micro_ask",
+    "tidelane_micro_write_requests",
 ];
 
 /// One measured case, a row of the table.
@@ -31,7 +31,7 @@ struct Figure {
 const fn figure(
     case: &'static str,
     (load, connections): (&'static str, u32),
-    toggles: &'static [&'static str],
+    counted_functions: &'static [&'static str],
     target: Option<u64>,
     limit: u64,
 ) -> Figure {
@@ -40,7 +40,7 @@ const fn figure(
         measurement: Measurement {
             load,
             connections,
-            toggles,
+            counted_functions,
         },
         target,
         limit,

@@ -1,17 +1,17 @@
 //! `tidelane-micro`: counts the instructions of engine, service and library per segment or request.
 //!
 //! The program runs itself under callgrind once for each case. Callgrind counts only within the
-//! functions of [`toggles`]. The results go to `target/bench/instructions.json`. Instruction counts
-//! are reproducible, unlike times on a shared machine. Each load also counts allocations, and
-//! `--check` fails if a load allocates.
+//! functions of [`counted_functions`]. The results go to `target/bench/instructions.json`.
+//! Instruction counts are reproducible, unlike times on a shared machine. Each load also counts
+//! allocations, and `--check` fails if a load allocates.
 
 mod allocations_unsafe;
 mod callgrind;
+mod counted_functions;
 mod echo;
 mod engine;
 mod figures;
 mod rig;
-mod toggles;
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@
 use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
-use crate::{echo::Side, engine::OneFlow, rig::Machine};
+use crate::{echo::EchoProgram, engine::OneFlow, rig::Machine};
 
 /// Passes a segment to the engine, which sends an ACK at the end of the batch.
 #[unsafe(no_mangle)]
@@ -32,13 +32,13 @@ pub fn tidelane_micro_service(machine: &mut Machine, now: Instant) {
 /// Handles one wake-up of a program with the client library.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub fn tidelane_micro_library(side: &mut Side) {
-    side.turn();
+pub fn tidelane_micro_library(program: &mut EchoProgram) {
+    program.handle_wakeup();
 }
 
 /// Writes one request of the client on each connection.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub fn tidelane_micro_ask(side: &mut Side) {
-    side.ask();
+pub fn tidelane_micro_write_requests(program: &mut EchoProgram) {
+    program.write_requests();
 }
