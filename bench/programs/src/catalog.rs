@@ -97,7 +97,7 @@ pub struct Check {
     /// A shell command on the client's side.
     pub client: String,
     /// The file of `{www}` or `{home}` that the client must write to standard output.
-    pub gives: String,
+    pub expected_file: String,
     /// Time limit in seconds on a wire without loss. The limit is doubled on a lossy wire.
     #[serde(default = "thirty")]
     pub seconds: u64,
@@ -110,7 +110,7 @@ pub struct Load {
     /// A shell command on the client's side that ends by itself.
     pub client: String,
     /// Format of the command's output.
-    pub reads: Reads,
+    pub output_format: OutputFormat,
     /// Description of one request.
     pub request: String,
 }
@@ -118,7 +118,7 @@ pub struct Load {
 /// Output formats of load clients.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reads {
+pub enum OutputFormat {
     /// `wrk --latency`.
     Wrk,
     /// `redis-benchmark --csv` with one test.
@@ -142,7 +142,7 @@ impl Entry {
     pub fn load(&self) -> Load {
         let checks = || Load {
             client: CHECKS.replace("CHECK", &self.check.client),
-            reads: Reads::Microseconds,
+            output_format: OutputFormat::Microseconds,
             request: "the check, 1 client".to_owned(),
         };
         self.load.clone().unwrap_or_else(checks)

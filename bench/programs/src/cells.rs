@@ -6,27 +6,27 @@
 use tidelane_tests::{Service, Side, Stop};
 
 use crate::{
-    book::{Cell, Condition, LoadRow, Mark, Row, Sides},
     catalog::{Entry, Load},
     check::{self, Checked, How},
     load::{self, Sample},
     outage,
-    stand::{Kind, Stand},
-    witness::Carried,
+    results::{Cell, Condition, LoadRow, Mark, Row, Sides},
+    stack_detector::CarriedBy,
+    testbed::{Kind, Testbed},
 };
 
 /// Measures all cells and the load, and adds them to the row. A failure becomes a failed cell, and
 /// the run continues.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
-    let kernel = match Stand::new(entry, Kind::PLAIN) {
-        Ok(stand) => stand,
+    let kernel = match Testbed::new(entry, Kind::PLAIN) {
+        Ok(testbed) => testbed,
         Err(stop) => {
             row.skipped = Some(format!("it does not start on the kernel: {}", words(stop)));
             return;
         }
     };
     plain(&kernel, None, row);
-    match Stand::new(entry, Kind::ACCELERATED) {
+    match Testbed::new(entry, Kind::ACCELERATED) {
         Ok(ours) => {
             plain(&ours, None, row);
             row.load = Some(loads(&kernel, &ours, &entry.load(), rounds));
@@ -47,31 +47,31 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
 /// Runs only the check with both ends on the kernel, and one load. Adds the cell to the row, and
 /// prints the load.
 pub fn try_kernel(entry: &Entry, row: &mut Row) {
-    let stand = match Stand::new(entry, Kind::PLAIN) {
-        Ok(stand) => stand,
+    let testbed = match Testbed::new(entry, Kind::PLAIN) {
+        Ok(testbed) => testbed,
         Err(stop) => {
             row.skipped = Some(words(stop));
             return;
         }
     };
-    plain(&stand, None, row);
-    match load::run(&stand, &entry.load()) {
+    plain(&testbed, None, row);
+    match load::run(&testbed, &entry.load()) {
         Ok((sample, _)) => println!("  {sample:?}"),
         Err(stop) => println!("  the load failed: {}", words(stop)),
     }
-    stand.end();
+    testbed.end();
 }
 
 /// Adds the cells with only the client on Tidelane.
-fn of_client(mut stand: Stand<'_>, row: &mut Row) {
-    match stand.wire.service_with(Side::Client, &[]) {
+fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
+    match testbed.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
-            plain(&stand, Some(&service), row);
-            let result = outage::of_clients(&mut stand, service);
+            plain(&testbed, Some(&service), row);
+            let result = outage::of_clients(&mut testbed, service);
             row.add(
                 Condition::Outage,
                 Sides::TidelaneClient,
-                cell(&stand, result),
+                cell(&testbed, result),
             );
         }
         Err(stop) => {
@@ -79,103 +79,103 @@ fn of_client(mut stand: Stand<'_>, row: &mut Row) {
             fail_all(row, &conditions, &[Sides::TidelaneClient], &stop);
         }
     }
-    stand.end();
+    testbed.end();
 }
 
 /// Adds the other cells with the server on Tidelane: with the client on Tidelane, and with killed
 /// services.
-fn of_server(mut stand: Stand<'_>, row: &mut Row) {
-    let entry = stand.entry;
-    let mut client = stand.wire.service_with(Side::Client, &[]);
+fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
+    let entry = testbed.entry;
+    let mut client = testbed.wire.service_with(Side::Client, &[]);
     match &client {
-        Ok(service) => plain(&stand, Some(service), row),
+        Ok(service) => plain(&testbed, Some(service), row),
         Err(stop) => fail_all(row, &[Condition::Plain], &[Sides::Both], stop),
     }
-    let result = outage::of_server(&mut stand);
+    let result = outage::of_server(&mut testbed);
     let unharmed = result.is_ok();
     row.add(
         Condition::Outage,
         Sides::TidelaneServer,
-        cell(&stand, result),
+        cell(&testbed, result),
     );
     if !unharmed {
         drop(client);
-        stand.end();
-        stand = match Stand::new(entry, Kind::ACCELERATED) {
+        testbed.end();
+        testbed = match Testbed::new(entry, Kind::ACCELERATED) {
             Ok(fresh) => fresh,
             Err(stop) => return fail_all(row, &[Condition::Outage], &[Sides::Both], &stop),
         };
-        client = stand.wire.service_with(Side::Client, &[]);
+        client = testbed.wire.service_with(Side::Client, &[]);
     }
-    let result = client.and_then(|service| outage::of_clients(&mut stand, service));
-    row.add(Condition::Outage, Sides::Both, cell(&stand, result));
-    stand.end();
+    let result = client.and_then(|service| outage::of_clients(&mut testbed, service));
+    row.add(Condition::Outage, Sides::Both, cell(&testbed, result));
+    testbed.end();
 }
 
 /// Runs one check without a disturbance, and adds its cell. `client` is the client's service, if it
 /// has one.
-fn plain(stand: &Stand<'_>, client: Option<&Service>, row: &mut Row) {
-    let sides = Sides::of(stand.service.is_some(), client.is_some());
+fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
+    let sides = Sides::of(testbed.service.is_some(), client.is_some());
     let result = check::run(
-        stand,
+        testbed,
         How {
             client,
             lossy: false,
         },
     );
-    row.add(Condition::Plain, sides, cell(stand, result));
+    row.add(Condition::Plain, sides, cell(testbed, result));
 }
 
 /// Adds the cells with packet loss, with the server on Tidelane if `accelerated` is true.
 fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     let sides = [Sides::of(accelerated, false), Sides::of(accelerated, true)];
-    let stand = match Stand::new(
+    let testbed = match Testbed::new(
         entry,
         Kind {
             accelerated,
             ..Kind::LOSSY
         },
     ) {
-        Ok(stand) => stand,
+        Ok(testbed) => testbed,
         Err(stop) => return fail_all(row, &[Condition::Loss], &sides, &stop),
     };
     let result = check::run(
-        &stand,
+        &testbed,
         How {
             client: None,
             lossy: true,
         },
     );
-    row.add(Condition::Loss, sides[0], cell(&stand, result));
-    match stand.wire.service_with(Side::Client, &[]) {
+    row.add(Condition::Loss, sides[0], cell(&testbed, result));
+    match testbed.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
             let result = check::run(
-                &stand,
+                &testbed,
                 How {
                     client: Some(&service),
                     lossy: true,
                 },
             );
-            row.add(Condition::Loss, sides[1], cell(&stand, result));
+            row.add(Condition::Loss, sides[1], cell(&testbed, result));
         }
         Err(stop) => fail_all(row, &[Condition::Loss], &sides[1..], &stop),
     }
-    stand.end();
+    testbed.end();
 }
 
 /// Runs the load on the kernel and on Tidelane in turn. Each round uses the reverse order of the
 /// round before.
-fn loads(kernel: &Stand<'_>, ours: &Stand<'_>, load: &Load, rounds: usize) -> LoadRow {
+fn loads(kernel: &Testbed<'_>, ours: &Testbed<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
-            let stand = if side == 0 { kernel } else { ours };
-            match load::run(stand, load) {
+            let testbed = if side == 0 { kernel } else { ours };
+            match load::run(testbed, load) {
                 Ok((sample, carried)) => {
                     samples[side].push(sample);
-                    row.accelerated &= side == 0 || carried == Carried::Accelerated;
+                    row.accelerated &= side == 0 || carried == CarriedBy::Accelerated;
                 }
                 Err(stop) => {
                     let who = ["on the kernel", "on Tidelane"][side];
@@ -196,7 +196,7 @@ fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Sto
             let (Stop::Skip(note) | Stop::Fail(note)) = stop;
             let cell = Cell {
                 mark: Mark::Failed,
-                note: tidelane_programs::brief(note),
+                note: tidelane_programs::last_lines(note),
             };
             row.add(*condition, *sides, cell);
         }
@@ -204,23 +204,23 @@ fn fail_all(row: &mut Row, conditions: &[Condition], sides: &[Sides], stop: &Sto
 }
 
 /// Returns the cell for the result of a check.
-fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
+fn cell(testbed: &Testbed<'_>, result: Result<Checked, Stop>) -> Cell {
     match result {
         Ok(Checked {
-            carried: Carried::Accelerated,
+            carried: CarriedBy::Accelerated,
             ..
         }) => Cell::passed(),
         Ok(Checked {
             carried:
-                Carried::Kernel {
+                CarriedBy::Kernel {
                     connections,
                     kernels,
                 },
-            said,
+            message,
         }) => {
-            let reason = said
-                .or_else(|| stand.reason())
-                .or_else(|| stand.reason_of_sockets());
+            let reason = message
+                .or_else(|| testbed.reason())
+                .or_else(|| testbed.reason_of_sockets());
             let count = format!("{kernels} of {connections} connections were the kernel's");
             let note = reason.map_or(count.clone(), |reason| format!("{count}: {reason}"));
             Cell {
@@ -230,10 +230,10 @@ fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
         }
         Err(stop) => {
             let mut note = words(stop);
-            if !stand.server.borrow_mut().alive() {
+            if !testbed.server.borrow_mut().alive() {
                 note += &format!(
                     "; the server ended: {}",
-                    tidelane_programs::brief(&stand.server_words())
+                    tidelane_programs::last_lines(&testbed.server_words())
                 );
             }
             Cell {
@@ -247,5 +247,5 @@ fn cell(stand: &Stand<'_>, result: Result<Checked, Stop>) -> Cell {
 /// Returns the last lines of a reason, on one line.
 fn words(stop: Stop) -> String {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
-    tidelane_programs::brief(&text)
+    tidelane_programs::last_lines(&text)
 }

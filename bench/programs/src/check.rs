@@ -2,12 +2,12 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use tidelane_programs::brief;
+use tidelane_programs::last_lines;
 use tidelane_tests::{Service, Side, Stop, command};
 
 use crate::{
-    stand::Stand,
-    witness::{Carried, Witness},
+    stack_detector::{CarriedBy, StackDetector},
+    testbed::Testbed,
 };
 
 /// The circumstances of a check.
@@ -23,32 +23,32 @@ pub struct How<'a> {
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The stack that carried the connections.
-    pub carried: Carried,
+    pub carried: CarriedBy,
     /// The first message that `tidelane run` or the library printed in the client, if there is one.
-    pub said: Option<String>,
+    pub message: Option<String>,
 }
 
 /// Runs the client once, compares its output, and determines the stack that carried its
 /// connections.
-pub fn run(stand: &Stand<'_>, how: How<'_>) -> Result<Checked, Stop> {
-    let output = stand.output();
-    let witness = Witness::new(stand, how.client)?;
-    let said = transfer(stand, &output, Some(how))?;
+pub fn run(testbed: &Testbed<'_>, how: How<'_>) -> Result<Checked, Stop> {
+    let output = testbed.output();
+    let detector = StackDetector::new(testbed, how.client)?;
+    let message = transfer(testbed, &output, Some(how))?;
     Ok(Checked {
-        carried: witness.ask()?,
-        said,
+        carried: detector.detect()?,
+        message,
     })
 }
 
 /// Runs the client once with its output to the file `output`, and compares the output. Without
-/// `how`, the client is on the kernel. Returns the message of [`Checked::said`].
+/// `how`, the client is on the kernel. Returns the message of [`Checked::message`].
 pub fn transfer(
-    stand: &Stand<'_>,
+    testbed: &Testbed<'_>,
     output: &Path,
     how: Option<How<'_>>,
 ) -> Result<Option<String>, Stop> {
-    let check = &stand.entry.check;
-    let text = into_file(&stand.fill(&check.client), output);
+    let check = &testbed.entry.check;
+    let text = into_file(&testbed.fill(&check.client), output);
     let slower = how.is_some_and(|how| how.lossy);
     let limit = Duration::from_secs(check.seconds) * if slower { 2 } else { 1 };
     let client = how.and_then(|how| how.client);
@@ -58,14 +58,14 @@ pub fn transfer(
             limit.as_secs()
         ))
     };
-    let running = stand.shell(Side::Client, &text).on(client).spawn()?;
+    let running = testbed.shell(Side::Client, &text).on(client).spawn()?;
     let finished = running.wait(limit).map_err(hangs)?;
     if !finished.status.success() {
-        let words = brief(&finished.stderr);
+        let words = last_lines(&finished.stderr);
         return Err(Stop::Fail(format!("the client failed: {words}")));
     }
-    compare(&stand.file(&check.gives), output)?;
-    stand.server.borrow_mut().check_alive()?;
+    compare(&testbed.file(&check.expected_file), output)?;
+    testbed.server.borrow_mut().check_alive()?;
     let mut lines = finished.stderr.lines();
     Ok(lines
         .find(|line| line.starts_with("tidelane"))

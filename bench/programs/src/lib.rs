@@ -8,7 +8,7 @@ pub mod packages;
 
 /// Returns the last three lines of a text that are not blank, on one line. Only the last 301
 /// characters of the line are kept.
-pub fn brief(text: &str) -> String {
+pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())

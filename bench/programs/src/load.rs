@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tidelane_programs::brief;
+use tidelane_programs::last_lines;
 use tidelane_tests::{Side, Stop};
 
 use crate::{
-    catalog::{Load, Reads},
-    stand::Stand,
-    witness::{Carried, Witness},
+    catalog::{Load, OutputFormat},
+    stack_detector::{CarriedBy, StackDetector},
+    testbed::Testbed,
 };
 
 /// Time limit of a load. A load normally ends by itself before.
@@ -39,39 +39,39 @@ struct Read {
 
 /// Runs the load once, with the client on the kernel. Returns the results, and the stack that
 /// carried the connections.
-pub fn run(stand: &Stand<'_>, load: &Load) -> Result<(Sample, Carried), Stop> {
-    let witness = Witness::new(stand, None)?;
-    let cpu = stand.cpu_seconds()?;
+pub fn run(testbed: &Testbed<'_>, load: &Load) -> Result<(Sample, CarriedBy), Stop> {
+    let detector = StackDetector::new(testbed, None)?;
+    let cpu = testbed.cpu_seconds()?;
     let start = std::time::Instant::now();
-    let finished = stand
-        .shell(Side::Client, &stand.fill(&load.client))
+    let finished = testbed
+        .shell(Side::Client, &testbed.fill(&load.client))
         .finish(LOAD_MAX)?;
     let seconds = start.elapsed().as_secs_f64();
-    let cpu = stand.cpu_seconds()? - cpu;
+    let cpu = testbed.cpu_seconds()? - cpu;
     if !finished.status.success() {
-        let words = brief(&(finished.stdout + &finished.stderr));
+        let words = last_lines(&(finished.stdout + &finished.stderr));
         return Err(Stop::Fail(format!("the load failed: {words}")));
     }
-    let read = read(load.reads, &finished.stdout).map_err(Stop::Fail)?;
+    let read = read(load.output_format, &finished.stdout).map_err(Stop::Fail)?;
     let requests = read.requests.unwrap_or(read.rate * seconds).max(1.0);
     let sample = Sample {
         rate: read.rate,
         p99_us: read.p99_us,
         cpu_ms: 1e6 * cpu / requests,
     };
-    Ok((sample, witness.ask()?))
+    Ok((sample, detector.detect()?))
 }
 
 /// Parses the output of a load client.
-fn read(reads: Reads, text: &str) -> Result<Read, String> {
-    let missing = || format!("no figures in: {}", brief(text));
-    match reads {
-        Reads::Wrk => read_wrk(text),
-        Reads::RedisBenchmark => read_redis(text).ok_or_else(missing),
-        Reads::Ab => read_ab(text),
-        Reads::Sysbench => read_sysbench(text).ok_or_else(missing),
-        Reads::Json => read_json(text),
-        Reads::Microseconds => read_microseconds(text).ok_or_else(missing),
+fn read(output_format: OutputFormat, text: &str) -> Result<Read, String> {
+    let missing = || format!("no figures in: {}", last_lines(text));
+    match output_format {
+        OutputFormat::Wrk => read_wrk(text),
+        OutputFormat::RedisBenchmark => read_redis(text).ok_or_else(missing),
+        OutputFormat::Ab => read_ab(text),
+        OutputFormat::Sysbench => read_sysbench(text).ok_or_else(missing),
+        OutputFormat::Json => read_json(text),
+        OutputFormat::Microseconds => read_microseconds(text).ok_or_else(missing),
     }
 }
 
@@ -91,7 +91,7 @@ fn read_wrk(text: &str) -> Result<Read, String> {
             requests: requests.split_whitespace().next()?.parse().ok(),
         })
     };
-    read().ok_or_else(|| format!("no figures in: {}", brief(text)))
+    read().ok_or_else(|| format!("no figures in: {}", last_lines(text)))
 }
 
 /// Returns the first word after `label` in the line that starts with `label`.
@@ -209,8 +209,8 @@ mod tests {
             p99_us: Some(1500.0),
             requests: Some(500.0),
         };
-        assert_eq!(read(Reads::Wrk, wrk), Ok(want));
-        assert!(read(Reads::Wrk, "  Socket errors: connect 0, read 3\n").is_err());
+        assert_eq!(read(OutputFormat::Wrk, wrk), Ok(want));
+        assert!(read(OutputFormat::Wrk, "  Socket errors: connect 0, read 3\n").is_err());
         let redis = "\"test\",\"rps\",\"avg\",\"min\",\"p50\",\"p95\",\"p99\",\"max\"\n\
             \"GET\",\"5000.0\",\"1\",\"2\",\"3\",\"4\",\"0.5\",\"6\"\n";
         let want = Read {
@@ -218,7 +218,7 @@ mod tests {
             p99_us: Some(500.0),
             requests: None,
         };
-        assert_eq!(read(Reads::RedisBenchmark, redis), Ok(want));
+        assert_eq!(read(OutputFormat::RedisBenchmark, redis), Ok(want));
         let sysbench = "    queries:                             840    (419.21 per sec.)\n\
             99th percentile:                        9.50\n";
         let want = Read {
@@ -226,20 +226,20 @@ mod tests {
             p99_us: Some(9500.0),
             requests: Some(840.0),
         };
-        assert_eq!(read(Reads::Sysbench, sysbench), Ok(want));
+        assert_eq!(read(OutputFormat::Sysbench, sysbench), Ok(want));
         let json = "{\"rps\":10.0,\"errors\":0,\"requests\":20,\"latency_us\":{\"p99\":7}}\n";
         let want = Read {
             rate: 10.0,
             p99_us: Some(7.0),
             requests: Some(20.0),
         };
-        assert_eq!(read(Reads::Json, json), Ok(want));
+        assert_eq!(read(OutputFormat::Json, json), Ok(want));
         let want = Read {
             rate: 4e4,
             p99_us: Some(40.0),
             requests: Some(2.0),
         };
-        assert_eq!(read(Reads::Microseconds, "10\n40\n"), Ok(want));
-        assert!(read(Reads::Microseconds, "").is_err());
+        assert_eq!(read(OutputFormat::Microseconds, "10\n40\n"), Ok(want));
+        assert!(read(OutputFormat::Microseconds, "").is_err());
     }
 }

@@ -2,9 +2,10 @@
 //! the results.
 //!
 //! A file of `catalog` describes one program: its packages, its start, a client whose output must
-//! have the digest of a file, and a load. The crate builds the wires ([`stand`]) and runs the
+//! have the digest of a file, and a load. The crate builds the wires ([`testbed`]) and runs the
 //! checks and the load ([`cells`]). It reads from the services' counters whether connections were
-//! accelerated ([`witness`]), and keeps the results in `result.json` and `TABLE.md` ([`book`]).
+//! accelerated ([`stack_detector`]), and keeps the results in `result.json` and `TABLE.md`
+//! ([`results`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -15,18 +16,18 @@ use tidelane_tests::{
     tools::{require_root, source_root},
 };
 
-mod book;
 mod catalog;
 mod cells;
 mod check;
 mod install;
 mod load;
 mod outage;
-mod stand;
-mod witness;
+mod results;
+mod stack_detector;
+mod testbed;
 
-use book::{Book, Row};
 use catalog::Entry;
+use results::{Results, Row};
 
 /// Compare real programs on the kernel and on Tidelane
 #[derive(Parser, Debug)]
@@ -73,9 +74,9 @@ fn run(options: &Options) -> Result<bool, Stop> {
         }
         return Ok(true);
     }
-    let mut book = Book::open(&folder)?;
+    let mut results = Results::open(&folder)?;
     if options.write {
-        return book.write().map(|()| true);
+        return results.write().map(|()| true);
     }
     require_root()?;
     let mut fine = true;
@@ -83,9 +84,9 @@ fn run(options: &Options) -> Result<bool, Stop> {
         println!("{} of {}: {}", index + 1, entries.len(), entry.name);
         let row = measure(entry, options);
         row.print();
-        fine &= book.no_worse(&row);
+        fine &= results.no_worse(&row);
         if !options.no_keep && !options.try_kernel {
-            book.keep(row)?;
+            results.keep(row)?;
         }
     }
     Ok(fine)

@@ -11,8 +11,8 @@ use tidelane_tests::{Running, Service, Side, Stop, ensure, fail, tools::wait_unt
 
 use crate::{
     check::{self, Checked, How},
-    stand::Stand,
-    witness::Witness,
+    stack_detector::StackDetector,
+    testbed::Testbed,
 };
 
 /// Time for which a client runs before the service is killed.
@@ -29,19 +29,19 @@ const HANGS: &str = "124";
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
 /// Kills the server's service and starts it again. The clients are on the kernel.
-pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
-    let client = at_work(stand)?;
+pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
+    let client = at_work(testbed)?;
     thread::sleep(AT_WORK);
-    kill_server(stand)?;
+    kill_server(testbed)?;
     let ended = ends(client);
-    let during = check::transfer(stand, &stand.output(), None);
+    let during = check::transfer(testbed, &testbed.output(), None);
     during.map_err(|stop| named("without a service", stop))?;
-    up_again(stand)?;
+    up_again(testbed)?;
     let how = How {
         client: None,
         lossy: false,
     };
-    let after = check::run(stand, how).map_err(|stop| named("with the new service", stop))?;
+    let after = check::run(testbed, how).map_err(|stop| named("with the new service", stop))?;
     ended.map(|()| after)
 }
 
@@ -49,27 +49,27 @@ pub fn of_server(stand: &mut Stand<'_>) -> Result<Checked, Stop> {
 ///
 /// One shell on the client's service runs the checks before, during and after the outage. The shell
 /// outlives the service. The programs that it starts during the outage are on the kernel.
-pub fn of_clients(stand: &mut Stand<'_>, service: Service) -> Result<Checked, Stop> {
-    let mut driver = Driver::new(stand, &service)?;
-    driver.check(stand).map_err(|stop| named("before", stop))?;
-    driver.start()?;
+pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked, Stop> {
+    let mut shell = CheckShell::new(testbed, &service)?;
+    shell.check(testbed).map_err(|stop| named("before", stop))?;
+    shell.start()?;
     thread::sleep(AT_WORK / 3);
     service.kill()?;
-    kill_server(stand)?;
-    let hangs = driver.end(stand)? == HANGS;
-    driver
-        .check(stand)
+    kill_server(testbed)?;
+    let hangs = shell.end(testbed)? == HANGS;
+    shell
+        .check(testbed)
         .map_err(|stop| named("without a service", stop))?;
-    let service = stand.wire.client_service_again(&service)?;
-    up_again(stand)?;
-    let witness = Witness::new(stand, Some(&service))?;
-    driver
-        .check(stand)
+    let service = testbed.wire.client_service_again(&service)?;
+    up_again(testbed)?;
+    let detector = StackDetector::new(testbed, Some(&service))?;
+    shell
+        .check(testbed)
         .map_err(|stop| named("with the new service", stop))?;
     ensure!(!hangs, "{NO_RESET}");
     Ok(Checked {
-        carried: witness.ask()?,
-        said: None,
+        carried: detector.detect()?,
+        message: None,
     })
 }
 
@@ -80,10 +80,10 @@ fn named(when: &str, stop: Stop) -> Stop {
 }
 
 /// Starts a client on the kernel, which is running when the service is killed.
-fn at_work(stand: &Stand<'_>) -> Result<Running, Stop> {
-    let text = stand.fill(&stand.entry.load().client);
-    let text = check::into_file(&text, &stand.output());
-    stand.shell(Side::Client, &text).spawn()
+fn at_work(testbed: &Testbed<'_>) -> Result<Running, Stop> {
+    let text = testbed.fill(&testbed.entry.load().client);
+    let text = check::into_file(&text, &testbed.output());
+    testbed.shell(Side::Client, &text).spawn()
 }
 
 /// Waits for the end of the client that was running when the service was killed. The client may
@@ -98,48 +98,51 @@ fn ends(mut client: Running) -> Result<(), Stop> {
 }
 
 /// Kills the server's service, if there is one.
-fn kill_server(stand: &mut Stand<'_>) -> Result<(), Stop> {
-    let Some(service) = &stand.service else {
+fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
+    let Some(service) = &testbed.service else {
         return Ok(());
     };
     // Ask again, because a server that forks for each connection may have been left to the kernel
     // since.
-    stand.had_listener &= service.has_listener(stand.entry.port)?;
+    testbed.had_listener &= service.has_listener(testbed.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
 }
 
 /// Starts the server's service again, if there was one, and waits until it knows the listener.
-fn up_again(stand: &mut Stand<'_>) -> Result<(), Stop> {
-    stand.service_again()?;
-    let (true, Some(service)) = (stand.had_listener, &stand.service) else {
+fn up_again(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
+    testbed.service_again()?;
+    let (true, Some(service)) = (testbed.had_listener, &testbed.service) else {
         return Ok(());
     };
-    let port = stand.entry.port;
+    let port = testbed.entry.port;
     wait_until(AGAIN_MAX, "the listener in the new service", || {
         service.has_listener(port)
     })
 }
 
 /// A shell on the client's service that runs the check on request.
-struct Driver {
+struct CheckShell {
     shell: Running,
     home: PathBuf,
     round: u32,
 }
 
-impl Driver {
+impl CheckShell {
     /// Starts the shell.
-    fn new(stand: &Stand<'_>, service: &Service) -> Result<Self, Stop> {
-        let home = stand.output().with_extension("driver");
+    fn new(testbed: &Testbed<'_>, service: &Service) -> Result<Self, Stop> {
+        let home = testbed.output().with_extension("shell");
         fs::create_dir_all(&home)?;
-        fs::write(home.join("check.sh"), stand.fill(&stand.entry.check.client))?;
-        let script = include_str!("driver.sh");
-        let program = stand
+        fs::write(
+            home.join("check.sh"),
+            testbed.fill(&testbed.entry.check.client),
+        )?;
+        let script = include_str!("check_shell.sh");
+        let program = testbed
             .shell(Side::Client, script)
-            .arg("driver")
+            .arg("shell")
             .arg(home.display())
-            .arg(stand.entry.check.seconds);
+            .arg(testbed.entry.check.seconds);
         let shell = program.accelerated(service).spawn()?;
         Ok(Self {
             shell,
@@ -155,9 +158,9 @@ impl Driver {
     }
 
     /// Waits for the end of the check, and returns its exit status.
-    fn end(&mut self, stand: &Stand<'_>) -> Result<String, Stop> {
+    fn end(&mut self, testbed: &Testbed<'_>) -> Result<String, Stop> {
         let done = self.home.join(format!("done.{}", self.round));
-        let limit = Duration::from_secs(stand.entry.check.seconds) + END_MAX;
+        let limit = Duration::from_secs(testbed.entry.check.seconds) + END_MAX;
         wait_until(limit, "the client to end", || {
             // The shell ends after the last check.
             if !done.exists() {
@@ -169,21 +172,24 @@ impl Driver {
     }
 
     /// Runs the check and compares its output.
-    fn check(&mut self, stand: &Stand<'_>) -> Result<(), Stop> {
+    fn check(&mut self, testbed: &Testbed<'_>) -> Result<(), Stop> {
         self.start()?;
-        let status = self.end(stand)?;
+        let status = self.end(testbed)?;
         if status == HANGS {
             fail!(
                 "the client hangs: no end within {} s",
-                stand.entry.check.seconds
+                testbed.entry.check.seconds
             );
         }
         if status != "0" {
             let errors = fs::read_to_string(self.home.join(format!("err.{}", self.round)))?;
-            fail!("the client failed: {}", tidelane_programs::brief(&errors));
+            fail!(
+                "the client failed: {}",
+                tidelane_programs::last_lines(&errors)
+            );
         }
         let output = self.home.join(format!("out.{}", self.round));
-        check::compare(&stand.file(&stand.entry.check.gives), &output)?;
-        stand.server.borrow_mut().check_alive()
+        check::compare(&testbed.file(&testbed.entry.check.expected_file), &output)?;
+        testbed.server.borrow_mut().check_alive()
     }
 }

@@ -1,4 +1,4 @@
-//! A stand: a wire with a running server at one end, on the kernel or on Tidelane.
+//! A testbed: a wire with a running server at one end, on the kernel or on Tidelane.
 
 use std::{
     cell::{Cell, RefCell},
@@ -33,7 +33,7 @@ const LOSS_PPM: u32 = 10_000;
 /// Time limit of the program that drops packets, in seconds.
 const LOSSY_SECONDS: u64 = 900;
 
-/// The kind of a stand.
+/// The kind of a testbed.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// True if the server is on Tidelane.
@@ -62,7 +62,7 @@ impl Kind {
 
 /// A wire with its server. The order of the fields makes the programs drop before the wire.
 #[derive(Debug)]
-pub struct Stand<'a> {
+pub struct Testbed<'a> {
     /// The catalogue entry of the program.
     pub entry: &'a Entry,
     /// The server's process.
@@ -83,7 +83,7 @@ pub struct Stand<'a> {
     pub had_listener: bool,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> Testbed<'a> {
     /// Builds the wire, starts the server, and waits until the server is ready.
     pub fn new(entry: &'a Entry, kind: Kind) -> Result<Self, Stop> {
         let (wire, loss) = if kind.lossy {
@@ -106,7 +106,7 @@ impl<'a> Stand<'a> {
         prepare(entry, &wire, &home)?;
         let program = server_program(entry, &wire, &home);
         let server = program.on(service.as_ref()).spawn()?;
-        let mut stand = Self {
+        let mut testbed = Self {
             entry,
             server: RefCell::new(server),
             service,
@@ -117,8 +117,8 @@ impl<'a> Stand<'a> {
             outputs: Cell::new(0),
             had_listener: false,
         };
-        stand.wait_ready()?;
-        Ok(stand)
+        testbed.wait_ready()?;
+        Ok(testbed)
     }
 
     /// Waits until the server is ready, and until the service knows its listener. A server that the
@@ -202,8 +202,10 @@ impl<'a> Stand<'a> {
                 .is_some_and(|local| local.ends_with(&port))
         };
         let reasons = sockets.iter().filter(|socket| local(socket));
-        let told = |socket: &serde_json::Value| socket["reason"].as_str().map(str::to_owned);
-        reasons.filter_map(told).find(|reason| !reason.is_empty())
+        let printed = |socket: &serde_json::Value| socket["reason"].as_str().map(str::to_owned);
+        reasons
+            .filter_map(printed)
+            .find(|reason| !reason.is_empty())
     }
 
     /// Returns the CPU seconds of all processes on the server's side: the server and its service.

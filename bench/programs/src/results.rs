@@ -112,7 +112,7 @@ pub struct Row {
 
 /// The kept rows of all programs, by name.
 #[derive(Debug)]
-pub struct Book {
+pub struct Results {
     /// Folder of `result.json` and `TABLE.md`.
     folder: PathBuf,
     rows: BTreeMap<String, Row>,
@@ -192,8 +192,8 @@ impl LoadRow {
         self.rate = sides.map(|samples| of(samples, |sample| sample.rate));
         self.cpu_ms = sides.map(|samples| of(samples, |sample| sample.cpu_ms));
         self.p99_us = sides.map(|samples| {
-            let told = samples.iter().all(|sample| sample.p99_us.is_some());
-            told.then(|| of(samples, |sample| sample.p99_us.unwrap_or(0.0)))
+            let printed = samples.iter().all(|sample| sample.p99_us.is_some());
+            printed.then(|| of(samples, |sample| sample.p99_us.unwrap_or(0.0)))
         });
         let pairs = ours.iter().zip(kernel);
         let ratios: Vec<f64> = pairs.map(|(t, k)| t.rate / k.rate.max(1e-9)).collect();
@@ -256,7 +256,7 @@ impl Row {
     }
 }
 
-impl Book {
+impl Results {
     /// Reads the kept rows of a folder.
     pub fn open(folder: &Path) -> Result<Self, Stop> {
         let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
@@ -293,7 +293,7 @@ impl Book {
     /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         fs::create_dir_all(tools_dir())?;
-        let lock = fs::File::create(tools_dir().join("book.lock"))?;
+        let lock = fs::File::create(tools_dir().join("results.lock"))?;
         lock.lock()?;
         *self = Self::open(&self.folder)?;
         if row.skipped.is_none() || !self.rows.contains_key(&row.name) {

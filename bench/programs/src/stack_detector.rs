@@ -4,7 +4,7 @@
 use tidelane_programs::counters::kernel_count;
 use tidelane_tests::{Service, Side, Stop};
 
-use crate::stand::Stand;
+use crate::testbed::Testbed;
 
 /// Numbers of opened connections, as each stack counts them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,8 +21,8 @@ struct Opens {
 
 /// Compares the counters after a client's run with those before.
 #[derive(Debug)]
-pub struct Witness<'a> {
-    stand: &'a Stand<'a>,
+pub struct StackDetector<'a> {
+    testbed: &'a Testbed<'a>,
     /// The service that the client runs on. `None` for the kernel.
     client: Option<&'a Service>,
     /// The counters before the client's run.
@@ -31,19 +31,19 @@ pub struct Witness<'a> {
 
 /// The stacks that carried a client's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carried {
+pub enum CarriedBy {
     /// Tidelane carried all connections, at each end that has a service.
     Accelerated,
     /// The kernel carried `kernels` of the `connections`, at an end that has a service.
     Kernel { connections: u64, kernels: u64 },
 }
 
-impl<'a> Witness<'a> {
+impl<'a> StackDetector<'a> {
     /// Reads the counters before a client's run. `client` is the service that the client runs on.
-    pub fn new(stand: &'a Stand<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
-        let before = Opens::now(stand, client)?;
+    pub fn new(testbed: &'a Testbed<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
+        let before = Opens::now(testbed, client)?;
         Ok(Self {
-            stand,
+            testbed,
             client,
             before,
         })
@@ -51,8 +51,8 @@ impl<'a> Witness<'a> {
 
     /// Reads the counters after the client's run, and returns the stack that carried its
     /// connections.
-    pub fn ask(&self) -> Result<Carried, Stop> {
-        let now = Opens::now(self.stand, self.client)?;
+    pub fn detect(&self) -> Result<CarriedBy, Stop> {
+        let now = Opens::now(self.testbed, self.client)?;
         let by_kernel = now.kernel - self.before.kernel;
         let by_service = now.client - self.before.client;
         let passive = now.passive - self.before.passive;
@@ -60,15 +60,15 @@ impl<'a> Witness<'a> {
         // Do not count an attempt that no stack accepted, for example because an accept queue was
         // full.
         let taken_by_kernel = now.kernel_passive - self.before.kernel_passive;
-        let missed_by_server = match self.stand.service {
+        let missed_by_server = match self.testbed.service {
             Some(_) => connections.saturating_sub(passive).min(taken_by_kernel),
             None => 0,
         };
         let missed_by_client = if self.client.is_some() { by_kernel } else { 0 };
         let kernels = missed_by_server.max(missed_by_client);
         Ok(match (kernels, connections) {
-            (0, 1..) => Carried::Accelerated,
-            _ => Carried::Kernel {
+            (0, 1..) => CarriedBy::Accelerated,
+            _ => CarriedBy::Kernel {
                 connections,
                 kernels,
             },
@@ -78,16 +78,16 @@ impl<'a> Witness<'a> {
 
 impl Opens {
     /// Reads all counters.
-    fn now(stand: &Stand<'_>, client: Option<&Service>) -> Result<Self, Stop> {
+    fn now(testbed: &Testbed<'_>, client: Option<&Service>) -> Result<Self, Stop> {
         let count = |service: Option<&Service>, name: &str| -> Result<u64, Stop> {
             let Some(service) = service else { return Ok(0) };
             Ok(service.counters()?[name].as_u64().unwrap_or(0))
         };
         Ok(Self {
-            kernel: kernel_opens(stand)?,
-            kernel_passive: kernel_count(&stand.wire, Side::Server, "PassiveOpens")?,
+            kernel: kernel_opens(testbed)?,
+            kernel_passive: kernel_count(&testbed.wire, Side::Server, "PassiveOpens")?,
             client: count(client, "active_opens")?,
-            passive: count(stand.service.as_ref(), "passive_opens")?,
+            passive: count(testbed.service.as_ref(), "passive_opens")?,
         })
     }
 }
@@ -99,9 +99,9 @@ impl Opens {
 /// kernel counts these connections as active and as passive opens, so the passive opens are
 /// subtracted. With an origin, the passive opens are the server's connections to the origin
 /// instead.
-fn kernel_opens(stand: &Stand<'_>) -> Result<u64, Stop> {
-    let count = |name| kernel_count(&stand.wire, Side::Client, name);
-    let own = if stand.entry.origin {
+fn kernel_opens(testbed: &Testbed<'_>) -> Result<u64, Stop> {
+    let count = |name| kernel_count(&testbed.wire, Side::Client, name);
+    let own = if testbed.entry.origin {
         0
     } else {
         count("PassiveOpens")?
