@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tidelane_programs::folder;
 use tidelane_tests::Stop;
 
-use crate::reads::Reads;
+use crate::output_format::OutputFormat;
 
 /// The entry of a suite.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,14 +33,14 @@ pub struct Suite {
     /// A shell command in `{source}` that runs one part, or the whole suite if it has no parts.
     pub command: String,
     /// Format of the command's output.
-    pub reads: Reads,
+    pub output_format: OutputFormat,
     /// Names of the parts, which run in sequence.
     #[serde(default)]
     pub parts: Vec<String>,
     /// Time limit of a part in seconds.
     pub seconds: u64,
     /// Repetition of single cases. `None` to repeat whole parts instead.
-    pub again: Option<Again>,
+    pub repeat: Option<Repeat>,
     /// Cases that may pass on only one stack, with the reasons.
     #[serde(default)]
     pub differs: Vec<Differs>,
@@ -62,7 +62,7 @@ pub enum Source {
 /// The command that repeats cases.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Again {
+pub struct Repeat {
     /// A shell command in `{source}`.
     pub command: String,
     /// Text that stands for a case in `{cases}`, such as `-m {case}`.

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidelane_tests::Stop;
 
 use crate::{
-    book::Row,
     catalog::Suite,
+    output_format::{Cases, Verdict},
     prepare::Place,
-    reads::{Cases, Verdict},
-    stand::{Ran, Stack, Stand},
+    results::Row,
+    testbed::{Ran, Stack, Testbed},
 };
 
 /// Largest number of repetitions of a case that passed on only one stack.
@@ -30,10 +30,10 @@ pub struct Pair {
 
 /// Runs the parts on the kernel alone, and prints the cases that do not pass.
 pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), Stop> {
-    let stand = Stand::new(suite, place, Stack::Kernel)?;
+    let testbed = Testbed::new(suite, place, Stack::Kernel)?;
     for part in parts {
-        let ran = stand.run(&suite.command, part)?;
-        print(&stand, part, &ran);
+        let ran = testbed.run(&suite.command, part)?;
+        print(&testbed, part, &ran);
         for (case, verdict) in &ran.cases {
             if *verdict > Verdict::Passed {
                 println!("    {verdict:?}: {case}");
@@ -45,23 +45,23 @@ pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), 
 
 /// Runs the parts on both stacks, and adds the cases to the row.
 pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Result<(), Stop> {
-    let stands = [Stack::Kernel, Stack::Tidelane(row.run_options.clone())];
-    let [kernel, ours] = stands.map(|stack| Stand::new(suite, place, stack));
-    let stands = [kernel?, ours?];
+    let testbeds = [Stack::Kernel, Stack::Tidelane(row.run_options.clone())];
+    let [kernel, ours] = testbeds.map(|stack| Testbed::new(suite, place, stack));
+    let testbeds = [kernel?, ours?];
     for part in parts {
         let mut seen = Vec::new();
-        for (index, stand) in stands.iter().enumerate() {
-            let before = stand.opens()?;
-            let ran = stand.run(&suite.command, part)?;
-            row.connections[index] += stand.opens()? - before;
-            print(stand, part, &ran);
+        for (index, testbed) in testbeds.iter().enumerate() {
+            let before = testbed.opens()?;
+            let ran = testbed.run(&suite.command, part)?;
+            row.connections[index] += testbed.opens()? - before;
+            print(testbed, part, &ran);
             seen.push(ran.cases);
         }
         if seen.iter().all(Cases::is_empty) {
             // Report a part whose output has no cases on either stack.
             seen[0].insert(format!("{part}: no cases"), Verdict::Lost);
         }
-        let pairs = pair_verdicts(&stands, suite, part, &seen)?;
+        let pairs = pair_verdicts(&testbeds, suite, part, &seen)?;
         row.add(suite, &pairs);
     }
     Ok(())
@@ -69,7 +69,7 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
 
 /// Pairs the verdicts of the two stacks. Repeats the cases that passed on only one stack.
 fn pair_verdicts(
-    stands: &[Stand<'_>; 2],
+    testbeds: &[Testbed<'_>; 2],
     suite: &Suite,
     part: &str,
     seen: &[Cases],
@@ -87,12 +87,12 @@ fn pair_verdicts(
         };
         pairs.insert((*name).clone(), pair);
     }
-    for (index, stand) in stands.iter().enumerate() {
+    for (index, testbed) in testbeds.iter().enumerate() {
         let passed = |index| move |pair: &Pair| pair.verdicts[index] == Verdict::Passed;
         let differs = |pair: &Pair| !passed(index)(pair) && passed(1 - index)(pair);
         let wanted = pairs.iter().filter(|(_, pair)| differs(pair));
         let wanted: BTreeSet<String> = wanted.map(|(name, _)| name.clone()).collect();
-        for (name, round) in again(stand, suite, part, wanted)? {
+        for (name, round) in repeat_cases(testbed, suite, part, wanted)? {
             if let Some(pair) = pairs.get_mut(&name) {
                 pair.verdicts[index] = Verdict::Passed;
                 pair.repeats[index] = round;
@@ -104,8 +104,8 @@ fn pair_verdicts(
 
 /// Repeats the cases `wanted` at most [`REPEATS`] times. Returns the cases that passed, each with
 /// the number of the repetition.
-fn again(
-    stand: &Stand<'_>,
+fn repeat_cases(
+    testbed: &Testbed<'_>,
     suite: &Suite,
     part: &str,
     mut wanted: BTreeSet<String>,
@@ -116,7 +116,7 @@ fn again(
             break;
         }
         for command in commands(suite, part, &wanted) {
-            for (name, verdict) in stand.run(&command, part)?.cases {
+            for (name, verdict) in testbed.run(&command, part)?.cases {
                 if verdict == Verdict::Passed && wanted.remove(&name) {
                     passed.insert(name, round);
                 }
@@ -125,7 +125,7 @@ fn again(
         println!(
             "    {} again on {}: {} have passed, {} have not",
             part,
-            stand.name(),
+            testbed.name(),
             passed.len(),
             wanted.len()
         );
@@ -135,34 +135,34 @@ fn again(
 
 /// Returns the commands that repeat these cases.
 fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String> {
-    let Some(again) = &suite.again else {
+    let Some(repeat) = &suite.repeat else {
         return vec![suite.command.clone()];
     };
-    if again.single && wanted.len() > SINGLE_MAX {
+    if repeat.single && wanted.len() > SINGLE_MAX {
         return vec![suite.command.clone()];
     }
     let head = format!("{part}: ");
     let named = wanted.iter().map(|case| {
         let case = case.strip_prefix(&head).unwrap_or(case);
-        again.case.replace("{case}", case)
+        repeat.case.replace("{case}", case)
     });
     let named: Vec<String> = named.collect();
-    let groups: Vec<String> = if again.single {
+    let groups: Vec<String> = if repeat.single {
         named
     } else {
         vec![named.join(" ")]
     };
-    let command = |cases: String| again.command.replace("{cases}", &cases);
+    let command = |cases: String| repeat.command.replace("{cases}", &cases);
     groups.into_iter().map(command).collect()
 }
 
 /// Prints the counts of a run.
-fn print(stand: &Stand<'_>, part: &str, ran: &Ran) {
+fn print(testbed: &Testbed<'_>, part: &str, ran: &Ran) {
     let count = |verdict| ran.cases.values().filter(|v| **v == verdict).count();
     println!(
         "  {:<26} {:<8} {:>5} passed {:>3} failed {:>3} skipped {:>3} lost {:>6.1} s{}",
         part,
-        stand.name(),
+        testbed.name(),
         count(Verdict::Passed),
         count(Verdict::Failed),
         count(Verdict::Skipped),

@@ -2,9 +2,9 @@
 //! compares the results case by case.
 //!
 //! A file of `catalog` describes one suite: its packages, source, build and command, and the format
-//! of its output ([`reads`]). The crate runs the suite on the kernel and under `tidelane run`
-//! ([`stand`]), compares the results ([`compare`]), and keeps them in `result.json` and `TABLE.md`
-//! ([`book`]).
+//! of its output ([`output_format`]). The crate runs the suite on the kernel and under
+//! `tidelane run` ([`testbed`]), compares the results ([`compare`]), and keeps them in
+//! `result.json` and `TABLE.md` ([`results`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -15,15 +15,15 @@ use tidelane_tests::{
     tools::{require_root, source_root},
 };
 
-mod book;
 mod catalog;
 mod compare;
+mod output_format;
 mod prepare;
-mod reads;
-mod stand;
+mod results;
+mod testbed;
 
-use book::{Book, Row};
 use catalog::Suite;
+use results::{Results, Row};
 
 /// Compare test suites of other projects on the kernel and on Tidelane, case by case
 #[derive(Parser, Debug)]
@@ -79,9 +79,9 @@ fn run(options: &Options) -> Result<bool, Stop> {
         }
         return Ok(true);
     }
-    let mut book = Book::open(&folder)?;
+    let mut results = Results::open(&folder)?;
     if options.write {
-        return book.write().map(|()| true);
+        return results.write().map(|()| true);
     }
     require_root()?;
     let mut fine = true;
@@ -91,7 +91,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
         row.print();
         fine &= row.is_fine();
         if options.part.is_empty() && !options.no_keep && !options.try_kernel {
-            book.keep(row)?;
+            results.keep(row)?;
         }
     }
     Ok(fine)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidelane_programs::{
-    brief,
+    last_lines,
     packages::{self, once, skip},
 };
 use tidelane_tests::{Stop, command, tools::target_dir};
@@ -77,7 +77,10 @@ fn built(text: &str, folder: &Path, log: &Path) -> Result<(), Stop> {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&fs::read(log)?).into_owned();
-    Err(Stop::Fail(format!("the build failed: {}", brief(&words))))
+    Err(Stop::Fail(format!(
+        "the build failed: {}",
+        last_lines(&words)
+    )))
 }
 
 /// Fetches a source package of Debian and unpacks it below `folder`. Apt uses separate package

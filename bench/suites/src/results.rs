@@ -10,7 +10,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tidelane_tests::{Stop, machine};
 
-use crate::{catalog::Suite, compare::Pair, prepare::suites_dir, reads::Verdict, stand::Opens};
+use crate::{
+    catalog::Suite, compare::Pair, output_format::Verdict, prepare::suites_dir, testbed::Opens,
+};
 
 mod table;
 
@@ -71,7 +73,7 @@ pub struct Row {
 
 /// The kept rows of all suites, by the suite's name and the options of `tidelane run`.
 #[derive(Debug)]
-pub struct Book {
+pub struct Results {
     /// Folder of `result.json` and `TABLE.md`.
     folder: PathBuf,
     rows: BTreeMap<(String, String), Row>,
@@ -147,7 +149,7 @@ impl Row {
     }
 }
 
-impl Book {
+impl Results {
     /// Reads the kept rows of a folder.
     pub fn open(folder: &Path) -> Result<Self, Stop> {
         let text = fs::read_to_string(folder.join("result.json")).unwrap_or_default();
@@ -168,7 +170,7 @@ impl Book {
     /// Reads the files again first, because another run may have changed them. A suite that was
     /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
-        let lock = fs::File::create(suites_dir().join("book.lock"))?;
+        let lock = fs::File::create(suites_dir().join("results.lock"))?;
         lock.lock()?;
         *self = Self::open(&self.folder)?;
         let key = (row.name.clone(), row.run_options.clone());

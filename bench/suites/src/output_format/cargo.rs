@@ -1,6 +1,6 @@
 //! Parses the output of Rust's test programs (libtest): `test name ... ok`.
 
-use super::{Cases, Verdict, note};
+use super::{Cases, Verdict, add_verdict};
 
 /// Parses the output of one or more test programs.
 pub fn read(text: &str) -> Cases {
@@ -22,7 +22,7 @@ pub fn read(text: &str) -> Cases {
         } else {
             Verdict::Lost
         };
-        note(&mut cases, name, verdict);
+        add_verdict(&mut cases, name, verdict);
     }
     cases
 }

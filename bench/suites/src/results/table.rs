@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Finding, Kept, Row};
-use crate::{reads::Verdict, stand::Opens};
+use crate::{output_format::Verdict, testbed::Opens};
 
 const COLUMNS: [&str; 10] = [
     "suite",

@@ -30,7 +30,7 @@ pub type Cases = BTreeMap<String, Verdict>;
 /// Output formats of suites.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reads {
+pub enum OutputFormat {
     /// The verbose output of Python's unittest.
     Unittest,
     /// TAP lines. The name of a case is its description, as in libuv.
@@ -45,7 +45,7 @@ pub enum Reads {
     Redis,
 }
 
-impl Reads {
+impl OutputFormat {
     /// Parses the output `text` of a part. The names of cases get the part as a prefix, except in
     /// the formats whose names are unique without it.
     pub fn read(self, part: &str, text: &str) -> Cases {
@@ -66,7 +66,7 @@ impl Reads {
 }
 
 /// Records a verdict. If a name occurs twice, the worse verdict counts.
-fn note(cases: &mut Cases, name: &str, verdict: Verdict) {
+fn add_verdict(cases: &mut Cases, name: &str, verdict: Verdict) {
     let known = cases.entry(name.to_owned()).or_insert(verdict);
     *known = verdict.max(*known);
 }

@@ -1,4 +1,5 @@
-//! A stand: a wire whose server's side runs the programs of a suite, on the kernel or on Tidelane.
+//! A testbed: a wire whose server's side runs the programs of a suite, on the kernel or on
+//! Tidelane.
 
 use std::{
     cell::Cell,
@@ -16,7 +17,7 @@ use tidelane_tests::{
     tools::{patience, wait_until},
 };
 
-use crate::{catalog::Suite, prepare::Place, reads::Cases};
+use crate::{catalog::Suite, output_format::Cases, prepare::Place};
 
 /// The stack on which the suite runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub struct Ran {
 
 /// A wire and its service. The order of the fields makes the service drop before the wire.
 #[derive(Debug)]
-pub struct Stand<'a> {
+pub struct Testbed<'a> {
     suite: &'a Suite,
     place: &'a Place,
     stack: Stack,
@@ -87,7 +88,7 @@ pub struct Stand<'a> {
     runs: Cell<u32>,
 }
 
-impl<'a> Stand<'a> {
+impl<'a> Testbed<'a> {
     /// Builds the wire, and starts the service if the stack is Tidelane.
     pub fn new(suite: &'a Suite, place: &'a Place, stack: Stack) -> Result<Self, Stop> {
         let wire = Wire::with(&WireOptions::default())?;
@@ -145,7 +146,7 @@ impl<'a> Stand<'a> {
         let ended = !running.ends_within(limit)?;
         let seconds = start.elapsed().as_secs_f64();
         if ended {
-            self.note_tasks(part)?;
+            self.log_tasks(part)?;
         }
         running.kill_group();
         self.end_leftovers()?;
@@ -158,7 +159,7 @@ impl<'a> Stand<'a> {
         }
         self.runs.set(self.runs.get() + 1);
         Ok(Ran {
-            cases: self.suite.reads.read(part, &output),
+            cases: self.suite.output_format.read(part, &output),
             seconds,
             ended,
         })
@@ -180,7 +181,7 @@ impl<'a> Stand<'a> {
     }
 
     /// Writes the state of each thread and socket to a log file, to find the cause of a hang.
-    fn note_tasks(&self, part: &str) -> Result<(), Stop> {
+    fn log_tasks(&self, part: &str) -> Result<(), Stop> {
         let space = self.wire.namespace(Side::Server);
         let tasks = tidelane_tests::tasks::of_namespace(&space);
         let sockets = match &self.service {

@@ -1,6 +1,6 @@
 //! Parses the Test Anything Protocol (TAP): `ok 1 - name # SKIP reason`.
 
-use super::{Cases, Verdict, note};
+use super::{Cases, Verdict, add_verdict};
 
 /// Parses TAP lines. The name of a case is its description if `named` is true, and otherwise its
 /// number.
@@ -10,7 +10,7 @@ pub fn read(text: &str, named: bool) -> Cases {
         // A test program that skips all its cases prints `1..0`, for which `prove` prints
         // `skipped`.
         if line.starts_with("1..0") || line.contains(" .. skipped: ") {
-            note(&mut cases, "all", Verdict::Skipped);
+            add_verdict(&mut cases, "all", Verdict::Skipped);
         }
         let (passed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
             (Some(rest), _) => (true, rest),
@@ -31,7 +31,7 @@ pub fn read(text: &str, named: bool) -> Cases {
             Verdict::Failed
         };
         let name = name.trim().trim_start_matches("- ");
-        note(&mut cases, if named { name } else { number }, verdict);
+        add_verdict(&mut cases, if named { name } else { number }, verdict);
     }
     cases
 }

@@ -1,6 +1,6 @@
 //! Parses the output of the test suite of redis: `[ok]: name (12 ms)`.
 
-use super::{Cases, Verdict, note};
+use super::{Cases, Verdict, add_verdict};
 
 /// Parses the output of a unit, which is a part of the suite.
 pub fn read(text: &str) -> Cases {
@@ -23,7 +23,7 @@ pub fn read(text: &str) -> Cases {
             Verdict::Failed => name.rsplit_once(" in tests/").map_or(name, |split| split.0),
             _ => without_time(name),
         };
-        note(&mut cases, name, verdict);
+        add_verdict(&mut cases, name, verdict);
     }
     cases
 }
