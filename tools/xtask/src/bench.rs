@@ -63,11 +63,11 @@ pub fn run(options: &Options) -> Result<(), String> {
         return Err(format!("no figure {figure:?}; make bench lists them"));
     }
     let plan = AnyPlan::read(&plan_file)?;
-    require_root().map_err(explain)?;
+    require_root().map_err(reason_of)?;
     let outcome = match plan {
         AnyPlan::Requests(mut plan) => {
             plan.limit_to(options.rounds, &options.connections);
-            let results = measure::run(&plan, !options.without_tidelane).map_err(explain)?;
+            let results = measure::run(&plan, !options.without_tidelane).map_err(reason_of)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         }
         AnyPlan::Bulk(mut plan) => {
             plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
-            let results = bulk::run(&plan).map_err(explain)?;
+            let results = bulk::run(&plan).map_err(reason_of)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             if !options.connections.is_empty() {
                 plan.connections.clone_from(&options.connections);
             }
-            let results = idle::run(&plan).map_err(explain)?;
+            let results = idle::run(&plan).map_err(reason_of)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),
@@ -107,7 +107,7 @@ struct Outcome {
 }
 
 /// Returns the reason of a skip or failure.
-pub fn explain(stop: Stop) -> String {
+pub fn reason_of(stop: Stop) -> String {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => text,
     }

@@ -12,7 +12,7 @@ use tidelane_tests::{
     wire::SERVER,
 };
 
-use crate::bench::{CpuClock, explain};
+use crate::bench::{CpuClock, reason_of};
 
 /// Congestion control on both stacks.
 const CONGESTION: &str = "cubic";
@@ -58,7 +58,7 @@ struct Sample {
 
 /// Runs the demo and prints its table.
 pub fn run(options: &Options) -> Result<(), String> {
-    demo(options).map_err(explain)
+    demo(options).map_err(reason_of)
 }
 
 fn demo(options: &Options) -> Result<(), Stop> {

@@ -77,11 +77,9 @@ struct Package {
 /// Checks every manifest of the workspace. Fails if a dependency does not point down.
 pub fn run() -> Result<(), String> {
     let packages = read_workspace(&source_root())?;
-    let complaints: Vec<String> = packages.iter().flat_map(check).collect();
-    complaints
-        .iter()
-        .for_each(|complaint| eprintln!("{complaint}"));
-    if complaints.is_empty() {
+    let messages: Vec<String> = packages.iter().flat_map(check).collect();
+    messages.iter().for_each(|message| eprintln!("{message}"));
+    if messages.is_empty() {
         let edges: usize = packages.iter().map(|package| package.depends.len()).sum();
         println!(
             "deps: {} crates, {edges} dependencies, all downward",
@@ -91,7 +89,7 @@ pub fn run() -> Result<(), String> {
     }
     Err(format!(
         "deps: {} dependencies do not point downward",
-        complaints.len()
+        messages.len()
     ))
 }
 

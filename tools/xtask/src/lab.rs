@@ -93,7 +93,7 @@ enum Other {
 }
 
 /// Returns the reason why the laboratory cannot run here, if it cannot.
-pub fn lacks() -> Option<String> {
+pub fn missing_requirement() -> Option<String> {
     if let Err(Stop::Skip(reason)) = require_root() {
         return Some(reason);
     }
@@ -103,7 +103,7 @@ pub fn lacks() -> Option<String> {
 
 /// Runs the laboratory and prints its table.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
-    if let Some(reason) = lacks() {
+    if let Some(reason) = missing_requirement() {
         return Err(reason);
     }
     match &options.other {
@@ -152,7 +152,7 @@ fn run_table(options: &Options) -> Result<ExitCode, String> {
     for (index, kernel) in kernels.iter().enumerate() {
         let refused = REFUSED.contains(kernel);
         let tests = tests.iter().filter(|test| !refused || **test == STARTS);
-        let machine = Boot {
+        let machine = KernelRun {
             emulator: &emulator,
             name: kernel,
             nics: &nics,
@@ -195,7 +195,7 @@ fn program(package: &str, name: &str) -> Result<PathBuf, String> {
 type Place = (usize, &'static str);
 
 /// One machine to boot, and the tests to run on it.
-struct Boot<'a> {
+struct KernelRun<'a> {
     emulator: &'a Emulator,
     /// Name of the kernel.
     name: &'a str,
@@ -209,7 +209,7 @@ struct Boot<'a> {
     end: Instant,
 }
 
-impl Boot<'_> {
+impl KernelRun<'_> {
     /// Boots the machine, runs the tests, and returns the results. A test that did not run is
     /// skipped, for example if the emulator cannot start or the time is over.
     fn run(&self) -> BTreeMap<Place, Cell> {

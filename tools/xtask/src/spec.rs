@@ -58,12 +58,12 @@ pub fn run(options: &Options) -> Result<(), String> {
     if options.bless {
         return bless(&root, &specs);
     }
-    let complaints = complaints(&root, &files, &specs);
-    complaints.iter().for_each(|text| eprintln!("{text}"));
-    if complaints.is_empty() {
+    let messages = messages(&root, &files, &specs);
+    messages.iter().for_each(|text| eprintln!("{text}"));
+    if messages.is_empty() {
         return Ok(());
     }
-    Err(format!("spec: {} complaints", complaints.len()))
+    Err(format!("spec: {} messages", messages.len()))
 }
 
 /// Reads every `specs/rfcNNNN.toml`. Returns the lists in the order of the RFCs' numbers.
@@ -85,14 +85,14 @@ fn read_all(files: &[SourceFile]) -> Result<Vec<Spec>, String> {
 }
 
 /// Returns the messages of all failed checks.
-fn complaints(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> {
+fn messages(root: &Path, files: &[SourceFile], specs: &[Spec]) -> Vec<String> {
     let tree = Tree::new(files);
-    let mut complaints: Vec<String> = specs.iter().flat_map(|spec| tree.check(spec)).collect();
-    complaints.extend(tree.check_ids(specs));
-    complaints.extend(promises::complaints(files, &tree));
+    let mut messages: Vec<String> = specs.iter().flat_map(|spec| tree.check(spec)).collect();
+    messages.extend(tree.check_ids(specs));
+    messages.extend(promises::messages(files, &tree));
     let text = fs::read_to_string(root.join(RATCHET)).unwrap_or_default();
-    complaints.extend(grown(&parse_ratchet(&text), specs));
-    complaints
+    messages.extend(grown(&parse_ratchet(&text), specs));
+    messages
 }
 
 /// Returns a message for each RFC that has more missing requirements than the ratchet allows.

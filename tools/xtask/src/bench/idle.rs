@@ -23,9 +23,9 @@ use super::{
 /// Port of the first server. The other servers use the following ports.
 const PORT: u16 = 7000;
 /// Largest number of connections of one server.
-const OF_SERVER: u32 = 15_000;
+const CONNECTIONS_PER_SERVER_MAX: u32 = 15_000;
 /// Largest number of connections from one address of the client.
-const OF_ADDRESS: u32 = 30_000;
+const CONNECTIONS_PER_ADDRESS_MAX: u32 = 30_000;
 /// Last octet of the client's first additional address.
 const FIRST_HOST: u32 = 100;
 /// Time limit of a measurement.
@@ -159,7 +159,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     let range = "net.ipv4.ip_local_port_range";
     wire.sysctl(Side::Client, range, "1024 65535")?;
     let mut from = Vec::new();
-    for number in 0..connections.div_ceil(OF_ADDRESS) {
+    for number in 0..connections.div_ceil(CONNECTIONS_PER_ADDRESS_MAX) {
         let addr = format!("10.77.0.{}", FIRST_HOST + number);
         let space = wire.namespace(Side::Client);
         let with_len = format!("{addr}/24");
@@ -171,7 +171,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     let service = accelerated
         .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
         .transpose()?;
-    let servers: Result<Vec<Running>, Stop> = (0..connections.div_ceil(OF_SERVER))
+    let servers: Result<Vec<Running>, Stop> = (0..connections.div_ceil(CONNECTIONS_PER_SERVER_MAX))
         .map(|number| {
             let port = PORT + number as u16;
             let server = tool(&wire, Side::Server, &plan.server_cpus, "echo-server")?;

@@ -95,14 +95,14 @@ impl<'a> Setup<'a> {
         if self.tidelane.is_some() {
             variants.push(Variant::Tidelane);
         }
-        variants.push(Variant::KernelAwake);
+        variants.push(Variant::KernelNoIdle);
         if series.limit {
             variants.push(Variant::Limit);
         }
         if series.memory {
             variants.push(Variant::Loopback);
             if self.tidelane.is_some() {
-                variants.push(Variant::Memory);
+                variants.push(Variant::LocalPath);
             }
         }
         variants
@@ -112,11 +112,11 @@ impl<'a> Setup<'a> {
     fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
         let missing = || Stop::Fail("this side was not set up".to_owned());
         let bench = match variant {
-            Variant::Kernel | Variant::KernelAwake | Variant::Loopback => &self.kernel,
-            Variant::Tidelane | Variant::Memory => self.tidelane.as_ref().ok_or_else(missing)?,
+            Variant::Kernel | Variant::KernelNoIdle | Variant::Loopback => &self.kernel,
+            Variant::Tidelane | Variant::LocalPath => self.tidelane.as_ref().ok_or_else(missing)?,
             Variant::Limit => self.limit.as_ref().ok_or_else(missing)?,
         };
-        let _awake = (variant == Variant::KernelAwake)
+        let _awake = (variant == Variant::KernelNoIdle)
             .then(|| bench.wire.load_tool(Side::Server, "spin")?.spawn())
             .transpose()?;
         let client = bench.client(self.plan, series.workload, variant)?;
@@ -211,7 +211,7 @@ impl Bench {
 
     /// Returns the client of one measurement, without the option for the number of connections.
     fn client(&self, plan: &Plan, workload: Workload, variant: Variant) -> Result<Program, Stop> {
-        let local = matches!(variant, Variant::Memory | Variant::Loopback);
+        let local = matches!(variant, Variant::LocalPath | Variant::Loopback);
         let side = if local { Side::Server } else { Side::Client };
         let address = if variant == Variant::Loopback {
             "127.0.0.1".to_owned()
@@ -237,7 +237,7 @@ impl Bench {
         if workload == Workload::NginxClose {
             client = client.arg("--close");
         }
-        if variant == Variant::Memory {
+        if variant == Variant::LocalPath {
             client = client.on(self.service.as_ref());
         }
         Ok(client)

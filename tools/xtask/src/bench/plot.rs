@@ -18,11 +18,11 @@ const BAR_WIDTH: f64 = 24.0;
 /// distinguish the colours.
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
-    (Variant::KernelAwake, "#999999"),
+    (Variant::KernelNoIdle, "#999999"),
     (Variant::Tidelane, "#0072b2"),
     (Variant::Limit, "#e69f00"),
     (Variant::Loopback, "#cc79a7"),
-    (Variant::Memory, "#009e73"),
+    (Variant::LocalPath, "#009e73"),
 ];
 
 /// Returns the plot of a request figure.

@@ -17,13 +17,13 @@ pub enum Variant {
     /// Server on Tidelane and client on the kernel, over veth.
     Tidelane,
     /// Server on the kernel, over veth, on cores that do not go idle.
-    KernelAwake,
+    KernelNoIdle,
     /// The stateless AF_XDP echo instead of a server, over veth.
     Limit,
     /// Server and client on the kernel, over loopback.
     Loopback,
     /// Server and client on one service, over the local path.
-    Memory,
+    LocalPath,
 }
 
 impl Variant {
@@ -32,10 +32,10 @@ impl Variant {
         match self {
             Self::Kernel => "kernel",
             Self::Tidelane => "tidelane",
-            Self::KernelAwake => "kernel, no idle exits",
+            Self::KernelNoIdle => "kernel, no idle exits",
             Self::Limit => "wire's limit",
             Self::Loopback => "kernel, loopback",
-            Self::Memory => "tidelane, memory",
+            Self::LocalPath => "tidelane, memory",
         }
     }
 }
@@ -131,7 +131,7 @@ impl Results {
         let sides = [Variant::Kernel, Variant::Tidelane].map(key);
         rows.extend(self.pair_rows(heading, &case, METRICS, sides));
         let awake = format!("{case}, kernel without idle exits");
-        let sides = [Variant::KernelAwake, Variant::Tidelane].map(key);
+        let sides = [Variant::KernelNoIdle, Variant::Tidelane].map(key);
         rows.extend(self.pair_rows(heading, &awake, &METRICS[..3], sides));
         let rps: Metric = |s| s.requests_per_second;
         if let Some(limit) = self.values(key(Variant::Limit), rps) {
@@ -167,7 +167,7 @@ impl Results {
         } else {
             Variant::Kernel
         };
-        let sides = [best, Variant::Memory].map(key);
+        let sides = [best, Variant::LocalPath].map(key);
         rows.extend(self.pair_rows(heading, &case, METRICS, sides));
     }
 }
@@ -213,7 +213,7 @@ mod tests {
             (Variant::Kernel, [100.0, 200.0, 300.0]),
             (Variant::Tidelane, [150.0, 150.0, 900.0]),
             (Variant::Loopback, [100.0, 250.0, 300.0]),
-            (Variant::Memory, [500.0, 500.0, 500.0]),
+            (Variant::LocalPath, [500.0, 500.0, 500.0]),
             (Variant::Limit, [300.0, 300.0, 1000.0]),
         ] {
             for rps in samples {

@@ -234,7 +234,7 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],
         tests: true,
         seconds: 600,
-        skip: lab::lacks,
+        skip: lab::missing_requirement,
         ..CHECK
     },
 ];

@@ -86,7 +86,7 @@ impl Apt {
     }
 
     /// Returns the names of the packages on which a package depends.
-    pub fn depended(&self, package: &str) -> Result<Vec<String>, String> {
+    pub fn dependencies(&self, package: &str) -> Result<Vec<String>, String> {
         let mut depends = self.command("apt-cache");
         depends.args(["depends", "--no-recommends", "--no-suggests"]);
         depends.args(["--no-conflicts", "--no-breaks", "--no-replaces"]);
@@ -96,7 +96,7 @@ impl Apt {
 
     /// Returns the packages that apt would install together with `package` from the release
     /// `suite`, as `NAME=VERSION`.
-    pub fn brought(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
+    pub fn installed_with(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
         let mut simulation = self.command("apt-get");
         simulation.args(["install", "--simulate", "--no-install-recommends"]);
         let text = run(simulation.args(["--target-release", suite, package]))?;
@@ -155,7 +155,7 @@ fn archive_of(directory: &Path, package: &str) -> Result<PathBuf, String> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(&start) && name.ends_with(".deb")
     });
-    found.ok_or_else(|| format!("apt-get brought no {package}"))
+    found.ok_or_else(|| format!("apt-get fetched no {package}"))
 }
 
 /// Returns a `sources.list` for the Debian releases `suites`, on the archive that this machine
@@ -210,7 +210,7 @@ mod tests {
                           Inst seabios [1.16.2-1] (1.16.3-2~bpo12+1 Debian:oldstable [all])\n\
                           Inst libslirp0 (4.7.0-1 Debian:oldstable [amd64]) []\n\
                           Conf seabios (1.16.3-2~bpo12+1 Debian:oldstable [all])\n";
-        let brought = ["seabios=1.16.3-2~bpo12+1", "libslirp0=4.7.0-1"];
-        assert_eq!(installations(simulation), brought);
+        let installed_with = ["seabios=1.16.3-2~bpo12+1", "libslirp0=4.7.0-1"];
+        assert_eq!(installations(simulation), installed_with);
     }
 }

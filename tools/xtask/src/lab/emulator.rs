@@ -60,7 +60,7 @@ impl Emulator {
             let backports = format!("{release}-backports");
             println!("lab: fetching the emulator of {backports}");
             let apt = Apt::new(home, &[&release, &backports], Installed::AsHere, end)?;
-            let packages = apt.brought(PACKAGE, &backports)?;
+            let packages = apt.installed_with(PACKAGE, &backports)?;
             if packages.is_empty() {
                 return Err(format!("{backports} has no newer {PACKAGE}"));
             }

@@ -108,7 +108,7 @@ fn parts(apt: &Apt) -> Result<Vec<String>, String> {
     let mut parts = vec![META_PACKAGE.to_owned()];
     let mut next = 0;
     while next < parts.len() && parts.len() < PACKAGES_MAX {
-        for package in apt.depended(&parts[next])? {
+        for package in apt.dependencies(&parts[next])? {
             if is_part(&package) && !parts.contains(&package) {
                 parts.push(package);
             }
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn only_parts_of_a_kernel_are_fetched() {
-        let depended = ["<dracut>", "linux-base-7.3", "linux-binary-7.3"];
-        assert_eq!(depended.map(is_part), [false, false, true]);
+        let dependencies = ["<dracut>", "linux-base-7.3", "linux-binary-7.3"];
+        assert_eq!(dependencies.map(is_part), [false, false, true]);
         assert!(has_version("linux-image-6.1.0-50-amd64"));
         assert!(!has_version("linux-modules-amd64"));
     }

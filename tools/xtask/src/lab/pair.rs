@@ -165,7 +165,7 @@ impl Pair<'_> {
             (Role::Server, self.boot(Role::Server, near.into())?),
             (Role::Client, self.boot(Role::Client, far.into())?),
         ];
-        let mut halves = Halves::default();
+        let mut partial = PartialResults::default();
         let mut readers = [cells::Reader::default(), cells::Reader::default()];
         let mut ended = [false; 2];
         let mut cells = Cells::new();
@@ -190,7 +190,7 @@ impl Pair<'_> {
                 };
                 let known = self.tests.iter().find(|known| **known == test);
                 let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
-                if let Some(cell) = halves.take(known, *role, cell) {
+                if let Some(cell) = partial.take(known, *role, cell) {
                     cell.print(&self.name, self.nic.name, known);
                     cells.insert(known, cell);
                 }
@@ -245,20 +245,20 @@ impl Pair<'_> {
 
 /// The results of tests that only one of the two machines has reported yet.
 #[derive(Debug, Default)]
-struct Halves {
+struct PartialResults {
     /// The machine's role and the result, by test.
     waiting: BTreeMap<&'static str, (Role, Cell)>,
 }
 
-impl Halves {
+impl PartialResults {
     /// Adds the result of `test` on one machine. Returns the combined result once both machines
     /// have reported.
     fn take(&mut self, test: &'static str, role: Role, cell: Cell) -> Option<Cell> {
         match self.waiting.remove(test) {
             Some((other, first)) if other != role => {
-                let mut halves = [(other, first), (role, cell)];
-                halves.sort_by_key(|(role, _)| *role);
-                Some(whole(&halves))
+                let mut both = [(other, first), (role, cell)];
+                both.sort_by_key(|(role, _)| *role);
+                Some(combine(&both))
             }
             _ => {
                 self.waiting.insert(test, (role, cell));
@@ -270,11 +270,11 @@ impl Halves {
 
 /// Combines the results of a test on the two machines: the worse verdict, and the longer duration.
 /// The text of a failure names the machine.
-fn whole(halves: &[(Role, Cell); 2]) -> Cell {
-    let seconds = halves[0].1.seconds.max(halves[1].1.seconds);
+fn combine(both: &[(Role, Cell); 2]) -> Cell {
+    let seconds = both[0].1.seconds.max(both[1].1.seconds);
     let mut failures = String::new();
     let mut skipped = None;
-    for (role, cell) in halves {
+    for (role, cell) in both {
         match &cell.verdict {
             Verdict::Passed(_) => {}
             Verdict::Skipped(reason) => skipped = Some(reason.clone()),
@@ -320,13 +320,13 @@ mod tests {
         let cell = |verdict| Cell::new(verdict, 1.0);
         let passed = || cell(Verdict::Passed(String::new()));
         let failed = || cell(Verdict::Failed("no answer".to_owned()));
-        let mut halves = Halves::default();
-        assert!(halves.take("a", Role::Client, failed()).is_none());
-        assert!(halves.take("b", Role::Server, passed()).is_none());
-        let whole = halves.take("a", Role::Server, passed()).expect("both");
+        let mut partial = PartialResults::default();
+        assert!(partial.take("a", Role::Client, failed()).is_none());
+        assert!(partial.take("b", Role::Server, passed()).is_none());
+        let combined = partial.take("a", Role::Server, passed()).expect("both");
         let text = "on the client's machine:\nno answer".to_owned();
-        assert_eq!(whole.verdict, Verdict::Failed(text));
-        let whole = halves.take("b", Role::Client, passed()).expect("both");
-        assert_eq!(whole.verdict, Verdict::Passed(String::new()));
+        assert_eq!(combined.verdict, Verdict::Failed(text));
+        let combined = partial.take("b", Role::Client, passed()).expect("both");
+        assert_eq!(combined.verdict, Verdict::Passed(String::new()));
     }
 }

@@ -9,7 +9,7 @@ const PAGE: &str = "docs/security.md";
 const HEAD: &str = "| asset | attacker | promise |";
 
 /// Returns a message for each row that names no test or a test that does not exist.
-pub fn complaints(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
+pub fn messages(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];
     };
@@ -54,7 +54,7 @@ fn check(row: &str, tree: &Tree<'_>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn complaints_of(table: &str) -> Vec<String> {
+    fn messages_of(table: &str) -> Vec<String> {
         let file = |path: &str, text: &str| SourceFile {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -63,15 +63,15 @@ mod tests {
             file("a/tests.rs", "#[test]\nfn it_holds() {}\nfn helper() {}\n"),
             file(PAGE, &format!("# Title\n\n{HEAD} how | test |\n{table}")),
         ];
-        complaints(&files, &Tree::new(&files))
+        messages(&files, &Tree::new(&files))
     }
 
     #[test]
     fn a_promise_without_a_test_is_found() {
         const RULE: &str = "|---|---|---|---|---|\n";
-        let table = |row: &str| complaints_of(&format!("{RULE}{row}\n\n| x | y |\n"));
+        let table = |row: &str| messages_of(&format!("{RULE}{row}\n\n| x | y |\n"));
         assert!(table("| a | b | c | d | `a/tests.rs:it_holds` |").is_empty());
-        assert_eq!(complaints_of(RULE), [format!("{PAGE}: no promise")]);
+        assert_eq!(messages_of(RULE), [format!("{PAGE}: no promise")]);
         for (row, why) in [
             ("| a | b | c | d | none |", "no test: c"),
             ("| a | b | c | `a/tests.rs:it_holds` |", "not five columns"),
@@ -81,10 +81,10 @@ mod tests {
                 "b.rs:gone: no such file",
             ),
         ] {
-            let complaints = table(row);
+            let messages = table(row);
             assert!(
-                complaints.len() == 1 && complaints[0].contains(why),
-                "{row}: {complaints:?}"
+                messages.len() == 1 && messages[0].contains(why),
+                "{row}: {messages:?}"
             );
         }
     }
