@@ -122,7 +122,7 @@ fn counters<P: Port>(shared: &Shared<P>) -> Value {
     all.insert("core_boosts".to_owned(), shared.cores.boosts().into());
     json!({
         "counters": all,
-        "shortcomings": shared.shortcomings,
+        "missing_features": shared.missing_features,
         "rules": rules::hits(&shared.cores, &shared.rules),
     })
 }

@@ -135,7 +135,7 @@ impl Confinement {
     }
 
     /// Returns a log line for each missing part.
-    pub fn shortcomings(&self) -> Vec<&'static str> {
+    pub fn missing_features(&self) -> Vec<&'static str> {
         let missing = [
             (
                 self.landlock.is_none(),

@@ -105,7 +105,7 @@ pub struct Parts<P: Port> {
     /// Rights that the process gave up.
     pub confinement: Confinement,
     /// Features that the kernel or the driver lacks, each with its effect.
-    pub shortcomings: Vec<String>,
+    pub missing_features: Vec<String>,
     /// The service page, and its descriptor for programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
     /// The kernel's network state.
@@ -143,7 +143,7 @@ impl<P: Port> Control<P> {
         shared.keeper = Keeper::start(shared.is_beside_core())?;
         shared.descriptors.set_pace(shared.is_beside_core());
         shared.confinement = Some(parts.confinement);
-        shared.shortcomings = parts.shortcomings;
+        shared.missing_features = parts.missing_features;
         shared.kernel = parts.kernel;
         let socket = parts.access.policy().socket();
         shared.access = parts.access;

@@ -94,7 +94,7 @@ fn release() -> String {
 
 /// Returns sentences about features that this kernel or the interface's driver lacks, each with the
 /// effect.
-pub fn shortcomings(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
+pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
     let mut texts = Vec::new();
     if let Some(reason) = demux.native_refusal() {
         texts.push(format!(

@@ -92,7 +92,7 @@ fn serve(config: &Config) -> Result<(), String> {
     // Restores after the demux's end: some drivers have these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
-    let shortcomings = describe_packets(&link, &demux, &ports, misplaced);
+    let missing_features = describe_packets(&link, &demux, &ports, misplaced);
     let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
         .map_err(because("cannot make shared memory"))?;
     let page = Arc::new(page);
@@ -121,7 +121,7 @@ fn serve(config: &Config) -> Result<(), String> {
         descriptors,
         sockets,
         confinement,
-        shortcomings,
+        missing_features,
         page: (page, page_fd),
         mirror,
         ifindex: link.ifindex,
@@ -223,7 +223,7 @@ fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confine
     };
     let confinement = confine::enter(run_dir, &readable, config.core_dumps);
     let confinement = confinement.map_err(|error| error.to_string())?;
-    for text in confinement.shortcomings() {
+    for text in confinement.missing_features() {
         eprintln!("tidelaned: {text}");
     }
     Ok(confinement)
@@ -351,12 +351,12 @@ fn describe_packets(
         "tidelaned: {name}: {xdp} XDP, {} queue(s), {zero_copies} with zero-copy",
         ports.len()
     );
-    let mut shortcomings = kernel::shortcomings(name, demux, ports);
-    shortcomings.extend(misplaced.into_iter().chain(links::shortcoming(link)));
-    for text in &shortcomings {
+    let mut missing_features = kernel::missing_features(name, demux, ports);
+    missing_features.extend(misplaced.into_iter().chain(links::shortcoming(link)));
+    for text in &missing_features {
         eprintln!("tidelaned: {text}");
     }
-    shortcomings
+    missing_features
 }
 
 /// State that all cores share.

@@ -69,7 +69,7 @@ pub struct Shared<P: Port> {
     /// Rights that the process has given up. `None` in tests.
     pub confinement: Option<Confinement>,
     /// Features that the kernel or the driver lacks, each with the effect of the lack.
-    pub shortcomings: Vec<String>,
+    pub missing_features: Vec<String>,
     /// Addresses of the host that do not belong to the served interface.
     pub within: AddressesWithin,
     /// The configured default for a program that did not choose: true if connections over loopback
@@ -120,7 +120,7 @@ impl<P: Port> Shared<P> {
             descriptors,
             children: Vec::new(),
             confinement: None,
-            shortcomings: Vec::new(),
+            missing_features: Vec::new(),
             within: AddressesWithin::default(),
             loopback: false,
             addresses: Vec::new(),

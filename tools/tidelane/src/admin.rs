@@ -69,7 +69,7 @@ impl ServiceName {
     pub fn ask<T: DeserializeOwned>(&self, op: &str) -> Result<T, Failure> {
         let line = match self.exchange(op) {
             Ok(line) => line,
-            Err(error) => return Err(self.explain(&error)),
+            Err(error) => return Err(self.failure_of(&error)),
         };
         if line.is_empty() {
             return Err(Failure::new(format!(
@@ -99,7 +99,7 @@ impl ServiceName {
     }
 
     /// Returns the failure for an error of [`Self::exchange`].
-    fn explain(&self, error: &io::Error) -> Failure {
+    fn failure_of(&self, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),
             io::ErrorKind::PermissionDenied => Failure::new(format!(
@@ -120,7 +120,7 @@ impl ServiceName {
 
 /// Returns the path of the program or library `name`, which is in the same directory as this
 /// program.
-pub fn companion(name: &str) -> Result<PathBuf, Failure> {
+pub fn sibling_path(name: &str) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let path = own.with_file_name(name);
     if path.is_file() {

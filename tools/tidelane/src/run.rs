@@ -15,7 +15,7 @@ use tidelane_client::{
 };
 
 use crate::{
-    admin::{ServiceName, companion},
+    admin::{ServiceName, sibling_path},
     failure::Failure,
 };
 
@@ -81,7 +81,7 @@ impl Left {
 
 /// Replaces this process by the program. Returns only if the program could not be started.
 pub fn run(options: &Options) -> Result<(), Failure> {
-    let library = companion("libtidelane.so")?;
+    let library = sibling_path("libtidelane.so")?;
     let socket = options.service.control_socket();
     // Report a service of another version here, because the library would silently leave all
     // sockets to the kernel.

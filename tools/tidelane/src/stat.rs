@@ -33,7 +33,7 @@ struct Answer {
     counters: BTreeMap<String, u64>,
     /// Features that the kernel or the NIC's driver lacks, each with its effect.
     #[serde(default)]
-    shortcomings: Vec<String>,
+    missing_features: Vec<String>,
 }
 
 /// Prints the counters in the order of their names, or the table of users.
@@ -50,7 +50,7 @@ pub fn stat(options: &Options) -> Result<(), Failure> {
     }
     let answer: Answer = options.service.ask("stat")?;
     answer.firewall.warn();
-    for text in &answer.shortcomings {
+    for text in &answer.missing_features {
         eprintln!("tidelane: {text}");
     }
     print!("{}", table(&answer.counters, options.all));

@@ -19,7 +19,7 @@ use rustix::{
 use tidelane_places::{LOG, OwnDir};
 
 use crate::{
-    admin::{ServiceName, companion},
+    admin::{ServiceName, sibling_path},
     failure::{Context, Failure},
 };
 
@@ -82,7 +82,7 @@ pub fn up(options: &Options) -> Result<(), Failure> {
             options.interface
         )));
     }
-    let daemon = companion("tidelaned")?;
+    let daemon = sibling_path("tidelaned")?;
     let mut log = open_log(Path::new(LOG), service).context("cannot open the log")?;
     let log_start = log.seek(SeekFrom::End(0)).context("cannot read the log")?;
     let mut child = spawn(&daemon, options, &log)?;

@@ -88,13 +88,13 @@ fn what_is_missing_is_said() {
         landlock: Some(7),
         core_dumps: false,
     };
-    assert!(complete.shortcomings().is_empty());
+    assert!(complete.missing_features().is_empty());
     let lacking = Confinement {
         bounded: false,
         landlock: None,
         ..complete
     };
-    assert_eq!(lacking.shortcomings().len(), 2);
-    assert!(lacking.shortcomings()[0].contains("Landlock"));
+    assert_eq!(lacking.missing_features().len(), 2);
+    assert!(lacking.missing_features()[0].contains("Landlock"));
     assert_eq!(lacking.to_json()["landlock"], Value::Null);
 }
