@@ -21,7 +21,7 @@ mod rng;
 pub use crate::{
     config::{BurstLoss, LinkConfig, Ppm},
     link::{Link, LinkCounters},
-    network::{Edge, Kind, Network, Node},
+    network::{Cable, Kind, Network, Node},
     rng::Rng,
 };
 

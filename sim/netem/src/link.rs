@@ -73,7 +73,7 @@ struct ImpairmentRngs {
 #[derive(Debug)]
 struct Impairments {
     lost: bool,
-    held_back: bool,
+    reordered: bool,
     duplicated: bool,
     flipped_bit: Option<u64>,
     propagation: Duration,
@@ -190,7 +190,7 @@ impl Link {
             self.schedule_in_order(departure + drawn.copy_propagation, frame.clone());
         }
         let arrival = departure + drawn.propagation;
-        if drawn.held_back {
+        if drawn.reordered {
             self.counters.reordered += 1;
             self.schedule(arrival + self.config.reorder_delay, frame);
         } else {
@@ -227,7 +227,7 @@ impl Link {
         let bit = self.rngs.corrupt.below(frame_len as u64 * 8);
         Impairments {
             lost: self.rngs.loss.chance_ppm(config.loss) || lost_in_burst,
-            held_back: self.rngs.reorder.chance_ppm(config.reorder),
+            reordered: self.rngs.reorder.chance_ppm(config.reorder),
             duplicated: self.rngs.duplicate.chance_ppm(config.duplicate),
             flipped_bit: corrupted.then_some(bit),
             propagation: propagation(config, &mut self.rngs.jitter),

@@ -5,7 +5,7 @@
 //!       <--link--        <--link--        <--link--        <--link--        <--link--
 //! ```
 //!
-//! Each direction of an edge is a [`Link`] with its own queue. A switch forwards by link address. A
+//! Each direction of a cable is a [`Link`] with its own queue. A switch forwards by link address. A
 //! router forwards by the packet's destination, decrements TTL or hop limit, and writes new link
 //! addresses. It answers a packet that is longer than the next link's MTU with an ICMP error. The
 //! forwarding tables are computed at the start, so no node learns addresses or floods frames.
@@ -46,14 +46,14 @@ pub struct Node {
 
 /// A cable between two nodes, with a link in each direction.
 #[derive(Clone, Copy, Debug)]
-pub struct Edge {
+pub struct Cable {
     /// Indices of the two nodes.
     pub ends: [usize; 2],
     /// Link from the first to the second node, and link from the second to the first node.
     pub links: [LinkConfig; 2],
 }
 
-/// One direction of an edge.
+/// One direction of a cable.
 #[derive(Debug)]
 struct Direction {
     link: Link,
@@ -79,26 +79,26 @@ pub struct Network {
 }
 
 /// A frame that a node forwards, and the index of the direction on which the frame leaves.
-struct Forwarded {
+struct Outgoing {
     direction: usize,
     frame: Vec<u8>,
     too_big: bool,
 }
 
 impl Network {
-    /// Creates a network whose impairments derive from `seed`. Each host must have one edge.
-    pub fn new(nodes: Vec<Node>, edges: &[Edge], seed: u64) -> Self {
+    /// Creates a network whose impairments derive from `seed`. Each host must have one cable.
+    pub fn new(nodes: Vec<Node>, cables: &[Cable], seed: u64) -> Self {
         let root = Rng::new(seed);
         let mut directions = Vec::new();
         let mut leaving = vec![Vec::new(); nodes.len()];
-        for edge in edges {
-            for (from, config) in edge.links.into_iter().enumerate() {
+        for cable in cables {
+            for (from, config) in cable.links.into_iter().enumerate() {
                 let name = directions.len() as u64;
-                leaving[edge.ends[from]].push(directions.len());
+                leaving[cable.ends[from]].push(directions.len());
                 directions.push(Direction {
                     link: Link::new(config, root.fork(name).next_u64()),
                     config,
-                    to: edge.ends[1 - from],
+                    to: cable.ends[1 - from],
                 });
             }
         }
@@ -136,17 +136,17 @@ impl Network {
     pub fn arrive(&mut self, now: Instant, direction: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;
-        let forwarded = match self.nodes[node].kind {
+        let outgoing = match self.nodes[node].kind {
             Kind::Host => return Some((node, frame)),
             Kind::Switch => self.switch(node, frame),
             Kind::Router => self.route(node, frame),
         };
-        match forwarded {
-            Some(forwarded) => {
-                self.too_big += u64::from(forwarded.too_big);
-                self.directions[forwarded.direction]
+        match outgoing {
+            Some(outgoing) => {
+                self.too_big += u64::from(outgoing.too_big);
+                self.directions[outgoing.direction]
                     .link
-                    .push(now, forwarded.frame);
+                    .push(now, outgoing.frame);
             }
             None => self.unroutable += 1,
         }
@@ -200,17 +200,17 @@ impl Network {
             .map(|(index, _)| index)
     }
 
-    fn switch(&self, node: usize, frame: Vec<u8>) -> Option<Forwarded> {
+    fn switch(&self, node: usize, frame: Vec<u8>) -> Option<Outgoing> {
         let to = frame.first_chunk::<6>()?;
         let end = self.find(|node| node.mac.0 == *to)?;
-        Some(Forwarded {
+        Some(Outgoing {
             direction: self.next[node][end]?,
             frame,
             too_big: false,
         })
     }
 
-    fn route(&self, node: usize, mut frame: Vec<u8>) -> Option<Forwarded> {
+    fn route(&self, node: usize, mut frame: Vec<u8>) -> Option<Outgoing> {
         let packet = parse_frame(&frame).ok()?;
         let router = &self.nodes[node];
         if packet.dst_mac != router.mac || packet.ttl <= 1 {
@@ -221,7 +221,7 @@ impl Network {
         let mtu = self.directions[direction].config.mtu;
         if mtu > 0 && frame.len() > mtu as usize + ETHERNET_HEADER_LEN {
             let (direction, hop) = self.next_hop(node, src)?;
-            return Some(Forwarded {
+            return Some(Outgoing {
                 direction,
                 frame: too_big(&frame, router, hop, mtu)?,
                 too_big: true,
@@ -230,7 +230,7 @@ impl Network {
         frame[..6].copy_from_slice(&hop.0);
         frame[6..12].copy_from_slice(&router.mac.0);
         decrement_ttl(&mut frame)?;
-        Some(Forwarded {
+        Some(Outgoing {
             direction,
             frame,
             too_big: false,

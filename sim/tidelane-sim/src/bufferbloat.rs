@@ -1,7 +1,7 @@
 //! The figure of latency under load: round-trip times beside a bulk transfer through a deep queue.
 
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bloat, RoundTrips, Violation};
+use tidelane_world::{Algorithm, LatencyUnderLoad, RoundTrips, Violation};
 
 use crate::cubic_model::{Bottleneck, mean_round_trip};
 
@@ -29,7 +29,7 @@ fn millis(span: Duration) -> f64 {
 }
 
 fn measure(congestion: Algorithm) -> Result<RoundTrips, Violation> {
-    let bloat = Bloat {
+    let scenario = LatencyUnderLoad {
         rate: RATE,
         delay: ONE_WAY,
         queue: QUEUE,
@@ -38,7 +38,7 @@ fn measure(congestion: Algorithm) -> Result<RoundTrips, Violation> {
         together: TOGETHER,
         seed: 1,
     };
-    bloat.run()
+    scenario.run()
 }
 
 /// Returns the start and end of each column in seconds.

@@ -24,7 +24,7 @@ const NOISE_MAX: f64 = 2.0;
 
 /// A path, and the flows on it.
 #[derive(Clone, Copy)]
-pub struct Regime {
+pub struct PathSpec {
     name: &'static str,
     rate: u64,
     /// One-way delay in each direction.
@@ -47,8 +47,8 @@ pub struct Regime {
 
 /// Paths on which a run takes seconds: one with a short queue, one with a long queue, and one with
 /// a long round-trip time.
-pub const SLOWER: [Regime; 3] = [
-    Regime {
+pub const SLOWER: [PathSpec; 3] = [
+    PathSpec {
         name: "1 Gbit/s, 1 ms, 10 flows, queue of 100 frames",
         rate: 1_000_000_000,
         one_way: Duration::from_micros(500),
@@ -62,7 +62,7 @@ pub const SLOWER: [Regime; 3] = [
         warm_up: Duration::from_secs(1),
         measured: Duration::from_secs(3),
     },
-    Regime {
+    PathSpec {
         name: "1 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
         rate: 1_000_000_000,
         one_way: Duration::from_micros(500),
@@ -76,7 +76,7 @@ pub const SLOWER: [Regime; 3] = [
         warm_up: Duration::from_secs(1),
         measured: Duration::from_secs(3),
     },
-    Regime {
+    PathSpec {
         name: "200 Mbit/s, 20 ms, 2 flows, queue of 200 frames",
         rate: 200_000_000,
         one_way: Duration::from_millis(10),
@@ -93,7 +93,7 @@ pub const SLOWER: [Regime; 3] = [
 ];
 
 /// Many flows, none of which can fill the link. Each impairment takes a minute of CPU time.
-pub const FASTER: [Regime; 1] = [Regime {
+pub const FASTER: [PathSpec; 1] = [PathSpec {
     name: "10 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
     rate: 10_000_000_000,
     one_way: Duration::from_micros(500),
@@ -110,7 +110,7 @@ pub const FASTER: [Regime; 1] = [Regime {
 
 /// The link of `bench/figures/tas-fig7`, on which a real kernel was measured. The one-way delay is
 /// tens of microseconds.
-pub const SHORT: [Regime; 1] = [Regime {
+pub const SHORT: [PathSpec; 1] = [PathSpec {
     name: "2.5 Gbit/s, 64 kB at once, 20 us, 10 flows, both ways, queue of 1,000 frames",
     rate: 2_500_000_000,
     one_way: Duration::from_micros(10),
@@ -160,7 +160,7 @@ struct Pair {
     linux: Goodput,
 }
 
-impl Regime {
+impl PathSpec {
     fn bulk(&self, impairment: Impairment, seed: usize) -> Bulk {
         let ideal = LinkConfig {
             rate: self.rate,
@@ -301,7 +301,7 @@ fn standard_error(all: &[f64]) -> f64 {
 
 /// Measures and prints the paths. Returns true if no penalty of Tidelane is larger than that of the
 /// model.
-pub fn run(regimes: &[Regime]) -> Result<bool, Violation> {
+pub fn run(paths: &[PathSpec]) -> Result<bool, Violation> {
     println!(
         "Bulk flows, CUBIC: goodput in Mbit/s, penalty in percent of the goodput on a clean link,"
     );
@@ -310,8 +310,8 @@ pub fn run(regimes: &[Regime]) -> Result<bool, Violation> {
         "the difference of penalties. Linux: the model of sim/linux-model, {HZ} ticks a second."
     );
     let mut passed = true;
-    for regime in regimes {
-        passed &= regime.run()?;
+    for path in paths {
+        passed &= path.run()?;
     }
     Ok(passed)
 }

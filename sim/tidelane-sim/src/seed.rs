@@ -69,8 +69,8 @@ impl ScenarioOptions {
             Some(ThemeName::Death) => Theme::Death,
             Some(ThemeName::Misbehaviour) => Theme::Misbehaviour,
             Some(ThemeName::Faults) => Theme::Faults,
-            Some(ThemeName::Pressure) => Theme::Memory,
-            Some(ThemeName::Foreign) => Theme::Foreign,
+            Some(ThemeName::Pressure) => Theme::LowMemory,
+            Some(ThemeName::Foreign) => Theme::Smoltcp,
             Some(ThemeName::Cores) => Theme::Cores,
         };
         Scenario::with_theme(seed, theme)

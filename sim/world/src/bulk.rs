@@ -8,7 +8,7 @@ use crate::{
     family::{Bound, Family, IPV6_MTU_MIN},
     ledger::Violation,
     plan::{ConnectionPlan, Role, Round, steady_end},
-    scenario::{AREA_LEN, Conduct, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
+    scenario::{AREA_LEN, Behaviour, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
     topology::{Middle, Topology},
     world::World,
 };
@@ -181,7 +181,7 @@ impl Bulk {
             seed: self.seed,
             theme: Theme::Any,
             hosts,
-            foreign: None,
+            smoltcp: None,
             topology,
             programs,
             listeners: listeners.collect(),
@@ -217,7 +217,7 @@ fn program(host: usize) -> ProgramSpec {
         user: 1000,
         workers: 1,
         wake_time_max: Duration::from_micros(1),
-        conduct: Conduct::Good,
+        behaviour: Behaviour::Good,
         area_len: AREA_LEN,
     }
 }

@@ -23,7 +23,7 @@ const CHECKS_MAX: u64 = 20_000;
 
 /// Link number of the local path. Its segments are not frames, so the number of bytes sent in a
 /// step is unknown.
-const MEMORY: LinkId = LinkId(0);
+const LOCAL_PATH: LinkId = LinkId(0);
 
 /// State of a sender at its last check.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +116,7 @@ impl CwndRules {
         // Bytes of this step do not count, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
-            MEMORY => known.min(snd_nxt),
+            LOCAL_PATH => known.min(snd_nxt),
             _ => snd_nxt
                 .saturating_sub(u64::from(sent))
                 .max(info.bytes_acked),

@@ -74,7 +74,7 @@ impl Scenario {
     /// Draws a path MTU. A scenario with a smoltcp host has no narrow path, because smoltcp has no
     /// path MTU discovery.
     fn narrow(&mut self, rng: &mut Rng) {
-        let some = rng.chance_ppm(500_000) && self.foreign.is_none();
+        let some = rng.chance_ppm(500_000) && self.smoltcp.is_none();
         let Some(middle) = self
             .topology
             .middle
@@ -114,7 +114,7 @@ impl Scenario {
     fn has_ipv6(&self, host: usize) -> bool {
         match self.hosts.get(host) {
             Some(host) => host.ipv6,
-            None => self.foreign.is_some_and(|host| host.mtu >= IPV6_MTU_MIN),
+            None => self.smoltcp.is_some_and(|host| host.mtu >= IPV6_MTU_MIN),
         }
     }
 

@@ -65,7 +65,7 @@ pub struct Entry {
     pub excuse: Option<&'static str>,
     /// True if the client writes random values to its own memory. The contents of its streams are
     /// then not checked.
-    pub tainted: bool,
+    pub unchecked: bool,
     /// Time of the last progress of either end.
     pub last_progress: Instant,
 }
@@ -99,7 +99,7 @@ impl Ledger {
             plan,
             ends: Default::default(),
             excuse: None,
-            tainted: false,
+            unchecked: false,
         };
         Self {
             entries: plans.into_iter().map(entry).collect(),
@@ -135,9 +135,9 @@ impl Ledger {
 
     /// Records that an end is in use. It is a violation if the end was in use before.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
-        let tainted = self.entry(id).tainted;
+        let unchecked = self.entry(id).unchecked;
         let end = self.touch(now, id, role);
-        if end.stage != Stage::NotYet && !tainted {
+        if end.stage != Stage::NotYet && !unchecked {
             let text = format!("connection {id}: a second {role:?}");
             return Err(violation(now, "one end is one", text));
         }
@@ -157,7 +157,7 @@ impl Ledger {
         end.read += count;
         let read = end.read;
         let written = self.end(id, role.peer()).written;
-        if read > written && !self.entry(id).tainted {
+        if read > written && !self.entry(id).unchecked {
             let text = format!("connection {id}: {role:?} read {read} of {written} bytes");
             return Err(violation(now, "bytes come from the peer", text));
         }
@@ -188,9 +188,9 @@ impl Ledger {
     }
 
     /// Marks all connections of a hostile client program.
-    pub fn taint(&mut self, client: usize) {
+    pub fn mark_unchecked(&mut self, client: usize) {
         for entry in self.entries.iter_mut().filter(|e| e.plan.client == client) {
-            entry.tainted = true;
+            entry.unchecked = true;
             entry.excuse = Some("its client misbehaves");
         }
     }
@@ -313,7 +313,7 @@ impl Ledger {
         // A client that sends no byte does not identify its connection, so the server's record
         // stays empty.
         let nameless = entry.plan.total(Role::Client) == 0 && peer.stage == Stage::NotYet;
-        if entry.tainted || ((peer.finished || nameless) && own.read == peer.written) {
+        if entry.unchecked || ((peer.finished || nameless) && own.read == peer.written) {
             return Ok(());
         }
         let text = format!(

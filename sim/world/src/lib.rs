@@ -13,7 +13,8 @@
 //!
 //! A run checks these rules:
 //!
-//! - Bytes arrive intact and in order ([`side`](crate)), and the end of file follows the last byte.
+//! - Bytes arrive intact and in order ([`connection_end`](crate)), and the end of file follows the
+//!   last byte.
 //! - No connection ends without a reason, and every connection makes progress.
 //! - An idle service sleeps.
 //! - The memory of one user's programs contains no byte of another user.
@@ -22,14 +23,14 @@
 //! Equal seeds give equal runs down to the last frame ([`Report::digest`]).
 #![forbid(unsafe_code)]
 
-mod bloat;
 mod bulk;
+mod connection_end;
 mod cwnd_rules;
 mod digest;
 mod family;
 mod fault;
-mod foreign;
 mod foreign_bytes;
+mod latency_under_load;
 mod ledger;
 mod linux_bulk;
 mod machine;
@@ -41,7 +42,7 @@ mod region_fuzzer;
 mod report;
 mod scenario;
 mod service;
-mod side;
+mod smoltcp_host;
 mod topology;
 mod users;
 mod wire_rules;
@@ -51,17 +52,17 @@ mod world;
 pub use tidelane_engine::Algorithm;
 
 pub use crate::{
-    bloat::{Bloat, RoundTrips},
     bulk::{Bulk, Goodput},
     family::{Bound, Family},
     fault::Fault,
+    latency_under_load::{LatencyUnderLoad, RoundTrips},
     ledger::Violation,
     linux_bulk::LinuxBulk,
     pattern::Content,
     plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
     region_fuzzer::RegionFuzzer,
     report::Report,
-    scenario::{Conduct, ForeignSpec, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
+    scenario::{Behaviour, HostSpec, ListenerSpec, ProgramSpec, Scenario, SmoltcpSpec, Theme},
     topology::{Middle, Topology},
     world::World,
 };

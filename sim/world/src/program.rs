@@ -16,7 +16,7 @@ use crate::{
     family::{Bound, Family},
     machine::Machine,
     region_fuzzer::RegionFuzzer,
-    scenario::{AREA_LEN, Conduct, ListenerSpec, ProgramSpec},
+    scenario::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
     service::ProgramIds,
     topology::address,
     worker::{Accepting, Worker},
@@ -91,9 +91,9 @@ impl Process {
             worker.memory_short = spec.area_len < AREA_LEN;
             workers.push((Some(now), worker));
         }
-        let fuzzer = match spec.conduct {
-            Conduct::Good => None,
-            Conduct::Bad { every } => {
+        let fuzzer = match spec.behaviour {
+            Behaviour::Good => None,
+            Behaviour::Bad { every } => {
                 let region = region.clone();
                 Some(RegionFuzzer::new(region, every, launch.swept, rng.fork(2)))
             }

@@ -43,7 +43,7 @@ pub struct HostSpec {
 
 /// Behaviour of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Conduct {
+pub enum Behaviour {
     /// The program follows the plans of its connections.
     Good,
     /// The program also writes random values to its shared memory, so it is hostile.
@@ -65,7 +65,7 @@ pub struct ProgramSpec {
     /// Longest delay from a doorbell to the run of its thread.
     pub wake_time_max: Duration,
     /// Behaviour of the program.
-    pub conduct: Conduct,
+    pub behaviour: Behaviour,
     /// Length of each of the program's two areas of stream buffers, in bytes.
     pub area_len: u64,
 }
@@ -99,9 +99,9 @@ pub enum Theme {
     /// Services restart, hosts pause, clocks jump.
     Faults,
     /// Programs have little memory for stream buffers.
-    Memory,
+    LowMemory,
     /// The peer is a smoltcp host.
-    Foreign,
+    Smoltcp,
     /// Services have several cores. Programs die, and services restart.
     Cores,
 }
@@ -109,7 +109,7 @@ pub enum Theme {
 /// Parameters of a smoltcp host. Its index follows the indices of Tidelane's hosts. It has its own
 /// programs.
 #[derive(Clone, Copy, Debug)]
-pub struct ForeignSpec {
+pub struct SmoltcpSpec {
     /// MTU of the host's interface, in bytes.
     pub mtu: u32,
     /// Length of a socket's receive buffer, in bytes.
@@ -134,7 +134,7 @@ pub struct Scenario {
     /// Tidelane's hosts.
     pub hosts: Vec<HostSpec>,
     /// A smoltcp host, if the run has one. Its index is the number of Tidelane's hosts.
-    pub foreign: Option<ForeignSpec>,
+    pub smoltcp: Option<SmoltcpSpec>,
     /// Links between the hosts.
     pub topology: Topology,
     /// Programs on all hosts.
@@ -156,8 +156,8 @@ impl Scenario {
             7 => Theme::LocalPath,
             8..10 => Theme::Death,
             10 => Theme::Misbehaviour,
-            11 => Theme::Memory,
-            12..14 => Theme::Foreign,
+            11 => Theme::LowMemory,
+            12..14 => Theme::Smoltcp,
             _ => Theme::Faults,
         };
         Self::with_theme(seed, theme)
@@ -168,7 +168,7 @@ impl Scenario {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
         let host_count = match theme {
-            Theme::LocalPath | Theme::Foreign => 1,
+            Theme::LocalPath | Theme::Smoltcp => 1,
             _ => 2 + rng.below(3).min(rng.below(3)) as usize,
         };
         let mut hosts = (0..host_count)
@@ -183,21 +183,21 @@ impl Scenario {
                 host.ports = PORTS;
             }
         }
-        let foreign = (theme == Theme::Foreign).then(|| new_foreign(&mut root.fork(7)));
-        let all = host_count + usize::from(foreign.is_some());
+        let smoltcp = (theme == Theme::Smoltcp).then(|| new_smoltcp(&mut root.fork(7)));
+        let all = host_count + usize::from(smoltcp.is_some());
         let topology = Topology::random(&mut root.fork(2), all);
         let mut scenario = Self {
             seed,
             theme,
             hosts,
-            foreign,
+            smoltcp,
             topology,
             programs: Vec::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
             faults: Vec::new(),
         };
-        if theme == Theme::Foreign {
+        if theme == Theme::Smoltcp {
             scenario.add_both_sides(&mut root.fork(3));
         } else {
             scenario.add_servers(&mut root.fork(3));
@@ -215,7 +215,7 @@ impl Scenario {
             let host = rng.below(self.hosts.len() as u64) as usize;
             let count = if rng.chance_ppm(250_000) { 2 } else { 1 };
             let programs = (0..count)
-                .map(|_| self.add_program(rng, host, Conduct::Good))
+                .map(|_| self.add_program(rng, host, Behaviour::Good))
                 .collect();
             let delay = if rng.chance_ppm(200_000) { 1 << 20 } else { 1 };
             self.listeners.push(ListenerSpec {
@@ -232,7 +232,7 @@ impl Scenario {
     /// host.
     fn add_both_sides(&mut self, rng: &mut Rng) {
         for host in 0..2 {
-            let server = self.add_program(rng, host, Conduct::Good);
+            let server = self.add_program(rng, host, Behaviour::Good);
             self.listeners.push(ListenerSpec {
                 port: 80 + host as u16,
                 bound: Bound::ToV4,
@@ -242,31 +242,31 @@ impl Scenario {
             });
         }
         for host in 0..2 {
-            self.add_program(rng, host, Conduct::Good);
+            self.add_program(rng, host, Behaviour::Good);
         }
     }
 
     fn add_clients(&mut self, rng: &mut Rng) {
         for _ in 0..rng.between(1, 3) {
             let host = rng.below(self.hosts.len() as u64) as usize;
-            self.add_program(rng, host, Conduct::Good);
+            self.add_program(rng, host, Behaviour::Good);
         }
         if self.theme == Theme::Misbehaviour {
             for _ in 0..rng.between(1, 2) {
                 let host = rng.below(self.hosts.len() as u64) as usize;
                 let every = Duration::from_nanos(1 << rng.between(12, 22));
-                self.add_program(rng, host, Conduct::Bad { every });
+                self.add_program(rng, host, Behaviour::Bad { every });
             }
         }
     }
 
-    fn add_program(&mut self, rng: &mut Rng, host: usize, conduct: Conduct) -> usize {
+    fn add_program(&mut self, rng: &mut Rng, host: usize, behaviour: Behaviour) -> usize {
         self.programs.push(ProgramSpec {
             host,
             user: 0,
             workers: if rng.chance_ppm(300_000) { 2 } else { 1 },
             wake_time_max: Duration::from_nanos(1 << rng.between(0, 18)),
-            conduct,
+            behaviour,
             area_len: self.area_len(rng),
         });
         self.programs.len() - 1
@@ -274,7 +274,7 @@ impl Scenario {
 
     fn area_len(&self, rng: &mut Rng) -> u64 {
         match self.theme {
-            Theme::Memory => AREA_LEN_LOW << rng.below(4),
+            Theme::LowMemory => AREA_LEN_LOW << rng.below(4),
             _ => AREA_LEN,
         }
     }
@@ -298,7 +298,7 @@ impl Scenario {
             };
             let mut client = rng.below(self.programs.len() as u64) as usize;
             let listener = rng.below(self.listeners.len() as u64) as usize;
-            if self.theme == Theme::Foreign {
+            if self.theme == Theme::Smoltcp {
                 // The client and the server run on different stacks (see `add_both_sides`).
                 client = 3 - listener;
             }
@@ -398,7 +398,7 @@ impl Scenario {
 
     /// Returns true if programs have little memory for stream buffers.
     pub fn is_short_of_memory(&self) -> bool {
-        self.theme == Theme::Memory
+        self.theme == Theme::LowMemory
     }
 
     /// Returns the listener that a program holds, if it holds one.
@@ -437,9 +437,9 @@ fn new_host(rng: &mut Rng) -> HostSpec {
     }
 }
 
-fn new_foreign(rng: &mut Rng) -> ForeignSpec {
+fn new_smoltcp(rng: &mut Rng) -> SmoltcpSpec {
     let delays = [0, 10_000, 10_000, 200_000];
-    ForeignSpec {
+    SmoltcpSpec {
         mtu: [1500, 1500, 576, 9000][rng.below(4) as usize],
         rx_len: 1 << rng.between(10, 18),
         tx_len: 1 << rng.between(10, 18),
@@ -452,8 +452,8 @@ fn new_foreign(rng: &mut Rng) -> ForeignSpec {
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {:?}", self.seed, self.theme)?;
-        if let Some(foreign) = &self.foreign {
-            writeln!(f, "the last host: {foreign:?}")?;
+        if let Some(smoltcp) = &self.smoltcp {
+            writeln!(f, "the last host: {smoltcp:?}")?;
         }
         for (index, [up, down]) in self.topology.access.iter().enumerate() {
             writeln!(f, "host {index} to its switch: {up:?}")?;

@@ -7,7 +7,7 @@
 //! ```
 
 use tidelane_host::Route;
-use tidelane_netem::{BurstLoss, Edge, Kind, LinkConfig, Network, Node, Rng};
+use tidelane_netem::{BurstLoss, Cable, Kind, LinkConfig, Network, Node, Rng};
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, MacAddress};
 
@@ -140,8 +140,8 @@ impl Topology {
             addrs: [IpAddress::UNSPECIFIED_V6; 2],
         };
         nodes.push(switch);
-        let mut edges: Vec<Edge> = (0..hosts)
-            .map(|index| Edge {
+        let mut cables: Vec<Cable> = (0..hosts)
+            .map(|index| Cable {
                 ends: [index, hosts + usize::from(self.is_far(index))],
                 links: self.access[index],
             })
@@ -157,16 +157,16 @@ impl Topology {
                         mac: router_mac(side),
                         addrs: router_addresses(side),
                     });
-                    edges.push(Edge {
+                    cables.push(Cable {
                         ends: [hosts + side, end],
                         links: [LinkConfig::PERFECT; 2],
                     });
                 }
             }
             let links = middle.links;
-            edges.push(Edge { ends, links });
+            cables.push(Cable { ends, links });
         }
-        Network::new(nodes, &edges, seed)
+        Network::new(nodes, &cables, seed)
     }
 
     fn is_far(&self, host: usize) -> bool {

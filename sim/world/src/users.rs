@@ -2,7 +2,7 @@
 
 use tidelane_netem::Rng;
 
-use crate::scenario::{Conduct, Scenario};
+use crate::scenario::{Behaviour, Scenario};
 
 /// Number of the first user whose programs are not hostile.
 const USERS_MIN: u32 = 1000;
@@ -17,10 +17,10 @@ impl Scenario {
     pub(crate) fn add_users(&mut self, rng: &mut Rng) {
         for program in 0..self.programs.len() {
             let of_listener = self.listener_of(program).map(|listener| listener as u32);
-            let user = match (self.programs[program].conduct, of_listener) {
-                (Conduct::Bad { .. }, _) => HOSTILE_USER,
-                (Conduct::Good, Some(listener)) => USERS_MIN + listener,
-                (Conduct::Good, None) => USERS_MIN + rng.below(USERS) as u32,
+            let user = match (self.programs[program].behaviour, of_listener) {
+                (Behaviour::Bad { .. }, _) => HOSTILE_USER,
+                (Behaviour::Good, Some(listener)) => USERS_MIN + listener,
+                (Behaviour::Good, None) => USERS_MIN + rng.below(USERS) as u32,
             };
             self.programs[program].user = user;
         }

@@ -19,9 +19,9 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
 use crate::{
+    connection_end::{ConnectionEnd, Next, RunState},
     ledger::{Stage, Violation, violation},
     plan::Role,
-    side::{Book, Next, Side},
 };
 
 /// Interval of the checks for peers that have disappeared without a reset.
@@ -57,7 +57,7 @@ pub struct Worker {
     program: Program,
     bell: Arc<AtomicBool>,
     rng: Rng,
-    sides: BTreeMap<u32, Side<Stream>>,
+    ends: BTreeMap<u32, ConnectionEnd<Stream>>,
     /// Slots that the worker has closed and the service has not released.
     closing: BTreeSet<u32>,
     /// Slots that were used again before the worker read the event of their release.
@@ -67,7 +67,7 @@ pub struct Worker {
     starts: VecDeque<Start>,
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
-    to_accept: VecDeque<(Instant, ListenerHandle, Side<Stream>)>,
+    to_accept: VecDeque<(Instant, ListenerHandle, ConnectionEnd<Stream>)>,
     next_gone_check: Instant,
     /// Number of connections accepted so far.
     pub accepted: u64,
@@ -83,7 +83,7 @@ impl Worker {
             program,
             bell,
             rng,
-            sides: BTreeMap::new(),
+            ends: BTreeMap::new(),
             closing: BTreeSet::new(),
             released_late: BTreeSet::new(),
             timers: BTreeMap::new(),
@@ -118,12 +118,12 @@ impl Worker {
 
     /// Returns the names of the ends that are not closed.
     pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
-        self.sides.values().map(Side::name)
+        self.ends.values().map(ConnectionEnd::name)
     }
 
     /// Returns true if no connection is open, closing, waiting for accept, or still to be opened.
     pub fn is_idle(&self) -> bool {
-        self.sides.is_empty()
+        self.ends.is_empty()
             && self.closing.is_empty()
             && self.starts.is_empty()
             && self.connecting.is_empty()
@@ -136,17 +136,21 @@ impl Worker {
     }
 
     /// Runs until the worker would sleep. Returns the time at which a timer wakes the worker.
-    pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<Option<Instant>, Violation> {
+    pub fn run(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+    ) -> Result<Option<Instant>, Violation> {
         self.context.cancel_sleep();
         self.bell.store(false, Ordering::Relaxed);
-        let mut ready = self.take_events(now, book)?;
+        let mut ready = self.take_events(now, run_state)?;
         ready.extend(self.due_sides(now));
         self.take_accepted(now, &mut ready);
-        let mut full = self.start_connections(now, book);
+        let mut full = self.start_connections(now, run_state);
         for slot in ready {
-            self.give_turn(now, book, slot)?;
+            self.give_turn(now, run_state, slot)?;
         }
-        self.check_gone_peer(now, book)?;
+        self.check_gone_peer(now, run_state)?;
         self.trim_buffers();
         full |= !self.context.prepare_to_sleep();
         if self.program.service_known_gone() {
@@ -160,13 +164,17 @@ impl Worker {
     /// for memory, and otherwise with a probability of 10 %.
     fn trim_buffers(&mut self) {
         if self.memory_short || self.rng.chance_ppm(100_000) {
-            let sides = &mut self.sides;
+            let ends = &mut self.ends;
             self.context
-                .trim(&mut |slot| sides.get_mut(&slot).is_none_or(|side| side.stream().trim()));
+                .trim(&mut |slot| ends.get_mut(&slot).is_none_or(|end| end.stream().trim()));
         }
     }
 
-    fn take_events(&mut self, now: Instant, book: &mut Book) -> Result<BTreeSet<u32>, Violation> {
+    fn take_events(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+    ) -> Result<BTreeSet<u32>, Violation> {
         let mut events = Vec::new();
         self.context.poll(&mut |event| events.push(event));
         let mut ready = BTreeSet::new();
@@ -182,14 +190,14 @@ impl Worker {
                     generation,
                     ..
                 } => {
-                    self.connect_started(now, book, cookie, slot, generation)?;
+                    self.connect_started(now, run_state, cookie, slot, generation)?;
                     ready.insert(slot);
                 }
                 ClientEvent::ConnectFailed { cookie, cause } => {
-                    self.connect_failed(now, book, cookie, cause)?;
+                    self.connect_failed(now, run_state, cookie, cause)?;
                 }
                 ClientEvent::ConnectKernel { cookie, .. } => {
-                    self.connect_failed(now, book, cookie, close_cause::REFUSED)?;
+                    self.connect_failed(now, run_state, cookie, close_cause::REFUSED)?;
                 }
                 ClientEvent::Accepted {
                     cookie,
@@ -218,7 +226,7 @@ impl Worker {
         flags: u32,
     ) -> Result<Stream, Violation> {
         let rule = "the service keeps the protocol";
-        if self.sides.contains_key(&slot) {
+        if self.ends.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
         }
         // The worker reads control events first. The event that released the slot may therefore
@@ -233,18 +241,18 @@ impl Worker {
     fn connect_started(
         &mut self,
         now: Instant,
-        book: &mut Book,
+        run_state: &mut RunState,
         cookie: u64,
         slot: u32,
         generation: u32,
     ) -> Result<(), Violation> {
         let id = self.take_connecting(now, cookie)?;
-        let nodelay = book.ledger.entry(id).plan.end(Role::Client).nodelay;
+        let nodelay = run_state.ledger.entry(id).plan.end(Role::Client).nodelay;
         let flags = if nodelay { program_flags::NODELAY } else { 0 };
         let stream = self.new_stream(now, slot, generation, flags)?;
         let rng = self.rng.fork(u64::from(id) << 1);
-        let side = Side::client(now, stream, id, book.seed, rng);
-        self.sides.insert(slot, side);
+        let end = ConnectionEnd::client(now, stream, id, run_state.seed, rng);
+        self.ends.insert(slot, end);
         Ok(())
     }
 
@@ -259,14 +267,14 @@ impl Worker {
     fn connect_failed(
         &mut self,
         now: Instant,
-        book: &mut Book,
+        run_state: &mut RunState,
         cookie: u64,
         cause: u32,
     ) -> Result<(), Violation> {
         let id = self.take_connecting(now, cookie)?;
-        book.ledger.check_cause(now, id, Role::Client, cause)?;
-        book.ledger.mark_broken(now, id, Role::Client);
-        book.ledger.close_end(now, id, Role::Client);
+        run_state.ledger.check_cause(now, id, Role::Client, cause)?;
+        run_state.ledger.mark_broken(now, id, Role::Client);
+        run_state.ledger.close_end(now, id, Role::Client);
         Ok(())
     }
 
@@ -285,23 +293,23 @@ impl Worker {
         let stream = self.new_stream(now, slot, generation, 0)?;
         self.accepted += 1;
         let rng = self.rng.fork(self.accepted << 1 | 1);
-        let side = Side::server(now, stream, rng);
+        let end = ConnectionEnd::server(now, stream, rng);
         let at = now + accepting.delay;
-        self.to_accept.push_back((at, accepting.listener, side));
+        self.to_accept.push_back((at, accepting.listener, end));
         Ok(())
     }
 
     /// Takes the connections whose accept delay has passed from the accept queue.
     fn take_accepted(&mut self, now: Instant, ready: &mut BTreeSet<u32>) {
         while self.to_accept.front().is_some_and(|(at, ..)| *at <= now) {
-            let Some((_, listener, mut side)) = self.to_accept.pop_front() else {
+            let Some((_, listener, mut end)) = self.to_accept.pop_front() else {
                 break;
             };
-            side.stream().set_flag(program_flags::TAKEN);
-            let slot = side.stream().slot();
-            self.context.submit(side.stream());
+            end.stream().set_flag(program_flags::TAKEN);
+            let slot = end.stream().slot();
+            self.context.submit(end.stream());
             self.context.accept_taken(listener, slot);
-            self.sides.insert(slot, side);
+            self.ends.insert(slot, end);
             ready.insert(slot);
         }
     }
@@ -320,7 +328,7 @@ impl Worker {
     }
 
     /// Requests the active opens that are due. Returns true if the ring was full.
-    fn start_connections(&mut self, now: Instant, book: &mut Book) -> bool {
+    fn start_connections(&mut self, now: Instant, run_state: &mut RunState) -> bool {
         while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
             let request = Connect {
                 cookie: u64::from(start.id),
@@ -335,18 +343,26 @@ impl Worker {
             }
             self.starts.pop_front();
             self.connecting.insert(start.id);
-            debug_assert_eq!(book.ledger.end(start.id, Role::Client).stage, Stage::NotYet);
-            let _ = book.ledger.open(now, start.id, Role::Client);
+            debug_assert_eq!(
+                run_state.ledger.end(start.id, Role::Client).stage,
+                Stage::NotYet
+            );
+            let _ = run_state.ledger.open(now, start.id, Role::Client);
         }
         false
     }
 
-    fn give_turn(&mut self, now: Instant, book: &mut Book, slot: u32) -> Result<(), Violation> {
-        let Some(side) = self.sides.get_mut(&slot) else {
+    fn give_turn(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+        slot: u32,
+    ) -> Result<(), Violation> {
+        let Some(end) = self.ends.get_mut(&slot) else {
             return Ok(());
         };
-        let next = side.turn(now, book)?;
-        self.context.submit(side.stream());
+        let next = end.turn(now, run_state)?;
+        self.context.submit(end.stream());
         match next {
             Next::Event => {}
             Next::At(at) => {
@@ -358,23 +374,23 @@ impl Worker {
     }
 
     fn closed(&mut self, slot: u32) {
-        self.sides.remove(&slot);
+        self.ends.remove(&slot);
         self.timers.remove(&slot);
         self.closing.insert(slot);
     }
 
-    fn check_gone_peer(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+    fn check_gone_peer(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         if now < self.next_gone_check {
             return Ok(());
         }
         self.next_gone_check = now + GONE_PEER_INTERVAL;
-        let slots: Vec<u32> = self.sides.keys().copied().collect();
+        let slots: Vec<u32> = self.ends.keys().copied().collect();
         for slot in slots {
-            let Some(side) = self.sides.get_mut(&slot) else {
+            let Some(end) = self.ends.get_mut(&slot) else {
                 continue;
             };
-            if side.check_gone_peer(now, book)? {
-                self.context.submit(side.stream());
+            if end.check_gone_peer(now, run_state)? {
+                self.context.submit(end.stream());
                 self.closed(slot);
             }
         }
@@ -382,7 +398,7 @@ impl Worker {
     }
 
     fn next_wake(&self, now: Instant, full: bool) -> Option<Instant> {
-        let gone_check = (!self.sides.is_empty()).then_some(self.next_gone_check);
+        let gone_check = (!self.ends.is_empty()).then_some(self.next_gone_check);
         [
             full.then_some(now + FULL_RETRY),
             self.timers.values().min().copied(),

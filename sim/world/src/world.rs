@@ -10,18 +10,18 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
 use crate::{
+    connection_end::RunState,
     cwnd_rules::CwndRules,
     digest::Digest,
     fault::Fault,
-    foreign::ForeignHost,
     foreign_bytes::ForeignBytes,
     ledger::{Ledger, Stage, Violation, violation},
     machine::Machine,
     plan::{ConnectionPlan, Role},
     program::{Launch, Process},
     report::Report,
-    scenario::{Conduct, Scenario},
-    side::Book,
+    scenario::{Behaviour, Scenario},
+    smoltcp_host::SmoltcpHost,
     topology::{address, mac},
     wire_rules::WireRules,
     worker::Start,
@@ -43,7 +43,7 @@ enum Event {
     Arrive(usize),
     Step(usize),
     Answer(usize),
-    Foreign,
+    Smoltcp,
     Run(usize, usize),
     Fuzz(usize),
     Launch(usize),
@@ -56,9 +56,9 @@ enum Event {
 pub struct World {
     scenario: Scenario,
     now: Instant,
-    book: Book,
+    run_state: RunState,
     machines: Vec<Machine>,
-    foreign: Option<ForeignHost>,
+    smoltcp: Option<SmoltcpHost>,
     network: Network,
     /// Frame that arrived while the host's port had no room, by host.
     held: Vec<Option<Vec<u8>>>,
@@ -100,10 +100,10 @@ impl World {
         ledger.unplanned_clients = scenario
             .programs
             .iter()
-            .any(|program| program.conduct != Conduct::Good);
+            .any(|program| program.behaviour != Behaviour::Good);
         for (index, program) in scenario.programs.iter().enumerate() {
-            if program.conduct != Conduct::Good {
-                ledger.taint(index);
+            if program.behaviour != Behaviour::Good {
+                ledger.mark_unchecked(index);
             }
         }
         let machines = scenario
@@ -117,12 +117,12 @@ impl World {
             .collect::<Result<Vec<_>, _>>()?;
         let mut world = Self {
             now: Instant::ZERO,
-            book: Book::new(ledger, scenario.seed),
+            run_state: RunState::new(ledger, scenario.seed),
             idle_steps: vec![0; machines.len()],
             idle: vec![false; machines.len()],
             network: scenario.topology.build(root.fork(200).next_u64()),
             held: vec![None; machines.len()],
-            foreign: None,
+            smoltcp: None,
             machines,
             wire_rules: WireRules::default(),
             cwnd_rules: CwndRules::default(),
@@ -142,7 +142,7 @@ impl World {
             report: Report::default(),
             scenario,
         };
-        world.start_foreign();
+        world.start_smoltcp();
         for program in 0..world.processes.len() {
             if world.scenario.programs[program].host < world.machines.len() {
                 world.start_program(program)?;
@@ -183,7 +183,7 @@ impl World {
 
     /// Returns the record of both ends of all connections.
     pub(crate) const fn ledger(&self) -> &Ledger {
-        &self.book.ledger
+        &self.run_state.ledger
     }
 
     /// Returns the counters of all hosts.
@@ -231,8 +231,8 @@ impl World {
             offer(machine.next_answer(), Event::Answer(index));
         }
         offer(
-            self.foreign.as_ref().and_then(|host| host.next),
-            Event::Foreign,
+            self.smoltcp.as_ref().and_then(|host| host.next),
+            Event::Smoltcp,
         );
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else {
@@ -264,7 +264,7 @@ impl World {
             Event::Answer(index) => {
                 self.machines[index].answer(self.now);
             }
-            Event::Foreign => self.run_foreign()?,
+            Event::Smoltcp => self.run_smoltcp()?,
             Event::Run(program, worker) => self.run_worker(program, worker)?,
             Event::Fuzz(program) => self.run_fuzzer(program)?,
             Event::Launch(program) => {
@@ -292,8 +292,8 @@ impl World {
             return;
         }
         let Some(machine) = self.machines.get_mut(host) else {
-            if let Some(foreign) = &mut self.foreign {
-                foreign.deliver(self.now, &frame);
+            if let Some(smoltcp) = &mut self.smoltcp {
+                smoltcp.deliver(self.now, &frame);
                 self.digest.bytes(&frame);
                 self.report.frames += 1;
             }
@@ -317,7 +317,7 @@ impl World {
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
         self.idle_steps[index] += u32::from(was_idle && !worked);
         // A hostile program may ring the doorbell without limit.
-        if self.idle_steps[index] > IDLE_STEPS_MAX && !self.book.ledger.unplanned_clients {
+        if self.idle_steps[index] > IDLE_STEPS_MAX && !self.run_state.ledger.unplanned_clients {
             let text = format!("host {index} wakes up without work, again and again");
             return Err(self.violated("an idle service sleeps", &text));
         }
@@ -374,7 +374,7 @@ impl World {
         };
         let bad = process.fuzzer.is_some();
         let (at, worker) = &mut process.workers[worker];
-        match worker.run(self.now, &mut self.book) {
+        match worker.run(self.now, &mut self.run_state) {
             Ok(next) => *at = next,
             // A program that overwrites its own shared memory may read any value there.
             Err(_) if bad => *at = None,
@@ -398,7 +398,7 @@ impl World {
     /// Returns the connections that a program has not yet opened.
     fn starts_of(&self, program: usize) -> Vec<Start> {
         let waiting = self.scenario.connections.iter().filter(|plan| {
-            let record = self.book.ledger.end(plan.id, Role::Client);
+            let record = self.run_state.ledger.end(plan.id, Role::Client);
             plan.client == program && record.stage == Stage::NotYet
         });
         let start = |plan: &ConnectionPlan| {
@@ -413,9 +413,9 @@ impl World {
         waiting.map(start).collect()
     }
 
-    fn start_foreign(&mut self) {
+    fn start_smoltcp(&mut self) {
         let (index, scenario) = (self.machines.len(), &self.scenario);
-        let Some(spec) = &scenario.foreign else {
+        let Some(spec) = &scenario.smoltcp else {
             return;
         };
         let programs = 0..scenario.programs.len();
@@ -423,22 +423,22 @@ impl World {
         let mut starts: Vec<Start> = own.flat_map(|program| self.starts_of(program)).collect();
         starts.sort_by_key(|start| start.at);
         let rng = self.root.fork(500);
-        let mut host = ForeignHost::new(index, spec, &scenario.topology, starts.into(), rng);
+        let mut host = SmoltcpHost::new(index, spec, &scenario.topology, starts.into(), rng);
         for listener in &scenario.listeners {
             if scenario.programs[listener.programs[0]].host == index {
                 host.listen(listener.port, scenario.connections.len() + 1);
             }
         }
-        self.foreign = Some(host);
+        self.smoltcp = Some(host);
     }
 
-    fn run_foreign(&mut self) -> Result<(), Violation> {
+    fn run_smoltcp(&mut self) -> Result<(), Violation> {
         let index = self.machines.len();
-        let Some(foreign) = &mut self.foreign else {
+        let Some(smoltcp) = &mut self.smoltcp else {
             return Ok(());
         };
-        foreign.run(self.now, &mut self.book)?;
-        for frame in foreign.take_frames() {
+        smoltcp.run(self.now, &mut self.run_state)?;
+        for frame in smoltcp.take_frames() {
             self.network.send(self.now, index, &frame);
         }
         Ok(())

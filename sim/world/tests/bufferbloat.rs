@@ -1,13 +1,13 @@
 //! A bulk flow through a queue of 1.2 s, and a flow of small requests beside it.
 
 use tidelane_time::Duration;
-use tidelane_world::{Algorithm, Bloat, RoundTrips};
+use tidelane_world::{Algorithm, LatencyUnderLoad, RoundTrips};
 
 /// Round-trip time without a queue.
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 
 fn run(congestion: Algorithm) -> RoundTrips {
-    let bloat = Bloat {
+    let bloat = LatencyUnderLoad {
         rate: 10_000_000,
         delay: ROUND_TRIP / 2u64,
         queue: 1000,

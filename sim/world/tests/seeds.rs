@@ -21,7 +21,7 @@ fn holds(theme: Theme, seed: u64) {
 #[test]
 fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
     for seed in [126, 175, 316] {
-        holds(Theme::Memory, seed);
+        holds(Theme::LowMemory, seed);
     }
 }
 
@@ -30,7 +30,7 @@ fn bytes_that_wait_for_accept_survive_a_program_without_memory() {
 #[test]
 fn a_connection_that_waits_for_memory_is_not_reset() {
     for seed in [4_018_359, 4_027_024, 4_034_182] {
-        holds(Theme::Memory, seed);
+        holds(Theme::LowMemory, seed);
     }
 }
 
@@ -39,14 +39,14 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
 #[test]
 fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     for seed in [5_001_599, 5_003_340] {
-        holds(Theme::Memory, seed);
+        holds(Theme::LowMemory, seed);
     }
 }
 
 /// smoltcp in LAST-ACK with unsent data ignores window updates.
 #[test]
 fn smoltcp_sends_all_its_data_before_last_ack() {
-    holds(Theme::Foreign, 4_025_025);
+    holds(Theme::Smoltcp, 4_025_025);
 }
 
 /// A member of a listener counted a connection that could not be handed out as waiting for its
@@ -54,7 +54,7 @@ fn smoltcp_sends_all_its_data_before_last_ack() {
 #[test]
 fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     for seed in 500_000..500_010 {
-        holds(Theme::Memory, seed);
+        holds(Theme::LowMemory, seed);
     }
 }
 
@@ -76,5 +76,5 @@ fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
 /// last timeout, the connection is aborted. As in Linux, the abort sends nothing to the peer.
 #[test]
 fn the_peer_of_an_aborted_connection_may_wait_without_a_reset() {
-    holds(Theme::Memory, 12_059_222);
+    holds(Theme::LowMemory, 12_059_222);
 }

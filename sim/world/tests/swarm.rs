@@ -70,13 +70,13 @@ fn services_restart_hosts_pause_and_clocks_jump() {
 
 #[test]
 fn connections_go_on_where_memory_is_short() {
-    let sum = swarm(Some(Theme::Memory), 5000..5020);
+    let sum = swarm(Some(Theme::LowMemory), 5000..5020);
     assert!(sum.complete > 100, "{sum}");
 }
 
 #[test]
 fn another_stack_and_tidelane_understand_each_other() {
-    let sum = swarm(Some(Theme::Foreign), 6000..6040);
+    let sum = swarm(Some(Theme::Smoltcp), 6000..6040);
     assert!(sum.complete > 300 && sum.links.lost > 0, "{sum}");
     assert!(sum.over_ipv6 > 50, "{sum}");
     assert!(sum.counters["active_opens"] > 0 && sum.counters["passive_opens"] > 0);
@@ -91,7 +91,7 @@ fn random_values_in_shared_memory_harm_nobody_else() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    for theme in [None, Some(Theme::Cores), Some(Theme::Foreign)] {
+    for theme in [None, Some(Theme::Cores), Some(Theme::Smoltcp)] {
         for seed in [1, 7, 23, 40] {
             let digests = [0; 2].map(|_| swarm(theme, seed..seed + 1).digest);
             assert_eq!(digests[0], digests[1], "seed {seed}, theme {theme:?}");

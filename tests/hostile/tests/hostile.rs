@@ -5,7 +5,7 @@
 
 use tidelane_hostile::attack::{Campaign, Counts};
 use tidelane_time::Duration;
-use tidelane_world::{Conduct, Scenario, Theme, run};
+use tidelane_world::{Behaviour, Scenario, Theme, run};
 
 /// Number of campaigns, among which the packets are divided. The seed of a campaign decides the
 /// limits and options of its engines.
@@ -52,8 +52,8 @@ fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
     for seed in first..first + 12 {
         let mut scenario = Scenario::with_theme(seed, Theme::Misbehaviour);
         for program in &mut scenario.programs {
-            if program.conduct != Conduct::Good {
-                program.conduct = Conduct::Bad {
+            if program.behaviour != Behaviour::Good {
+                program.behaviour = Behaviour::Bad {
                     every: Duration::from_micros(2),
                 };
             }

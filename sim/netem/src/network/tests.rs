@@ -21,8 +21,8 @@ fn v6(index: u8) -> IpAddress {
     IpAddress(address)
 }
 
-fn edge(a: usize, b: usize) -> Edge {
-    Edge {
+fn cable(a: usize, b: usize) -> Cable {
+    Cable {
         ends: [a, b],
         links: [LinkConfig::with_delay(DELAY); 2],
     }
@@ -67,7 +67,7 @@ fn a_switch_forwards_by_link_address_and_changes_nothing() {
         node(Kind::Host, 1),
         node(Kind::Switch, 9),
     ];
-    let mut network = Network::new(nodes, &[edge(0, 2), edge(1, 2)], 1);
+    let mut network = Network::new(nodes, &[cable(0, 2), cable(1, 2)], 1);
     let sent = frame(0, 1, 1, 64);
     network.send(Instant::ZERO, 0, &sent);
     network.send(Instant::ZERO, 0, &frame(0, 7, 1, 64));
@@ -91,9 +91,15 @@ fn routed_with(mtu: u32) -> Network {
         node(Kind::Router, 4),
         node(Kind::Host, 5),
     ];
-    let mut edges = [edge(0, 2), edge(1, 2), edge(2, 3), edge(3, 4), edge(4, 5)];
-    edges[3].links = edges[3].links.map(|link| LinkConfig { mtu, ..link });
-    Network::new(nodes, &edges, 1)
+    let mut cables = [
+        cable(0, 2),
+        cable(1, 2),
+        cable(2, 3),
+        cable(3, 4),
+        cable(4, 5),
+    ];
+    cables[3].links = cables[3].links.map(|link| LinkConfig { mtu, ..link });
+    Network::new(nodes, &cables, 1)
 }
 
 #[test]

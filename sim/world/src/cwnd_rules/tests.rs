@@ -143,7 +143,7 @@ fn two_reductions_in_one_round_trip_are_reported() {
 fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
     let (flight, before) = (10 * MSS, 7 * MSS);
     let check = |rules: &mut CwndRules, info: FlowInfo| {
-        let link = MEMORY;
+        let link = LOCAL_PATH;
         check(rules, FlowInfo { link, ..info })
     };
     let start = || {

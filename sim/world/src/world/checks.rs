@@ -4,10 +4,10 @@ use tidelane_time::Duration;
 
 use super::{FUZZ_BURSTS_MAX, TICK, World};
 use crate::{
-    foreign::ForeignHost,
     ledger::{Entry, Stage, Violation},
     machine::Machine,
     report::Report,
+    smoltcp_host::SmoltcpHost,
 };
 
 /// Time without progress after which a connection counts as stuck: fifteen times the longest
@@ -28,7 +28,7 @@ impl World {
         if let Some(program) = self.foreign_bytes.choose(self.processes.len()) {
             self.check_memory(program)?;
         }
-        let first = self.book.ledger.stuck(self.now, STUCK_AFTER).next();
+        let first = self.run_state.ledger.stuck(self.now, STUCK_AFTER).next();
         if let Some(entry) = first {
             if self.is_given_up(entry) {
                 let program = entry.plan.client;
@@ -78,7 +78,7 @@ impl World {
                 && client.stage == Stage::Open
                 && server.stage == Stage::Ended
         };
-        let stuck = self.book.ledger.stuck(self.now, STUCK_AFTER);
+        let stuck = self.run_state.ledger.stuck(self.now, STUCK_AFTER);
         let counters = self.machines[host].host.counters().into_iter();
         let given_up = counters.filter(|(name, _)| name == "abort_on_timeout");
         let given_up: u64 = given_up.map(|(_, count)| count).sum();
@@ -104,7 +104,7 @@ impl World {
         if self.report.fuzz_bursts >= FUZZ_BURSTS_MAX {
             self.kill_hostile()?;
         }
-        if !self.book.ledger.all_over() {
+        if !self.run_state.ledger.all_over() {
             return Ok(());
         }
         let since = *self.over_since.get_or_insert(self.now);
@@ -128,7 +128,7 @@ impl World {
     fn good_processes_idle(&self) -> bool {
         let mut processes = self.processes.iter().flatten();
         processes.all(|process| process.fuzzer.is_some() || process.is_idle())
-            && self.foreign.as_ref().is_none_or(ForeignHost::is_idle)
+            && self.smoltcp.as_ref().is_none_or(SmoltcpHost::is_idle)
     }
 
     /// Starts the drain after all connections are over. The remaining state must then disappear by
@@ -148,8 +148,8 @@ impl World {
     }
 
     pub(super) fn finish(mut self) -> Result<Report, Violation> {
-        for entry in self.book.ledger.entries() {
-            let refused = self.book.ledger.refusals && entry.ends[1].stage == Stage::NotYet;
+        for entry in self.run_state.ledger.entries() {
+            let refused = self.run_state.ledger.refusals && entry.ends[1].stage == Stage::NotYet;
             if entry.must_be_complete() && !entry.is_complete() && !refused {
                 let text = format!("{}; {:?}", entry.plan, entry.ends);
                 return Err(self.violated("every planned exchange completes", &text));
@@ -185,7 +185,7 @@ impl World {
             self.report.add_counters(machine.host.counters());
         }
         self.report.memory_searches = self.foreign_bytes.searches;
-        self.report.bytes = self.book.ledger.bytes;
+        self.report.bytes = self.run_state.ledger.bytes;
         self.report.checked_segments = self.wire_rules.segments;
         self.report.checked_windows = self.cwnd_rules.checks;
         self.report.links = self.network.counters();

@@ -9,7 +9,7 @@ use crate::{
     ledger::Violation,
     machine::Machine,
     plan::{ConnectionPlan, Role},
-    scenario::Conduct,
+    scenario::Behaviour,
     topology::address,
 };
 
@@ -19,7 +19,7 @@ impl World {
         program: usize,
         back: Option<Instant>,
     ) -> Result<(), Violation> {
-        if self.scenario.programs[program].conduct != Conduct::Good {
+        if self.scenario.programs[program].behaviour != Behaviour::Good {
             self.check_memory(program)?;
         }
         let Some(process) = self.processes[program].take() else {
@@ -28,7 +28,7 @@ impl World {
         if let Some(fuzzer) = &process.fuzzer {
             self.swept[program] = fuzzer.swept;
         }
-        let (now, ledger) = (self.now, &mut self.book.ledger);
+        let (now, ledger) = (self.now, &mut self.run_state.ledger);
         for (_, worker) in &process.workers {
             for (id, role) in worker.open_sides() {
                 if let Some(id) = id.filter(|_| role == Role::Server) {
@@ -90,7 +90,7 @@ impl World {
     pub(super) fn repair(&mut self) {
         self.network.set_cut(false);
         self.repair = None;
-        self.book.ledger.restart_clocks(self.now);
+        self.run_state.ledger.restart_clocks(self.now);
     }
 
     /// Stops the service and the programs of `host`. All of them start again after `lasts`.
@@ -122,7 +122,7 @@ impl World {
             Role::Client => on_host(plan.client),
             Role::Server => on_host(scenario.listeners[plan.listener].programs[0]),
         };
-        self.book.ledger.service_died(self.now, ends);
+        self.run_state.ledger.service_died(self.now, ends);
         self.wire_rules.forget(host);
         self.cwnd_rules.forget(host);
         self.renew(host, back).map_err(|error| self.broken(&error))

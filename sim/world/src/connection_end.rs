@@ -22,7 +22,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// State that the ends of all connections of a run share. Owned by the world.
 #[derive(Debug)]
-pub struct Book {
+pub struct RunState {
     /// Record of both ends of all connections.
     pub ledger: Ledger,
     /// Seed of the run. The bytes of all streams derive from it.
@@ -31,7 +31,7 @@ pub struct Book {
     scratch: Vec<u8>,
 }
 
-impl Book {
+impl RunState {
     /// Creates the shared state of a run.
     pub fn new(ledger: Ledger, seed: u64) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Book {
     }
 }
 
-/// Condition for the next turn of a side.
+/// Condition for the next turn of a end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The next turn follows an event of the stream.
@@ -56,7 +56,7 @@ pub enum Next {
 
 /// One end of one connection, with the stream, the plan and the progress of the end.
 #[derive(Debug)]
-pub struct Side<S> {
+pub struct ConnectionEnd<S> {
     stream: S,
     role: Role,
     id: Option<u32>,
@@ -72,14 +72,14 @@ pub struct Side<S> {
     rng: Rng,
 }
 
-impl<S: Pipe> Side<S> {
+impl<S: Pipe> ConnectionEnd<S> {
     /// Creates the client's end of connection `id`.
     pub fn client(now: Instant, stream: S, id: u32, seed: u64, rng: Rng) -> Self {
-        let mut side = Self::server(now, stream, rng);
-        side.role = Role::Client;
-        side.content = contents(seed, id);
-        side.id = Some(id);
-        side
+        let mut end = Self::server(now, stream, rng);
+        end.role = Role::Client;
+        end.content = contents(seed, id);
+        end.id = Some(id);
+        end
     }
 
     /// Creates the end of a connection that was just accepted. The header of its stream will name
@@ -106,7 +106,7 @@ impl<S: Pipe> Side<S> {
         &mut self.stream
     }
 
-    /// Returns the stream and drops the side.
+    /// Returns the stream and drops the end.
     pub fn into_stream(self) -> S {
         self.stream
     }
@@ -118,11 +118,11 @@ impl<S: Pipe> Side<S> {
 
     /// Reads, writes and closes as far as the plan and the stream allow. Returns the condition for
     /// the next turn.
-    pub fn turn(&mut self, now: Instant, book: &mut Book) -> Result<Next, Violation> {
+    pub fn turn(&mut self, now: Instant, run_state: &mut RunState) -> Result<Next, Violation> {
         if self.is_closed() {
             return Ok(Next::Closed);
         }
-        if self.id.is_none() && !self.read_header(now, book)? {
+        if self.id.is_none() && !self.read_header(now, run_state)? {
             return Ok(if self.is_closed() {
                 Next::Closed
             } else {
@@ -132,16 +132,16 @@ impl<S: Pipe> Side<S> {
         let start = self.read + self.written;
         let mut moved = true;
         while moved && !self.is_closed() {
-            if self.leaves_early(now, book) {
+            if self.leaves_early(now, run_state) {
                 break;
             }
             if self.read + self.written - start >= TURN_MAX {
                 return Ok(Next::At(now + TURN_TIME));
             }
-            moved = self.read_some(now, book)?;
-            moved |= self.write_some(now, book)?;
+            moved = self.read_some(now, run_state)?;
+            moved |= self.write_some(now, run_state)?;
             if !moved {
-                moved = self.finish(now, book)?;
+                moved = self.finish(now, run_state)?;
             }
         }
         Ok(if self.is_closed() {
@@ -157,7 +157,11 @@ impl<S: Pipe> Side<S> {
 
     /// Closes the end if the peer has disappeared and its reset was lost. Returns true if the end
     /// closed.
-    pub fn check_gone_peer(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    pub fn check_gone_peer(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+    ) -> Result<bool, Violation> {
         if self.is_closed() {
             return Ok(false);
         }
@@ -168,19 +172,19 @@ impl<S: Pipe> Side<S> {
             }
             return Ok(over);
         };
-        let ledger = &mut book.ledger;
+        let ledger = &mut run_state.ledger;
         let gone = ledger.peer_gone_since(id, self.role);
         if gone.is_none_or(|since| now - since.max(self.paused_until) < GONE_PEER_TIMEOUT) {
             return Ok(false);
         }
-        if ledger.lossless && !ledger.entry(id).tainted {
+        if ledger.lossless && !ledger.entry(id).unchecked {
             let text = format!(
                 "{:?} of connection {id} waits for a peer that is gone",
                 self.role
             );
             return Err(violation(now, "a reset arrives", text));
         }
-        self.leave(now, book, true);
+        self.leave(now, run_state, true);
         Ok(true)
     }
 
@@ -189,14 +193,14 @@ impl<S: Pipe> Side<S> {
     }
 
     /// Reads the header. Returns true once the header has named the connection.
-    fn read_header(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    fn read_header(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
         if got < header.len() {
             let end_of_file = self.stream.at_end();
             if end_of_file || (self.stream.peer_closed() && self.stream.readable() == got) {
                 let orderly = self.stream.fin_received();
-                if orderly && got > 0 && !book.ledger.unplanned_clients {
+                if orderly && got > 0 && !run_state.ledger.unplanned_clients {
                     let text = format!("end of file after {got} bytes of header");
                     return Err(violation(now, "the end comes after the last byte", text));
                 }
@@ -205,18 +209,18 @@ impl<S: Pipe> Side<S> {
             }
             return Ok(false);
         }
-        let known = Content::parse_header(book.seed, &header);
-        match known.filter(|id| book.ledger.contains(*id)) {
+        let known = Content::parse_header(run_state.seed, &header);
+        match known.filter(|id| run_state.ledger.contains(*id)) {
             Some(id) => {
-                book.ledger.open(now, id, Role::Server)?;
+                run_state.ledger.open(now, id, Role::Server)?;
                 self.id = Some(id);
-                self.content = contents(book.seed, id);
-                if book.ledger.entry(id).plan.end(self.role).nodelay {
+                self.content = contents(run_state.seed, id);
+                if run_state.ledger.entry(id).plan.end(self.role).nodelay {
                     self.stream.set_nodelay();
                 }
                 Ok(true)
             }
-            None if book.ledger.unplanned_clients => {
+            None if run_state.ledger.unplanned_clients => {
                 self.stream.close(true);
                 Ok(false)
             }
@@ -232,8 +236,8 @@ impl<S: Pipe> Side<S> {
     }
 
     /// Closes or aborts if the plan says so at this point. Returns true if the end closed.
-    fn leaves_early(&mut self, now: Instant, book: &mut Book) -> bool {
-        let ending = book
+    fn leaves_early(&mut self, now: Instant, run_state: &mut RunState) -> bool {
+        let ending = run_state
             .ledger
             .entry(self.connection_id())
             .plan
@@ -241,33 +245,35 @@ impl<S: Pipe> Side<S> {
             .ending;
         let moved = self.read + self.written;
         match ending {
-            Ending::CloseEarly(after) if moved >= after => self.leave(now, book, false),
-            Ending::Abort(after) if moved >= after => self.leave(now, book, true),
+            Ending::CloseEarly(after) if moved >= after => self.leave(now, run_state, false),
+            Ending::Abort(after) if moved >= after => self.leave(now, run_state, true),
             _ => return false,
         }
         true
     }
 
     /// Closes or aborts before the plan is complete.
-    fn leave(&mut self, now: Instant, book: &mut Book, abort: bool) {
+    fn leave(&mut self, now: Instant, run_state: &mut RunState, abort: bool) {
         let id = self.connection_id();
-        book.ledger.mark_broken(now, id, self.role);
-        book.ledger.close_end(now, id, self.role);
+        run_state.ledger.mark_broken(now, id, self.role);
+        run_state.ledger.close_end(now, id, self.role);
         self.stream.close(abort);
     }
 
     /// Closes after the plan is complete.
-    fn close(&mut self, now: Instant, book: &mut Book) {
-        book.ledger.close_end(now, self.connection_id(), self.role);
+    fn close(&mut self, now: Instant, run_state: &mut RunState) {
+        run_state
+            .ledger
+            .close_end(now, self.connection_id(), self.role);
         self.stream.close(false);
     }
 
-    fn read_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    fn read_some(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
         if now < self.paused_until {
             return Ok(false);
         }
-        let end = *book.ledger.entry(id).plan.end(self.role);
+        let end = *run_state.ledger.entry(id).plan.end(self.role);
         let due = end.pause_after.saturating_mul(u64::from(self.pauses) + 1);
         if self.pauses < end.pauses && self.read >= due {
             self.pauses += 1;
@@ -276,14 +282,14 @@ impl<S: Pipe> Side<S> {
         }
         let most = u64::from(end.read_chunk).min(TURN_MAX);
         let want = self.rng.between(1, most) as usize;
-        book.bytes.resize(want, 0);
-        let got = self.stream.receive(&mut self.rng, &mut book.bytes);
-        let bytes = &book.bytes[..got];
+        run_state.bytes.resize(want, 0);
+        let got = self.stream.receive(&mut self.rng, &mut run_state.bytes);
+        let bytes = &run_state.bytes[..got];
         let content = &self.content[self.role.peer().index()];
-        if let Some(pos) = content.first_mismatch(self.read, bytes, &mut book.scratch) {
+        if let Some(pos) = content.first_mismatch(self.read, bytes, &mut run_state.scratch) {
             let role = self.role;
-            if book.ledger.entry(id).tainted {
-                self.leave(now, book, true);
+            if run_state.ledger.entry(id).unchecked {
+                self.leave(now, run_state, true);
                 return Ok(false);
             }
             let text = format!("{role:?} of connection {id}: the byte at {pos} is wrong");
@@ -291,14 +297,14 @@ impl<S: Pipe> Side<S> {
         }
         if got > 0 {
             self.read += got as u64;
-            book.ledger.read(now, id, self.role, got as u64)?;
+            run_state.ledger.read(now, id, self.role, got as u64)?;
         }
         Ok(got > 0)
     }
 
-    fn write_some(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    fn write_some(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
-        let plan = &book.ledger.entry(id).plan;
+        let plan = &run_state.ledger.entry(id).plan;
         let allowed = plan
             .allowed(self.role, self.read)
             .saturating_sub(self.written);
@@ -315,9 +321,9 @@ impl<S: Pipe> Side<S> {
             1
         };
         let len = self.rng.between(least, most) as usize;
-        book.bytes.resize(len, 0);
-        self.content[self.role.index()].fill(self.written, &mut book.bytes);
-        let taken = self.stream.write(&book.bytes[..len]);
+        run_state.bytes.resize(len, 0);
+        self.content[self.role.index()].fill(self.written, &mut run_state.bytes);
+        let taken = self.stream.write(&run_state.bytes[..len]);
         if taken > len {
             let text = format!("connection {id}: {taken} of {len} bytes were taken");
             return Err(violation(now, "no more is taken than given", text));
@@ -325,43 +331,43 @@ impl<S: Pipe> Side<S> {
         self.out_of_memory = taken == 0 && self.stream.lacks_memory();
         if taken > 0 {
             self.written += taken as u64;
-            book.ledger.wrote(now, id, self.role, taken as u64);
+            run_state.ledger.wrote(now, id, self.role, taken as u64);
         }
         Ok(taken > 0)
     }
 
     /// Shuts down or closes if the plan is complete. Returns true if another call may do more.
-    fn finish(&mut self, now: Instant, book: &mut Book) -> Result<bool, Violation> {
+    fn finish(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
-        let plan = &book.ledger.entry(id).plan;
+        let plan = &run_state.ledger.entry(id).plan;
         let (send, expect) = (plan.total(self.role), plan.total(self.role.peer()));
         let ending = plan.end(self.role).ending;
         if let Some(cause) = self.over() {
-            return self.ended(now, book, cause).map(|()| true);
+            return self.ended(now, run_state, cause).map(|()| true);
         }
         let all_sent = self.written == send;
         let all_read = self.read == expect;
         // TCP discards the unsent data of a connection that is closed before it is established (RFC
         // 9293 §3.10.4).
         if all_sent && all_read && ending == Ending::Close && self.stream.established() {
-            self.close(now, book);
+            self.close(now, run_state);
             return Ok(true);
         }
         if all_sent && !self.shut && ending != Ending::Close {
             self.shut = true;
-            book.ledger.finish(now, id, self.role);
+            run_state.ledger.finish(now, id, self.role);
             self.stream.shutdown_write();
             return Ok(true);
         }
         if self.stream.at_end() {
-            book.ledger.check_end_of_file(now, id, self.role)?;
+            run_state.ledger.check_end_of_file(now, id, self.role)?;
             if self.shut {
-                self.close(now, book);
+                self.close(now, run_state);
                 return Ok(true);
             }
             if !all_read {
                 // The peer closed early, so the rest of its data will not arrive.
-                self.leave(now, book, false);
+                self.leave(now, run_state, false);
                 return Ok(true);
             }
         }
@@ -376,18 +382,23 @@ impl<S: Pipe> Side<S> {
     }
 
     /// Handles the end of the connection, which the service has reported with `cause`.
-    fn ended(&mut self, now: Instant, book: &mut Book, cause: u32) -> Result<(), Violation> {
+    fn ended(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+        cause: u32,
+    ) -> Result<(), Violation> {
         let id = self.connection_id();
         let fin = self.stream.fin_received();
         if fin {
-            book.ledger.check_end_of_file(now, id, self.role)?;
+            run_state.ledger.check_end_of_file(now, id, self.role)?;
         }
         let both_finished = fin && self.shut && cause == close_cause::FINISHED;
         if !both_finished {
-            book.ledger.check_cause(now, id, self.role, cause)?;
-            book.ledger.mark_broken(now, id, self.role);
+            run_state.ledger.check_cause(now, id, self.role, cause)?;
+            run_state.ledger.mark_broken(now, id, self.role);
         }
-        self.close(now, book);
+        self.close(now, run_state);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A host that runs smoltcp, an independent implementation of the RFCs.
 //!
-//! The programs of this host follow the same plans as the programs of Tidelane's hosts ([`Side`]).
-//! Every exchange with this host therefore runs between two implementations.
+//! The programs of this host follow the same plans as the programs of Tidelane's hosts
+//! ([`ConnectionEnd`]). Every exchange with this host therefore runs between two implementations.
 
 mod device;
 mod stream;
@@ -18,15 +18,15 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
 use crate::{
+    connection_end::{ConnectionEnd, Next, RunState},
     family::{Family, IPV6_MTU_MIN},
     ledger::Violation,
-    scenario::ForeignSpec,
-    side::{Book, Next, Side},
+    scenario::SmoltcpSpec,
     topology::{Topology, address},
     worker::Start,
 };
 use device::Device;
-use stream::ForeignStream;
+use stream::SmoltcpStream;
 
 /// Longest delay from the arrival of a frame to its processing, in nanoseconds.
 const WAKE_TIME_MAX: u64 = 20_000;
@@ -40,15 +40,15 @@ type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
 /// A connection, and the time of its program's next turn.
 struct Connection {
-    side: Side<ForeignStream>,
+    end: ConnectionEnd<SmoltcpStream>,
     at: Option<Instant>,
 }
 
 /// A host with smoltcp as its stack. Owns the sockets and programs of the host.
-pub struct ForeignHost {
+pub struct SmoltcpHost {
     /// Time of the next run.
     pub next: Option<Instant>,
-    spec: ForeignSpec,
+    spec: SmoltcpSpec,
     device: Device,
     interface: Interface,
     sockets: Sockets,
@@ -56,7 +56,7 @@ pub struct ForeignHost {
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
     /// Sockets that their program has closed and TCP has not.
-    lingering: Vec<ForeignStream>,
+    lingering: Vec<SmoltcpStream>,
     starts: VecDeque<Start>,
     next_gone_check: Instant,
     opened: u16,
@@ -83,11 +83,11 @@ fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool 
     })
 }
 
-impl ForeignHost {
+impl SmoltcpHost {
     /// Creates host `index` of `topology`. `starts` must be in the order of time.
     pub fn new(
         index: usize,
-        spec: &ForeignSpec,
+        spec: &SmoltcpSpec,
         topology: &Topology,
         starts: VecDeque<Start>,
         rng: Rng,
@@ -164,7 +164,7 @@ impl ForeignHost {
     }
 
     /// Processes all frames that have arrived, and gives every program a turn.
-    pub fn run(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+    pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         // The loop processes one frame at a time, so that it observes every state of a connection.
         loop {
             let more = self
@@ -176,11 +176,11 @@ impl ForeignHost {
                 break;
             }
         }
-        self.open_due(now, book);
-        self.give_turns(now, book)?;
+        self.open_due(now, run_state);
+        self.give_turns(now, run_state)?;
         self.poll(now);
         self.observe(now);
-        self.remove_finished(now, book);
+        self.remove_finished(now, run_state);
         let due = self.interface.poll_at(micros(now), &self.sockets.borrow());
         let due = due.map(|at| Instant::from_micros(at.total_micros().max(0) as u64));
         let gone_check = (!self.connections.is_empty()).then_some(self.next_gone_check);
@@ -202,9 +202,9 @@ impl ForeignHost {
     /// Updates the streams after a frame, and accepts new connections.
     fn observe(&mut self, now: Instant) {
         for connection in &mut self.connections {
-            connection.side.stream().observe();
+            connection.end.stream().observe();
         }
-        self.lingering.iter_mut().for_each(ForeignStream::observe);
+        self.lingering.iter_mut().for_each(SmoltcpStream::observe);
         let mut taken = Vec::new();
         let sockets = self.sockets.clone();
         self.listening.retain(|(_, handle)| {
@@ -217,15 +217,15 @@ impl ForeignHost {
         });
         for handle in taken {
             self.accepted += 1;
-            let mut stream = ForeignStream::new(self.sockets.clone(), handle);
+            let mut stream = SmoltcpStream::new(self.sockets.clone(), handle);
             stream.observe();
             let rng = self.rng.fork(self.accepted << 1 | 1);
-            let side = Side::server(now, stream, rng);
-            self.connections.push(Connection { side, at: None });
+            let end = ConnectionEnd::server(now, stream, rng);
+            self.connections.push(Connection { end, at: None });
         }
     }
 
-    fn open_due(&mut self, now: Instant, book: &mut Book) {
+    fn open_due(&mut self, now: Instant, run_state: &mut RunState) {
         while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
             self.starts.pop_front();
             let handle = self.new_socket();
@@ -237,22 +237,24 @@ impl ForeignHost {
             let connects = socket.connect(self.interface.context(), to, port);
             connects.expect("a new socket can connect");
             drop(sockets);
-            let _ = book.ledger.open(now, start.id, crate::plan::Role::Client);
-            let stream = ForeignStream::new(self.sockets.clone(), handle);
+            let _ = run_state
+                .ledger
+                .open(now, start.id, crate::plan::Role::Client);
+            let stream = SmoltcpStream::new(self.sockets.clone(), handle);
             let rng = self.rng.fork(u64::from(start.id) << 1);
-            let side = Side::client(now, stream, start.id, book.seed, rng);
-            self.connections.push(Connection { side, at: None });
+            let end = ConnectionEnd::client(now, stream, start.id, run_state.seed, rng);
+            self.connections.push(Connection { end, at: None });
         }
     }
 
-    fn give_turns(&mut self, now: Instant, book: &mut Book) -> Result<(), Violation> {
+    fn give_turns(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         let gone_check = now >= self.next_gone_check;
         if gone_check {
             self.next_gone_check = now + GONE_PEER_INTERVAL;
         }
         let mut open = Vec::new();
         for mut connection in std::mem::take(&mut self.connections) {
-            let closed = match connection.side.turn(now, book)? {
+            let closed = match connection.end.turn(now, run_state)? {
                 Next::Closed => true,
                 Next::At(at) => {
                     connection.at = Some(at);
@@ -263,10 +265,10 @@ impl ForeignHost {
                     false
                 }
             };
-            if closed || (gone_check && connection.side.check_gone_peer(now, book)?) {
-                let name = connection.side.name();
+            if closed || (gone_check && connection.end.check_gone_peer(now, run_state)?) {
+                let name = connection.end.name();
                 self.lingering
-                    .push(connection.side.into_stream().named(name));
+                    .push(connection.end.into_stream().named(name));
             } else {
                 open.push(connection);
             }
@@ -276,13 +278,13 @@ impl ForeignHost {
     }
 
     /// Removes sockets whose connections TCP has finished.
-    fn remove_finished(&mut self, now: Instant, book: &mut Book) {
+    fn remove_finished(&mut self, now: Instant, run_state: &mut RunState) {
         self.lingering.retain_mut(|stream| {
             stream.discard_unread();
             let finished = stream.is_finished();
             if let (true, (Some(id), role)) = (finished, stream.name()) {
                 // A peer that still sends to the removed socket receives a reset.
-                book.ledger.mark_broken(now, id, role);
+                run_state.ledger.mark_broken(now, id, role);
             }
             if finished {
                 stream.remove();

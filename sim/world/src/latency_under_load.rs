@@ -27,7 +27,7 @@ const BULK: u32 = 1;
 
 /// A bottleneck and the two flows through it.
 #[derive(Clone, Copy, Debug)]
-pub struct Bloat {
+pub struct LatencyUnderLoad {
     /// Rate of the bottleneck, in bits per second.
     pub rate: u64,
     /// One-way delay of the link.
@@ -87,7 +87,7 @@ fn mean(all: impl Iterator<Item = Duration>) -> Duration {
     sum / count.max(1)
 }
 
-impl Bloat {
+impl LatencyUnderLoad {
     /// Runs both flows. Returns an error if a rule of the world is violated.
     pub fn run(&self) -> Result<RoundTrips, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {

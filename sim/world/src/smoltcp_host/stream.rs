@@ -10,7 +10,7 @@ use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
 
 /// The socket of one connection, and the part of its history that smoltcp does not keep.
-pub struct ForeignStream {
+pub struct SmoltcpStream {
     sockets: Sockets,
     handle: SocketHandle,
     /// True if the peer's FIN has arrived.
@@ -25,7 +25,7 @@ pub struct ForeignStream {
     name: (Option<u32>, Role),
 }
 
-impl ForeignStream {
+impl SmoltcpStream {
     /// Creates the stream of a socket that connects or is connected.
     pub fn new(sockets: Sockets, handle: SocketHandle) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl ForeignStream {
     }
 }
 
-impl Pipe for ForeignStream {
+impl Pipe for SmoltcpStream {
     fn readable(&mut self) -> usize {
         self.after_fin.len() + self.with(|socket| socket.recv_queue())
     }
