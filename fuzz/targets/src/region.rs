@@ -12,7 +12,7 @@ use tidelane_time::Duration;
 use crate::{
     bytes::Bytes,
     registration,
-    service::{Ground, Kind, Scene, may_be_secret, run},
+    service::{Kind, Scene, TestNamespace, may_be_secret, run},
 };
 
 /// Largest number of steps taken from one input.
@@ -24,7 +24,7 @@ const BUFFERS: u64 = 1 << 16;
 
 /// Fuzz target: writes to the region of a program that is registered, listens and has connections.
 pub fn region(data: &[u8]) {
-    Ground::with(|ground| run(ground, |scene| play(scene, data)));
+    TestNamespace::with(|namespace| run(namespace, |scene| play(scene, data)));
 }
 
 fn play(scene: &mut Scene<'_>, data: &[u8]) {

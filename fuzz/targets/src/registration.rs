@@ -7,7 +7,7 @@ use tidelane_time::Duration;
 
 use crate::{
     bytes::Bytes,
-    service::{Ground, Kind, Scene, run},
+    service::{Kind, Scene, TestNamespace, run},
 };
 
 /// Largest number of steps taken from one input.
@@ -19,7 +19,7 @@ const NONSENSE_MAX: u8 = 64;
 
 /// Fuzz target: runs sessions with messages and descriptors while time passes.
 pub fn registration(data: &[u8]) {
-    Ground::with(|ground| run(ground, |scene| play(scene, data)));
+    TestNamespace::with(|namespace| run(namespace, |scene| play(scene, data)));
 }
 
 fn play(scene: &mut Scene<'_>, data: &[u8]) {

@@ -17,15 +17,15 @@
 //! * after the end of all sessions, no programs, flows, buffers, claims or descriptors are left.
 
 mod core;
-mod ground;
+mod descriptors;
+mod fuzz_program;
 mod kernel;
-mod palette;
-mod party;
 mod scene;
+mod test_namespace;
 
 pub use self::{
-    ground::Ground,
-    palette::Kind,
-    party::may_be_secret,
+    descriptors::Kind,
+    fuzz_program::may_be_secret,
     scene::{Scene, run},
+    test_namespace::TestNamespace,
 };

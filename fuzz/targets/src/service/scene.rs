@@ -31,13 +31,13 @@ use tidelaned::{
 
 use super::{
     core::{ClaimSet, Link, Wire},
-    ground::{Ground, SERVICE, bound},
-    kernel::{is_held, open_descriptors, pair, spare},
-    palette::{self, Kind, Palette},
-    party::{
-        MACS, PEER, PEER_PORT, Party, Peer, VICTIM_PORT, Victim, answer, answer_requests,
+    descriptors::{self, Descriptors, Kind},
+    fuzz_program::{
+        FuzzProgram, MACS, PEER, PEER_PORT, Peer, VICTIM_PORT, Victim, answer, answer_requests,
         holds_secret, secret, set_network,
     },
+    kernel::{is_held, open_descriptors, pair, spare},
+    test_namespace::{SERVICE, TestNamespace, bound},
 };
 
 /// Index of the interface that the service serves. It differs from that of the loopback interface,
@@ -60,7 +60,7 @@ const PAUSE: StdDuration = StdDuration::from_millis(1);
 
 /// A service with its programs. The documentation of [the module](super) lists the invariants.
 pub struct Scene<'g> {
-    ground: &'g Ground,
+    namespace: &'g TestNamespace,
     now: Instant,
     core: Link,
     claim_set: ClaimSet,
@@ -73,14 +73,14 @@ pub struct Scene<'g> {
     /// Victim's and peer's end of the protected connection, and the number of secret bytes sent.
     protected: Option<(Connection, Connection, u32)>,
     /// The programs that the input controls.
-    pub attackers: Vec<Party>,
-    palette: Palette,
+    pub attackers: Vec<FuzzProgram>,
+    descriptors: Descriptors,
 }
 
 /// Runs `play` in a new scene, and checks all invariants.
-pub fn run(ground: &Ground, play: impl FnOnce(&mut Scene<'_>)) {
+pub fn run(namespace: &TestNamespace, play: impl FnOnce(&mut Scene<'_>)) {
     let before = open_descriptors();
-    let mut scene = Scene::new(ground);
+    let mut scene = Scene::new(namespace);
     play(&mut scene);
     scene.check();
     scene.end();
@@ -89,7 +89,7 @@ pub fn run(ground: &Ground, play: impl FnOnce(&mut Scene<'_>)) {
 }
 
 impl<'g> Scene<'g> {
-    fn new(ground: &'g Ground) -> Self {
+    fn new(namespace: &'g TestNamespace) -> Self {
         let now = Instant::from_secs(1);
         let (core, far) = Link::new(SERVICE, MACS[0], now);
         set_network(&mut core.core().host, now, SERVICE);
@@ -103,21 +103,21 @@ impl<'g> Scene<'g> {
         let mut shared = Shared::new(cores, claims, page_fd, descriptors);
         let addresses = [IpAddress::from_v4(SERVICE)];
         shared.set_addresses(&addresses).expect("claims are free");
-        let mut palette = Palette::default();
+        let mut descriptors = Descriptors::default();
         let shares = Bound {
             reuse_address: true,
             ..bound(&format!("0.0.0.0:{VICTIM_PORT}"))
         };
-        palette.put(Kind::SharesVictim, shares.make().expect("the port is free"));
+        descriptors.put(Kind::SharesVictim, shares.make().expect("the port is free"));
         let socket = TcpListener::bind(("0.0.0.0", VICTIM_PORT)).expect("the port can be shared");
         let service = SocketAddr::from((SERVICE, VICTIM_PORT));
         let (connected, accepted) =
-            palette::connection(&socket, service).expect("the kernel's loopback");
-        palette.put(Kind::Connected, connected);
-        palette.put(Kind::Accepted, accepted);
+            descriptors::connection(&socket, service).expect("the kernel's loopback");
+        descriptors.put(Kind::Connected, connected);
+        descriptors.put(Kind::Accepted, accepted);
         let (ours, theirs) = pair();
         let mut scene = Self {
-            ground,
+            namespace,
             now,
             core,
             claim_set,
@@ -125,34 +125,34 @@ impl<'g> Scene<'g> {
             wire: Wire([far, peer_far]),
             peer,
             victim: Victim {
-                party: Party::new(0, Service::over(theirs).expect("a socket")),
+                program: FuzzProgram::new(0, Service::over(theirs).expect("a socket")),
                 listener: 0,
                 socket,
             },
             protected: None,
             attackers: Vec::new(),
-            palette,
+            descriptors,
             shared,
         };
-        scene.victim.party.session = scene.admit(ours, 0);
+        scene.victim.program.session = scene.admit(ours, 0);
         scene.open_victim();
         scene
     }
 
     /// Registers the victim. It then listens and gets its first connection.
     fn open_victim(&mut self) {
-        let mut party = std::mem::replace(&mut self.victim.party, Party::new(0, spare()));
-        assert!(self.register(&mut party), "the victim is welcome");
+        let mut victim = std::mem::replace(&mut self.victim.program, FuzzProgram::new(0, spare()));
+        assert!(self.register(&mut victim), "the victim is welcome");
         let mut listen = new_message(message::LISTEN);
         listen.backlog = 8;
         let socket = self.victim.socket.try_clone().expect("a descriptor");
-        let listened = self.ask(&party, &listen, &[socket.as_fd()]);
+        let listened = self.ask(&victim, &listen, &[socket.as_fd()]);
         let listened = listened.expect("an answer").expect("the port is its own");
         self.victim.listener = listened.message.listener;
-        if let Some(rings) = &mut party.rings {
+        if let Some(rings) = &mut victim.rings {
             rings.join(self.victim.listener);
         }
-        self.victim.party = party;
+        self.victim.program = victim;
         self.protected = Some(self.connect_victim());
         self.exchange_secrets();
     }
@@ -160,13 +160,13 @@ impl<'g> Scene<'g> {
     /// Opens a new connection from the peer to the victim. Returns both ends.
     fn connect_victim(&mut self) -> (Connection, Connection, u32) {
         let (ours, theirs) = (
-            self.victim.party.connections.len(),
+            self.victim.program.connections.len(),
             self.peer.connections.len(),
         );
         self.peer.connect(VICTIM_PORT);
         for _ in 0..QUIESCE_STEPS {
             self.step();
-            let accepted = self.victim.party.connections.get(ours);
+            let accepted = self.victim.program.connections.get(ours);
             if let (Some(accepted), Some(opened)) = (accepted, self.peer.connections.get(theirs)) {
                 return (*accepted, *opened, 0);
             }
@@ -180,13 +180,13 @@ impl<'g> Scene<'g> {
             return;
         };
         let bytes: Vec<u8> = (sent..sent + SECRET_LEN).map(secret).collect();
-        if let Some(rings) = &mut self.victim.party.rings {
+        if let Some(rings) = &mut self.victim.program.rings {
             rings.send(ours, sent, &bytes);
         }
         self.peer.rings().send(theirs, sent, &bytes);
         let mut left = QUIESCE_STEPS;
         let ends = |scene: &mut Self| {
-            let victim = scene.victim.party.rings.as_ref();
+            let victim = scene.victim.program.rings.as_ref();
             let received = victim.and_then(|rings| rings.received(ours));
             let by_peer = scene.peer.rings().received(theirs);
             [received, by_peer].map(|end| end.map_or((0, true), |end| end))
@@ -202,7 +202,7 @@ impl<'g> Scene<'g> {
             self.step();
         }
         let mut got = vec![0; SECRET_LEN as usize];
-        if let Some(rings) = &mut self.victim.party.rings {
+        if let Some(rings) = &mut self.victim.program.rings {
             assert!(rings.read(ours, sent, &mut got), "a receive buffer");
             assert_eq!(got, bytes, "the victim received other bytes");
             rings.read_all(ours);
@@ -229,7 +229,7 @@ impl<'g> Scene<'g> {
             let (ours, theirs) = pair();
             let number = self.admit(ours, ATTACKER_ID);
             let service = Service::over(theirs).expect("a socket");
-            self.attackers.push(Party::new(number, service));
+            self.attackers.push(FuzzProgram::new(number, service));
         }
     }
 
@@ -244,30 +244,30 @@ impl<'g> Scene<'g> {
     }
 
     /// Sends REGISTER and CONTEXT for context 0. Returns false if the service refused one of them.
-    pub fn register(&mut self, party: &mut Party) -> bool {
-        if let Some(Ok(answer)) = self.ask(party, &new_message(message::REGISTER), &[]) {
-            party.registered(answer);
+    pub fn register(&mut self, sender: &mut FuzzProgram) -> bool {
+        if let Some(Ok(answer)) = self.ask(sender, &new_message(message::REGISTER), &[]) {
+            sender.registered(answer);
         }
-        let Some(program) = &party.program else {
+        let Some(program) = &sender.program else {
             return false;
         };
         let bell = Doorbell::new().expect("a descriptor");
         let rings = Rings::new(&program.region, 0, program.page.cores());
-        let made = self.ask(party, &new_message(message::CONTEXT), &[bell.fd()]);
-        party.rings = rings;
+        let made = self.ask(sender, &new_message(message::CONTEXT), &[bell.fd()]);
+        sender.rings = rings;
         matches!(made, Some(Ok(_)))
     }
 
-    /// Sends a message of `party`, lets the service handle it, and returns the answer.
+    /// Sends a message of the program `sender`, lets the service handle it, and returns the answer.
     pub fn ask(
         &mut self,
-        party: &Party,
+        sender: &FuzzProgram,
         message: &Message,
         descriptors: &[BorrowedFd<'_>],
     ) -> Option<Result<Answer, Failure>> {
-        let service = party.socket()?;
+        let service = sender.socket()?;
         service.send(message, descriptors).ok()?;
-        self.serve(party.session);
+        self.serve(sender.session);
         answer(service)
     }
 
@@ -279,14 +279,14 @@ impl<'g> Scene<'g> {
         }
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         for kind in kinds {
-            let descriptor = self.palette.get(self.ground, *kind);
+            let descriptor = self.descriptors.get(self.namespace, *kind);
             descriptors.extend(descriptor.and_then(|fd| fd.try_clone_to_owned().ok()));
         }
         let mut attacker = self.attackers.swap_remove(at);
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let answered = self.ask(&attacker, message, &borrowed);
         if let Some(Ok(answered)) = answered {
-            self.check_entitlement(message, kinds.first().copied());
+            self.check_claim(message, kinds.first().copied());
             match answered.message.kind {
                 message::REGISTERED => attacker.registered(answered),
                 message::CONTEXT if attacker.rings.is_none() => {
@@ -302,8 +302,8 @@ impl<'g> Scene<'g> {
         self.attackers.push(attacker);
     }
 
-    fn check_entitlement(&self, message: &Message, kind: Option<Kind>) {
-        let nothing = kind.is_none_or(Kind::entitles_to_nothing);
+    fn check_claim(&self, message: &Message, kind: Option<Kind>) {
+        let nothing = kind.is_none_or(Kind::permits_no_claim);
         let claims = matches!(message.kind, message::LISTEN | message::RESERVE);
         assert!(!(claims && nothing), "{kind:?} was given a claim");
         let listens = kind.is_some_and(Kind::listens);
@@ -321,7 +321,7 @@ impl<'g> Scene<'g> {
             rustix::io::ioctl_fionbio(&socket, true).expect("a socket");
             let service = Service::over(socket).expect("a socket");
             if self.attackers.len() < ATTACKERS_MAX {
-                self.attackers.push(Party::new(number, service));
+                self.attackers.push(FuzzProgram::new(number, service));
             } else {
                 drop(service);
                 self.serve(number);
@@ -333,7 +333,7 @@ impl<'g> Scene<'g> {
     pub fn attack_with_bytes(&mut self, at: usize, bytes: &[u8], kinds: &[Kind]) {
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         for kind in kinds {
-            let descriptor = self.palette.get(self.ground, *kind);
+            let descriptor = self.descriptors.get(self.namespace, *kind);
             descriptors.extend(descriptor.and_then(|fd| fd.try_clone_to_owned().ok()));
         }
         let Some(attacker) = self.attackers.get(at) else {
@@ -349,7 +349,7 @@ impl<'g> Scene<'g> {
 
     /// Closes the attackers' descriptor of this kind.
     pub fn close(&mut self, kind: Kind) {
-        self.palette.close(kind);
+        self.descriptors.close(kind);
     }
 
     /// Joins attacker `at` to a listener.
@@ -413,7 +413,7 @@ impl<'g> Scene<'g> {
         self.wire.carry(0);
         self.peer.step(self.now);
         self.wire.carry(1);
-        self.victim.party.poll(self.victim.listener);
+        self.victim.program.poll(self.victim.listener);
         // The control plane uses the clock of the machine.
         self.shared.finish_claims(now());
     }
@@ -465,7 +465,7 @@ impl<'g> Scene<'g> {
     /// Ends all sessions, and checks that all state disappears.
     fn end(&mut self) {
         self.attackers.clear();
-        self.victim.party = Party::new(0, spare());
+        self.victim.program = FuzzProgram::new(0, spare());
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.serve(number);

@@ -16,7 +16,7 @@ use rustix::{
 };
 use tidelane_attacker::sockets::Bound;
 
-use super::ground::{Ground, bound};
+use super::test_namespace::{TestNamespace, bound};
 
 /// A kind of descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ impl Kind {
     /// Returns true if this kind of descriptor does not permit a claim. A socket that is bound in
     /// addition to the victim's socket may reserve the port, because this claim takes no packet for
     /// which the kernel has a socket.
-    pub fn entitles_to_nothing(self) -> bool {
+    pub fn permits_no_claim(self) -> bool {
         self >= Kind::ListensLoopback && self != Kind::SharesVictim
     }
 
@@ -95,21 +95,21 @@ impl Kind {
 
 /// The attackers' descriptors. Each is created on first use.
 #[derive(Default)]
-pub struct Palette(Vec<(Kind, Vec<OwnedFd>)>);
+pub struct Descriptors(Vec<(Kind, Vec<OwnedFd>)>);
 
-impl Palette {
+impl Descriptors {
     /// Adds a descriptor that the caller has created.
     pub fn put(&mut self, kind: Kind, descriptor: OwnedFd) {
         self.0.push((kind, vec![descriptor]));
     }
 
     /// Returns the descriptor of this kind, or `None` if the kernel refuses to create it.
-    pub fn get(&mut self, ground: &Ground, kind: Kind) -> Option<BorrowedFd<'_>> {
+    pub fn get(&mut self, namespace: &TestNamespace, kind: Kind) -> Option<BorrowedFd<'_>> {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = match known {
             Some(at) => at,
             None => {
-                self.0.push((kind, make(ground, kind).ok()?));
+                self.0.push((kind, make(namespace, kind).ok()?));
                 self.0.len() - 1
             }
         };
@@ -123,7 +123,7 @@ impl Palette {
 }
 
 /// Creates a descriptor of this kind. Further descriptors in the result must stay open with it.
-fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
+fn make(namespace: &TestNamespace, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     let one = |fd: OwnedFd| Ok(vec![fd]);
     match kind {
         Kind::Listens => one(bound("0.0.0.0:7000").listening(8)?),
@@ -139,7 +139,7 @@ fn make(ground: &Ground, kind: Kind) -> io::Result<Vec<OwnedFd>> {
         }
         Kind::ListensLoopback => one(bound("127.0.0.1:7006").listening(8)?),
         Kind::Unbound => one(socket(AddressFamily::INET, SocketType::STREAM, None)?),
-        Kind::Foreign => one(ground.foreign.try_clone()?),
+        Kind::Foreign => one(namespace.foreign.try_clone()?),
         Kind::OfDevice => {
             let of_device = Bound {
                 device: Some("lo".to_owned()),

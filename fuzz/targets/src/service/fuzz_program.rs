@@ -13,7 +13,7 @@ use tidelane_ring::{Layout, ProgramRegion};
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
-use super::{core::Link, ground::SERVICE};
+use super::{core::Link, test_namespace::SERVICE};
 
 /// Address of the peer's host.
 pub const PEER: [u8; 4] = [10, 77, 0, 2];
@@ -60,7 +60,7 @@ pub fn holds_secret(bytes: &[u8]) -> bool {
 }
 
 /// A program in a scene, at the other end of a session.
-pub struct Party {
+pub struct FuzzProgram {
     /// Number of the program's session.
     pub session: u64,
     /// The program's end of the registration socket, before the answer to REGISTER.
@@ -73,7 +73,7 @@ pub struct Party {
     pub connections: Vec<Connection>,
 }
 
-impl Party {
+impl FuzzProgram {
     /// Creates a program that has sent no message.
     pub fn new(session: u64, service: Service) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl Party {
 /// The program whose data and connections must be protected.
 pub struct Victim {
     /// The victim's session and memory.
-    pub party: Party,
+    pub program: FuzzProgram,
     /// The service's number for the victim's listener.
     pub listener: u32,
     /// The victim's listening kernel socket.

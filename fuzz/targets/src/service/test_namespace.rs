@@ -21,30 +21,30 @@ const FOREIGN_PORT: u16 = 7001;
 
 /// Kernel sockets that all inputs of a thread share. They live as long as the process: a thread
 /// that ends must not close descriptors while another thread counts them.
-pub struct Ground {
+pub struct TestNamespace {
     /// A listener in another network namespace.
     pub foreign: OwnedFd,
 }
 
 thread_local! {
-    static GROUND: Option<&'static Ground> = Ground::make();
+    static NAMESPACE: Option<&'static TestNamespace> = TestNamespace::make();
 }
 
-impl Ground {
+impl TestNamespace {
     /// Runs `work` in the thread's namespace, which the first call creates. Prints a message and
     /// does nothing if the process may not create a namespace. Only one thread runs at a time,
     /// because descriptors are counted for the whole process.
-    pub fn with(work: impl FnOnce(&Ground)) {
+    pub fn with(work: impl FnOnce(&TestNamespace)) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        GROUND.with(|ground| {
-            if let Some(ground) = ground {
-                work(ground);
+        NAMESPACE.with(|namespace| {
+            if let Some(namespace) = namespace {
+                work(namespace);
             }
         });
     }
 
-    fn make() -> Option<&'static Ground> {
+    fn make() -> Option<&'static TestNamespace> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: needs root for a network namespace (sudo -E cargo test)");
             return None;
@@ -58,7 +58,7 @@ impl Ground {
         enter_new_namespace();
         let [a, b, c, d] = SERVICE;
         ip(&format!("address add {a}.{b}.{c}.{d}/24 dev lo"));
-        Some(Box::leak(Box::new(Ground { foreign })))
+        Some(Box::leak(Box::new(TestNamespace { foreign })))
     }
 }
 
