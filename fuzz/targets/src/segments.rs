@@ -101,8 +101,10 @@ impl Scene {
             6 => self.wait(1_000 * u64::from(bytes.u16())),
             7 => self.call(at, |party, _, flow| party.write(flow, 4000)),
             8 => self.call(at, |party, _, flow| party.read(flow, 1500)),
-            9 => self.call(at, |party, now, flow| party.leave(now, flow, false)),
-            10 => self.call(at, |party, now, flow| party.leave(now, flow, true)),
+            9 => self.call(at, |party, now, flow| {
+                party.close_or_abort(now, flow, false)
+            }),
+            10 => self.call(at, |party, now, flow| party.close_or_abort(now, flow, true)),
             11 => self.call(at, |party, _, flow| {
                 party.engine.shutdown_write(flow);
             }),
