@@ -19,23 +19,27 @@ pub(crate) struct Interest {
     /// An empty list, whose allocation the next wait reuses.
     spare: Vec<u32>,
     /// Control events that were taken off the ring and not processed yet. The list is empty between
-    /// calls. A field keeps its allocation.
+    /// calls. The list is a field so that each call reuses the
+    /// allocation.
     pub(crate) control_events: Vec<ClientEvent>,
     /// Sockets that have new events and are registered with other epoll instances, too.
     pub(crate) other_registrations: Vec<&'static Socket>,
-    /// True if a thread sleeps until a socket is ready, and the socket has a new event.
+    /// True if sleeping threads must be woken: a socket that a thread waits for has a new event, or
+    /// the service died.
     pub(crate) wake: bool,
     /// Number of descriptors that refer to this epoll instance.
     pub(crate) descriptors: u32,
     /// Number of `epoll_wait` calls since the kernel's epoll instance was last polled.
     pub(crate) calls_without_kernel: u32,
-    /// Counts the events of all registrations, also of those that were in the ready list already.
+    /// Number of events of all registrations. An event of a registration that is already in the
+    /// ready list counts, too.
     pub(crate) event_count: u32,
-    /// Number of times that a thread was about to sleep here.
+    /// Number of times that a thread was about to sleep in a wait on this epoll instance.
     pub(crate) sleeps: u32,
     /// Time of the next trim of send buffers, in CLOCK_MONOTONIC.
     pub(crate) trim_at_ns: u64,
-    /// The last session whose end put all registered sockets into the ready list, or 0.
+    /// Generation of the last ended session whose end was reported: all registered sockets were put
+    /// into the ready list. 0 if no session has ended.
     pub(crate) reported_death: u32,
 }
 
@@ -95,8 +99,9 @@ impl Interest {
         in_kernel
     }
 
-    /// Disables the one-shot registrations with this data after the kernel reported and disabled
-    /// them, if `was_it` returns true for their descriptor.
+    /// Disables the registration that the kernel has reported with this data, if the registration
+    /// is one-shot. Several registrations may have the same data. `was_it` returns true if the
+    /// kernel reported the registration of a descriptor.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
         for watch in &mut self.watches {
             let once = watch.in_kernel && watch.events & ONE_SHOT != 0 && watch.socket.is_some();
