@@ -109,7 +109,8 @@ fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
 }
 
-/// Starts the server's service again, if there was one, and waits until it knows the listener.
+/// Starts the server's service again, if there was one, and waits until the service knows the
+/// listener.
 fn up_again(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     testbed.service_again()?;
     let (true, Some(service)) = (testbed.had_listener, &testbed.service) else {

@@ -33,7 +33,7 @@ const LOSS_PPM: u32 = 10_000;
 /// Time limit of the program that drops packets, in seconds.
 const LOSSY_SECONDS: u64 = 900;
 
-/// The kind of a testbed.
+/// The kind of a testbed: the server's stack, and loss on the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// True if the server is on Tidelane.
@@ -60,14 +60,17 @@ impl Kind {
     };
 }
 
-/// A wire with its server. The order of the fields makes the programs drop before the wire.
+/// A testbed for one program of the catalogue: a wire, and the program's server at one end.
+///
+/// The field `wire` stands after the processes. Drop therefore ends the processes before it
+/// removes their network namespaces.
 #[derive(Debug)]
 pub struct Testbed<'a> {
     /// The catalogue entry of the program.
     pub entry: &'a Entry,
     /// The server's process.
     pub server: RefCell<Running>,
-    /// The server's service. `None` if the server is on the kernel.
+    /// The Tidelane service on the server's side. `None` if the server is on the kernel.
     pub service: Option<Service>,
     /// The HTTP server behind a proxy.
     _origin: Option<Nginx>,
@@ -75,7 +78,7 @@ pub struct Testbed<'a> {
     _loss: Option<Running>,
     /// The wire.
     pub wire: Wire,
-    /// Folder of the server: `{home}`.
+    /// Folder of the server, which replaces the placeholder `{home}` of the catalogue.
     home: PathBuf,
     /// Number of output files of clients so far.
     outputs: Cell<u32>,
@@ -121,8 +124,8 @@ impl<'a> Testbed<'a> {
         Ok(testbed)
     }
 
-    /// Waits until the server is ready, and until the service knows its listener. A server that the
-    /// service does not accelerate has no listener there.
+    /// Waits until the server is ready, and until the service knows the server's listener.
+    /// `had_listener` stays false if the service does not learn of the listener in time.
     fn wait_ready(&mut self) -> Result<(), Stop> {
         let entry = self.entry;
         let limit = Duration::from_secs(entry.server.seconds);
@@ -138,8 +141,8 @@ impl<'a> Testbed<'a> {
             })?;
         }
         if let Some(service) = &self.service {
-            // Wait shorter for a program that the library leaves to the kernel, because its
-            // listener is not expected.
+            // If the library leaves the program to the kernel, the service never learns of the
+            // listener. The wait is shorter in this case.
             let patience = Duration::from_secs(if entry.kernel.is_some() { 1 } else { 5 });
             let listener = wait_until(patience, "a listener", || service.has_listener(entry.port));
             self.had_listener = listener.is_ok();
@@ -175,7 +178,8 @@ impl<'a> Testbed<'a> {
             .join(format!("client-{}.out", self.outputs.get()))
     }
 
-    /// Starts the server's service again after it was killed. Does nothing if there was no service.
+    /// Starts the service on the server's side again after the service was killed. Does nothing if
+    /// the server is on the kernel.
     pub fn service_again(&mut self) -> Result<(), Stop> {
         if let Some(dead) = &self.service {
             self.service = Some(self.wire.service_again(dead)?);
@@ -191,8 +195,8 @@ impl<'a> Testbed<'a> {
         Some(line.trim_start_matches("tidelane: ").to_owned())
     }
 
-    /// Returns the reason that `tidelane ss` shows for a socket of the server's port that is not
-    /// accelerated, if there is one.
+    /// Returns the reason for which a socket on the server's port is not accelerated, as `tidelane
+    /// ss` shows it. Returns `None` if no socket has a reason.
     pub fn reason_of_sockets(&self) -> Option<String> {
         let port = format!(":{}", self.entry.port);
         let sockets = self.service.as_ref()?.sockets().ok()?;
