@@ -40,7 +40,7 @@ const CONTEXT_IFINDEX: usize = 3;
 const ATTACH_TRIES_MAX: u32 = 15;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
-/// Place in which the kernel runs an attached program.
+/// XDP mode in which the kernel runs the attached program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
     /// In the driver, before the socket buffer exists.
@@ -49,7 +49,7 @@ pub enum AttachMode {
     Generic,
 }
 
-/// Requested place of a program.
+/// Requested XDP mode of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachWish {
     /// In the driver, or in the stack if the driver cannot run programs.
@@ -221,8 +221,8 @@ impl Object {
             .map_err(|error| failed("handing a frame to the kernel", &error))
     }
 
-    /// Attaches the program in the requested place. Returns the mode, and with [`AttachWish::Best`]
-    /// the reason for which native mode failed.
+    /// Attaches the program in the requested XDP mode. Returns the mode, and with
+    /// [`AttachWish::Best`] the reason for which native mode failed.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,

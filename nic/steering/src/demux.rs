@@ -256,7 +256,7 @@ impl Demux {
     }
 
     /// Loads and attaches the demux like [`load_and_attach`](Self::load_and_attach), but in the
-    /// place `wish`.
+    /// XDP mode `wish`.
     pub fn load_and_attach_as(
         ifindex: u32,
         queues: u32,
@@ -304,7 +304,7 @@ impl Demux {
         Ok(demux)
     }
 
-    /// Returns the place in which the kernel runs the program.
+    /// Returns the XDP mode in which the kernel runs the program.
     pub fn mode(&self) -> AttachMode {
         self.mode
     }

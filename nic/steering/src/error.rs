@@ -17,9 +17,9 @@ pub enum SteeringError {
     OtherProgram {
         /// The interface.
         interface: String,
-        /// Place of the program; None if it has been removed meanwhile.
+        /// XDP mode of the program. `None` if the program has been removed meanwhile.
         place: Option<XdpPlace>,
-        /// The program; None if it has been removed meanwhile.
+        /// The program. `None` if the program has been removed meanwhile.
         program: Option<Program>,
     },
     /// The interface has more receive queues than the program's table has entries.
@@ -29,7 +29,8 @@ pub enum SteeringError {
         /// Entries of the table.
         queues_max: u32,
     },
-    /// The table of claims is full.
+    /// The table of claims is full. A claim is a 3-tuple (address, protocol, port) whose
+    /// packets the demux sends to the service.
     TooManyClaims,
     /// Any other failed system call.
     System {
@@ -53,7 +54,7 @@ impl SteeringError {
 /// Name of the program in which libxdp runs the programs of its users, one after the other.
 const DISPATCHER: &str = "xdp_dispatcher";
 
-/// Returns the keyword of `ip link set` for a place.
+/// Returns the keyword of `ip link set` that selects an XDP mode.
 fn switch_of(place: Option<XdpPlace>) -> &'static str {
     match place {
         Some(XdpPlace::Offloaded) => "xdpoffload",

@@ -23,8 +23,8 @@ pub enum LinkKind {
     Virtual(String),
 }
 
-/// Place of an XDP program. The variants are in the order in which a received packet passes the
-/// places.
+/// XDP mode: the place where a program runs. The variants are in the order in which a received
+/// packet passes the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdpPlace {
     /// In the NIC.
