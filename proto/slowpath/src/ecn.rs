@@ -8,7 +8,7 @@ use tidelane_wire::{Ecn, Segment, TcpFlags};
 
 use crate::{PeerSyn, Slow, prr::Prr};
 
-/// Segments acknowledged at once after the first CE, so that the sender reacts soon.
+/// Number of ACKs that are sent without delay after the first CE, so that the sender reacts soon.
 const QUICK_ACKS: u32 = 2;
 
 impl PeerSyn {

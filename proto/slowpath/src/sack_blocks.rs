@@ -9,7 +9,8 @@ use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
 use crate::{Slow, ranges::Ranges, urgent};
 
-/// Number of ACKs that are sent at once after out-of-order or duplicate data (quick-ack mode).
+/// Number of ACKs that are sent without delay after out-of-order or duplicate data (quick-ack
+/// mode).
 pub(crate) const QUICK_ACKS: u32 = 15;
 /// Largest number of blocks in a SACK option.
 const BLOCKS_MAX: usize = 4;
@@ -71,7 +72,7 @@ impl<E: Driver> Slow<'_, E> {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);
             if before.is_some() && before != Some((start, end)) {
-                // A DSACK without a free frame is lost, as any ACK may be.
+                // The pending DSACK is lost if no frame is free. The network may lose any ACK, too.
                 let _ = self.send_ack();
             }
             let joined = self.cold.dsack.filter(|before| before.1 == start);
