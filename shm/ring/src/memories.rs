@@ -1,4 +1,5 @@
-//! The three memories of a program region, and the rights of program and service to each of them.
+//! The memories of a program region, and the rights of program and service to each of them. A
+//! region has three memories, and each is a memfd.
 //!
 //! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
 //! it ends. A process that can punch a memory can therefore delay every process that uses the
@@ -111,8 +112,8 @@ fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
 /// Returns a read-only descriptor, through which a program can neither write nor punch. Only root
 /// can reopen it for writing. Existing mappings keep their rights.
 ///
-/// Without `/proc`, the function seals the whole memory instead. Its pages can then never be
-/// released.
+/// Without `/proc`, the function seals the memfd against writes instead. The pages of the memfd can
+/// then never be released.
 fn read_only(memory: OwnedFd) -> io::Result<OwnedFd> {
     fchmod(&memory, Mode::RUSR)?;
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());

@@ -43,14 +43,14 @@ pub struct Region {
     read_only: Range<u64>,
 }
 
-/// A memory that [`Region::join`] maps as a part of a region.
+/// A memfd that [`Region::join`] maps as a part of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'fd> {
-    /// The memory. It must be sealed against shrinking.
+    /// Descriptor of the memfd, which must be sealed against shrinking.
     pub memory: BorrowedFd<'fd>,
-    /// Length of the memory in bytes. It must be a multiple of the page size.
+    /// Length of the memfd in bytes, a multiple of the page size.
     pub len: u64,
-    /// True if this process may write the memory.
+    /// True if this process may write the memfd.
     pub writable: bool,
 }
 
@@ -89,8 +89,8 @@ impl Region {
         map_shared(fd, len, writable)
     }
 
-    /// Maps memories next to each other in one range of addresses. Region offsets count through all
-    /// of them. At most one memory may be read-only.
+    /// Maps memfds next to each other in one range of addresses. Region offsets count through all
+    /// memfds. At most one memfd may be read-only.
     pub fn join(parts: &[Part<'_>]) -> io::Result<Region> {
         let total = parts.iter().try_fold(0u64, |sum, part| {
             let whole_pages = part.len.is_multiple_of(PAGE);
@@ -113,7 +113,7 @@ impl Region {
             protection.set(ProtFlags::WRITE, part.writable);
             let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
             // SAFETY: the range lies in the mapping that was just reserved, and no pointers into it
-            // exist yet. The memory cannot shrink, as `Part` requires.
+            // exist yet. The memfd cannot shrink, as `Part` requires.
             unsafe {
                 let at = region.base.as_ptr().add(start as usize);
                 mmap(

@@ -4,7 +4,7 @@ fn resident_blocks(fd: &OwnedFd) -> i64 {
     fstat(fd).unwrap().st_blocks
 }
 
-/// Returns a region that consists of one memory.
+/// Returns a region that maps one writable memfd, and the memfd.
 fn shared(len: u64) -> (Region, OwnedFd) {
     let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();
