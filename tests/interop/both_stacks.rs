@@ -141,7 +141,7 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
     Ok(())
 }
 
-/// Starts a client with four connections that lasts six seconds.
+/// Starts a client that keeps four connections open for six seconds.
 fn long_client(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     client

@@ -44,8 +44,8 @@ fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<
     Ok(server)
 }
 
-/// `tidelane run --no-listen` and `--kernel-port` leave a listener to the kernel. `tidelane ss`
-/// shows the reason, and `--strict` allows it. A listener on another port is accelerated.
+/// `tidelane run --no-listen` and `--kernel-port` leave a listener to the kernel, even with
+/// `--strict`. `tidelane ss` shows the reason. A listener on another port is accelerated.
 pub fn listeners_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -137,9 +137,10 @@ pub fn a_server_that_sends_connections_on() -> Outcome {
     Ok(())
 }
 
-/// Runs the server `name`, which hands its connections to other processes. Fails unless one or two
-/// connections are lost first, because an accelerated connection cannot move to another process,
-/// and unless the kernel has all later connections and all are served.
+/// Runs the server `name`, which hands its connections to other processes.
+///
+/// An accelerated connection cannot move to another process, so the first one or two connections
+/// are lost. The kernel must then have the listener, and all later connections must be served.
 fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join(name);
@@ -172,8 +173,8 @@ fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     Ok(())
 }
 
-/// Starts a server that forks for each connection, and a client with 20 accelerated connections
-/// that lasts eight seconds.
+/// Starts a server that forks for each connection, and a client that keeps 20 accelerated
+/// connections open for eight seconds.
 fn fork_server(wire: &Wire, service: &Service) -> Result<(Running, Running), Stop> {
     let binary = wire.scratch().join("fork_server");
     let source = tools::source_root().join("tests/interop/fork_server.c");
@@ -205,7 +206,7 @@ fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
 }
 
 /// A server forks for each connection, and the children end soon. The server's listener goes to the
-/// kernel. No client fails, and connections that are accelerated already stay accelerated.
+/// kernel. No client fails. The connections that were accelerated before stay accelerated.
 pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,5 @@
-//! The parser of packet scripts. Every text must be either a script or a parse error.
+//! The parser of packet scripts. The parser must return a script or a parse error for every text,
+//! and never panic.
 
 use tidelane_conformance::parse::parse;
 

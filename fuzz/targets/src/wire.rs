@@ -1,5 +1,5 @@
-//! Parsing of network input. Any bytes give a value or a drop reason. A value that is written and
-//! parsed again must be unchanged.
+//! Parsing of network input. The parsers must return a value or a drop reason for any bytes, and
+//! never panic. A value that is written and parsed again must be unchanged.
 
 use tidelane_wire::{
     OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,

@@ -1,9 +1,10 @@
 //! Runs the packet scripts on the engine and on the kernel, and prints results in the format of
 //! libtest.
 //!
-//! Arguments select scripts whose names contain one of them. An argument that is the path of a file
-//! runs only this file. `--engine` or `--kernel` selects one stack, and `--ip_version=ipv6` one IP
-//! version. `--jobs=N` sets the number of concurrent runs on the kernel. `--list` prints the names.
+//! An argument selects the scripts whose names contain the argument. If an argument is the path of
+//! a file, only the files given by paths run. `--engine` or `--kernel` selects one stack, and
+//! `--ip_version=ipv6` one IP version. `--jobs=N` sets the number of concurrent runs on the kernel.
+//! `--list` prints the names.
 
 use std::{env, path::Path, process::ExitCode, time::Instant};
 

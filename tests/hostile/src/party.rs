@@ -1,4 +1,4 @@
-//! An engine together with a driver that checks the engine's promises.
+//! An engine together with a driver that checks what the engine sends and where it places payload.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ pub struct Binding {
 }
 
 /// The environment of one engine: buffers of its flows, sent packets and events. The driver panics
-/// if the engine breaks a promise.
+/// if the engine sends bytes that the program has not written, or places payload outside the
+/// receive window.
 pub struct CheckingDriver {
     /// State of each flow.
     pub bindings: BTreeMap<FlowId, Binding>,
@@ -117,7 +118,7 @@ impl Driver for CheckingDriver {
     fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
-/// An engine and its driver.
+/// A simulated host: an engine, its driver, and the program that writes and reads the streams.
 pub struct Party {
     /// The engine.
     pub engine: Engine,
