@@ -21,7 +21,8 @@ fn stage(rx_len: u64) -> (Stage, Program) {
     (stage, program)
 }
 
-/// A reset would lose acknowledged data; the kernel keeps such a connection, too.
+/// The host keeps the connection, because a reset would lose acknowledged data. The kernel keeps
+/// the connection, too.
 #[test]
 fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
     let (mut stage, program) = stage(16 << 10);
@@ -56,7 +57,8 @@ fn a_listener_is_reported_with_its_backlog() {
     assert_eq!((sockets[0].recv_q, sockets[0].send_q), (0, 16));
 }
 
-/// As in the kernel, where accept fails with EMFILE and leaves the connection in the queue.
+/// The connection stays in the accept queue. The kernel does the same when accept fails with
+/// EMFILE.
 #[test]
 fn a_connection_for_which_there_is_no_slot_waits() {
     let (mut stage, program) = stage(1 << 20);
@@ -70,7 +72,8 @@ fn a_connection_for_which_there_is_no_slot_waits() {
     assert_eq!(acceptor.ports(), [5017]);
 }
 
-/// Before accept a connection takes at most as much as its program could hold.
+/// Before accept, the host keeps at most a quarter of the longest receive buffer that the listening
+/// program can have. The host drops further data of the connection.
 #[test]
 fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
     let (mut stage, program) = stage(16 << 10);
@@ -90,7 +93,8 @@ fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
     assert!(text.chunks(1000).map(|part| part[0]).eq(0..4));
 }
 
-/// As in the kernel: accept returns the connection, and a read returns its error.
+/// Accept returns a connection that was reset in the queue, and a read returns the error, as in the
+/// kernel.
 #[test]
 fn a_connection_that_ends_while_it_waits_is_handed_out() {
     let (mut stage, program) = stage(1 << 20);
@@ -106,7 +110,8 @@ fn a_connection_that_ends_while_it_waits_is_handed_out() {
     assert_eq!(half.cause.load(Acquire), close_cause::RESET);
 }
 
-/// A connection that no holder of the listener could ever take must not block the queue.
+/// The host resets a connection whose data exceeds the longest receive buffer of the program that
+/// holds the listener. Otherwise the connection would block the accept queue.
 #[test]
 fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
     let (mut stage, program) = stage(1 << 20);

@@ -29,7 +29,7 @@ fn a_frame_is_answered_by_the_core_that_has_its_ports_whatever_queue_it_came_by(
         assert_eq!(cores[queue].answers(NOW).len(), usize::from(queue == owner));
         if queue != owner {
             assert_eq!(rings[owner].load(Ordering::Relaxed), rung + 1);
-            // The driver asks between the announcement of its sleep and the sleep.
+            // The driver calls `has_work` after it has announced its sleep, and before it sleeps.
             assert!(cores[owner].host.has_work());
             assert_eq!(cores[owner].answers(NOW).len(), 1);
         }
@@ -66,8 +66,8 @@ fn region() -> Arc<ProgramRegion> {
     Arc::new(ProgramRegion::heap(&layout).expect("there is memory"))
 }
 
-/// The number of a removed program is not reused while the driver uses it: otherwise the end of the
-/// removed program would reset the connections of the next one.
+/// The host does not reuse the number of a program until the driver has removed the program.
+/// Otherwise the removal would reset the connections of the next program with this number.
 #[test]
 fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
     let mut core = Core::new();

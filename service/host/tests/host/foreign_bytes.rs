@@ -78,7 +78,7 @@ fn mark_staging(stage: &mut Stage) {
     assert_eq!(acceptor.accepted().len(), 6);
 }
 
-/// Fills the buffers of a program with the marker, as the program could.
+/// Fills an area of a program's region with the marker. A program can do the same.
 fn mark(region: &ProgramRegion, area: Range<u64>) {
     let bytes = vec![MARKER; (area.end - area.start) as usize];
     assert!(region.copy_in(area.start, &bytes));
@@ -103,7 +103,8 @@ fn a_connection_brings_only_its_own_bytes_from_the_staging_area() {
     assert_eq!(markers(&other.1), 0);
 }
 
-/// The hole between the two is not received, and the bytes behind it must not be lost.
+/// The connection has received bytes after a hole. The host copies these bytes to the program, and
+/// does not copy old bytes of the staging buffer at the place of the hole.
 #[test]
 fn bytes_out_of_order_come_along_and_the_hole_before_them_does_not() {
     let mut stage = Stage::new();
@@ -124,7 +125,7 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
     let mut stage = Stage::new();
     mark_staging(&mut stage);
     let other = listen(&mut stage, PORTS[1]);
-    // The second byte is missing, so that the smaller buffer has a hole, too.
+    // The first two bytes are missing, so that the buffer has a hole before it grows, too.
     connect(&mut stage, PORTS[1], 6000, 2, &vec![7; 20_000]);
     let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[1].into());
     assert_eq!(acceptor.accepted().len(), 1);
@@ -134,7 +135,8 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
     assert!(bytes.into_iter().filter(|byte| *byte == 7).count() >= 20_000);
 }
 
-/// A member that ends may belong to another user, since a listener's descriptor can be passed on.
+/// A connection that returns to its listener brings no data of the program that ended. The program
+/// may belong to another user, because a descriptor of a listener can be passed on.
 #[test]
 fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
     let mut stage = Stage::new();

@@ -1,4 +1,4 @@
-//! Fragmented segments: a reassembled one is answered like a whole one.
+//! Fragmented segments. The host answers a reassembled segment like an unfragmented segment.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -16,7 +16,7 @@ use crate::{
 const NOW: Instant = Instant::from_secs(1);
 const WAIT: Duration = Duration::from_secs(60);
 
-/// The frame of a SYN to port 80 in two fragments of packet `id`.
+/// Returns the two fragments of a SYN to port 80. `id` is the identification of the IP packet.
 fn fragments(to: [u8; 4], src_port: u16, id: u16) -> [Vec<u8>; 2] {
     let whole = frames::syn(PEER, to, TTL, src_port);
     let (headers, tcp) = whole.split_at(FRAME_HEADERS_LEN);
@@ -76,7 +76,8 @@ fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time()
     assert_eq!(core.answers(NOW).len(), 0);
     assert_eq!(core.host.next_timeout(), Some(NOW + WAIT));
     assert_eq!(core.answers(NOW + WAIT - Duration::from_millis(1)).len(), 0);
-    // The other packet has no first fragment, so there is no ICMP error.
+    // The packet with identification 2 has no first fragment, so the host sends no ICMP error for
+    // this packet.
     let answers = core.answers(NOW + WAIT);
     assert_eq!(answers.len(), 1);
     let packet = parse_frame(&answers[0]).expect("a packet");
@@ -123,8 +124,9 @@ fn fragments_for_others_are_not_kept() {
     assert_eq!(core.host.next_timeout(), None);
 }
 
-/// RSS distributes fragments by addresses, a veth by the sender's CPU. On whichever queues they
-/// arrive, one core reassembles them, and the core of the flow answers.
+/// RSS chooses the queue of a fragment by its IP addresses, and a veth chooses the queue by the
+/// sender's CPU. For any choice of queues, one core reassembles the fragments, and the core of the
+/// flow answers.
 #[test]
 fn fragments_meet_whatever_queues_they_came_by() {
     const CORES: u32 = 3;
@@ -137,7 +139,8 @@ fn fragments_meet_whatever_queues_they_came_by() {
         let parts = fragments(OURS, port, id);
         cores[usize::from(id) % 3].receives(&parts[0]);
         cores[usize::from(id / 3) % 3].receives(&parts[1]);
-        // From the core of the queue to the reassembling core, and then to the core of the flow.
+        // The core of the queue passes a fragment to the reassembling core. The reassembling core
+        // passes the packet to the core of the flow.
         let mut answers: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
         let mut rounds = 0;
         while rounds == 0 || cores.iter().any(|core| core.host.has_work()) {

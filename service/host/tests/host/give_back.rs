@@ -9,7 +9,7 @@ use crate::{
 
 const TEXT: [u8; 10] = *b"0123456789";
 
-/// The backlog includes them; accepting them makes room again.
+/// The returned connections count towards the backlog until a program accepts them.
 #[test]
 fn what_goes_back_is_in_the_accept_queue_again() {
     let mut stage = Stage::new();
@@ -21,7 +21,7 @@ fn what_goes_back_is_in_the_accept_queue_again() {
     }
     assert_eq!(acceptor.ports().len(), 10);
     stage.core.host.remove_program(stage.now, first.0);
-    // With these, seven more exceed the backlog of 16.
+    // The ten returned connections and seven more connections exceed the backlog of 16.
     for port in 5011..=5017 {
         stage.connect(port, &TEXT);
     }

@@ -50,7 +50,7 @@ fn flows_count_for_themselves_from_numbers_that_nobody_can_tell() {
     assert!(far.count() >= 9, "{firsts:?}");
 }
 
-/// As in Linux for packets with DF that have no socket of their own.
+/// The identification is zero, as in Linux for a packet with DF that no socket sends.
 #[test]
 fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
     let mut stage = Stage::new();
@@ -59,7 +59,7 @@ fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
         let peer = stranger(number);
         let mut to_nobody = segment(TcpFlags::SYN, 7, 0);
         to_nobody.dst_port = 81;
-        // SYN,ACK of half-open flows, then cookies; resets.
+        // The answers are a SYN,ACK of a half-open flow or a SYN cookie, and a reset.
         for syn in [segment(TcpFlags::SYN, 7, 0), to_nobody] {
             stage.send(peer, syn, &[]);
             stage.run();
@@ -67,7 +67,7 @@ fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
         }
     }
     assert!(stage.core.counter("syncookies_sent") > 0);
-    // A retransmitted SYN,ACK is no different.
+    // A retransmitted SYN,ACK has the identification zero, too.
     let mut again = 0;
     for _ in 0..2000 {
         stage.now += Duration::from_millis(1);

@@ -10,8 +10,8 @@ use crate::{
 
 const FRAMES: u32 = 4;
 
-/// The other connections must be reset later, because a peer that waits for an answer sends
-/// nothing.
+/// The host resets the remaining connections when frames are free again. A peer that waits for an
+/// answer sends nothing, so no segment of this peer would draw a reset.
 #[test]
 fn resets_that_find_no_frame_wait_for_one() {
     let port = MemConfig {

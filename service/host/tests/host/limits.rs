@@ -170,7 +170,7 @@ fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
     assert!(shake(&mut stage, 9, 81));
     assert_eq!(bad.user.used(Resource::Connections), 3);
     assert_eq!(bad.user.used(Resource::HalfOpen), 0);
-    // The connections end with the listener, and are charged to no user any more.
+    // The connections end with the listener. They no longer count towards the limit of the user.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
@@ -206,16 +206,16 @@ fn beyond_a_user_s_half_open_connections_there_are_cookies() {
     }
     assert_eq!(stage.core.counter("syncookies_sent"), 10);
     assert_eq!(bad.user.used(Resource::HalfOpen), 20);
-    // A returning cookie makes a connection without a place in a SYN queue.
+    // A valid SYN cookie opens a connection. The connection does not count as half-open.
     assert!(shake(&mut stage, 100, 80));
     assert_eq!(bad.user.used(Resource::HalfOpen), 20);
     assert_eq!(bad.user.used(Resource::Connections), 21);
-    // Other users have as many as before.
+    // The limit of one user does not restrict the half-open connections of another user.
     for number in 200..300 {
         assert_eq!(stage.exchange(stranger(number), syn_to(81)).len(), 1);
     }
     assert_eq!(good.user.used(Resource::HalfOpen), 100);
-    // They time out, and their places are free again.
+    // The half-open connections time out, and no longer count towards the limits.
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.core.answers(stage.now);
@@ -238,7 +238,7 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
     assert_eq!(event.cause, close_cause::LIMIT);
     let event = good.connect(&mut stage, 2);
     assert_eq!(event.kind, control_event::CONNECT_STARTED);
-    // For a peer within this host the answer is that the kernel has the connection.
+    // At the limit, the host leaves a connect to a peer within this host to the kernel.
     good.listen(&mut stage, 81).expect("a listener");
     assert!(bad.ask(connect(LOCAL, 81)));
     stage.run();
@@ -246,7 +246,7 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
     assert_eq!(event.kind, control_event::CONNECT_KERNEL);
     let connections = not_accelerated::limit(Resource::Connections.code());
     assert_eq!(event.cause, connections);
-    // There is room again once the program and its flows are removed.
+    // After the removal of the program and its flows, the user may open connections again.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
@@ -257,7 +257,7 @@ fn a_user_opens_as_many_connections_as_they_may_have() {
 fn one_user_does_not_take_all_ports_to_a_peer() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     ready_to_connect(&mut stage, &mut good, 2);
-    // There are no more than these 2,000 ports.
+    // The empty answer tells the host that the kernel has no more ports than these 2,000.
     stage.core.host.add_ports(stage.now, LOCAL, &[]);
     let started = |stage: &mut Stage, guest: &mut Guest, number| {
         (0..2100)
@@ -293,7 +293,7 @@ fn a_user_s_opens_that_wait_are_bounded() {
     stage.run();
     assert_eq!(good.user.used(Resource::ParkedOpens), 1);
     assert_eq!(good.events().len(), 0);
-    // The neighbour is not resolved.
+    // The opens fail after four seconds, because the kernel has not resolved the neighbours.
     stage.now += Duration::from_secs(4);
     stage.run();
     assert_eq!(bad.events().len(), 5);
@@ -301,8 +301,7 @@ fn a_user_s_opens_that_wait_are_bounded() {
     assert_eq!(good.events()[0].cause, close_cause::HOST_UNREACHABLE);
 }
 
-/// A program that sends requests and does not read the answers is bounded, in each context and in
-/// all of them.
+/// The host stops taking requests from a program that does not read the answers.
 #[test]
 fn answers_that_are_not_read_stop_the_asking() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
@@ -313,11 +312,12 @@ fn answers_that_are_not_read_stop_the_asking() {
         }
         stage.run();
     }
-    // The request ring, the event ring, and the backlog between them.
+    // Requests wait in the request ring, answers wait in the event ring, and the host has a backlog
+    // of answers.
     let bound = 3 * CONTROL_RING_LEN as usize;
     assert!(asked <= bound, "{asked}");
     assert!(!stage.core.host.has_work(), "a full ring is no work");
-    // No other program waits for this.
+    // A full event ring of one program does not delay another program.
     assert!(good.ask(connect(LOCAL, 9)));
     stage.run();
     assert_eq!(good.events().len(), 1);
@@ -348,7 +348,8 @@ fn holds_of_children_are_bounded() {
     assert_eq!(refused.to_string(), "limit: holds of user 65534 (10)");
     assert_eq!(bad.user.used(Resource::Holds), 8);
     assert!(host.inherit(stage.now, Holder::Program(good.id), 3).is_ok());
-    // The end of a program makes room, and a connection with one holder is not shared.
+    // The end of the child frees its holds. A connection with a single holder does not count as a
+    // hold.
     host.leave_all(stage.now, Holder::Child(1), false);
     assert_eq!(bad.user.used(Resource::Holds), 0);
     bad.user.set_limit(Resource::Holds, 3);
@@ -363,7 +364,7 @@ fn members_of_listeners_are_bounded() {
     for port in [80, 82, 84] {
         bad.listen(&mut stage, port).expect("a listener");
         bad.join(&mut stage, port);
-        // A second attempt changes nothing.
+        // A second join has no effect.
         bad.join(&mut stage, port);
     }
     good.listen(&mut stage, 81).expect("a listener");

@@ -1,4 +1,5 @@
-//! Packets with impossible source addresses, and the link addresses of answers.
+//! Packets with impossible source addresses (martians), and the destination link addresses of the
+//! host's answers to forged packets.
 
 use std::net::IpAddr;
 
@@ -31,8 +32,8 @@ fn route(prefix: &str, len: u8, way: Way) -> KernelRoute {
     }
 }
 
-/// Makes a host with 10.0.0.1/8 and fd00::1/64 on the served interface, and an address on another
-/// one.
+/// Makes a host with 10.0.0.1/8 and fd00::1/64 on the served interface. Another interface of the
+/// host has 192.168.7.1/24.
 fn core() -> Core {
     let mut core = Core::new();
     let own = [address("10.0.0.1"), address("fd00::1")];
@@ -79,7 +80,8 @@ fn own_of(from: IpAddress) -> IpAddress {
     address(if from.is_v4() { "10.0.0.1" } else { "fd00::1" })
 }
 
-/// Returns the answers to `header` from `from`, and the drops by name.
+/// Sends the host a segment with source address `from`. Returns the number of answers, and the
+/// names of the drop counters that are not zero.
 fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<String>) {
     let mut core = core();
     if listening {
@@ -174,7 +176,7 @@ fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
     let own = [10, 0, 0, 1];
     for (from, quoted, dropped) in [
         ("10.0.0.9", [10, 0, 0, 2], None),
-        // A router behind another interface, whose errors the kernel accepts, too.
+        // The kernel also accepts an ICMP error from a router behind another interface.
         ("192.168.7.9", [10, 0, 0, 2], None),
         ("127.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
         ("10.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
@@ -192,7 +194,9 @@ fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
     }
 }
 
-/// Each fragment is checked, so that a martian takes no memory.
+/// The host checks the source address of each fragment, so that fragments of martians take no
+/// memory. The host keeps a fragment from behind another interface: the address is possible, and
+/// only the whole segment is dropped.
 #[test]
 fn fragments_of_martians_are_not_kept() {
     for (from, drop) in MARTIANS.into_iter().filter(|(from, _)| from.contains('.')) {
@@ -217,7 +221,8 @@ fn fragments_of_martians_are_not_kept() {
     }
 }
 
-/// Returns the link addresses and contents of frames that the host sends to `peer`.
+/// Returns the destination link addresses and the segment headers of frames that the host sends to
+/// `peer`.
 fn sent(stage: &mut Stage, peer: IpAddress) -> Vec<(MacAddress, SegmentHeader)> {
     let frames = stage.core.sent();
     let to_peer = frames.iter().filter_map(|frame| {
@@ -228,7 +233,7 @@ fn sent(stage: &mut Stage, peer: IpAddress) -> Vec<(MacAddress, SegmentHeader)> 
     to_peer.collect()
 }
 
-/// Longer than a delayed ACK.
+/// Runs the host for 100 ms, which is longer than the delay of a delayed ACK.
 fn wait(stage: &mut Stage) {
     for _ in 0..100 {
         stage.now += Duration::from_millis(1);
@@ -236,8 +241,9 @@ fn wait(stage: &mut Stage) {
     }
 }
 
-/// Opens a connection in the name of `peer` with frames from the attacker, up to the end of its
-/// handshake with some data. Returns the answers to each segment.
+/// Opens a connection with the IP address of `peer` and the link address of the attacker. The last
+/// segment of the handshake carries data. Returns the answers to the SYN, and the answers to the
+/// last segment.
 fn open_in_the_name_of(
     stage: &mut Stage,
     peer: IpAddress,
@@ -269,13 +275,13 @@ fn after_the_handshake_packets_go_only_to_the_neighbour_that_the_kernel_resolved
     assert_eq!(to_syn[0].0, ATTACKER, "nobody else is known");
     assert_eq!(to_text, [], "nobody has been found");
     assert_eq!(stage.asked_about(), [peer]);
-    // The true station of the peer answers the kernel.
+    // The kernel resolves the peer to the link address of the router.
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
     stage.run();
     let later = sent(&mut stage, peer);
     assert_eq!(later.len(), 1);
     assert_eq!((later[0].0, later[0].1.ack.to_u32()), (ROUTER, 12));
-    // However the attacker continues.
+    // Later frames of the attacker do not change the link address.
     stage.router = ATTACKER;
     let next = segment(TcpFlags::ACK, 12, later[0].1.seq.to_u32());
     stage.send(peer, next, b"more");
@@ -291,7 +297,7 @@ fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
     let [to_syn, _] = open_in_the_name_of(&mut stage, peer);
     assert_eq!(to_syn[0].0, ROUTER);
-    // The same for a reset.
+    // A reset goes to the known neighbour, too.
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.dst_port = 81;
     stage.send(peer, syn, &[]);
@@ -301,7 +307,8 @@ fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
     assert!(reset.iter().any(|(_, it)| it.flags.contains(TcpFlags::RST)));
 }
 
-/// The station that forges an address behind a router is not the router.
+/// The source link address of the SYN is the attacker's, not the router's. The host therefore
+/// resolves the router before it answers.
 #[test]
 fn answers_to_peers_behind_a_router_wait_for_the_router() {
     let mut stage = quiet_stage();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const TEXT: [u8; 10] = *b"0123456789";
-/// Longer than the interval of sweeps.
+/// A time longer than the interval between two sweeps of the host.
 const REST: Duration = Duration::from_millis(600);
 
 /// Advances the time. Returns true if the host requests the freeing of idle pages.
@@ -39,7 +39,7 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     let lent = stage.core.host.lend_idle_pages();
     assert!(!lent.is_empty());
     stage.answers(stranger(1));
-    // Meanwhile other connections get other memory.
+    // New connections get other memory while the idle pages are lent.
     stage.connect(6000, &TEXT);
     let accepted = acceptor.accepted();
     lent.iter().for_each(tidelane_host::IdlePages::give_back);
@@ -52,7 +52,8 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     assert!(!rest(&mut stage), "all pages are gone");
 }
 
-/// As with `tcp_mem`: beyond the last threshold payload is dropped, and no connection begins.
+/// Above the threshold `high`, the host drops payload and opens no connection. Linux does the same
+/// above the last value of `tcp_mem`.
 #[test]
 fn what_would_take_too_much_memory_is_dropped() {
     let mut stage = Stage::new();
@@ -85,8 +86,8 @@ fn what_would_take_too_much_memory_is_dropped() {
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
 }
 
-/// Returns the largest window that a peer is offered, which fills each window of a program that
-/// reads all.
+/// Returns the largest window that the host advertises to a peer. The peer fills each window, and
+/// the program reads all data.
 fn largest_window(pressure: u64) -> u16 {
     let mut stage = Stage::with_core(Core::with_config(EngineConfig {
         rx_window_initial: 4 << 10,

@@ -1,4 +1,4 @@
-//! An MTU of the interface above that of a port.
+//! The MTU of the interface may exceed the MTU of the host's port.
 
 use tidelane_wire::TcpFlags;
 
@@ -13,7 +13,8 @@ fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     answers.first().and_then(|answer| answer.options.mss)
 }
 
-/// A longer segment would be dropped at each retransmission, without an ICMP error.
+/// The port drops a longer segment and each of its retransmissions, without an ICMP error. The
+/// announced MSS is therefore limited by the port's MTU, too.
 #[test]
 fn no_segment_is_longer_than_the_port_carries() {
     let mut stage = Stage::new();

@@ -15,7 +15,7 @@ use crate::frames::OURS;
 
 pub const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
-/// A doorbell that counts.
+/// A doorbell that counts how often it is rung.
 pub struct Count(pub Arc<AtomicU32>);
 
 impl Bell for Count {
@@ -64,7 +64,8 @@ impl Core {
         Self { host, queue }
     }
 
-    /// Makes a rig per ring, as the cores of one service.
+    /// Makes the cores of one service, one core for each counter in `rings`. The counter of a core
+    /// counts the rings of its doorbell.
     pub fn several(rings: &[Arc<AtomicU32>]) -> Vec<Self> {
         let siblings = Siblings::of(rings.len(), |core| Box::new(Count(rings[core].clone())));
         let core = |siblings| {
@@ -75,20 +76,20 @@ impl Core {
         siblings.into_iter().map(core).collect()
     }
 
-    /// Puts a frame into its queue.
+    /// Puts a frame into the receive queue of the core.
     pub fn receives(&mut self, frame: &[u8]) {
         self.queue.tx_frame().expect("a frame")[..frame.len()].copy_from_slice(frame);
         self.queue.tx_commit(frame.len(), TxChecksum::Done);
         self.queue.tx_flush();
     }
 
-    /// Steps once. Returns the frames sent by its own queue.
+    /// Runs one step of the host. Returns the frames that the host has sent over its queue.
     pub fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.host.step(now);
         self.sent()
     }
 
-    /// Returns the frames sent by its own queue.
+    /// Returns the frames that the host has sent over its queue.
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut burst = self.queue.new_burst();
         self.queue.rx_burst(&mut burst, BURST_MAX);

@@ -121,7 +121,7 @@ fn connections_that_new_rules_refuse_are_reset_and_others_stay() {
         .map(|sent| sent.dst_port)
         .collect();
     assert_eq!(resets, [1000]);
-    // Decisions at the time of opening are not counted again.
+    // A check of open connections does not change the hit counters.
     assert_eq!(stage.core.host.rule_hits(), [0, 0]);
     assert_eq!(stage.core.host.set_rules(stage.now, RuleSet::default()), 0);
 }

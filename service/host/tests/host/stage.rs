@@ -23,9 +23,9 @@ pub const PORT: u16 = 80;
 pub struct Stage {
     pub core: Core,
     pub now: Instant,
-    /// The router of the strangers' frames.
+    /// Link address of the router that forwards the strangers' frames.
     pub router: MacAddress,
-    /// True if the kernel resolves the router when it is asked.
+    /// True if the kernel answers the host's neighbour requests.
     pub is_resolved: bool,
     /// Neighbours about which the kernel was asked.
     asked: Vec<IpAddress>,
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Sends a segment of `from` to the host and runs it. Returns the answers.
+    /// Sends a segment of `from` to the host, and runs the host. Returns the answers.
     pub fn exchange(&mut self, from: IpAddress, header: SegmentHeader) -> Vec<SegmentHeader> {
         self.send(from, header, &[]);
         self.run();
@@ -67,7 +67,7 @@ impl Stage {
         }
     }
 
-    /// Takes the host's requests. Returns true if one was answered.
+    /// Takes the host's requests. Returns true if the kernel has resolved a neighbour.
     fn ask_kernel(&mut self) -> bool {
         let mut answered = false;
         while let Some(request) = self.core.host.take_request() {
@@ -161,7 +161,7 @@ pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramR
     listen_as(host, rx_len, Credentials::default())
 }
 
-/// Makes the same program for a user.
+/// Makes the program of [`listen`] with the credentials of a user.
 pub fn listen_as(
     host: &mut Host<MemPort>,
     rx_len: u64,

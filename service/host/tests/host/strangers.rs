@@ -15,8 +15,9 @@ impl Stage {
     }
 }
 
-/// Half-open connections are bounded, and cookies follow. The kernel is not asked about the
-/// senders, because its neighbour table is small and shared by all programs.
+/// The number of half-open connections is bounded. The host answers further SYNs with SYN cookies.
+/// The host does not ask the kernel to resolve the senders, because the kernel's neighbour table is
+/// small and shared by all programs.
 #[test]
 fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     let mut stage = Stage::listening();
@@ -30,7 +31,7 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     assert!((16..=128).contains(&half_open), "{half_open}");
     let cookies = stage.core.counter("syncookies_sent");
     assert_eq!(cookies, u64::from(count) - half_open as u64);
-    // The SYN,ACK is retransmitted and given up: the kernel is still not asked.
+    // The host retransmits the SYN,ACKs and gives up, still without a request to the kernel.
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.core.answers(stage.now);
@@ -39,7 +40,8 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
     assert_eq!(stage.asked_about(), []);
 }
 
-/// Half-open connections send to the router of the present route.
+/// A half-open connection of an unresolved peer sends to the link address from which the last SYN
+/// arrived.
 #[test]
 fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     let mut stage = Stage::listening();
@@ -48,7 +50,7 @@ fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     stage.router = MacAddress([2, 0, 0, 0, 0, 9]);
     stage.now += Duration::from_millis(600);
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
-    // The same holds for retransmissions of the SYN,ACK.
+    // A retransmitted SYN,ACK also goes to the new router.
     for late in [Duration::from_secs(2), Duration::from_millis(20)] {
         stage.now += late;
         stage.run();
@@ -56,7 +58,8 @@ fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
     assert_eq!(stage.answers(stranger(1)).len(), 1);
 }
 
-/// A peer that answers is resolved, with a half-open connection as with a SYN cookie.
+/// The host asks the kernel to resolve a peer that completes the handshake, after a half-open
+/// connection and after a SYN cookie.
 #[test]
 fn a_peer_that_answers_is_looked_for() {
     for half_open in [0, 200] {
@@ -75,7 +78,8 @@ fn a_peer_that_answers_is_looked_for() {
 }
 
 /// RFC 7323 §7.1: timestamps reveal neither the clock nor the relation of two peers' timestamps.
-/// One peer sees one clock, half-open (at first) or by cookie (later).
+/// All connections of one peer see the same clock, whether the SYN,ACK is of a half-open connection
+/// (the first peers) or a SYN cookie (the later peers).
 #[test]
 fn each_peer_sees_a_timestamp_clock_of_its_own() {
     let mut stage = Stage::listening();
@@ -92,7 +96,8 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     for number in 0..300 {
         let first = tsval(stranger(number), 1000);
         let second = tsval(stranger(number), 1001);
-        // The exchanges take microseconds; a cookie uses the lowest bit.
+        // The two exchanges are microseconds apart, and a SYN cookie encodes ECN in the lowest bit
+        // of the TSval.
         assert!(
             second.wrapping_sub(first).wrapping_add(2) < 5,
             "{first} {second}"
@@ -107,8 +112,8 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
 }
 
-/// A due timer runs after an ACK that arrived before, behind any number of frames, and also if the
-/// frames never end.
+/// The host processes the frames that arrived before a timer was due, and then runs the timer. The
+/// timer also runs if frames arrive without end.
 #[test]
 fn what_waits_in_the_port_comes_before_the_timers() {
     for acknowledged in [true, false] {
@@ -137,7 +142,8 @@ fn what_waits_in_the_port_comes_before_the_timers() {
     }
 }
 
-/// A host that did not get its CPU waits for the answers that arrived meanwhile.
+/// A host that has not run for a while holds late timers back for 10 ms, because answers may have
+/// arrived in the kernel.
 #[test]
 fn late_timers_wait_for_the_kernel_to_bring_answers() {
     for answered in [true, false] {
@@ -169,8 +175,8 @@ fn late_timers_wait_for_the_kernel_to_bring_answers() {
     }
 }
 
-/// The kernel may have the connection of a segment without a flow: it gets the frame once, with its
-/// checksum, and the host sends no RST.
+/// The kernel may have the connection of a segment without a flow. The kernel gets the frame once,
+/// with a valid checksum, and the host sends no RST.
 #[test]
 fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     let mut stage = Stage::listening();
@@ -203,14 +209,15 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     stage.run();
     assert_eq!(stage.core.host.take_strays().len(), 1);
     assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
-    // A port without a listener: the demux has asked the kernel.
+    // The host resets a segment to a port without a listener, because the demux has already asked
+    // the kernel for a socket.
     let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
     elsewhere.dst_port += 1;
     assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);
     assert!(stage.core.host.take_strays().is_empty());
 }
 
-/// Without a driver that takes the frames, or during a flood, the host answers itself.
+/// The host sends a RST itself if the driver does not take the frames, or during a flood.
 #[test]
 fn segments_beyond_those_that_the_driver_takes_are_reset() {
     let mut stage = Stage::listening();
