@@ -6,7 +6,8 @@ static void wait_and_say(int epfd, int timeout)
 {
 	struct epoll_event events[8];
 	int count = epoll_wait(epfd, events, 8, timeout);
-	/* Print the events in the order of their user data, because the order of epoll differs. */
+	/* Print the events in the order of their user data. The two stacks may return the events in
+	 * different orders. */
 	for (unsigned data = 0; data < 16; data++)
 		for (int i = 0; i < count; i++)
 			if (events[i].data.u32 == data)
@@ -100,8 +101,8 @@ void edge_triggered(void)
 	wait_and_say(epfd, 20);
 	peer_must("close %d", other);
 	wait_and_say(epfd, PATIENCE);
-	/* The kernel wakes waiters twice at the end. Ignore the second event, which may be merged
-	 * with the first one. */
+	/* The kernel wakes waiters twice for a FIN. epoll reports one event or two events,
+	 * depending on the time of the second wake-up. Ignore the second event. */
 	epoll_wait(epfd, &(struct epoll_event){0}, 1, 20);
 	wait_and_say(epfd, 20);
 	close(fd);
@@ -118,7 +119,8 @@ void edge_triggered(void)
 	while (write(fd, bytes, sizeof bytes) > 0)
 		;
 	say("full %s", strerrorname_np(errno));
-	/* The peer's receive buffer may have grown meanwhile. Write until no more data leaves. */
+	/* The peer's receive buffer may grow after a write has failed. Write until the send buffer
+	 * stays full for 100 ms. */
 	do {
 		struct epoll_event event;
 		while (write(fd, bytes, sizeof bytes) > 0)

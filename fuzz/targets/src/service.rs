@@ -1,5 +1,6 @@
-//! A service in this process. It has the daemon's sessions, claims and cores, and kernel sockets in
-//! a separate network namespace. Only the parts that the fuzzer controls are replaced.
+//! A Tidelane service that runs in the fuzzer's process. The sessions, the claims and the host of
+//! the core are the daemon's code. The kernel sockets are real, and belong to a separate network
+//! namespace. The fuzzer replaces the threads and the clock of the core, the NIC, and the demux.
 //!
 //! ```text
 //!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)
@@ -10,7 +11,8 @@
 //!
 //! * nothing panics;
 //! * every claim is on a port that the kernel would not give to another socket;
-//! * no claim was made with a socket that does not permit it;
+//! * the service grants no claim for a descriptor of a kind that permits none, such as a pipe or an
+//!   unbound socket;
 //! * the victim's connection continues with the correct bytes, and new connections reach the
 //!   victim;
 //! * no byte of the victim is in an attacker's memory;

@@ -136,8 +136,9 @@ pub fn programs_are_refused_and_left_waiting() -> Outcome {
     Ok(())
 }
 
-/// New rules apply to open connections, also between two programs of the service: a connection that
-/// they refuse is reset, and other connections continue. Invalid rules have no effect.
+/// New rules apply to open connections, also to a connection between two programs that use the
+/// service. The service resets a connection that the new rules refuse. Other connections continue.
+/// Invalid rules have no effect.
 pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;

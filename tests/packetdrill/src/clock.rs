@@ -12,7 +12,7 @@ const START: Instant = Instant::from_secs(1000);
 /// Advance of the clock at each reading.
 const READ: Duration = Duration::from_micros(1);
 
-/// The virtual clock of one stack.
+/// The engine's time in one script run. [`wall_us`] converts an engine time to wall-clock time.
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualClock {
     now: Instant,
@@ -35,7 +35,8 @@ impl VirtualClock {
         self.now = self.now.max(to);
     }
 
-    /// Advances the clock by one reading. Returns microseconds since the Unix epoch.
+    /// Advances the clock by one microsecond, and returns the wall-clock time in microseconds since
+    /// the Unix epoch.
     pub fn read_us(&mut self) -> u64 {
         self.now += READ;
         wall_us(self.now)

@@ -271,8 +271,8 @@ impl<'g> Scene<'g> {
         answer(service)
     }
 
-    /// Calls [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. Checks that a
-    /// descriptor that permits no claim gets no claim.
+    /// Calls [`ask`](Self::ask) for attacker `at`, with descriptors of these kinds. Checks that the
+    /// service grants no claim for a kind that permits none.
     pub fn attack(&mut self, at: usize, message: &Message, kinds: &[Kind]) {
         if at >= self.attackers.len() {
             return;
