@@ -1,6 +1,7 @@
 //! The data of one direction of a connection.
 
-/// A ring buffer that is addressed by stream positions. The buffer starts empty and grows with use.
+/// A ring buffer that is addressed by stream positions: numbers of bytes, modulo 2^32. The ring has
+/// no memory until the first [`reserve`](Self::reserve).
 #[derive(Debug, Default)]
 pub struct StreamBuffer {
     /// The ring. Its length is zero or a power of two.
@@ -17,8 +18,8 @@ impl StreamBuffer {
         self.bytes.len() as u32
     }
 
-    /// Enlarges the ring so that it holds `len` bytes from stream position `start` on. Keeps the
-    /// bytes from `start` to the end of the old ring.
+    /// Enlarges the ring to at least `len` bytes. `start` is the stream position of the oldest byte
+    /// in use. The bytes from `start` on keep their stream positions.
     pub fn reserve(&mut self, start: u32, len: u32) {
         let old = self.bytes.len();
         if len as usize <= old {
@@ -38,7 +39,7 @@ impl StreamBuffer {
         }
     }
 
-    /// Copies `data` to stream position `pos`. The ring holds at least `data.len()` bytes.
+    /// Copies `data` to stream position `pos`. The ring must be at least as long as `data`.
     pub fn write(&mut self, pos: u32, data: &[u8]) {
         let at = self.index(pos);
         let first = data.len().min(self.bytes.len() - at);

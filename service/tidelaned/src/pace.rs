@@ -1,9 +1,10 @@
-//! Pacing of the service's threads that share a CPU with a core.
+//! Pacing of the service's other threads that share a CPU with a core, a [fast-path
+//! thread](crate::core).
 //!
 //! A core polls in the idle scheduling class, so a core waits while any other thread of its CPU
-//! runs. Without pacing, the registration of one program would delay the traffic of all others
-//! until the program's memory is mapped. A paced thread therefore works in short pieces. The thread
-//! sleeps after each piece, and the core runs at once.
+//! runs. Without pacing, the registration of one program would delay the traffic of all other
+//! programs until the program's memory is mapped. A paced thread therefore works in short pieces.
+//! The thread sleeps after each piece, and the core runs at once.
 //!
 //! A paced thread calls [`rest`] wherever a piece may end. While the piece is short, the call only
 //! reads the clock. If no core is awake on the thread's CPU, the thread continues without a sleep.
@@ -54,7 +55,8 @@ impl Beginning {
     }
 }
 
-/// Makes later calls of [`rest`] on the calling thread sleep while a core is awake on its CPU.
+/// Installs a check on the calling thread. Later calls of [`rest`] on this thread sleep only if
+/// `is_beside_core` returns true.
 pub fn keep(is_beside_core: IsBesideCore) {
     BESIDE.set(Some(is_beside_core));
 }
@@ -92,7 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// Uses CPU time, however busy the CPU is.
+    /// Spins until the calling thread has used `time` of CPU time. Time in which other threads have
+    /// the CPU does not count.
     fn work(time: Duration) {
         let began = Beginning::now().used;
         while Beginning::now().used.saturating_sub(began) < time {

@@ -1,4 +1,5 @@
-//! The tables `[[rule]]` of the configuration, and their conversion for the cores.
+//! The tables `[[rule]]` of the configuration, and their conversion to the [`RuleSet`] of the
+//! cores.
 
 use std::fmt;
 
@@ -107,7 +108,8 @@ pub fn rule_set(
     Ok(RuleSet::new(rules?, default.into()))
 }
 
-/// Returns the number of decisions of each rule on all cores, for the admin socket.
+/// Returns each rule and the number of connections that the rule has accepted, refused or dropped,
+/// summed over all cores. The default is the last entry. The admin socket sends this list.
 pub fn hits<P: Port>(cores: &Cores<P>, rules: &RuleSet) -> Value {
     let counted = cores.call_each(|_| |host, _| host.rule_hits());
     let counted = counted.unwrap_or_default();

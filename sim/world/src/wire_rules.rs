@@ -1,9 +1,9 @@
 //! Rules that every frame of a Tidelane host must obey. They are checked from outside: the checker
 //! keeps its own account of each host's segments, independent of the engine.
 //!
-//! The account gives the host the benefit of the doubt. A delivered frame may still wait in the
-//! receive queue, and an old connection may have segments in flight. A segment that the account
-//! rejects is therefore wrong in every case.
+//! The account does not know which delivered frames the host has processed, because a frame may
+//! still wait in the receive queue. Segments of an old connection may also be in flight. The
+//! account therefore accepts a segment that is correct in any of the possible states.
 
 mod received;
 
@@ -240,8 +240,9 @@ impl End {
 }
 
 impl Sent {
-    /// Checks that the right edge of the window does not move back, except by the rounding of
-    /// window scaling (RFC 9293 §3.8.6 SHLD-14).
+    /// Checks that the segment leaves no gap in sequence space. Checks that the right edge of the
+    /// window does not move back (RFC 9293 §3.8.6 SHLD-14), except by the rounding of window
+    /// scaling.
     fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
         if seg.seq.after(self.max) {
             let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
@@ -347,7 +348,7 @@ impl Incarnation {
             return Ok(());
         }
         // The announced MSS does not include options, but the options of a segment reduce its
-        // payload (RFC 6691 §2).
+        // payload (RFC 9293 §3.7.1).
         if len + seg.options.len() as u32 > self.mss {
             let text = format!("{len} and options above {}", self.mss);
             return Err(("a segment is at most the peer's MSS", text));

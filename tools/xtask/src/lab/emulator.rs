@@ -1,9 +1,10 @@
-//! The emulator (QEMU) of the laboratory.
+//! The emulator (QEMU) that runs the laboratory's machines.
 //!
-//! The laboratory uses the installed emulator if it has all selected devices. Otherwise it fetches
-//! a newer emulator from the backports of this machine's Debian release. The newer emulator is not
-//! installed, but runs from the folder to which its packages were unpacked. It takes its libraries
-//! and firmware from this folder, and other libraries from this machine.
+//! The laboratory uses the installed emulator if this emulator has all devices that the tests need.
+//! Otherwise the laboratory fetches a newer emulator from the backports of this machine's Debian
+//! release. The newer emulator is not installed. Its packages are unpacked to a folder, and the
+//! emulator runs from this folder. Libraries and firmware come from the folder. A library that the
+//! folder lacks comes from this machine.
 
 use std::{
     ffi::OsString,
@@ -37,7 +38,8 @@ pub struct Emulator {
 
 impl Emulator {
     /// Returns an emulator that has as many of these devices as possible. Fetches a newer emulator
-    /// if the installed one lacks a device. `end` is the time limit for fetching.
+    /// if the installed one lacks a device. `lab` is the laboratory's folder. Fetching fails after
+    /// `end`.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
