@@ -20,13 +20,8 @@ pub use tidelane_cc::{
     Algorithm, CloneBoxed, CongestionControl, CustomAlgorithm, Details, EcnFeedback, Interval,
     RateSample, RttSample, Window,
 };
-pub use tidelane_flow::{
-    Admission, Arrival, CaState, Clock, CloseCause, ConfigError, Counters, Driver, EcnPolicy,
-    EngineConfig, Event, FastOpenPolicy, FinWait2, FlowId, FlowInfo, FlowRoute, FlowState,
-    IcmpError, IcmpErrorKind, IpChange, IpFields, IpOptions, LinkId, ListenError, ListenerId,
-    Misuse, MtuProbing, NO_PACING, NewFlow, OpenError, Origin, SegmentOut, SocketOptions, State,
-    Traffic, TxFull, Verdict, WindowOptions,
-};
+pub use tidelane_flow::FlowState;
+pub use tidelane_interface::*;
 pub use tidelane_time::{Duration, Instant};
 pub use tidelane_wire::{
     DropReason, Ecn, Endpoint, FastOpenCookie, FastOpenOption, FlowKey, IpAddress, Segment,

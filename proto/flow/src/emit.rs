@@ -1,13 +1,11 @@
 //! Builds the segments of synchronized flows, with the fields that all segments have in common:
 //! window, ACK and timestamps. Each transmission updates the state that these fields report.
 
+use tidelane_interface::{Clock, Driver, FlowId, Origin, SegmentOut, TxFull};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
 use crate::{
-    clock::Clock,
-    driver::{Driver, Origin, SegmentOut, TxFull},
     flow_state::{FlowState, flags},
-    ids::FlowId,
     timing::Timeouts,
 };
 

@@ -39,9 +39,8 @@
 //! field: `receive` and `send` of the fast path, the slow path, the engine, or `tx_advance` and
 //! `rx_advance`.
 
+use tidelane_interface::{LinkId, Millis, State, Traffic};
 use tidelane_wire::{FlowKey, SeqNumber};
-
-use crate::{clock::Millis, ids::LinkId, state::State, traffic::Traffic};
 
 /// Bits of [`FlowState::flags`].
 pub mod flags {
@@ -116,23 +115,6 @@ pub mod flags {
     pub const ACK_FLAGS: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
     /// First bit of the quick-ack counter, the number of ACKs to send at once: four bits.
     pub const QUICK_SHIFT: u32 = 28;
-}
-
-/// Congestion phase of the sender (Linux: `tcp_ca_state`). `Recovery` and `Loss` repair losses.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[repr(u8)]
-pub enum CaState {
-    /// No sign of a loss or of congestion.
-    #[default]
-    Open,
-    /// Duplicate ACKs or SACK blocks arrived, but no loss is certain.
-    Disorder,
-    /// cwnd is being reduced after ECE.
-    Cwr,
-    /// Fast recovery: lost data is retransmitted, and cwnd is reduced.
-    Recovery,
-    /// Recovery after a retransmission timeout.
-    Loss,
 }
 
 /// Hot state of one flow: the fields that the fast path needs. The module's table describes them.

@@ -1,12 +1,10 @@
 //! The flow table: a slab of hot states, and a hash index by 4-tuple.
 
 use hashbrown::HashTable;
+use tidelane_interface::FlowId;
 use tidelane_wire::FlowKey;
 
-use crate::{
-    flow_state::{FlowState, flags},
-    ids::FlowId,
-};
+use crate::flow_state::{FlowState, flags};
 
 /// Number of entries in the cache of recently used flows.
 const CACHE_LEN: usize = 4096;

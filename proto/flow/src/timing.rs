@@ -1,12 +1,9 @@
 //! RTT samples, and the timeouts that follow from them: retransmission and tail loss probe.
 
+use tidelane_interface::{Clock, EngineConfig};
 use tidelane_time::Duration;
 
-use crate::{
-    clock::Clock,
-    config::EngineConfig,
-    flow_state::{FlowState, flags},
-};
+use crate::flow_state::{FlowState, flags};
 
 /// Longest timeout in ms, so that comparisons modulo 2^32 hold.
 const TIMEOUT_MS_MAX: u64 = 1 << 30;

@@ -59,6 +59,7 @@ const PROTO: &[&str] = &[
     "time",
     "fragments",
     "cc",
+    "interface",
     "flow",
     "fastpath",
     "slowpath",

@@ -33,6 +33,23 @@ pub enum State {
     TimeWait = 10,
 }
 
+/// Congestion phase of the sender (Linux: `tcp_ca_state`). `Recovery` and `Loss` repair losses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum CaState {
+    /// No sign of a loss or of congestion.
+    #[default]
+    Open,
+    /// Duplicate ACKs or SACK blocks arrived, but no loss is certain.
+    Disorder,
+    /// cwnd is being reduced after ECE.
+    Cwr,
+    /// Fast recovery: lost data is retransmitted, and cwnd is reduced.
+    Recovery,
+    /// Recovery after a retransmission timeout.
+    Loss,
+}
+
 /// Events that change the state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StateEvent {

@@ -1,8 +1,7 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! The counts and times are in the third cache line of [`FlowState`](crate::FlowState). The fast
-//! path updates each by one instruction. All other figures of `TCP_INFO` follow from them and from
-//! other state.
+//! The counts and times are in the hot state of a flow. The fast path updates each by one
+//! instruction. All other figures of `TCP_INFO` follow from them and from other state.
 
 use crate::clock::{Clock, Millis};
 

@@ -1,0 +1,215 @@
+//! The interface between the engine and its driver: segments in and out, and the driver's decisions.
+//! The driver is the program that runs the engine: the service's host, or a test. The driver is not
+//! a NIC driver.
+
+use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
+
+use crate::{
+    event::Event,
+    ids::{FlowId, LinkId, ListenerId},
+};
+
+/// Source of a received segment: 4-tuple, link and ECN field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// 4-tuple, as this host sees it.
+    pub key: FlowKey,
+    /// Link on which the segment arrived. Answers without a flow leave on this link.
+    pub link: LinkId,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
+}
+
+/// Route to the peer of a flow: the link to send on, and its MTU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowRoute {
+    /// Link to send on.
+    pub link: LinkId,
+    /// MTU of the link in bytes.
+    pub mtu: u32,
+}
+
+/// Origin of a segment to send. The origin determines the IP fields of the segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The segment belongs to a flow. The IP fields are those of [`Driver::set_ip`].
+    Flow(FlowId),
+    /// The segment is the RST of a flow that ends. The engine never retransmits this RST, and
+    /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free,
+    /// although the flow no longer exists then.
+    EndingFlow(FlowId),
+    /// The segment answers a segment without a connection. The answer has these IP fields.
+    NoFlow(IpFields),
+}
+
+/// A flow that the engine has created. See [`Driver::created`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewFlow {
+    /// 4-tuple.
+    pub key: FlowKey,
+    /// Link to send on.
+    pub link: LinkId,
+    /// Listener of a passive open; `None` for an active open.
+    pub listener: Option<ListenerId>,
+    /// IP fields of the flow's segments.
+    pub ip: IpFields,
+}
+
+/// A change of the IP headers of a flow. See [`Driver::set_ip`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IpChange {
+    /// The segments have these IP fields.
+    Fields(IpFields),
+    /// If true, routers may fragment the flow's IPv4 packets, so that DF is zero. A new flow has DF
+    /// set. The engine allows fragmentation on a path whose MTU is below the least segment size
+    /// (RFC 1191 §3).
+    MayFragment(bool),
+}
+
+/// A segment to send, or a burst that the link splits. The driver adds link and IP headers, payload
+/// and checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentOut {
+    /// Origin of the segment: a flow, or none.
+    pub origin: Origin,
+    /// 4-tuple.
+    pub key: FlowKey,
+    /// Link to send on.
+    pub link: LinkId,
+    /// SEG.SEQ.
+    pub seq: SeqNumber,
+    /// SEG.ACK. Zero if the ACK bit is not set.
+    pub ack: SeqNumber,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// Window field of the header: the window shifted right by Rcv.Wind.Shift.
+    pub wnd: u16,
+    /// Urgent pointer (RFC 9293 §3.8.5). Zero if the URG bit is not set.
+    pub urgent: u16,
+    /// TCP options.
+    pub options: TcpOptions,
+    /// Stream position of the first payload byte in the flow's send buffer.
+    pub payload_pos: u32,
+    /// Payload length in bytes. The payload lies between the stream positions `tx_acked` and
+    /// `tx_head`.
+    pub payload_len: u32,
+    /// Payload bytes per segment. If `payload_len` is larger, as [`Driver::burst_len`] allowed, the
+    /// link splits the payload (GSO). PSH and FIN go with the last segment.
+    pub segment_size: u16,
+    /// ECN field for the IP header.
+    pub ecn: Ecn,
+}
+
+impl SegmentOut {
+    /// Returns the flow of the segment, or `None` for an answer to a segment without a connection.
+    #[inline(always)]
+    pub fn flow(&self) -> Option<FlowId> {
+        match self.origin {
+            Origin::Flow(flow) | Origin::EndingFlow(flow) => Some(flow),
+            Origin::NoFlow(_) => None,
+        }
+    }
+
+    /// Returns the segment as the receiver sees it, before any split, with `payload`.
+    #[inline(always)]
+    pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
+        Segment {
+            src_port: self.key.local.port,
+            dst_port: self.key.peer.port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            wnd: self.wnd,
+            urgent: self.urgent,
+            options: self.options,
+            payload,
+        }
+    }
+}
+
+/// Error of a transmission: the driver has no free frame for the segment. The driver calls the
+/// engine's `resume_transmit` once a frame is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxFull;
+
+/// A driver's decision on a segment without a flow. See [`Driver::filter`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The engine handles the segment.
+    Accept,
+    /// The segment is answered by a RST, within the limit of the configuration.
+    Refuse,
+    /// The segment is dropped without an answer.
+    Drop,
+}
+
+/// A driver's decision on resources for one more connection. See [`Driver::admit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// A flow may be created.
+    Flow,
+    /// No further half-open flow may be created. The SYN is answered by a SYN cookie.
+    Cookie,
+    /// The SYN is dropped. The peer may retransmit it later.
+    Nothing,
+}
+
+/// Functions that the driver gives the engine. The engine calls these functions within its own
+/// methods.
+pub trait Driver {
+    /// Sends `out`: one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is
+    /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`; an
+    /// answer without a flow is lost, as the network may lose it.
+    ///
+    /// The fast path inlines this function, so that the fields of `out` stay in registers. A driver
+    /// keeps its uncommon cases in functions that are not inlined.
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
+
+    /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
+    /// beyond a hole.
+    ///
+    /// `pos + payload.len()` is at most one receive window beyond `rx_read`. Returns false if there
+    /// is no memory for the payload. The engine then treats the payload as if it had not arrived.
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
+
+    /// Reports an event of `flow` for the application. The driver may collect events, and read the
+    /// flow's stream positions later.
+    fn event(&mut self, flow: FlowId, event: Event);
+
+    /// Returns the route to the peer of a passive open that arrived on `link`.
+    fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
+
+    /// Reports a new flow, before its first segment.
+    fn created(&mut self, flow: FlowId, new: &NewFlow);
+
+    /// Changes the IP headers of all later segments of `flow`.
+    fn set_ip(&mut self, flow: FlowId, change: IpChange);
+
+    /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
+    /// link splits the payload into segments (GSO). Returns zero if the link does not.
+    fn burst_len(&self, flow: FlowId) -> u32 {
+        let _ = flow;
+        0
+    }
+
+    /// Decides on a segment of the peer of `key` that belongs to no flow. The engine first asks
+    /// with
+    /// `None` for `listener`, before it looks for a listener. If the segment is a SYN for a
+    /// listener, or an ACK with a valid SYN cookie, the engine asks again with that listener.
+    ///
+    /// The default implementation accepts every segment.
+    fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
+        let _ = (key, link, listener);
+        Verdict::Accept
+    }
+
+    /// Decides whether there are resources for a new connection of `listener`. The connection
+    /// enters the SYN queue if `half_open` is true. If the answer is [`Admission::Flow`] and the
+    /// engine has room, [`created`](Self::created) follows within the same call.
+    ///
+    /// The default implementation allows every connection, up to the limits of the configuration.
+    fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
+        let _ = (listener, half_open);
+        Admission::Flow
+    }
+}

@@ -1,0 +1,64 @@
+//! Reasons for which the engine refuses a request.
+
+use core::fmt;
+
+macro_rules! refusal {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)+
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)+
+                })
+            }
+        }
+
+        impl core::error::Error for $name {}
+    };
+}
+
+refusal! {
+    /// Reason why a listener was not created.
+    ListenError {
+        /// A listener has the same address and port.
+        InUse => "there is a listener on this address and port",
+        /// The largest number of listeners is reached.
+        Full => "too many listeners",
+        /// The port is zero, or the address is multicast or broadcast.
+        BadEndpoint => "not an end that can be listened on",
+    }
+}
+
+refusal! {
+    /// Reason why an active open was not started.
+    OpenError {
+        /// A flow has this 4-tuple, or a TIME-WAIT entry that may not be reused.
+        InUse => "a connection with these ends exists",
+        /// The largest number of flows is reached.
+        Full => "too many flows",
+        /// A port is zero, an address is unspecified, multicast or broadcast, or the MTU is too
+        /// small.
+        BadEndpoint => "not ends that can be connected",
+    }
+}
+
+refusal! {
+    /// Reason why a request of an application was ignored.
+    Misuse {
+        /// There is no such flow.
+        NoFlow => "no such flow",
+        /// `tx_head` went backwards or beyond the limit of the send buffer.
+        TxHead => "tx_head went backwards or past the limit",
+        /// `tx_head` advanced after the sending direction was closed.
+        TxAfterShutdown => "tx_head moved after shutdown",
+        /// The urgent data ends before SND.UNA or beyond the limit of the send buffer.
+        Urgent => "urgent data ends outside of what may be written",
+        /// `rx_read` went backwards or beyond the received data.
+        RxRead => "rx_read went backwards or past rx_head",
+    }
+}

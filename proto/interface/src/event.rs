@@ -1,0 +1,88 @@
+//! Events of flows, which the driver passes to the application.
+
+use crate::ids::ListenerId;
+
+/// An event of a flow, which the driver passes to the application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A segment advanced the flow's stream positions.
+    Progress {
+        /// True if `rx_head` has advanced: there is new data to read.
+        readable: bool,
+        /// True if `tx_acked` has advanced: there is room to write.
+        writable: bool,
+    },
+    /// An active open is complete.
+    Connected,
+    /// A passive open is complete, and the connection is in the listener's accept queue.
+    Accepted(ListenerId),
+    /// The peer's FIN has arrived in order: end of file at `rx_head`.
+    PeerClosed,
+    /// The last byte of urgent data is, or will be, at this stream position (RFC 9293 MUST-32). The
+    /// position is at or after `rx_head`, and after the position of any earlier event.
+    Urgent(u32),
+    /// The value of the last byte of urgent data. The stream contains this byte, too.
+    UrgentByte(u8),
+    /// Our FIN is acknowledged.
+    FinAcked,
+    /// The retransmission timer has expired R1 times: negative advice about the path to the peer
+    /// (RFC 9293 §3.8.3, MUST-20). The connection continues.
+    NegativeAdvice,
+    /// A soft error of the path (RFC 9293 MUST-47). The connection continues.
+    SoftError(CloseCause),
+    /// The connection is over. Received data can still be read: the flow stays in CLOSED until
+    /// `close` or `abort`.
+    Closed(CloseCause),
+    /// The flow no longer exists. This last event follows `close` or `abort`, or the end of a
+    /// half-open flow. The id is not reused before the next `batch_end` has returned. TIME-WAIT
+    /// does not delay this event.
+    Released,
+}
+
+/// Reason for the end of a connection. The values are those of `close_cause` in the shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum CloseCause {
+    /// Both sides have closed the connection.
+    Finished = 1,
+    /// The peer sent RST.
+    Reset = 2,
+    /// The peer refused the connection by a RST or an ICMP error during the handshake.
+    Refused = 3,
+    /// The peer did not answer in time.
+    TimedOut = 4,
+    /// An ICMP error reported that the host is unreachable.
+    HostUnreachable = 5,
+    /// An ICMP error reported that the network is unreachable.
+    NetUnreachable = 6,
+    /// Our end aborted the connection.
+    Aborted = 8,
+}
+
+impl Event {
+    /// There is new data to read.
+    pub const READABLE: Self = Self::Progress {
+        readable: true,
+        writable: false,
+    };
+    /// There is room to write.
+    pub const WRITABLE: Self = Self::Progress {
+        readable: false,
+        writable: true,
+    };
+
+    /// Returns the event of an ACK that makes room to write. `readable` is true if the segment also
+    /// brought data to read.
+    #[inline(always)]
+    pub const fn acked(readable: bool) -> Self {
+        let writable = true;
+        Self::Progress { readable, writable }
+    }
+}
+
+impl CloseCause {
+    /// Returns the value of `close_cause` in the shared memory.
+    pub const fn to_u32(self) -> u32 {
+        self as u32
+    }
+}

@@ -1,0 +1,121 @@
+//! The state of a flow, for statistics.
+
+use tidelane_cc::Details;
+use tidelane_time::Duration;
+use tidelane_wire::FlowKey;
+
+use crate::{
+    ids::{LinkId, ListenerId},
+    state::{CaState, State},
+    traffic::Traffic,
+};
+
+/// A copy of the state of a flow, for `TCP_INFO` and `ss -ti`.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowInfo {
+    /// 4-tuple.
+    pub key: FlowKey,
+    /// Connection state.
+    pub state: State,
+    /// Sender phase.
+    pub ca_state: CaState,
+    /// Name of the congestion control.
+    pub congestion: &'static str,
+    /// State of the congestion control beyond the window (Linux: TCP_CC_INFO).
+    pub details: Details,
+    /// Smoothed RTT; zero before the first sample.
+    pub srtt: Duration,
+    /// RTT variation.
+    pub rttvar: Duration,
+    /// Windowed minimum of the RTT.
+    pub rtt_min: Duration,
+    /// Retransmission timeout, with its present backoff.
+    pub rto: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Pacing rate in bytes per second, also for a flow that is not paced (Linux:
+    /// `tcpi_pacing_rate`).
+    pub pacing_rate: u64,
+    /// SO_MAX_PACING_RATE; [`NO_PACING`](crate::NO_PACING) if not set.
+    pub pacing_rate_max: u64,
+    /// Slow start threshold in bytes; `u32::MAX` before the first loss.
+    pub ssthresh: u32,
+    /// Eff.snd.MSS: payload bytes of a full segment.
+    pub mss: u32,
+    /// Largest recent payload of the peer's segments, in bytes.
+    pub rcv_mss: u32,
+    /// SND.WND: the peer's window in bytes.
+    pub snd_wnd: u32,
+    /// Largest window that the peer has offered, in bytes.
+    pub snd_wnd_max: u32,
+    /// Our window in bytes, as last advertised.
+    pub rcv_wnd: u32,
+    /// Snd.Wind.Shift: window shift of the peer.
+    pub snd_wscale: u8,
+    /// Rcv.Wind.Shift: our window shift.
+    pub rcv_wscale: u8,
+    /// True if timestamps are in use.
+    pub timestamps: bool,
+    /// True if SACK is in use.
+    pub sack: bool,
+    /// True if ECN is in use.
+    pub ecn: bool,
+    /// True if the SYN of the active side carried data and the other side acknowledged this data
+    /// (RFC 7413).
+    pub syn_data: bool,
+    /// True if the application has the flow although the handshake is not complete (RFC 7413).
+    pub fast_open_pending: bool,
+    /// Bytes sent and not acknowledged.
+    pub flight_size: u32,
+    /// SACKed bytes in flight.
+    pub sacked: u32,
+    /// Bytes marked lost and not retransmitted.
+    pub lost: u32,
+    /// Retransmitted bytes in flight.
+    pub retrans_out: u32,
+    /// Largest distance by which a segment was overtaken, in segments; at least 3.
+    pub reordering: u32,
+    /// Number of times that the path was seen to reorder.
+    pub reorder_seen: u32,
+    /// Bytes written and not sent.
+    pub unsent: u32,
+    /// Bytes received in order and not read.
+    pub unread: u32,
+    /// Segments that were received out of order (Linux: `tcpi_rcv_ooopack`).
+    pub ooo_segs_in: u32,
+    /// Number of out-of-order ranges.
+    pub ooo_ranges: u32,
+    /// Bytes acknowledged since the connection was established.
+    pub bytes_acked: u64,
+    /// Bytes received in order since the connection was established.
+    pub bytes_received: u64,
+    /// Segments retransmitted since the connection was opened.
+    pub retrans: u32,
+    /// Payload bytes retransmitted since the connection was opened.
+    pub retrans_bytes: u64,
+    /// Counts and times of segments.
+    pub traffic: Traffic,
+    /// Segments that the peer has acknowledged or SACKed, the SYN included.
+    pub delivered: u32,
+    /// Segments that ACKs with ECE have acknowledged or SACKed (RFC 3168).
+    pub delivered_ce: u32,
+    /// Delivery rate in bytes per second. Zero before the first sample, and for a congestion
+    /// control that measures no rate.
+    pub delivery_rate: u64,
+    /// True if the application limited `delivery_rate`.
+    pub app_limited: bool,
+    /// Timeouts since SND.UNA last advanced.
+    pub timeouts: u8,
+    /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
+    pub backoff: u8,
+    /// Unanswered probes while the peer's window is closed.
+    pub probes: u8,
+    /// Number of received DSACK blocks (RFC 2883).
+    pub dsacks: u32,
+    /// Path MTU as an MSS, in bytes.
+    pub path_mss: u32,
+    /// Link that the flow sends on.
+    pub link: LinkId,
+    /// Listener of a passive open; `None` for an active open.
+    pub listener: Option<ListenerId>,
+}
