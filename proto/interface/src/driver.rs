@@ -1,6 +1,6 @@
-//! The interface between the engine and its driver: segments in and out, and the driver's decisions.
-//! The driver is the program that runs the engine: the service's host, or a test. The driver is not
-//! a NIC driver.
+//! The interface between the engine and its driver: segments in and out, and the driver's
+//! decisions. The driver is the program that runs the engine: the service's host, or a test. The
+//! driver is not a NIC driver.
 
 use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
