@@ -84,7 +84,8 @@ pub enum Event {
     /// There is new data to read, or the peer has closed its direction. The event comes once until
     /// the program reads.
     Readable(Connection),
-    /// There is room to write, after a [`Stack::write`](crate::Stack::write) that took only a part of its data.
+    /// There is room to write, after a [`Stack::write`](crate::Stack::write) that took only a part
+    /// of its data.
     Writable(Connection),
     /// The connection is over. The program still has to close it.
     Closed(Connection, CloseCause),
