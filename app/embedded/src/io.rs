@@ -9,13 +9,21 @@ use tidelane_engine::{
 use tidelane_packet_io::{PacketIo, TxChecksum};
 use tidelane_wire::{
     DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN,
-    TcpOptions, checksum, emit_tcp_with, write_partial_checksum, write_tcp_checksum,
+    TCP_HEADER_LEN_MAX, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
+    write_tcp_checksum,
 };
 
-use crate::buffer::StreamBuffer;
+use crate::{
+    buffer::StreamBuffer,
+    options::{OPTION_LEN_MAX, OptionHandler},
+};
 
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
+/// Offset of the data offset in a TCP header.
+const DATA_OFFSET_AT: usize = 12;
+/// Kind of the no-operation option.
+const NO_OPERATION: u8 = 1;
 /// Limit of resets that wait for a free frame; further resets are lost.
 const LATE_RESETS_MAX: usize = 1024;
 
@@ -90,6 +98,8 @@ pub struct Io<P> {
     pub generations: u32,
     /// True if the port had no free frame: the engine has to resume sending.
     pub blocked: bool,
+    /// The program's TCP options, if it has any.
+    pub options: Option<Box<dyn OptionHandler>>,
     /// Resets of ended connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
     /// Dropped packets.
@@ -112,9 +122,16 @@ impl<P: PacketIo> Io<P> {
             arrival: None,
             generations: 0,
             blocked: false,
+            options: None,
             late_resets: VecDeque::new(),
             drops: [0; DropReason::COUNT],
         }
+    }
+
+    /// Returns the MTU for new connections, without the room for the program's options.
+    pub fn path_mtu(&self) -> u32 {
+        let extra = self.options.as_ref().map_or(0, |handler| handler.len_max());
+        self.mtu - u32::from(extra)
     }
 
     /// Returns the binding of a flow.
@@ -157,7 +174,11 @@ impl<P: PacketIo> Io<P> {
             self.blocked = true;
             return Err(TxFull);
         };
-        let header_len = TCP_HEADER_LEN + out.options.len();
+        let own_len = TCP_HEADER_LEN + out.options.len();
+        let handler = self.options.as_mut();
+        let extra = handler.map(|handler| (usize::from(handler.len_max()), handler));
+        let extra = extra.filter(|(len, _)| own_len + len <= TCP_HEADER_LEN_MAX);
+        let header_len = own_len + extra.as_ref().map_or(0, |(len, _)| *len);
         let tcp_len = header_len + out.payload_len as usize;
         let ip_id = template.ip_id();
         let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id);
@@ -167,6 +188,13 @@ impl<P: PacketIo> Io<P> {
         };
         let (header, mut room) = segment.split_at_mut(header_len);
         emit_tcp_with(header, &fixed_header(out), &out.options);
+        if let Some((len, handler)) = extra {
+            let mut room = [NO_OPERATION; OPTION_LEN_MAX as usize];
+            handler.write(&out.key, out.flags, &mut room[..len]);
+            header[own_len..].copy_from_slice(&room[..len]);
+            // The data offset counts words of four bytes, in the upper half.
+            header[DATA_OFFSET_AT] = (header_len as u8 / 4) << 4;
+        }
         if let Some(buffer) = payload {
             for part in buffer.slices(out.payload_pos, out.payload_len) {
                 let (here, rest) = room.split_at_mut(part.len());
@@ -285,10 +313,8 @@ impl<P: PacketIo> Driver for Io<P> {
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
-        FlowRoute {
-            link,
-            mtu: self.mtu,
-        }
+        let mtu = self.path_mtu();
+        FlowRoute { link, mtu }
     }
 
     fn created(&mut self, flow: FlowId, new: &NewFlow) {

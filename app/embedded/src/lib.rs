@@ -20,6 +20,7 @@ mod buffer;
 mod fn_port;
 mod handles;
 mod io;
+mod options;
 mod stack;
 
 pub use tidelane_engine::{
@@ -28,11 +29,12 @@ pub use tidelane_engine::{
     Window,
 };
 pub use tidelane_packet_io::{MemConfig, MemPort, PacketIo};
-pub use tidelane_wire::{DropReason, MacAddress};
+pub use tidelane_wire::{DropReason, FlowKey, MacAddress, TcpFlags};
 
 pub use crate::{
     fn_port::{FnBurst, FnPort},
     handles::{Connection, Event, Listener, StackConfig},
     io::Drops,
+    options::{OPTION_LEN_MAX, OptionHandler, find_option},
     stack::Stack,
 };

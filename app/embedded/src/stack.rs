@@ -6,13 +6,14 @@ use tidelane_engine::{
 };
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_wire::{
-    DropReason, MacAddress, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error, parse_tcp,
-    protocol, tcp_checksum_ok,
+    DropReason, MacAddress, Packet, TCP_HEADER_LEN, parse_frame, parse_icmp_error,
+    parse_icmpv6_error, parse_tcp, protocol, tcp_checksum_ok,
 };
 
 use crate::{
     handles::{Connection, Event, Listener, StackConfig},
     io::{Binding, Drops, Io, Report},
+    options::{OPTION_LEN_MAX, OptionHandler},
 };
 
 /// The link of a stack. A stack has one port.
@@ -61,6 +62,21 @@ impl<P: PacketIo> Stack<P> {
     /// Sets the link address of a neighbour.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.io.neighbours.insert(addr, mac);
+    }
+
+    /// Adds TCP options of the program to all segments of later connections.
+    ///
+    /// # Panics
+    ///
+    /// If [`OptionHandler::len_max`] is no multiple of 4, or above
+    /// [`OPTION_LEN_MAX`](crate::OPTION_LEN_MAX).
+    pub fn set_option_handler(&mut self, handler: Box<dyn OptionHandler>) {
+        let len = handler.len_max();
+        assert!(
+            len.is_multiple_of(4) && len <= OPTION_LEN_MAX,
+            "options of {len} bytes"
+        );
+        self.io.options = Some(handler);
     }
 
     /// Returns the port, for example to wait for its descriptor.
@@ -117,7 +133,7 @@ impl<P: PacketIo> Stack<P> {
         };
         let route = FlowRoute {
             link: LINK,
-            mtu: self.io.mtu,
+            mtu: self.io.path_mtu(),
         };
         let options = self.options;
         self.io.arrival = None;
@@ -241,11 +257,16 @@ impl<P: PacketIo> Stack<P> {
             return Err(DropReason::BadChecksum);
         }
         let segment = parse_tcp(packet.payload)?;
+        let key = FlowKey {
+            local: Endpoint::new(packet.dst, segment.dst_port),
+            peer: Endpoint::new(packet.src, segment.src_port),
+        };
+        if let Some(handler) = &mut self.io.options {
+            let end = packet.payload.len() - segment.payload.len();
+            handler.read(&key, segment.flags, &packet.payload[TCP_HEADER_LEN..end]);
+        }
         let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(packet.dst, segment.dst_port),
-                peer: Endpoint::new(packet.src, segment.src_port),
-            },
+            key,
             link: LINK,
             ecn: packet.ecn,
         };

@@ -342,3 +342,88 @@ fn the_memory_port_carries_the_stack_too() {
     }
     assert!(got == data, "{} bytes", got.len());
 }
+
+/// An option that numbers the segments of each end (RFC 6994: experimental kind 253, and an id).
+struct Numbering {
+    sent: u32,
+    /// The peer's numbers, in order of arrival.
+    seen: Rc<RefCell<Vec<u32>>>,
+}
+
+/// Kind and id of the option.
+const KIND: u8 = 253;
+const ID: [u8; 2] = [0x7d, 0x1e];
+
+impl OptionHandler for Numbering {
+    fn len_max(&self) -> u8 {
+        8
+    }
+
+    fn write(&mut self, _: &FlowKey, _: TcpFlags, room: &mut [u8]) {
+        self.sent += 1;
+        room[..4].copy_from_slice(&[KIND, 8, ID[0], ID[1]]);
+        room[4..].copy_from_slice(&self.sent.to_be_bytes());
+    }
+
+    fn read(&mut self, _: &FlowKey, _: TcpFlags, options: &[u8]) {
+        if let Some([a, b, number @ ..]) = find_option(options, KIND)
+            && [*a, *b] == ID
+            && let Some(number) = number.first_chunk()
+        {
+            self.seen.borrow_mut().push(u32::from_be_bytes(*number));
+        }
+    }
+}
+
+/// Makes the option, and the list of the peer's numbers.
+fn numbering() -> (Box<Numbering>, Rc<RefCell<Vec<u32>>>) {
+    let seen = Rc::default();
+    let handler = Numbering {
+        sent: 0,
+        seen: Rc::clone(&seen),
+    };
+    (Box::new(handler), seen)
+}
+
+#[test]
+fn a_program_adds_a_tcp_option() {
+    let mut pair = Pair::new(0);
+    let (client_option, seen_by_client) = numbering();
+    let (server_option, seen_by_server) = numbering();
+    pair.client.set_option_handler(client_option);
+    pair.server.set_option_handler(server_option);
+    let (client, server) = pair.open();
+    let data = vec![3; 200_000];
+    let (mut written, mut read) = (0, 0);
+    while read < data.len() {
+        written += pair.client.write(client, &data[written..]);
+        pair.step();
+        read += pair.server.read(server, &mut [0; 65_536]);
+    }
+    // Every segment arrived, and the option counted each.
+    for seen in [seen_by_client, seen_by_server] {
+        let seen = seen.borrow();
+        assert!(seen.len() > 8, "{} segments", seen.len());
+        assert!(
+            seen.iter().zip(1..).all(|(number, at)| *number == at),
+            "{seen:?}"
+        );
+    }
+    // The option takes its room from the payload.
+    let mss = pair.client.info(client).unwrap().mss;
+    assert_eq!(mss, 1500 - 40 - 12 - 8);
+}
+
+#[test]
+fn a_peer_without_the_option_ignores_it() {
+    let mut pair = Pair::new(0);
+    let (option, seen) = numbering();
+    pair.client.set_option_handler(option);
+    let (client, server) = pair.open();
+    pair.client.write(client, b"hello");
+    for _ in 0..5 {
+        pair.step();
+    }
+    assert_eq!(pair.server.received(server).concat(), b"hello");
+    assert!(seen.borrow().is_empty());
+}
