@@ -89,6 +89,38 @@ pub fn http_to_the_kernel() -> Outcome {
     server.check_alive()
 }
 
+/// The same server on the kernel's sockets serves the same pages. A client of either server may
+/// send several requests at once.
+pub fn the_same_source_on_kernel_sockets() -> Outcome {
+    let wire = wire_with_device()?;
+    let path = tools::binary("tidelane-http")?;
+    let kernel = client(&wire, &path.to_string_lossy());
+    let kernel = kernel.args("--kernel --address 127.0.0.1 --port 8080 --seconds 20");
+    let mut kernel = kernel.spawn()?;
+    let mut embedded = server(&wire, 0)?;
+    tools::wait_until(SHORT, "the server", || {
+        kernel.check_alive()?;
+        Ok(kernel.written().0.contains("ready"))
+    })?;
+    for place in ["127.0.0.1/8080", &format!("{}/80", ADDRESSES.1)] {
+        let line = format!(
+            "exec 3<>/dev/tcp/{place}; \
+             printf 'GET /3 HTTP/1.1\r\n\r\nGET /70000 HTTP/1.1\r\nConnection: close\r\n\r\n' >&3; \
+             tr -d '\r' <&3"
+        );
+        let answers = client(&wire, "bash").arg("-c").arg(line).run(SHORT)?;
+        let answers = answers.success()?.stdout;
+        let pages = answers.matches("200 OK").count();
+        let bytes = answers.lines().last().map_or(0, str::len);
+        ensure!(
+            pages == 2 && bytes == 70_000,
+            "{place}: {pages} pages, {bytes} bytes"
+        );
+    }
+    kernel.check_alive()?;
+    embedded.check_alive()
+}
+
 /// One packet in twenty is lost in each direction.
 pub fn http_with_loss() -> Outcome {
     let wire = wire_with_device()?;

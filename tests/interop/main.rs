@@ -167,6 +167,7 @@ const CASES: &[Case] = cases![
     deaths::workers_of_memcached_find_the_next_service 60,
     deaths::a_polling_thread_finds_the_next_service 120,
     embedded::http_to_the_kernel 90,
+    embedded::the_same_source_on_kernel_sockets 60,
     embedded::http_with_loss 90,
     embedded::a_c_program_in_a_libuv_loop 60,
     embedded::a_killed_server 60,

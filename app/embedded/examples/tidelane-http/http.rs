@@ -1,13 +1,35 @@
-//! The paper's HTTP server: a GET of `/N` gets N bytes.
+//! The paper's HTTP server: a GET of `/N` gets N bytes. The source is the same on the embedded
+//! stack and on the kernel's sockets.
 
-use std::collections::HashMap;
-
-use tidelane_embedded::{Connection, Event, Listener, PacketIo, Stack};
+use std::{collections::HashMap, hash::Hash};
 
 /// Longest request in bytes. A longer request ends its connection.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
+/// Number of bytes that one call reads.
+const READ_LEN: usize = 16 << 10;
+
+/// Connections without blocking calls: those of a stack, or of the kernel.
+pub trait Sockets {
+    /// A connection.
+    type Connection: Copy + Eq + Hash;
+
+    /// Returns the next connection that waits to be accepted.
+    fn accept(&mut self) -> Option<Self::Connection>;
+
+    /// Reads received data. Returns the number of bytes; zero if there is none.
+    fn read(&mut self, connection: Self::Connection, buffer: &mut [u8]) -> usize;
+
+    /// Writes data as far as there is room. Returns the number of bytes.
+    fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
+
+    /// Returns true if no more data can follow.
+    fn is_end(&mut self, connection: Self::Connection) -> bool;
+
+    /// Closes a connection after the written data.
+    fn close(&mut self, connection: Self::Connection);
+}
 
 /// A client of the server.
 #[derive(Default)]
@@ -21,64 +43,65 @@ struct Client {
 }
 
 /// The server and its clients.
-pub struct Server {
-    listener: Listener,
-    clients: HashMap<Connection, Client>,
+pub struct Server<S: Sockets> {
+    /// The connections, and the listener.
+    pub sockets: S,
+    clients: HashMap<S::Connection, Client>,
     /// Number of responses.
     pub responses: u64,
 }
 
-impl Server {
-    /// Makes a server for the connections of `listener`.
-    pub fn new(listener: Listener) -> Self {
+impl<S: Sockets> Server<S> {
+    /// Makes a server for the connections that `sockets` accepts.
+    pub fn new(sockets: S) -> Self {
         Self {
-            listener,
+            sockets,
             clients: HashMap::new(),
             responses: 0,
         }
     }
 
-    /// Handles an event of the stack.
-    pub fn handle<P: PacketIo>(&mut self, stack: &mut Stack<P>, event: Event) {
-        match event {
-            Event::Incoming(_) => {
-                while let Some(connection) = stack.accept(self.listener) {
-                    self.clients.insert(connection, Client::default());
-                    self.serve(stack, connection);
-                }
-            }
-            Event::Readable(connection) | Event::Writable(connection) => {
-                self.serve(stack, connection);
-            }
-            Event::Closed(connection, _) => self.close(stack, connection),
-            Event::Connected(_) => {}
+    /// Accepts and serves all connections that wait.
+    pub fn accept(&mut self) {
+        while let Some(connection) = self.sockets.accept() {
+            self.clients.insert(connection, Client::default());
+            self.serve(connection);
         }
     }
 
-    fn close<P: PacketIo>(&mut self, stack: &mut Stack<P>, connection: Connection) {
+    /// Ends a connection.
+    pub fn close(&mut self, connection: S::Connection) {
         self.clients.remove(&connection);
-        stack.close(connection);
+        self.sockets.close(connection);
     }
 
     /// Reads requests and writes responses as far as possible.
-    fn serve<P: PacketIo>(&mut self, stack: &mut Stack<P>, connection: Connection) {
+    pub fn serve(&mut self, connection: S::Connection) {
         let Some(client) = self.clients.get_mut(&connection) else {
             return;
         };
-        let received = stack.received(connection);
-        let len = received[0].len() + received[1].len();
-        client.request.extend_from_slice(received[0]);
-        client.request.extend_from_slice(received[1]);
-        stack.consume(connection, len);
-        while !client.closes && client.response.is_empty() && client.answer() {
+        let mut buffer = [0; READ_LEN];
+        loop {
+            let count = self.sockets.read(connection, &mut buffer);
+            client.request.extend_from_slice(&buffer[..count]);
+            if count == 0 || client.request.len() > REQUEST_LEN_MAX {
+                break;
+            }
+        }
+        // A client may send several requests at once. The next response begins when the stack has
+        // taken the one before.
+        loop {
+            let written = self.sockets.write(connection, &client.response);
+            client.response.drain(..written);
+            if !client.response.is_empty() || client.closes || !client.answer() {
+                break;
+            }
             self.responses += 1;
         }
-        let written = stack.write(connection, &client.response);
-        client.response.drain(..written);
         let bad = client.request.len() > REQUEST_LEN_MAX;
-        let over = client.closes && client.response.is_empty();
-        if bad || over || stack.is_end(connection) {
-            self.close(stack, connection);
+        let over = client.response.is_empty() && (client.closes || self.sockets.is_end(connection));
+        if bad || over {
+            self.close(connection);
         }
     }
 }

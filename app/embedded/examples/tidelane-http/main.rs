@@ -1,13 +1,15 @@
 //! An HTTP server on the embedded stack, behind a TUN device: the kernel's programs reach it by the
-//! route to the device. `ip tuntap add mode tun name DEVICE` makes the device.
+//! route to the device. `ip tuntap add mode tun name DEVICE` makes the device. With `--kernel`, the
+//! same server runs on the kernel's sockets.
 
 mod http;
+mod kernel;
 mod tun_unsafe;
 
 use std::{
     fs::File,
     io::{self, Read},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::AsRawFd,
     process::ExitCode,
     time,
@@ -15,15 +17,21 @@ use std::{
 
 use clap::Parser;
 use mio::{Events, Interest, Poll, Token, unix::SourceFd};
-use tidelane_embedded::{Duration, Endpoint, FnPort, Instant, IpAddress, Stack, StackConfig};
+use tidelane_embedded::{
+    Connection, Duration, Endpoint, Event, FnPort, Instant, IpAddress, Listener, PacketIo, Stack,
+    StackConfig,
+};
 
 /// HTTP server on an embedded TCP stack, behind a TUN device.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
     /// Name of the TUN device
+    #[arg(long, required_unless_present = "kernel")]
+    device: Option<String>,
+    /// Use the kernel's sockets, and no device
     #[arg(long)]
-    device: String,
+    kernel: bool,
     /// Address of the server, in the network of the device
     #[arg(long)]
     address: IpAddr,
@@ -42,7 +50,15 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match serve(&Options::parse()) {
+    let options = Options::parse();
+    let served = match options.kernel {
+        true => {
+            let address = SocketAddr::new(options.address, options.port);
+            kernel::serve(address, time::Duration::from_secs(options.seconds))
+        }
+        false => serve(&options),
+    };
+    match served {
         Ok(responses) => {
             println!("{responses} responses");
             ExitCode::SUCCESS
@@ -51,6 +67,36 @@ fn main() -> ExitCode {
             eprintln!("tidelane-http: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The connections of a stack.
+struct Embedded<P: PacketIo> {
+    stack: Stack<P>,
+    listener: Listener,
+}
+
+impl<P: PacketIo> http::Sockets for Embedded<P> {
+    type Connection = Connection;
+
+    fn accept(&mut self) -> Option<Connection> {
+        self.stack.accept(self.listener)
+    }
+
+    fn read(&mut self, connection: Connection, buffer: &mut [u8]) -> usize {
+        self.stack.read(connection, buffer)
+    }
+
+    fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
+        self.stack.write(connection, data)
+    }
+
+    fn is_end(&mut self, connection: Connection) -> bool {
+        self.stack.is_end(connection)
+    }
+
+    fn close(&mut self, connection: Connection) {
+        self.stack.close(connection);
     }
 }
 
@@ -81,7 +127,7 @@ fn send(device: &File, packet: &[u8]) -> bool {
 
 /// Serves until the time is over. Returns the number of responses.
 fn serve(options: &Options) -> io::Result<u64> {
-    let device = &tun_unsafe::open(&options.device)?;
+    let device = &tun_unsafe::open(options.device.as_deref().unwrap_or_default())?;
     let (mut received, mut sent) = (Loss::new(options.lose), Loss::new(options.lose));
     let receive = |packet: &mut [u8]| {
         let mut device = device;
@@ -104,7 +150,7 @@ fn serve(options: &Options) -> io::Result<u64> {
     let listener = stack
         .listen(Endpoint::new(address, options.port), 1024)
         .map_err(|error| io::Error::other(error.to_string()))?;
-    let mut server = http::Server::new(listener);
+    let mut server = http::Server::new(Embedded { stack, listener });
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));
     let fd = device.as_raw_fd();
     let source = &mut SourceFd(&fd);
@@ -115,10 +161,18 @@ fn serve(options: &Options) -> io::Result<u64> {
     let now = || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
     let end = Instant::from_secs(1 + options.seconds);
     while now() < end {
-        let received = stack.poll(now());
-        while let Some(event) = stack.next_event() {
-            server.handle(&mut stack, event);
+        let received = server.sockets.stack.poll(now());
+        while let Some(event) = server.sockets.stack.next_event() {
+            match event {
+                Event::Incoming(_) => server.accept(),
+                Event::Readable(connection) | Event::Writable(connection) => {
+                    server.serve(connection);
+                }
+                Event::Closed(connection, _) => server.close(connection),
+                Event::Connected(_) => {}
+            }
         }
+        let stack = &mut server.sockets.stack;
         stack.flush();
         if !received {
             let until = stack.next_timeout().map_or(end, |timeout| timeout.min(end));

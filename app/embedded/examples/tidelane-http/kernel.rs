@@ -1,0 +1,111 @@
+//! The server on the kernel's sockets, in a loop of mio over epoll.
+
+use std::{
+    collections::HashMap,
+    io::{self, Read, Write},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use mio::{
+    Events, Interest, Poll, Registry, Token,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::http::{Server, Sockets};
+
+/// Token of the listener. Connections have the tokens from 1 on.
+const LISTENER: Token = Token(0);
+
+/// The kernel's connections.
+struct Kernel {
+    registry: Registry,
+    listener: TcpListener,
+    /// Each connection, and true if no more data can follow.
+    streams: HashMap<Token, (TcpStream, bool)>,
+    /// Token of the last connection.
+    last: usize,
+}
+
+impl Sockets for Kernel {
+    type Connection = Token;
+
+    fn accept(&mut self) -> Option<Token> {
+        let (mut stream, _) = self.listener.accept().ok()?;
+        self.last += 1;
+        let token = Token(self.last);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.registry.register(&mut stream, token, interest).ok()?;
+        self.streams.insert(token, (stream, false));
+        Some(token)
+    }
+
+    fn read(&mut self, connection: Token, buffer: &mut [u8]) -> usize {
+        let Some((stream, end)) = self.streams.get_mut(&connection) else {
+            return 0;
+        };
+        match stream.read(buffer) {
+            Ok(count) => {
+                *end = count == 0;
+                count
+            }
+            Err(error) => {
+                *end = error.kind() != io::ErrorKind::WouldBlock;
+                0
+            }
+        }
+    }
+
+    fn write(&mut self, connection: Token, data: &[u8]) -> usize {
+        let Some((stream, _)) = self.streams.get_mut(&connection) else {
+            return 0;
+        };
+        let mut written = 0;
+        // An event of room comes only after a call that found none.
+        while written < data.len() {
+            match stream.write(&data[written..]) {
+                Ok(count) => written += count,
+                Err(_) => break,
+            }
+        }
+        written
+    }
+
+    fn is_end(&mut self, connection: Token) -> bool {
+        self.streams.get(&connection).is_none_or(|(_, end)| *end)
+    }
+
+    fn close(&mut self, connection: Token) {
+        self.streams.remove(&connection);
+    }
+}
+
+/// Serves at `address` for `limit`. Returns the number of responses.
+pub fn serve(address: SocketAddr, limit: Duration) -> io::Result<u64> {
+    let mut poll = Poll::new()?;
+    let mut listener = TcpListener::bind(address)?;
+    let registry = poll.registry().try_clone()?;
+    registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut server = Server::new(Kernel {
+        registry,
+        listener,
+        streams: HashMap::new(),
+        last: 0,
+    });
+    let mut events = Events::with_capacity(1024);
+    println!("ready");
+    let end = Instant::now() + limit;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        match poll.poll(&mut events, Some(left)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for event in &events {
+            match event.token() {
+                LISTENER => server.accept(),
+                connection => server.serve(connection),
+            }
+        }
+    }
+    Ok(server.responses)
+}
