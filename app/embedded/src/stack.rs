@@ -107,6 +107,7 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns the oldest connection that waits to be accepted.
     pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
+        // Each connection in the queue has a binding, because only the program ends a connection.
         let queue = &mut self.io.accept_queue;
         let at = queue.iter().position(|(of, _)| *of == listener.0)?;
         let (_, flow) = queue.remove(at)?;
@@ -232,7 +233,12 @@ impl<P: PacketIo> Stack<P> {
         if !self.addresses.contains(&packet.dst) {
             return Err(DropReason::NotOurs);
         }
-        if self.addresses.contains(&packet.src) || packet.src.is_multicast_or_broadcast() {
+        let src = packet.src;
+        let is_martian = src.is_multicast_or_broadcast()
+            || src.is_unspecified()
+            || src.is_this_network_v4()
+            || src.is_loopback();
+        if is_martian || self.addresses.contains(&src) {
             return Err(DropReason::MartianSource);
         }
         match (packet.protocol, packet.dst.is_v4()) {

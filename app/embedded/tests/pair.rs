@@ -314,6 +314,40 @@ fn garbage_and_packets_for_others_are_counted_and_dropped() {
 }
 
 #[test]
+fn impossible_sources_get_no_answer() {
+    let sources = [
+        [127, 0, 0, 1],
+        [0, 0, 0, 7],
+        [224, 0, 0, 1],
+        [255; 4],
+        [10, 0, 0, 2],
+    ];
+    for source in sources {
+        let mut pair = Pair::new(0);
+        pair.server.listen(SERVER, 8).unwrap();
+        // The forger takes a packet of the client, and puts another source into it.
+        let local = Endpoint::new(ADDRESSES[0], 0);
+        pair.client.connect(local, SERVER).unwrap();
+        pair.client.flush();
+        let mut packet = pair.queues[1].borrow_mut().pop_front().unwrap();
+        packet[12..16].copy_from_slice(&source);
+        packet[10..12].copy_from_slice(&[0, 0]);
+        let sum: u32 = packet[..20]
+            .chunks(2)
+            .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+            .sum();
+        let fold = |sum: u32| (sum >> 16) + (sum & 0xffff);
+        let checksum = !fold(fold(sum)) as u16;
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        pair.server.input_packet(&packet);
+        pair.server.flush();
+        let martians = pair.server.drops()[DropReason::MartianSource.index()];
+        assert_eq!(martians, 1, "{source:?}");
+        assert!(pair.queues[0].borrow().is_empty(), "{source:?}");
+    }
+}
+
+#[test]
 fn the_memory_port_carries_the_stack_too() {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut client = Stack::new(StackConfig::new(ADDRESSES[0], [1; 16]), near);
