@@ -1,0 +1,31 @@
+//! The mux: many isolated stacks and the host share one NIC and its addresses (MultiStack §3).
+//!
+//! A program with a stack of its own has a *port*. A port may receive and send packets of its
+//! 3-tuples only: protocol, local address and local port. The mux copies each packet between ports,
+//! the NIC and the host. A port therefore never sees a packet of another port, and a packet that the
+//! mux has checked does not change afterwards.
+//!
+//! ```text
+//!   port ──┐ check the source                         ┌── port, if it claims the destination
+//!   port ──┼──────────────────> Mux ── destination ───┼── host, for other local destinations
+//!   NIC  ──┘                                          └── NIC, for remote destinations
+//!   host ──┘
+//! ```
+//!
+//! The mux is deterministic and does no I/O of its own: ports, NIC and host are [`PacketIo`]s. Its
+//! owner calls [`Mux::step`] again and again.
+//!
+//! [`PacketIo`]: tidelane_packet_io::PacketIo
+#![forbid(unsafe_code)]
+
+mod check;
+mod claims;
+mod mux;
+mod ready;
+
+pub use crate::{
+    check::SendRefusal,
+    claims::{ClaimError, Claims, PortId, Tuple},
+    mux::{Counters, Mux, PortCounters, PortsFull},
+    ready::{Doorbell, MuxPort},
+};

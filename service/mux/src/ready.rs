@@ -1,0 +1,154 @@
+//! Doorbells: a port tells the mux that it has sent packets, so that the cost of a step does not
+//! depend on the number of ports.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
+
+use crate::claims::PortId;
+
+/// Ports per word.
+const BITS: usize = u64::BITS as usize;
+
+/// One bit for each port: the port may have packets for the mux.
+#[derive(Debug)]
+pub struct ReadySet {
+    words: Box<[AtomicU64]>,
+}
+
+impl ReadySet {
+    /// Makes a set for `ports` ports.
+    pub fn new(ports: usize) -> Self {
+        let words = (0..ports.div_ceil(BITS)).map(|_| AtomicU64::new(0));
+        Self {
+            words: words.collect(),
+        }
+    }
+
+    /// Adds a port.
+    pub fn add(&self, port: PortId) {
+        let at = port.0 as usize;
+        if let Some(word) = self.words.get(at / BITS) {
+            word.fetch_or(1 << (at % BITS), Ordering::Release);
+        }
+    }
+
+    /// Moves all ports of the set to `ports`, in the order of their numbers from `first` on.
+    pub fn take(&self, first: usize, ports: &mut Vec<PortId>) {
+        let before = ports.len();
+        for (at, word) in self.words.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                ports.push(PortId((at * BITS + bit) as u32));
+            }
+        }
+        let taken = &mut ports[before..];
+        let split = taken.partition_point(|port| (port.0 as usize) < first);
+        taken.rotate_left(split);
+    }
+}
+
+/// A port's doorbell.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    pub(crate) set: Arc<ReadySet>,
+    pub(crate) port: PortId,
+    /// True if the NIC may deliver packets with an unfinished checksum.
+    pub(crate) partial_checksums: bool,
+}
+
+impl Doorbell {
+    /// Tells the mux that the port has packets.
+    pub fn ring(&self) {
+        self.set.add(self.port);
+    }
+}
+
+/// The program's end of a port: a [`PacketIo`] that rings the doorbell after each flush.
+pub struct MuxPort<P> {
+    inner: P,
+    doorbell: Doorbell,
+}
+
+impl<P> MuxPort<P> {
+    /// Joins the program's end of the packet rings with the port's doorbell.
+    pub fn new(inner: P, doorbell: Doorbell) -> Self {
+        Self { inner, doorbell }
+    }
+}
+
+impl<P: PacketIo> PacketIo for MuxPort<P> {
+    type Burst = P::Burst;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            // The mux checks complete checksums.
+            tx_checksum: false,
+            tx_super_len_max: 0,
+            rx_checksum_may_be_partial: self.doorbell.partial_checksums,
+            ..self.inner.capabilities()
+        }
+    }
+
+    fn new_burst(&self) -> P::Burst {
+        self.inner.new_burst()
+    }
+
+    fn rx_burst(&mut self, burst: &mut P::Burst, max: usize) -> usize {
+        self.inner.rx_burst(burst, max)
+    }
+
+    fn rx_release(&mut self, burst: &mut P::Burst) {
+        self.inner.rx_release(burst);
+    }
+
+    fn rx_overruns(&self) -> u64 {
+        self.inner.rx_overruns()
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.inner.tx_frame()
+    }
+
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        self.inner.tx_commit(len, checksum);
+    }
+
+    fn tx_flush(&mut self) {
+        self.inner.tx_flush();
+        self.doorbell.ring();
+    }
+
+    fn tx_pending(&mut self) -> bool {
+        self.inner.tx_pending()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_come_in_turn_from_the_first_on() {
+        let set = ReadySet::new(1024);
+        for port in [3, 64, 1023, 3] {
+            set.add(PortId(port));
+        }
+        // A number beyond the set is ignored.
+        set.add(PortId(5000));
+        let mut ports = Vec::new();
+        set.take(64, &mut ports);
+        assert_eq!(ports, [PortId(64), PortId(1023), PortId(3)]);
+        ports.clear();
+        set.take(0, &mut ports);
+        assert!(ports.is_empty());
+    }
+}

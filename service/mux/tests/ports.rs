@@ -1,0 +1,393 @@
+//! Packets between ports, the NIC and the host: which packets arrive where, and which are refused.
+
+use tidelane_mux::*;
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_wire::{
+    DropReason, Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber,
+    TCP_HEADER_LEN, TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
+};
+
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
+const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
+
+/// A frame of one TCP segment with one payload byte.
+#[derive(Clone, Copy)]
+struct Sent {
+    mac: MacAddress,
+    src: Endpoint,
+    dst: Endpoint,
+    payload: u8,
+}
+
+impl Sent {
+    /// From a port of the local address to the peer.
+    fn out(port: u16) -> Self {
+        Self {
+            mac: MAC,
+            src: Endpoint::new(LOCAL, port),
+            dst: Endpoint::new(PEER, 9),
+            payload: 1,
+        }
+    }
+
+    /// From the peer to a port of the local address.
+    fn to(port: u16) -> Self {
+        Self {
+            mac: PEER_MAC,
+            src: Endpoint::new(PEER, 9),
+            dst: Endpoint::new(LOCAL, port),
+            payload: 2,
+        }
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        let (src, dst) = (self.src, self.dst);
+        let template = HeaderTemplate::new(self.mac, PEER_MAC, src.addr, dst.addr).unwrap();
+        let mut frame = vec![0; template.headers_len() + TCP_HEADER_LEN + 1];
+        let tcp_len = TCP_HEADER_LEN as u16 + 1;
+        let start = template.write(&mut frame, tcp_len, Ecn::NotEct, 7);
+        let (header, payload) = frame[start..].split_at_mut(TCP_HEADER_LEN);
+        payload[0] = self.payload;
+        let fields = SegmentHeader {
+            src_port: src.port,
+            dst_port: dst.port,
+            seq: SeqNumber(1),
+            ack: SeqNumber(2),
+            flags: TcpFlags::ACK,
+            wnd: 100,
+            urgent: 0,
+            options: TcpOptions::NONE,
+        };
+        emit_tcp(header, &fields);
+        write_tcp_checksum(
+            header,
+            template.pseudo_header(tcp_len),
+            checksum::sum(payload),
+        );
+        frame
+    }
+}
+
+/// Sends `frame` if there is room. Returns true if it was sent.
+fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
+    let Some(room) = port.tx_frame() else {
+        return false;
+    };
+    room[..frame.len()].copy_from_slice(frame);
+    port.tx_commit(frame.len(), TxChecksum::Done);
+    port.tx_flush();
+    true
+}
+
+/// Returns all frames that wait.
+fn receive(port: &mut impl PacketIo) -> Vec<Vec<u8>> {
+    let mut burst = port.new_burst();
+    let mut frames = Vec::new();
+    while port.rx_burst(&mut burst, BURST_MAX) > 0 {
+        frames.extend(burst.iter().map(<[u8]>::to_vec));
+        port.rx_release(&mut burst);
+    }
+    frames
+}
+
+/// A mux, and the other ends of its NIC, its host and its ports.
+struct Net {
+    mux: Mux<MemPort, MemPort, MemPort>,
+    nic: MemPort,
+    host: MemPort,
+    ports: Vec<(PortId, MuxPort<MemPort>)>,
+}
+
+impl Net {
+    /// Makes a mux with ports that have claimed TCP ports 1000, 1001, ...
+    fn new(ports: u16) -> Self {
+        let config = MemConfig {
+            partial_checksums: false,
+            ..MemConfig::default()
+        };
+        let (nic, mux_nic) = MemPort::pair(config);
+        let (host, mux_host) = MemPort::pair(config);
+        let mux = Mux::new(mux_nic, mux_host, MAC, vec![LOCAL], ports.into());
+        let mut net = Self {
+            mux,
+            nic,
+            host,
+            ports: Vec::new(),
+        };
+        for number in 0..ports {
+            let frames = if ports > 100 { 8 } else { 256 };
+            let (near, far) = MemPort::pair(MemConfig { frames, ..config });
+            let (id, doorbell) = net.mux.open(near).unwrap();
+            net.mux.claim(tuple(1000 + number), id).unwrap();
+            net.ports.push((id, MuxPort::new(far, doorbell)));
+        }
+        net
+    }
+
+    fn port(&mut self, at: usize) -> &mut MuxPort<MemPort> {
+        &mut self.ports[at].1
+    }
+
+    fn counters(&self, at: usize) -> PortCounters {
+        self.mux.port_counters(self.ports[at].0).unwrap().clone()
+    }
+}
+
+fn tuple(port: u16) -> Tuple {
+    Tuple {
+        protocol: 6,
+        local: Endpoint::new(LOCAL, port),
+    }
+}
+
+#[test]
+fn each_packet_goes_to_the_owner_of_its_destination() {
+    let mut net = Net::new(2);
+    for port in [1000, 1001, 1002] {
+        send(&mut net.nic, &Sent::to(port).frame());
+    }
+    net.mux.step();
+    assert_eq!(receive(net.port(0)), [Sent::to(1000).frame()]);
+    assert_eq!(receive(net.port(1)), [Sent::to(1001).frame()]);
+    assert_eq!(
+        receive(&mut net.host),
+        [Sent::to(1002).frame()],
+        "nobody has claimed it"
+    );
+    // Two ports of one host, a port and the host, the host and the peer.
+    let between = Sent {
+        dst: Endpoint::new(LOCAL, 1001),
+        ..Sent::out(1000)
+    };
+    let to_host = Sent {
+        dst: Endpoint::new(LOCAL, 22),
+        ..Sent::out(1000)
+    };
+    let from_host = Sent {
+        dst: Endpoint::new(LOCAL, 1000),
+        ..Sent::out(22)
+    };
+    for sent in [between, to_host, Sent::out(1000)] {
+        send(net.port(0), &sent.frame());
+    }
+    for sent in [from_host, Sent::out(22)] {
+        send(&mut net.host, &sent.frame());
+    }
+    net.mux.step();
+    assert_eq!(receive(net.port(0)), [from_host.frame()]);
+    assert_eq!(receive(net.port(1)), [between.frame()]);
+    assert_eq!(receive(&mut net.host), [to_host.frame()]);
+    assert_eq!(
+        receive(&mut net.nic),
+        [Sent::out(22).frame(), Sent::out(1000).frame()]
+    );
+}
+
+#[test]
+fn a_packet_that_the_port_may_not_send_is_refused_with_its_reason() {
+    let mut net = Net::new(2);
+    let genuine = Sent::out(1000).frame();
+    let mut bad_checksum = genuine.clone();
+    *bad_checksum.last_mut().unwrap() ^= 1;
+    let mut bad_ip_header = genuine.clone();
+    bad_ip_header[24] ^= 1;
+    let mut udp_of_tcp = genuine.clone();
+    (udp_of_tcp[23], udp_of_tcp[24]) = (1, udp_of_tcp[24].wrapping_add(5));
+    let sent = |sent: Sent| sent.frame();
+    let cases = [
+        (sent(Sent::out(1001)), SendRefusal::SourcePort),
+        (sent(Sent::out(22)), SendRefusal::SourcePort),
+        (
+            sent(Sent {
+                mac: PEER_MAC,
+                ..Sent::out(1000)
+            }),
+            SendRefusal::SourceMac,
+        ),
+        (
+            sent(Sent {
+                src: Endpoint::new(PEER, 1000),
+                ..Sent::out(1000)
+            }),
+            SendRefusal::SourceAddress,
+        ),
+        (
+            sent(Sent {
+                dst: Endpoint::v4([127, 0, 0, 1], 9),
+                ..Sent::out(1000)
+            }),
+            SendRefusal::Destination,
+        ),
+        (
+            sent(Sent {
+                dst: Endpoint::v4([224, 0, 0, 1], 9),
+                ..Sent::out(1000)
+            }),
+            SendRefusal::Destination,
+        ),
+        (
+            bad_checksum,
+            SendRefusal::Malformed(DropReason::BadChecksum),
+        ),
+        (
+            bad_ip_header,
+            SendRefusal::Malformed(DropReason::BadIpChecksum),
+        ),
+        (
+            genuine[..30].to_vec(),
+            SendRefusal::Malformed(DropReason::Truncated),
+        ),
+        (
+            vec![0; 60],
+            SendRefusal::Malformed(DropReason::UnsupportedEthertype),
+        ),
+        (Vec::new(), SendRefusal::Malformed(DropReason::Truncated)),
+    ];
+    for (frame, refusal) in cases {
+        let before = net.counters(0).refused.get(&refusal).copied().unwrap_or(0);
+        send(net.port(0), &frame);
+        net.mux.step();
+        let refused = net.counters(0).refused;
+        assert_eq!(
+            refused.get(&refusal),
+            Some(&(before + 1)),
+            "{refusal:?}: {refused:?}"
+        );
+        assert!(receive(&mut net.nic).is_empty() && receive(&mut net.host).is_empty());
+        assert!(receive(net.port(1)).is_empty());
+    }
+    assert_eq!(net.counters(0).sent, 0);
+    send(net.port(0), &genuine);
+    net.mux.step();
+    assert_eq!(receive(&mut net.nic), [genuine]);
+}
+
+#[test]
+fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
+    let mut net = Net::new(2);
+    let genuine = Sent::out(1000).frame();
+    for at in 0..genuine.len() {
+        for bit in 0..8 {
+            let mut frame = genuine.clone();
+            frame[at] ^= 1 << bit;
+            send(net.port(0), &frame);
+            net.mux.step();
+            let out = receive(&mut net.nic);
+            // The destination MAC address is the port's choice.
+            assert_eq!(out.len(), usize::from(at < 6), "byte {at}, bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_floods_delays_no_other_port() {
+    let mut net = Net::new(3);
+    for round in 0..50 {
+        while send(net.port(0), &Sent::out(1000).frame()) {}
+        assert!(send(net.port(1), &Sent::out(1001).frame()));
+        assert!(send(net.port(2), &Sent::out(1002).frame()));
+        net.mux.step();
+        let out = receive(&mut net.nic);
+        let of = |port| {
+            out.iter()
+                .filter(|frame| **frame == Sent::out(port).frame())
+                .count()
+        };
+        assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
+        assert!(of(1000) <= 32, "{} packets in one turn", of(1000));
+    }
+    // The packets of the greedy port are late, and none is lost.
+    let mut late = 0;
+    while net.mux.step() {
+        late += receive(&mut net.nic).len();
+    }
+    assert!(late > 0);
+    assert_eq!(net.mux.counters().nic_overruns, 0);
+}
+
+#[test]
+fn a_port_that_stops_reading_loses_its_own_packets_only() {
+    let mut net = Net::new(2);
+    for _ in 0..1000 {
+        send(&mut net.nic, &Sent::to(1000).frame());
+        send(&mut net.nic, &Sent::to(1001).frame());
+        net.mux.step();
+        assert_eq!(receive(net.port(1)).len(), 1);
+    }
+    assert_eq!(net.counters(0).received, 256);
+    assert_eq!(net.counters(0).overruns, 744);
+    assert_eq!(net.counters(1).overruns, 0);
+    // The port reads again.
+    assert_eq!(receive(net.port(0)).len(), 256);
+    send(&mut net.nic, &Sent::to(1000).frame());
+    net.mux.step();
+    assert_eq!(receive(net.port(0)).len(), 1);
+}
+
+#[test]
+fn a_thousand_ports_have_their_own_packets() {
+    let mut net = Net::new(1024);
+    for at in 0..1024_u16 {
+        send(net.port(at.into()), &Sent::out(1000 + at).frame());
+        send(&mut net.nic, &Sent::to(1000 + at).frame());
+        if at % 64 == 63 {
+            net.mux.step();
+        }
+    }
+    while net.mux.step() {}
+    assert_eq!(receive(&mut net.nic).len(), 1024);
+    for at in 0..1024_u16 {
+        assert_eq!(
+            receive(net.port(at.into())),
+            [Sent::to(1000 + at).frame()],
+            "{at}"
+        );
+    }
+    let (near, _far) = MemPort::pair(MemConfig::default());
+    assert!(matches!(net.mux.open(near), Err(PortsFull)));
+}
+
+#[test]
+fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
+    let mut net = Net::new(3);
+    let ids: Vec<PortId> = net.ports.iter().map(|(id, _)| *id).collect();
+    let (mut owner, mut seen) = (0, 0);
+    for round in 0..33_000 {
+        send(&mut net.nic, &Sent::to(1000).frame());
+        net.mux.step();
+        for at in 0..3 {
+            let count = receive(net.port(at)).len();
+            assert_eq!(count, usize::from(at == owner), "round {round}, port {at}");
+            seen += count;
+        }
+        let next = (owner + 1) % 3;
+        match round % 2 {
+            0 => assert!(net.mux.hand_over(ids[owner], ids[next])),
+            _ => {
+                assert!(net.mux.release(tuple(1000), ids[owner]));
+                assert_eq!(net.mux.claim(tuple(1000), ids[next]), Ok(()));
+            }
+        }
+        // The old owner can no longer send with the 3-tuple.
+        let before = net.counters(owner).sent;
+        send(net.port(owner), &Sent::out(1000).frame());
+        net.mux.step();
+        assert_eq!(net.counters(owner).sent, before);
+        owner = next;
+    }
+    assert_eq!(seen, 33_000);
+    assert!(
+        receive(&mut net.host).is_empty(),
+        "no packet went to the host"
+    );
+    for id in ids {
+        assert!(net.mux.close(id).is_some());
+    }
+    assert!(net.mux.claims().is_empty());
+    // A doorbell of a closed port rings in vain.
+    send(net.port(0), &Sent::out(1000).frame());
+    net.mux.step();
+    assert!(receive(&mut net.nic).is_empty());
+}
