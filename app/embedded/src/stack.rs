@@ -69,7 +69,7 @@ impl<P: PacketIo> Stack<P> {
     /// # Panics
     ///
     /// If [`OptionHandler::len_max`] is no multiple of 4, or above
-    /// [`OPTION_LEN_MAX`](crate::OPTION_LEN_MAX).
+    /// [`OPTION_LEN_MAX`].
     pub fn set_option_handler(&mut self, handler: Box<dyn OptionHandler>) {
         let len = handler.len_max();
         assert!(

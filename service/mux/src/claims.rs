@@ -31,8 +31,8 @@ pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 
 /// All claims of a mux, found by 3-tuple in constant time.
 ///
-/// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which is
-/// held as long as the claim.
+/// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which
+/// the caller holds as long as the claim.
 #[derive(Debug, Default)]
 pub struct Claims {
     owners: HashMap<Tuple, PortId>,

@@ -2,8 +2,8 @@
 //!
 //! A program with a stack of its own has a *port*. A port may receive and send packets of its
 //! 3-tuples only: protocol, local address and local port. The mux copies each packet between ports,
-//! the NIC and the host. A port therefore never sees a packet of another port, and a packet that the
-//! mux has checked does not change afterwards.
+//! the NIC and the host. A port therefore never sees a packet of another port, and a packet that
+//! the mux has checked does not change afterwards.
 //!
 //! ```text
 //!   port ──┐ check the source                         ┌── port, if it claims the destination

@@ -1,5 +1,5 @@
-//! The mux with real stacks: the embedded stack and smoltcp on two ports, a third stack in the place
-//! of the host, and one address for all three. The peer is at the other end of the NIC.
+//! The mux with real stacks: the embedded stack and smoltcp on two ports, a third stack in the
+//! place of the host, and one address for all three. The peer is at the other end of the NIC.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
