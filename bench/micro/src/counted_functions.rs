@@ -6,7 +6,7 @@
 use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
-use crate::{echo::EchoProgram, engine::OneFlow, rig::Machine};
+use crate::{echo::EchoProgram, engine::OneFlow, mux::MemoryMux, rig::Machine};
 
 /// Passes a segment to the engine, which sends an ACK at the end of the batch.
 #[unsafe(no_mangle)]
@@ -34,6 +34,13 @@ pub fn tidelane_micro_service(machine: &mut Machine, now: Instant) {
 #[inline(never)]
 pub fn tidelane_micro_library(program: &mut EchoProgram) {
     program.handle_wakeup();
+}
+
+/// Runs one step of the mux.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub fn tidelane_micro_mux(mux: &mut MemoryMux) {
+    mux.step();
 }
 
 /// Writes one request of the client on each connection.

@@ -11,6 +11,7 @@ use crate::callgrind::{self, Measurement};
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
+const MUX: &[&str] = &["tidelane_micro_mux"];
 const LOCAL: &[&str] = &[
     "tidelane_micro_service",
     "tidelane_micro_library",
@@ -105,6 +106,28 @@ const FIGURES: &[Figure] = &[
         LOCAL,
         None,
         3015,
+    ),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 960),
+    figure(
+        "mux: 1,024 ports send 60 B",
+        ("mux-send", 1024),
+        MUX,
+        None,
+        825,
+    ),
+    figure(
+        "mux: 1 port receives 60 B",
+        ("mux-receive", 1),
+        MUX,
+        None,
+        505,
+    ),
+    figure(
+        "mux: 1,024 ports receive 60 B",
+        ("mux-receive", 1024),
+        MUX,
+        None,
+        630,
     ),
 ];
 

@@ -11,6 +11,7 @@ mod counted_functions;
 mod echo;
 mod engine;
 mod figures;
+mod mux;
 mod rig;
 
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ struct Arguments {
 enum Command {
     /// Run one load, and print the number of segments or requests and of allocations
     Load {
-        /// Name of the load: receive, send, port or local
+        /// Name of the load: receive, send, port, local, mux-send or mux-receive
         name: String,
         /// Turns to count
         #[arg(long, default_value_t = 1000)]
@@ -43,7 +44,7 @@ enum Command {
         /// Warm-up turns, which are not counted
         #[arg(long, default_value_t = 2000)]
         warmup: u32,
-        /// Number of connections, each with one request per turn
+        /// Number of connections, each with one request per turn; for the mux, the number of ports
         #[arg(long, default_value_t = 1)]
         connections: u32,
     },
@@ -102,7 +103,13 @@ fn run_load(name: &str, load: Load) -> Result<(), String> {
         "send" => engine::send(load),
         "port" => echo::port(load),
         "local" => echo::local(load),
-        _ => return Err(format!("no load {name:?}: receive, send, port or local")),
+        "mux-send" => mux::send_to_nic(load),
+        "mux-receive" => mux::receive_from_nic(load),
+        _ => {
+            return Err(format!(
+                "no load {name:?}: receive, send, port, local, mux-send or mux-receive"
+            ));
+        }
     };
     println!("count {} allocations {}", tally.count, tally.allocations);
     Ok(())

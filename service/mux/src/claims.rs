@@ -1,7 +1,5 @@
 //! The 3-tuples that ports have claimed.
 
-use std::collections::{HashMap, hash_map::Entry};
-
 use tidelane_wire::{Endpoint, IpAddress};
 
 /// Number of a port. The number is used again after the port is closed.
@@ -29,52 +27,104 @@ pub enum ClaimError {
 /// Protocol numbers that can be claimed: TCP and UDP.
 pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 
-/// All claims of a mux, found by 3-tuple in constant time.
+/// Number of TCP or UDP ports.
+const PORTS: usize = 1 << 16;
+/// End of a list of claims.
+const NONE: u32 = u32::MAX;
+
+/// A claim, and the next claim with the same protocol and port.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    tuple: Tuple,
+    owner: PortId,
+    next: u32,
+}
+
+impl Claim {
+    /// Returns true if packets to `addr` belong to this claim.
+    fn covers(&self, addr: IpAddress) -> bool {
+        self.tuple.local.addr == addr || self.tuple.local.addr.is_unspecified()
+    }
+}
+
+/// All claims of a mux. A look-up reads the list of one protocol and port, which has one claim
+/// unless several addresses have claims of that port.
 ///
 /// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which
 /// the caller holds as long as the claim.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Claims {
-    owners: HashMap<Tuple, PortId>,
-    /// Number of claims with a specific address, by protocol and port, so that a claim of all
-    /// addresses finds clashes.
-    specific: HashMap<(u8, u16), u32>,
+    /// First claim of each port: those of TCP, then those of UDP.
+    heads: Box<[u32]>,
+    claims: Vec<Claim>,
+    /// Places in `claims` that are free.
+    free: Vec<u32>,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self {
+            heads: vec![NONE; PROTOCOLS.len() * PORTS].into_boxed_slice(),
+            claims: Vec::new(),
+            free: Vec::new(),
+        }
+    }
 }
 
 impl Claims {
     /// Claims `tuple` for `port`. A repeated claim of the same port changes nothing.
     pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
-        if tuple.local.port == 0 || !PROTOCOLS.contains(&tuple.protocol) {
+        let head = head_of(tuple.protocol, tuple.local.port);
+        let Some(head) = head.filter(|_| tuple.local.port != 0) else {
             return Err(ClaimError::Invalid);
-        }
-        if self.owners.get(&tuple) == Some(&port) {
-            return Ok(());
-        }
-        let place = (tuple.protocol, tuple.local.port);
-        let specific = !tuple.local.addr.is_unspecified();
-        let clashes = if specific {
-            self.owners.contains_key(&all_addresses(tuple))
-        } else {
-            self.specific.contains_key(&place)
         };
-        match self.owners.entry(tuple) {
-            Entry::Vacant(entry) if !clashes => entry.insert(port),
-            _ => return Err(ClaimError::InUse),
-        };
-        if specific {
-            *self.specific.entry(place).or_default() += 1;
+        let all = tuple.local.addr.is_unspecified();
+        for claim in self.list(head) {
+            if claim.tuple == tuple && claim.owner == port {
+                return Ok(());
+            }
+            if all || claim.covers(tuple.local.addr) {
+                return Err(ClaimError::InUse);
+            }
         }
+        let claim = Claim {
+            tuple,
+            owner: port,
+            next: self.heads[head],
+        };
+        self.heads[head] = match self.free.pop() {
+            Some(at) => {
+                self.claims[at as usize] = claim;
+                at
+            }
+            None => {
+                self.claims.push(claim);
+                self.claims.len() as u32 - 1
+            }
+        };
         Ok(())
     }
 
     /// Ends the claim of `port` to `tuple`. Returns false if `port` has no such claim.
     pub fn release(&mut self, tuple: Tuple, port: PortId) -> bool {
-        if self.owners.get(&tuple) != Some(&port) {
+        let Some(head) = head_of(tuple.protocol, tuple.local.port) else {
             return false;
+        };
+        let mut before = None;
+        let mut at = self.heads[head];
+        while at != NONE {
+            let claim = self.claims[at as usize];
+            if claim.tuple == tuple && claim.owner == port {
+                match before {
+                    None => self.heads[head] = claim.next,
+                    Some(before) => self.claims[before as usize].next = claim.next,
+                }
+                self.free.push(at);
+                return true;
+            }
+            (before, at) = (Some(at), claim.next);
         }
-        self.owners.remove(&tuple);
-        self.forget_specific(tuple);
-        true
+        false
     }
 
     /// Ends all claims of `port`.
@@ -87,56 +137,51 @@ impl Claims {
 
     /// Gives all claims of `from` to `to` at once: no packet finds a 3-tuple without an owner.
     pub fn hand_over(&mut self, from: PortId, to: PortId) {
-        for owner in self.owners.values_mut().filter(|owner| **owner == from) {
-            *owner = to;
+        for claim in self.claims.iter_mut().filter(|claim| claim.owner == from) {
+            claim.owner = to;
         }
     }
 
     /// Returns the port that has claimed the destination or source `local` of a packet.
+    #[inline]
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortId> {
-        let tuple = Tuple { protocol, local };
-        let owner = self.owners.get(&tuple);
-        owner
-            .or_else(|| self.owners.get(&all_addresses(tuple)))
-            .copied()
+        let head = head_of(protocol, local.port)?;
+        let mut list = self.list(head);
+        Some(list.find(|claim| claim.covers(local.addr))?.owner)
     }
 
     /// Returns the 3-tuples of a port.
     pub fn tuples(&self, port: PortId) -> impl Iterator<Item = Tuple> {
-        let of_port = move |(tuple, owner): (&Tuple, &PortId)| (*owner == port).then_some(*tuple);
-        self.owners.iter().filter_map(of_port)
+        let lists = (0..self.heads.len()).flat_map(|head| self.list(head));
+        let of_port = lists.filter(move |claim| claim.owner == port);
+        of_port.map(|claim| claim.tuple)
     }
 
     /// Returns the number of claims.
     pub fn len(&self) -> usize {
-        self.owners.len()
+        self.claims.len() - self.free.len()
     }
 
     /// Returns true if there is no claim.
     pub fn is_empty(&self) -> bool {
-        self.owners.is_empty()
+        self.len() == 0
     }
 
-    fn forget_specific(&mut self, tuple: Tuple) {
-        let place = (tuple.protocol, tuple.local.port);
-        if tuple.local.addr.is_unspecified() {
-            return;
-        }
-        if let Entry::Occupied(mut count) = self.specific.entry(place) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+    /// Returns the claims of one protocol and port.
+    fn list(&self, head: usize) -> impl Iterator<Item = &Claim> {
+        let mut at = self.heads[head];
+        std::iter::from_fn(move || {
+            let claim = self.claims.get(at as usize)?;
+            at = claim.next;
+            Some(claim)
+        })
     }
 }
 
-/// Returns `tuple` with the unspecified address.
-fn all_addresses(tuple: Tuple) -> Tuple {
-    Tuple {
-        local: Endpoint::new(IpAddress::default(), tuple.local.port),
-        ..tuple
-    }
+/// Returns the index of the list of a protocol and port.
+fn head_of(protocol: u8, port: u16) -> Option<usize> {
+    let protocol = PROTOCOLS.iter().position(|known| *known == protocol)?;
+    Some(protocol * PORTS + usize::from(port))
 }
 
 #[cfg(test)]
@@ -211,7 +256,8 @@ mod tests {
                 (0, 1000)
             );
             claims.release_all(new);
-            assert!(claims.is_empty() && claims.specific.is_empty());
+            assert!(claims.is_empty());
+            assert!(claims.heads.iter().all(|head| *head == NONE));
         }
     }
 }

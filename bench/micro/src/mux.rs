@@ -1,0 +1,169 @@
+//! The mux between one NIC and many ports, which all have packets (multistack-fig4).
+
+use tidelane_mux::{Mux, MuxPort, PortId, Tuple};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_wire::{
+    Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TCP_HEADER_LEN,
+    TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
+};
+
+use crate::{Load, Tally, allocations_unsafe, counted_functions};
+
+/// Packets in each direction and turn, over all ports.
+const PACKETS: u32 = 1024;
+/// Turns of other loads per turn of these loads, because a turn has many packets.
+const PER_TURN: u32 = 100;
+/// Length in bytes of a frame, without its check sequence.
+const FRAME_LEN: usize = 60;
+/// Link address of the interface.
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+/// Address of the interface, and of the peer.
+const ADDRESSES: [IpAddress; 2] = [
+    IpAddress::from_v4([10, 0, 0, 1]),
+    IpAddress::from_v4([10, 0, 0, 2]),
+];
+
+/// A mux whose NIC, host and ports are memory links.
+pub type MemoryMux = Mux<MemPort, MemPort, MemPort>;
+
+/// The mux, and the other ends of its links.
+struct Net {
+    mux: MemoryMux,
+    nic: MemPort,
+    _host: MemPort,
+    ports: Vec<MuxPort<MemPort>>,
+}
+
+impl Net {
+    fn new(ports: u32) -> Self {
+        let config = MemConfig {
+            partial_checksums: false,
+            frames: 2 * PACKETS,
+            ..MemConfig::default()
+        };
+        let (nic, mux_nic) = MemPort::pair(config);
+        let (host, mux_host) = MemPort::pair(config);
+        let mut mux = Mux::new(mux_nic, mux_host, MAC, vec![ADDRESSES[0]], ports as usize);
+        let mut open = |number: u32| {
+            let frames = 2 * PACKETS / ports;
+            let (near, far) = MemPort::pair(MemConfig { frames, ..config });
+            let (id, doorbell) = mux.open(near).expect("there is room for the port");
+            let local = local(number);
+            let protocol = 6;
+            let claimed = mux.claim(Tuple { protocol, local }, id);
+            claimed.expect("the 3-tuple is free");
+            assert_eq!(id, PortId(number));
+            MuxPort::new(far, doorbell)
+        };
+        let ports = (0..ports).map(&mut open).collect();
+        Self {
+            mux,
+            nic,
+            _host: host,
+            ports,
+        }
+    }
+}
+
+fn local(port: u32) -> Endpoint {
+    Endpoint::new(ADDRESSES[0], 1024 + port as u16)
+}
+
+/// Returns the smallest Ethernet frame with a TCP segment.
+fn frame(src: Endpoint, dst: Endpoint) -> Vec<u8> {
+    let template = HeaderTemplate::new(MAC, MAC, src.addr, dst.addr);
+    let template = template.expect("both addresses are IPv4");
+    let mut frame = vec![0; FRAME_LEN];
+    let tcp_len = (FRAME_LEN - template.headers_len()) as u16;
+    let start = template.write(&mut frame, tcp_len, Ecn::NotEct, 0);
+    let (header, payload) = frame[start..].split_at_mut(TCP_HEADER_LEN);
+    let fields = SegmentHeader {
+        src_port: src.port,
+        dst_port: dst.port,
+        seq: SeqNumber(1),
+        ack: SeqNumber(1),
+        flags: TcpFlags::ACK,
+        wnd: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+    };
+    emit_tcp(header, &fields);
+    let pseudo = template.pseudo_header(tcp_len);
+    write_tcp_checksum(header, pseudo, checksum::sum(payload));
+    frame
+}
+
+fn send(port: &mut impl PacketIo, frame: &[u8]) {
+    let room = port.tx_frame().expect("the link has a free frame");
+    room[..frame.len()].copy_from_slice(frame);
+    port.tx_commit(frame.len(), TxChecksum::Done);
+}
+
+/// Receives all frames. Returns their number.
+fn drain<P: PacketIo>(port: &mut P) -> usize {
+    let (mut burst, mut count) = (port.new_burst(), 0);
+    while port.rx_burst(&mut burst, BURST_MAX) > 0 {
+        count += burst.len();
+        port.rx_release(&mut burst);
+    }
+    count
+}
+
+/// Runs the load `mux-send`: the ports send packets to the NIC.
+pub fn send_to_nic(load: Load) -> Tally {
+    let peer = Endpoint::new(ADDRESSES[1], 9);
+    let frames: Vec<_> = (0..load.connections)
+        .map(|port| frame(local(port), peer))
+        .collect();
+    run(load, |net, step| {
+        let each = PACKETS / load.connections;
+        for (port, frame) in net.ports.iter_mut().zip(&frames) {
+            (0..each).for_each(|_| send(port, frame));
+            port.tx_flush();
+        }
+        let mut count = 0;
+        while count < PACKETS as usize {
+            step(&mut net.mux);
+            count += drain(&mut net.nic);
+        }
+    })
+}
+
+/// Runs the load `mux-receive`: the NIC receives packets for the ports.
+pub fn receive_from_nic(load: Load) -> Tally {
+    let peer = Endpoint::new(ADDRESSES[1], 9);
+    let frames: Vec<_> = (0..load.connections)
+        .map(|port| frame(peer, local(port)))
+        .collect();
+    run(load, |net, step| {
+        for frame in frames.iter().cycle().take(PACKETS as usize) {
+            send(&mut net.nic, frame);
+        }
+        net.nic.tx_flush();
+        for _ in 0..PACKETS as usize / BURST_MAX {
+            step(&mut net.mux);
+        }
+        let count: usize = net.ports.iter_mut().map(drain).sum();
+        assert_eq!(count, PACKETS as usize, "each packet arrives");
+    })
+}
+
+/// Runs the turns of a load. `turn` gets a function that runs one step of the mux.
+fn run(load: Load, mut turn: impl FnMut(&mut Net, &mut dyn FnMut(&mut MemoryMux))) -> Tally {
+    let mut net = Net::new(load.connections);
+    let mut tally = Tally::default();
+    for _ in 0..load.warmup / PER_TURN {
+        turn(&mut net, &mut |mux| {
+            mux.step();
+        });
+    }
+    for _ in 0..load.count / PER_TURN {
+        turn(&mut net, &mut |mux| {
+            let before = allocations_unsafe::count();
+            counted_functions::tidelane_micro_mux(mux);
+            tally.allocations += allocations_unsafe::count() - before;
+        });
+        tally.count += u64::from(PACKETS);
+    }
+    tally
+}
