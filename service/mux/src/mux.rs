@@ -203,7 +203,7 @@ impl<N: PacketIo, H: PacketIo, P: PacketIo> Mux<N, H, P> {
         };
         let count = self.nic.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            match self.receiver(frame) {
+            match self.receiver(frame, true) {
                 Some(port) => self.give(port, frame),
                 None => {
                     self.counters.to_host += 1;
@@ -222,7 +222,7 @@ impl<N: PacketIo, H: PacketIo, P: PacketIo> Mux<N, H, P> {
         };
         let count = self.host.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            match self.receiver(frame) {
+            match self.receiver(frame, false) {
                 Some(port) => self.give(port, frame),
                 None => self.give_nic(frame),
             }
@@ -301,9 +301,13 @@ impl<N: PacketIo, H: PacketIo, P: PacketIo> Mux<N, H, P> {
     /// Returns the port that has claimed a received packet: the owner of its destination 3-tuple,
     /// or of the source 3-tuple of the packet that an ICMP error quotes. The stack of the port
     /// checks the transport checksum, as it would behind a NIC.
-    fn receiver(&self, frame: &[u8]) -> Option<PortId> {
+    ///
+    /// A packet of the wire with an address of this host as its source is forged. No port gets such
+    /// a packet; the host counts and drops it.
+    fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
         let packet = parse_frame(frame).ok()?;
-        if !self.addresses.contains(&packet.dst) {
+        let is_forged = from_wire && self.addresses.contains(&packet.src);
+        if is_forged || !self.addresses.contains(&packet.dst) {
             return None;
         }
         let error = match (packet.protocol, packet.dst.is_v4()) {

@@ -268,6 +268,23 @@ fn a_packet_that_the_port_may_not_send_is_refused_with_its_reason() {
 }
 
 #[test]
+fn a_packet_of_the_wire_with_a_local_source_reaches_no_port() {
+    let mut net = Net::new(2);
+    let forged = Sent {
+        src: Endpoint::new(LOCAL, 1001),
+        ..Sent::to(1000)
+    };
+    send(&mut net.nic, &forged.frame());
+    net.mux.step();
+    assert!(receive(net.port(0)).is_empty());
+    assert_eq!(receive(&mut net.host), [forged.frame()]);
+    // The same packet from the host is genuine.
+    send(&mut net.host, &forged.frame());
+    net.mux.step();
+    assert_eq!(receive(net.port(0)), [forged.frame()]);
+}
+
+#[test]
 fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
     let mut net = Net::new(2);
     let genuine = Sent::out(1000).frame();
