@@ -114,7 +114,7 @@ pub fn reply(
     clock: &Clock,
     arrival: &Arrival,
     syn: &Segment<'_>,
-    (options, mtu, ts_offset): (&SocketOptions, u32, u32),
+    (options, mtu): (&SocketOptions, u32),
 ) -> SegmentOut {
     let rmss = rmss(config, arrival.key.peer.addr, mtu, options);
     let asked = TcpOptions {
@@ -139,7 +139,8 @@ pub fn reply(
             wscale: syn.options.wscale.map(|_| window_scale(config, options)),
             sack_permitted: asked.sack_permitted,
             timestamps: theirs.map(|theirs| Timestamps {
-                tsval: tsval_with_ecn(clock.ms.0, ecn).wrapping_add(ts_offset),
+                tsval: tsval_with_ecn(clock.ms.0, ecn)
+                    .wrapping_add(secret.timestamp_offset(&arrival.key, config)),
                 tsecr: theirs.tsval,
             }),
             ..TcpOptions::NONE

@@ -223,7 +223,7 @@ impl Engine {
         let clock = self.clock;
         self.refill(clock.now);
         let segment = &match self.table.get(id) {
-            Some(flow) => without_offset(segment, flow.ts_offset),
+            Some(flow) => without_offset(segment, || flow.ts_offset),
             None => return,
         };
         let half_open = self.is_half_open(id);
@@ -389,10 +389,7 @@ impl Engine {
 
     /// Returns the offset of TSval for the 4-tuple `key`, under the policy of the configuration.
     fn timestamp_offset(&self, key: &FlowKey) -> u32 {
-        match self.config.timestamp_offsets {
-            true => self.secret.timestamp_offset(key),
-            false => 0,
-        }
+        self.secret.timestamp_offset(key, &self.config)
     }
 
     /// Applies a new link MTU of `mtu` bytes to a flow.
@@ -421,13 +418,14 @@ impl Engine {
     }
 }
 
-/// Returns `segment` with `offset`, the offset of our TSval, subtracted from TSecr. The fast path
-/// does not need this, because it does not read TSecr.
+/// Returns `segment` with the offset of our TSval subtracted from TSecr. `offset` is called only
+/// for a segment with timestamps, because it may compute a hash. The fast path does not need this
+/// function, because it does not read TSecr.
 #[inline(never)]
-fn without_offset<'s>(segment: &Segment<'s>, offset: u32) -> Segment<'s> {
+fn without_offset<'s>(segment: &Segment<'s>, offset: impl FnOnce() -> u32) -> Segment<'s> {
     let mut segment = *segment;
     if let Some(timestamps) = &mut segment.options.timestamps {
-        timestamps.subtract_offset(offset);
+        timestamps.subtract_offset(offset());
     }
     segment
 }

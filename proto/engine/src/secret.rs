@@ -3,6 +3,7 @@
 use core::{fmt, hash::Hasher};
 
 use siphasher::sip::SipHasher24;
+use tidelane_interface::EngineConfig;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, SeqNumber};
 
@@ -49,8 +50,11 @@ impl Secret {
     /// Returns the offset of TSval between the addresses of `key` (RFC 7323 §7.1), as in Linux: no
     /// peer learns the uptime of the machine, or which addresses belong to one machine. The offset
     /// depends on the two addresses only, so that the timestamps of a later connection are larger
-    /// than those in TIME-WAIT (RFC 6191 §2).
-    pub fn timestamp_offset(&self, key: &FlowKey) -> u32 {
+    /// than those in TIME-WAIT (RFC 6191 §2). Returns zero if `config` wants no offsets.
+    pub fn timestamp_offset(&self, key: &FlowKey, config: &EngineConfig) -> u32 {
+        if !config.timestamp_offsets {
+            return 0;
+        }
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(b"timestamps");
         hasher.write(&key.local.addr.0);

@@ -139,7 +139,12 @@ impl<'a, E: Driver> Fast<'a, E> {
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
         flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.driver)?;
-        self.note_ack_sent(self.flow.flags);
+        let mut now = flow.flags & !(flags::ACK_FLAGS | flags::PENDING);
+        if now >> flags::QUICK_SHIFT > 0 {
+            now -= 1 << flags::QUICK_SHIFT;
+        }
+        flow.traffic.on_empty_sent();
+        flow.flags = now;
         Ok(())
     }
 
@@ -161,27 +166,6 @@ impl<'a, E: Driver> Fast<'a, E> {
             self.flow.flags |= flags::ACK_NOW;
         }
         false
-    }
-
-    /// Sends a pure ACK as [`Fast::acknowledge_now`] does, if the right edge of the window does not
-    /// move. `before` is the flow's present flags.
-    #[inline(always)]
-    pub fn acknowledge_directly(&mut self, before: u32) -> Result<(), TxFull> {
-        let flow = &mut *self.flow;
-        flow.transmit(self.id, self.clock, TcpFlags::ACK, 0, self.driver)?;
-        self.note_ack_sent(before);
-        Ok(())
-    }
-
-    /// Updates the flow after a pure ACK was sent. `before` is the flow's flags before the ACK.
-    #[inline(always)]
-    fn note_ack_sent(&mut self, before: u32) {
-        let mut now = before & !(flags::ACK_FLAGS | flags::PENDING);
-        if now >> flags::QUICK_SHIFT > 0 {
-            now -= 1 << flags::QUICK_SHIFT;
-        }
-        self.flow.traffic.on_empty_sent();
-        self.flow.flags = now;
     }
 
     /// Places the `len` payload bytes of a segment that begins at RCV.NXT, and advances RCV.NXT.
@@ -280,7 +264,7 @@ impl<'a, E: Driver> Fast<'a, E> {
         let (mut sent, mut run) = (0, 0);
         loop {
             let flow = &mut *self.flow;
-            let unsent = room_until(flow.tx_end, flow.snd_nxt);
+            let unsent = flow.unsent();
             if unsent == 0 {
                 flow.flags |= cwnd_limited_flag(flow, flow.flight_size());
                 return Ok(sent);

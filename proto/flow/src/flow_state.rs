@@ -305,6 +305,7 @@ impl FlowState {
     }
 
     /// Returns the bytes written and not sent.
+    #[inline]
     pub fn unsent(&self) -> u32 {
         match self.tx_end.after(self.snd_nxt) {
             true => self.tx_end.distance_from(self.snd_nxt),

@@ -8,7 +8,7 @@ use tidelane_engine::{
     SegmentOut, TxFull, Verdict,
 };
 use tidelane_packet_io::PacketIo;
-use tidelane_ring::Region;
+use tidelane_ring::{Region, SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
 use tidelane_wire::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, MacAddress, TcpFlags};
 
@@ -30,7 +30,7 @@ use crate::{
     program::Programs,
     routes::Routes,
     rules::RuleSet,
-    transmit::{is_cut, transmitter},
+    transmit::{Source, is_cut, transmitter},
     within_host::AddressesWithin,
 };
 
@@ -237,10 +237,8 @@ impl<P: PacketIo> Driver for HostIo<P> {
                 Path::Port { template, .. }
                     if !out.flags.contains(TcpFlags::SYN) && !is_cut(out) =>
                 {
-                    let source = match (&binding.home_slot, binding.tx) {
-                        _ if out.payload_len == 0 => None,
-                        (Some(home_slot), Some(buffer)) => Some((&**home_slot.region(), buffer)),
-                        _ => return Self::never_written(),
+                    let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
+                        return Self::never_written();
                     };
                     return transmitter!(self).transmit_single(out, template, source);
                 }
@@ -366,10 +364,8 @@ impl<P: PacketIo> HostIo<P> {
                 template.set_link(self.routes.interface.mac, to);
             }
         }
-        let source = match (&binding.home_slot, binding.tx) {
-            _ if out.payload_len == 0 => None,
-            (Some(home_slot), Some(buffer)) => Some((&**home_slot.region(), buffer)),
-            _ => return Self::never_written(),
+        let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
+            return Self::never_written();
         };
         if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
             return transmitter!(self).transmit_syn_ack(out, template);
@@ -417,6 +413,21 @@ impl<P: PacketIo> HostIo<P> {
             }
         }
         self.mark(flow);
+    }
+}
+
+/// Returns the source of the payload of `out`. Returns `None` if there is a payload, and the flow
+/// has no slot or no send buffer.
+#[inline(always)]
+fn source_of<'s>(
+    out: &SegmentOut,
+    slot: &'s Option<SlotHandle>,
+    buffer: Option<StreamBuffer>,
+) -> Option<Source<'s>> {
+    match (slot, buffer) {
+        _ if out.payload_len == 0 => Some(None),
+        (Some(slot), Some(buffer)) => Some(Some((&**slot.region(), buffer))),
+        _ => None,
     }
 }
 

@@ -119,7 +119,7 @@ impl Engine {
         let scheduled = if before & ACK_MASK == FAST_FLAGS | flags::ACK_NOW {
             // The ACK needs no SACK blocks, because no data is out of order.
             let mut fast = Fast::new(id, flow, clock, &self.timeouts, driver);
-            if fast.acknowledge_directly(before).is_err() {
+            if fast.acknowledge_now().is_err() {
                 return false;
             }
             self.counters.pure_acks += 1;

@@ -149,8 +149,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         let mtu = driver.route(&arrival.key, arrival.link).mtu;
-        let ts_offset = self.timestamp_offset(&arrival.key);
-        let socket = (&listener.1.options, mtu, ts_offset);
+        let socket = (&listener.1.options, mtu);
         let out = cookies::reply(&self.secret, &self.config, &clock, arrival, segment, socket);
         self.counters.syncookies_sent += 1;
         if let Some(entry) = self.listeners.get_mut(listener.0) {

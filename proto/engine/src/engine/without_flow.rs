@@ -24,8 +24,7 @@ impl Engine {
         if !self.passes_filter(arrival, segment, None, driver) {
             return;
         }
-        let offset = self.timestamp_offset(&arrival.key);
-        let segment = &without_offset(segment, offset);
+        let segment = &without_offset(segment, || self.timestamp_offset(&arrival.key));
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
         if let Some(entry) = self.time_wait.find(&arrival.key).copied()
