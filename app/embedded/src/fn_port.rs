@@ -3,8 +3,13 @@
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 use tidelane_wire::ETHERNET_HEADER_LEN;
 
-/// EtherType of IPv4 and of IPv6.
-const ETHER_TYPES: [[u8; 2]; 2] = [[0x08, 0x00], [0x86, 0xdd]];
+/// Returns the EtherType of an IP packet, by the version in its first byte.
+pub fn ether_type(packet: &[u8]) -> [u8; 2] {
+    match packet.first().map(|first| first >> 4) {
+        Some(6) => [0x86, 0xdd],
+        _ => [0x08, 0x00],
+    }
+}
 
 /// A port over any function that moves IP packets: a TUN device, a tunnel, a queue of another
 /// stack.
@@ -102,8 +107,7 @@ where
                 break;
             };
             let len = len.min(packet.len());
-            let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
-            let ether_type = ETHER_TYPES[usize::from(is_v6)];
+            let ether_type = ether_type(packet);
             bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ether_type);
             burst.0.push((bytes, ETHERNET_HEADER_LEN + len));
         }

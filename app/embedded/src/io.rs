@@ -8,9 +8,8 @@ use tidelane_engine::{
 };
 use tidelane_packet_io::{PacketIo, TxChecksum};
 use tidelane_wire::{
-    DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN,
-    TCP_HEADER_LEN_MAX, TcpOptions, checksum, emit_tcp_with, write_partial_checksum,
-    write_tcp_checksum,
+    DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress, TCP_HEADER_LEN,
+    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
 };
 
 use crate::{
@@ -187,7 +186,7 @@ impl<P: PacketIo> Io<P> {
             return Ok(());
         };
         let (header, mut room) = segment.split_at_mut(header_len);
-        emit_tcp_with(header, &fixed_header(out), &out.options);
+        emit_tcp(header, &out.segment(&[]).header());
         if let Some((len, handler)) = extra {
             let mut room = [NO_OPERATION; OPTION_LEN_MAX as usize];
             handler.write(&out.key, out.flags, &mut room[..len]);
@@ -350,19 +349,5 @@ impl<P: PacketIo> Driver for Io<P> {
                 IpChange::MayFragment(allowed) => binding.template.set_fragments(allowed),
             }
         }
-    }
-}
-
-/// Returns the header of `out` without options, which the caller writes from `out` itself.
-fn fixed_header(out: &SegmentOut) -> SegmentHeader {
-    SegmentHeader {
-        src_port: out.key.local.port,
-        dst_port: out.key.peer.port,
-        seq: out.seq,
-        ack: out.ack,
-        flags: out.flags,
-        wnd: out.wnd,
-        urgent: out.urgent,
-        options: TcpOptions::NONE,
     }
 }

@@ -11,6 +11,7 @@ use tidelane_wire::{
 };
 
 use crate::{
+    fn_port::ether_type,
     handles::{Connection, Event, Listener, StackConfig},
     io::{Binding, Drops, Io, Report},
     options::{OPTION_LEN_MAX, OptionHandler},
@@ -214,9 +215,7 @@ impl<P: PacketIo> Stack<P> {
 
     /// Handles one received IP packet without an Ethernet header, as [`input`](Self::input) does.
     pub fn input_packet(&mut self, packet: &[u8]) {
-        let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
-        let ether_type = if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] };
-        self.input(&[&[0; 12][..], &ether_type, packet].concat());
+        self.input(&[&[0; 12][..], &ether_type(packet), packet].concat());
     }
 
     /// Handles one received Ethernet frame. The paper's `tcp_input`. A program whose port delivers

@@ -37,15 +37,7 @@ impl AllowedCongestion {
     /// Returns `options`, with the congestion control of `base` if the program may not choose the
     /// one in `options`.
     pub(crate) fn restrict(self, options: SocketOptions, base: &SocketOptions) -> SocketOptions {
-        let number = |algorithm| match algorithm {
-            Algorithm::NewReno => congestion::RENO,
-            Algorithm::Cubic => congestion::CUBIC,
-            Algorithm::Dctcp => congestion::DCTCP,
-            Algorithm::Bbr => congestion::BBR,
-            // The shared memory has no number for an algorithm that a program brings.
-            Algorithm::Custom(_) => 0,
-        };
-        let chosen = options.congestion.map(number);
+        let chosen = options.congestion.map(number_of);
         if chosen.is_none_or(|number| self.has(number)) {
             return options;
         }
@@ -53,6 +45,18 @@ impl AllowedCongestion {
             congestion: base.congestion,
             ..options
         }
+    }
+}
+
+/// Returns the ABI number of an algorithm; zero for an algorithm that a program brings, which has
+/// no number.
+pub(crate) const fn number_of(algorithm: Algorithm) -> u16 {
+    match algorithm {
+        Algorithm::NewReno => congestion::RENO,
+        Algorithm::Cubic => congestion::CUBIC,
+        Algorithm::Dctcp => congestion::DCTCP,
+        Algorithm::Bbr => congestion::BBR,
+        Algorithm::Custom(_) => 0,
     }
 }
 

@@ -13,7 +13,7 @@ use tidelane_engine::{
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
-use crate::{AllowedCongestion, Host, ProgramId, binding::SlotUse};
+use crate::{AllowedCongestion, Host, ProgramId, binding::SlotUse, congestion::number_of};
 
 /// The program flags that [`options_of`] reads.
 const FLAG_BITS: u32 = program_flags::NODELAY
@@ -147,17 +147,6 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
         congestion::BBR => Some(Algorithm::Bbr),
         _ => None,
     }
-}
-
-fn number_of(name: &str) -> u32 {
-    let number = match Algorithm::from_name(name) {
-        Some(Algorithm::NewReno) => congestion::RENO,
-        Some(Algorithm::Cubic) => congestion::CUBIC,
-        Some(Algorithm::Dctcp) => congestion::DCTCP,
-        Some(Algorithm::Bbr) => congestion::BBR,
-        Some(Algorithm::Custom(_)) | None => 0,
-    };
-    number.into()
 }
 
 impl<P: PacketIo> Host<P> {
@@ -321,7 +310,9 @@ fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
         snd_wnd: info.snd_wnd,
         rcv_wnd: info.rcv_wnd,
         unsent: info.unsent,
-        congestion: number_of(info.congestion),
+        congestion: Algorithm::from_name(info.congestion)
+            .map_or(0, number_of)
+            .into(),
         features: feature(info.timestamps, flow_features::TIMESTAMPS)
             | feature(info.sack, flow_features::SACK)
             | feature(info.ecn, flow_features::ECN)

@@ -5,7 +5,7 @@ use tidelane_engine::{
     Arrival, Endpoint, FlowKey, IcmpError, IpFields, LinkId, Segment, SegmentOut,
 };
 use tidelane_wire::{
-    DropReason, HeaderTemplate, MacAddress, SegmentHeader, TCP_HEADER_LEN_MAX, checksum, emit_tcp,
+    DropReason, HeaderTemplate, MacAddress, TCP_HEADER_LEN_MAX, checksum, emit_tcp,
     parse_icmp_error, parse_ipv4, parse_tcp, protocol, tcp_checksum_ok, write_tcp_checksum,
 };
 
@@ -69,16 +69,7 @@ pub fn emit_with(
     fields: IpFields,
 ) -> Option<Vec<u8>> {
     let (local, peer) = (out.key.local, out.key.peer);
-    let header = SegmentHeader {
-        src_port: local.port,
-        dst_port: peer.port,
-        seq: out.seq,
-        ack: out.ack,
-        flags: out.flags,
-        wnd: out.wnd,
-        urgent: out.urgent,
-        options: out.options,
-    };
+    let header = out.segment(payload).header();
     if !local.addr.is_v4() {
         return ip6::emit(out, &header, payload, fields);
     }
