@@ -107,27 +107,27 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 960),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 945),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        825,
+        810,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        505,
+        345,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        630,
+        465,
     ),
 ];
 

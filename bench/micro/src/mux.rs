@@ -136,11 +136,13 @@ pub fn receive_from_nic(load: Load) -> Tally {
         .map(|port| frame(peer, local(port)))
         .collect();
     run(load, |net, step| {
-        for frame in frames.iter().cycle().take(PACKETS as usize) {
-            send(&mut net.nic, frame);
-        }
-        net.nic.tx_flush();
+        // One burst at a time: the memory link moves the rest of a longer queue with each burst.
+        let mut next = frames.iter().cycle();
         for _ in 0..PACKETS as usize / BURST_MAX {
+            for frame in next.by_ref().take(BURST_MAX) {
+                send(&mut net.nic, frame);
+            }
+            net.nic.tx_flush();
             step(&mut net.mux);
         }
         let count: usize = net.ports.iter_mut().map(drain).sum();

@@ -42,28 +42,27 @@ pub struct Ends {
 
 /// Returns the ends of a TCP or UDP packet. The length of the transport header is checked, and its
 /// checksum is not.
+#[inline]
 pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
-    let payload = packet.payload;
-    match packet.protocol {
-        TCP => drop(split_tcp(payload)?),
-        UDP => check_udp_length(payload)?,
+    let (src_port, dst_port) = match packet.protocol {
+        TCP => split_tcp(packet.payload)?.ports(),
+        UDP => udp_ports(packet.payload)?,
         _ => return Err(DropReason::UnsupportedProtocol),
-    }
-    let ports = payload.first_chunk::<4>().ok_or(DropReason::Truncated)?;
-    let [src_high, src_low, dst_high, dst_low] = *ports;
+    };
     Ok(Ends {
         protocol: packet.protocol,
-        src: Endpoint::new(packet.src, u16::from_be_bytes([src_high, src_low])),
-        dst: Endpoint::new(packet.dst, u16::from_be_bytes([dst_high, dst_low])),
+        src: Endpoint::new(packet.src, src_port),
+        dst: Endpoint::new(packet.dst, dst_port),
     })
 }
 
-fn check_udp_length(datagram: &[u8]) -> Result<(), DropReason> {
+/// Returns the source and destination port of a UDP datagram, whose length field must be right.
+fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     let header = datagram.first_chunk::<UDP_HEADER_LEN>();
     let header = header.ok_or(DropReason::Truncated)?;
-    let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    match len == datagram.len() {
-        true => Ok(()),
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    match usize::from(word(4)) == datagram.len() {
+        true => Ok((word(0), word(2))),
         false => Err(DropReason::Truncated),
     }
 }

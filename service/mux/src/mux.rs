@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_wire::{
-    DropReason, Endpoint, IpAddress, MacAddress, parse_frame, parse_icmp_error, parse_icmpv6_error,
-    protocol,
+    Endpoint, IpAddress, MacAddress, parse_frame, parse_icmp_error, parse_icmpv6_error, protocol,
 };
 
 use crate::{
@@ -272,19 +271,18 @@ impl<N: PacketIo, H: PacketIo, P: PacketIo> Mux<N, H, P> {
     /// Checks a packet that a port sends, and forwards it.
     fn forward_sent(&mut self, id: PortId, frame: &[u8]) {
         let checked = check_sent(frame, id, &self.claims, self.mac, &self.addresses);
-        let destination = checked.map(|ends| self.destination(ends.protocol, ends.dst));
         let Some(port) = self.port_mut(id) else {
             return;
         };
-        match destination {
-            Ok(_) => port.counters.sent += 1,
-            Err(refusal) => *port.counters.refused.entry(refusal).or_default() += 1,
-        }
-        match destination {
-            Ok(Destination::Port(to)) => self.give(to, frame),
-            Ok(Destination::Host) => self.give_host(frame),
-            Ok(Destination::Nic) => self.give_nic(frame),
-            Err(_) => {}
+        let ends = match checked {
+            Ok(ends) => ends,
+            Err(refusal) => return *port.counters.refused.entry(refusal).or_default() += 1,
+        };
+        port.counters.sent += 1;
+        match self.destination(ends.protocol, ends.dst) {
+            Destination::Port(to) => self.give(to, frame),
+            Destination::Host => self.give_host(frame),
+            Destination::Nic => self.give_nic(frame),
         }
     }
 
@@ -313,13 +311,12 @@ impl<N: PacketIo, H: PacketIo, P: PacketIo> Mux<N, H, P> {
         let error = match (packet.protocol, packet.dst.is_v4()) {
             (protocol::ICMP, true) => parse_icmp_error(packet.payload),
             (protocol::ICMPV6, false) => parse_icmpv6_error(&packet),
-            _ => Err(DropReason::UnsupportedProtocol),
+            _ => {
+                let ends = ends(&packet).ok()?;
+                return self.claims.owner(ends.protocol, ends.dst);
+            }
         };
-        if let Ok(error) = error {
-            return self.claims.owner(protocol::TCP, error.key.local);
-        }
-        let ends = ends(&packet).ok()?;
-        self.claims.owner(ends.protocol, ends.dst)
+        self.claims.owner(protocol::TCP, error.ok()?.key.local)
     }
 
     fn give(&mut self, to: PortId, frame: &[u8]) {
