@@ -9,6 +9,8 @@
 //!   service validates everything that it reads from the rest.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
+//! * the **memories of a port**: two memfds for each core, with the packet rings between a program
+//!   and the mux ([`port`]).
 //!
 //! ```text
 //! program region
@@ -26,6 +28,7 @@
 
 pub mod close_cause;
 mod options;
+pub mod port;
 mod registration;
 
 use core::sync::atomic::{AtomicU32, AtomicU64};

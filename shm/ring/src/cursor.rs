@@ -76,6 +76,27 @@ impl ProducerCursor {
         self.produced = self.produced.wrapping_add(1);
     }
 
+    /// Returns the position for the next `count` entries if the ring has room for them, even if
+    /// they reach beyond the end of the ring. The caller writes the entries and then calls
+    /// `commit_many`.
+    #[inline]
+    pub fn claim_many(&mut self, count: u32, consumed: &AtomicU32) -> Result<usize, PushError> {
+        if self.free() < count {
+            self.refresh(consumed)
+                .map_err(|Corrupt| PushError::Corrupt)?;
+            if self.free() < count {
+                return Err(PushError::Full);
+            }
+        }
+        Ok((self.produced & self.mask) as usize)
+    }
+
+    /// Records that `count` entries from the claimed position on were written.
+    #[inline]
+    pub fn commit_many(&mut self, count: u32) {
+        self.produced = self.produced.wrapping_add(count);
+    }
+
     /// Makes committed entries visible to the consumer. Returns true if there were any.
     #[inline]
     pub fn publish(&mut self, produced: &AtomicU32) -> bool {
@@ -95,7 +116,14 @@ impl ProducerCursor {
     /// Returns the number of entries that can be pushed now.
     pub fn room(&mut self, consumed: &AtomicU32) -> Result<u32, Corrupt> {
         self.refresh(consumed)?;
-        Ok(self.mask + 1 - self.produced.wrapping_sub(self.consumed))
+        Ok(self.free())
+    }
+
+    /// Returns the number of entries that can be pushed, by the private copy of the consumer's
+    /// index.
+    #[inline]
+    fn free(&self) -> u32 {
+        self.mask + 1 - self.produced.wrapping_sub(self.consumed)
     }
 
     #[inline]

@@ -7,6 +7,7 @@
 //! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
 //! sleep, Doorbell   a sleeper is woken once, and never misses an event
+//! PortMemories      the memfds of a port's packet rings; PacketProducer, PacketConsumer: the ends
 //! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator
 //! Share, core_of    the part of a region and the connections of each fast-path core
 //! registration      messages and descriptors over the unix socket
@@ -41,6 +42,10 @@ mod memories;
 #[cfg(not(loom))]
 mod message_unsafe;
 #[cfg(not(loom))]
+mod packet_ring_unsafe;
+#[cfg(not(loom))]
+mod port_memory;
+#[cfg(not(loom))]
 mod region_unsafe;
 #[cfg(not(loom))]
 pub mod registration;
@@ -66,6 +71,8 @@ pub use self::{
     doorbell::Doorbell,
     layout::{Layout, LayoutError},
     memories::{MEMORIES, Memories},
+    packet_ring_unsafe::{PacketConsumer, PacketPlace, PacketProducer, PacketView},
+    port_memory::{PortMemories, PortRegions},
     region_unsafe::{Part, Region},
     ring_unsafe::{
         Consumer, ControlEventConsumer, ControlEventProducer, ControlRequestConsumer,

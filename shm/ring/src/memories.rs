@@ -65,9 +65,7 @@ impl Memories {
     /// hole punch in progress.
     pub fn are_sealed(&self) -> bool {
         let mut written = self.0.iter().enumerate().filter(|(n, _)| *n != RECEIVED);
-        written.all(|(_, memory)| {
-            fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE))
-        })
+        written.all(|(_, memory)| is_write_sealed(memory))
     }
 }
 
@@ -101,8 +99,13 @@ pub(crate) fn seal(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns true if a memory has the seal that prevents later writable mappings and hole punches.
+pub(crate) fn is_write_sealed(memory: impl AsFd) -> bool {
+    fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE))
+}
+
 /// Creates a sparse memfd of fixed length. Its pages are allocated on first use.
-fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
+pub(crate) fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len)?;
     fcntl_add_seals(&fd, FIXED_LENGTH_SEALS)?;

@@ -48,3 +48,34 @@ pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     needs_wakeup.load(Ordering::Relaxed) != 0
 }
+
+/// Announces a sleep of the calling side with a new number, like [`prepare_to_sleep`]. `number` is
+/// private to the sleeper and starts with 0. An announced number is odd.
+///
+/// A waker that cannot write the word compares the number with the number of its last ring, and
+/// rings once for each sleep.
+#[inline]
+pub fn announce_sleep(word: &AtomicU32, number: &mut u32) {
+    *number = number.wrapping_add(2);
+    word.store(*number | 1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// Ends the announced sleep of the calling side.
+#[inline]
+pub fn end_sleep(word: &AtomicU32, number: u32) {
+    word.store(number & !1, Ordering::Relaxed);
+}
+
+/// Returns true if the peer has announced a sleep for which the caller has not rung. Records the
+/// sleep in `rung`, which starts with 0. The caller has published entries, and then rings.
+#[inline]
+pub fn should_ring_sleeper(word: &AtomicU32, rung: &mut u32) -> bool {
+    fence(Ordering::SeqCst);
+    let announced = word.load(Ordering::Relaxed);
+    let rings = announced & 1 != 0 && announced != *rung;
+    if rings {
+        *rung = announced;
+    }
+    rings
+}

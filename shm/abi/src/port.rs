@@ -1,0 +1,66 @@
+//! Memory of the packet rings between a program's port and the service's mux.
+//!
+//! A port has two memories for each core: one that the service writes and the program only reads,
+//! and one that the program writes and the service only reads. A memory starts with a [`PortHead`].
+//! From [`PORT_DATA_OFFSET`] on, it has the packets that its writer sends.
+//!
+//! ```text
+//! service's memory   head: produced (to the program), consumed (from the program)   packets to the program
+//! program's memory   head: produced (to the service), consumed (from the service)   packets to the service
+//! ```
+//!
+//! A ring consists of *units* of [`PACKET_UNIT`] bytes. An entry is a [`PacketHead`] and then the
+//! frame, in consecutive units. An entry never wraps: before the end of the ring, the producer
+//! writes an entry with the length [`PACKET_SKIP`], which extends to the end. The indices count
+//! units.
+
+use core::sync::atomic::AtomicU32;
+
+/// Length of a unit of a packet ring in bytes.
+pub const PACKET_UNIT: u32 = 16;
+/// Value of [`PacketHead::len`] for an entry without a frame that extends to the end of the ring.
+pub const PACKET_SKIP: u32 = u32::MAX;
+/// Offset of the packets from the start of a port's memory, in bytes.
+pub const PORT_DATA_OFFSET: u64 = 4096;
+/// Smallest length of a port's packet ring in bytes.
+pub const PORT_RING_LEN_MIN: u32 = 16 * 1024;
+/// Largest length of a port's packet ring in bytes.
+pub const PORT_RING_LEN_MAX: u32 = 4 * 1024 * 1024;
+/// Largest frame of a port in bytes.
+pub const PORT_FRAME_LEN_MAX: u32 = 2048;
+
+/// A word in a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct PortWord {
+    /// The word.
+    pub word: AtomicU32,
+    _pad: [u32; 15],
+}
+
+/// Start of a port's memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PortHead {
+    /// Number of units that the memory's writer has produced in this memory.
+    pub produced: PortWord,
+    /// Number of units of the other memory that the writer of this memory has consumed.
+    pub consumed: PortWord,
+    /// The program's memory: an odd number while the program sleeps, or is about to sleep, and the
+    /// service must ring the port's doorbell. Each sleep has another number, so that the service,
+    /// which cannot write the word, rings once for each sleep. Unused in the service's memory.
+    pub sleep: PortWord,
+}
+
+/// Start of an entry of a packet ring.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketHead {
+    /// Length of the frame in bytes, or [`PACKET_SKIP`].
+    pub len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<PortHead>() as u64 <= PORT_DATA_OFFSET);
+const _: () = assert!(size_of::<PacketHead>() as u32 <= PACKET_UNIT);

@@ -1,0 +1,162 @@
+//! The program's end of a port.
+
+use tidelane_abi::port::PORT_FRAME_LEN_MAX;
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_ring::{
+    PacketConsumer, PacketPlace, PacketProducer, PacketView, PortRegions, PushError, sleep,
+};
+
+use crate::view_unsafe;
+
+/// Frames that a program has received, in the service's memory.
+#[derive(Debug)]
+pub struct ProgramBurst {
+    view: PacketView,
+    places: Vec<PacketPlace>,
+}
+
+impl Burst for ProgramBurst {
+    #[inline]
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    #[inline]
+    fn frame(&self, at: usize) -> Option<&[u8]> {
+        self.view.bytes(*self.places.get(at)?)
+    }
+}
+
+/// The program's end of a port on one core of the service.
+#[derive(Debug)]
+pub struct ProgramEnd {
+    to_service: PacketProducer,
+    from_service: PacketConsumer,
+    view: PacketView,
+    capabilities: Capabilities,
+    /// Frames in bursts. The service gets their room back when there is none.
+    lent: usize,
+    /// True if a flush has published frames: see [`take_published`](Self::take_published).
+    published: bool,
+    /// Number of this end's last sleep.
+    sleep: u32,
+    closed: bool,
+}
+
+impl ProgramEnd {
+    /// Creates the program's end of a port. The service states `frame_len_max`, the largest frame of
+    /// its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have an
+    /// unfinished checksum.
+    pub fn new(
+        regions: &PortRegions,
+        frame_len_max: u32,
+        rx_checksum_may_be_partial: bool,
+    ) -> Self {
+        let from_service = PacketConsumer::new(regions);
+        Self {
+            to_service: PacketProducer::new(regions),
+            view: view_unsafe::of_service(&from_service),
+            from_service,
+            capabilities: Capabilities {
+                tx_frame_len_max: frame_len_max.min(PORT_FRAME_LEN_MAX),
+                // The mux checks complete checksums.
+                tx_checksum: false,
+                rx_checksum_may_be_partial,
+                tx_super_len_max: 0,
+            },
+            lent: 0,
+            published: false,
+            sleep: 0,
+            closed: false,
+        }
+    }
+
+    /// Returns true if a flush has published frames since the last call. The program then wakes the
+    /// service's core if the core sleeps.
+    pub fn take_published(&mut self) -> bool {
+        std::mem::take(&mut self.published)
+    }
+
+    /// Announces that the program is going to sleep. The program then looks for frames once more,
+    /// and polls its doorbell if there are none.
+    pub fn prepare_to_sleep(&mut self) {
+        sleep::announce_sleep(self.to_service.own_sleep_word(), &mut self.sleep);
+    }
+
+    /// Ends the announced sleep.
+    pub fn cancel_sleep(&mut self) {
+        sleep::end_sleep(self.to_service.own_sleep_word(), self.sleep);
+    }
+
+    /// Returns true if the service has sent frames that the program has not received.
+    pub fn has_frames(&self) -> bool {
+        !self.closed && !self.from_service.is_empty()
+    }
+
+    /// Returns true if the memory does not make sense, so that the port transfers no more frames.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+}
+
+impl PacketIo for ProgramEnd {
+    type Burst = ProgramBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn new_burst(&self) -> ProgramBurst {
+        ProgramBurst {
+            view: self.view.clone(),
+            places: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut ProgramBurst, max: usize) -> usize {
+        let before = burst.len();
+        while !self.closed && burst.len() - before < max {
+            match self.from_service.next() {
+                Ok(Some(place)) => burst.places.push(place),
+                Ok(None) => break,
+                Err(_) => self.closed = true,
+            }
+        }
+        let count = burst.len() - before;
+        self.lent += count;
+        count
+    }
+
+    fn rx_release(&mut self, burst: &mut ProgramBurst) {
+        self.lent -= burst.places.len().min(self.lent);
+        burst.places.clear();
+        if self.lent == 0 {
+            self.from_service.release();
+        }
+    }
+
+    #[inline]
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        if self.closed {
+            return None;
+        }
+        match self.to_service.frame() {
+            Ok(frame) => frame.get_mut(..self.capabilities.tx_frame_len_max as usize),
+            Err(PushError::Full) => None,
+            Err(PushError::Corrupt) => {
+                self.closed = true;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {
+        self.to_service.commit(len as u32);
+    }
+
+    fn tx_flush(&mut self) {
+        self.published |= self.to_service.publish();
+    }
+}

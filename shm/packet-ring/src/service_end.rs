@@ -1,0 +1,147 @@
+//! The service's end of a port.
+
+use std::sync::Arc;
+
+use tidelane_abi::port::PORT_FRAME_LEN_MAX;
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_ring::{
+    Corrupt, Doorbell, PacketConsumer, PacketProducer, PortRegions, PushError, sleep,
+};
+
+/// Copies of frames that a program has sent. The burst belongs to no port.
+#[derive(Debug, Default)]
+pub struct ServiceBurst {
+    bytes: Vec<u8>,
+    /// End of each frame in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl Burst for ServiceBurst {
+    #[inline]
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    #[inline]
+    fn frame(&self, at: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(at)?;
+        let start = match at {
+            0 => 0,
+            _ => *self.ends.get(at - 1)?,
+        };
+        self.bytes.get(start..end)
+    }
+}
+
+/// The service's end of a port: receives copies of the frames that the program sends, and sends
+/// frames to the program.
+#[derive(Debug)]
+pub struct ServiceEnd {
+    to_program: PacketProducer,
+    from_program: PacketConsumer,
+    /// The eventfd that wakes the program. `None` for a program that polls.
+    doorbell: Option<Arc<Doorbell>>,
+    /// Number of the program's last sleep for which the service has rung.
+    rung: u32,
+    corrupt: bool,
+}
+
+impl ServiceEnd {
+    /// Creates the service's end of a port with new memories.
+    pub fn new(regions: &PortRegions, doorbell: Option<Arc<Doorbell>>) -> Self {
+        Self {
+            to_program: PacketProducer::new(regions),
+            from_program: PacketConsumer::new(regions),
+            doorbell,
+            rung: 0,
+            corrupt: false,
+        }
+    }
+
+    /// Returns true if the program has written an impossible index or length, or has broken its
+    /// doorbell. The port transfers no more frames, and the service closes it.
+    pub fn is_corrupt(&self) -> bool {
+        self.corrupt
+    }
+
+    /// Returns true if the program has sent frames that the service has not received.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        !self.corrupt && !self.from_program.is_empty()
+    }
+}
+
+impl PacketIo for ServiceEnd {
+    type Burst = ServiceBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_frame_len_max: PORT_FRAME_LEN_MAX,
+            tx_checksum: false,
+            rx_checksum_may_be_partial: false,
+            tx_super_len_max: 0,
+        }
+    }
+
+    fn new_burst(&self) -> ServiceBurst {
+        ServiceBurst::default()
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
+        if self.corrupt || self.from_program.is_empty() {
+            return 0;
+        }
+        let before = burst.len();
+        while burst.len() - before < max {
+            match self.from_program.next() {
+                Ok(Some(place)) => {
+                    self.from_program.append_to(place, &mut burst.bytes);
+                    burst.ends.push(burst.bytes.len());
+                }
+                Ok(None) => break,
+                Err(Corrupt) => {
+                    self.corrupt = true;
+                    break;
+                }
+            }
+        }
+        self.from_program.release();
+        burst.len() - before
+    }
+
+    fn rx_release(&mut self, burst: &mut ServiceBurst) {
+        burst.bytes.clear();
+        burst.ends.clear();
+    }
+
+    #[inline]
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        if self.corrupt {
+            return None;
+        }
+        match self.to_program.frame() {
+            Ok(frame) => Some(frame),
+            Err(PushError::Full) => None,
+            Err(PushError::Corrupt) => {
+                self.corrupt = true;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {
+        self.to_program.commit(len as u32);
+    }
+
+    fn tx_flush(&mut self) {
+        if self.to_program.publish()
+            && let Some(doorbell) = &self.doorbell
+            && sleep::should_ring_sleeper(self.to_program.peer_sleep_word(), &mut self.rung)
+            && !doorbell.ring()
+        {
+            self.corrupt = true;
+        }
+    }
+}
