@@ -80,8 +80,8 @@ pub fn both_have_connections() -> Outcome {
     let before = frames_by_queue(&wire)?;
     let short = wire.load_tool(Side::Client, "short-client")?;
     let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
-    let short = short.args("--connections 16 --total 2000 --seconds 10");
-    check_load(&short.run(SHORT)?.json()?)?;
+    let short = short.args("--connections 16 --total 2000 --seconds 60");
+    check_load(&short.run(SHORT * 5)?.json()?)?;
     let after = frames_by_queue(&wire)?;
     let taken: Vec<u64> = before.iter().zip(&after).map(|(a, b)| b - a).collect();
     let least = taken.iter().sum::<u64>() / 10;

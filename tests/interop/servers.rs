@@ -43,8 +43,8 @@ pub fn echo() -> Outcome {
         .arg("--connect")
         .arg(to);
     let finished = short
-        .args("--connections 16 --total 2000 --seconds 10")
-        .run(SHORT)?;
+        .args("--connections 16 --total 2000 --seconds 60")
+        .run(SHORT * 5)?;
     check_load(&finished.json()?)?;
     wait_until(SHORT, "all connections to be released", || {
         let sockets = service.sockets_of(server.pid())?;
@@ -389,6 +389,6 @@ pub fn erlang_echo() -> Outcome {
     }
     let short = wire.load_tool(Side::Client, "short-client")?;
     let short = short.arg("--connect").arg(format!("{SERVER}:7000"));
-    let short = short.args("--connections 4 --total 500 --seconds 10");
-    check_load(&short.run(SHORT)?.json()?)
+    let short = short.args("--connections 4 --total 500 --seconds 60");
+    check_load(&short.run(SHORT * 5)?.json()?)
 }
