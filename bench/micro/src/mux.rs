@@ -50,7 +50,7 @@ impl Net {
             let (id, doorbell) = mux.open(near).expect("there is room for the port");
             let local = local(number);
             let protocol = 6;
-            let claimed = mux.claim(Tuple { protocol, local }, id);
+            let claimed = mux.ports_mut().claim(Tuple { protocol, local }, id);
             claimed.expect("the 3-tuple is free");
             assert_eq!(id, PortId(number));
             MuxPort::new(far, doorbell)

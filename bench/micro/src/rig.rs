@@ -112,7 +112,10 @@ impl Machine {
                     self.ports_given = true;
                     self.host.add_ports(now, addr, ports);
                 }
-                HostRequest::PortIdle { .. } | HostRequest::Strays | HostRequest::IdleMemory => {}
+                HostRequest::PortIdle { .. }
+                | HostRequest::Strays
+                | HostRequest::CorruptPorts
+                | HostRequest::IdleMemory => {}
             }
         }
     }

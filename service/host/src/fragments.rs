@@ -46,6 +46,9 @@ impl<P: PacketIo> Host<P> {
         let Some(whole) = self.fragments.reassembler.push(now, &fragment)? else {
             return Ok(());
         };
+        if self.mux_ports_mut().receive(&whole, true) {
+            return Ok(());
+        }
         if self.siblings.is_some() && self.hand_over(&whole, partial_allowed) {
             return Ok(());
         }

@@ -35,6 +35,7 @@ mod listeners;
 mod local_path;
 mod local_ports;
 mod memory;
+mod mux_ports;
 mod options;
 mod paths;
 mod ports;
@@ -80,6 +81,7 @@ pub use crate::{
     io::LOCAL_PATH_LINK,
     journal::{FlowJournal, JournalEntry, JournalMemory},
     memory::{MemoryLimits, StreamMemory},
+    mux_ports::{MUX_PORTS_MAX, MuxPorts},
     ports::PORTS_PER_REQUEST,
     program::ProgramId,
     registry::{Listen, ListenError},
@@ -113,6 +115,9 @@ pub enum HostRequest {
     },
     /// Take segments that may belong to kernel connections, with [`Host::take_strays`].
     Strays,
+    /// Close ports whose programs have made them unusable: [`MuxPorts::take_corrupt`] of
+    /// [`Host::mux_ports_mut`] returns them.
+    CorruptPorts,
     /// Return pages of free receive memory to the system, with [`Host::lend_idle_pages`].
     IdleMemory,
     /// Ask [`Host::give_up`] about a reserved port: a connection from the port has ended, which may
@@ -186,6 +191,8 @@ pub struct Host<P: PacketIo> {
     siblings: Option<Siblings>,
     /// IP packets whose fragments have not all arrived.
     fragments: Fragments,
+    /// Ports of programs with stacks of their own.
+    mux_ports: MuxPorts,
     /// Number of connections that programs have had.
     connections: u64,
     /// A burst for each port; `None` while its frames are processed.
@@ -222,6 +229,8 @@ impl<P: PacketIo> Host<P> {
         io.ledger.set_capacity(Resource::Holds, HOLDS_MAX);
         io.ledger
             .set_capacity(Resource::StagedBytes, io.staging.region.len());
+        let interface = &io.routes.interface;
+        let mux_ports = MuxPorts::new(interface.mac, interface.addresses.clone(), MUX_PORTS_MAX);
         let base_options = SocketOptions {
             ip: config.ip,
             ..SocketOptions::default()
@@ -237,6 +246,7 @@ impl<P: PacketIo> Host<P> {
             place: Place::ALONE,
             siblings: None,
             fragments: Fragments::default(),
+            mux_ports,
             connections: 0,
             full_bursts: 0,
             held: None,
@@ -268,6 +278,7 @@ impl<P: PacketIo> Host<P> {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
         worked |= self.siblings.is_some() && self.receive_handed_over(now);
+        worked |= !self.mux_ports.is_empty() && self.serve_mux_ports();
         if !self.io.local_path.is_empty() {
             self.receive_local(now);
             worked = true;
@@ -383,5 +394,6 @@ impl<P: PacketIo> Host<P> {
         !self.io.local_path.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)
             || self.io.programs.contexts.next_with_requests(0).is_some()
+            || self.mux_ports.has_work()
     }
 }

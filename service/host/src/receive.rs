@@ -54,8 +54,12 @@ impl<P: PacketIo> Host<P> {
         };
         let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
         let link = LinkId(index as u16 + 1);
-        for frame in burst.iter() {
-            self.receive_frame(now, link, frame, partial_allowed);
+        if self.mux_ports.is_empty() {
+            for frame in burst.iter() {
+                self.receive_frame(now, link, frame, partial_allowed);
+            }
+        } else {
+            self.receive_beside_ports(now, link, &burst, partial_allowed);
         }
         if self.io.hand_back.is_asked() {
             self.hand_back(burst.iter());
@@ -108,7 +112,13 @@ impl<P: PacketIo> Host<P> {
     }
 
     #[inline(always)]
-    fn receive_frame(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
+    pub(crate) fn receive_frame(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+    ) {
         if self.siblings.is_some() && self.hand_over(frame, partial_allowed) {
             return;
         }

@@ -345,6 +345,7 @@ impl<P: PacketIo> Host<P> {
     pub fn set_routes(&mut self, now: Instant, addresses: Vec<IpAddress>, routes: Vec<Route>) {
         self.io.now = now;
         let before = self.io.routes.set_addresses(addresses);
+        self.set_mux_link();
         for addr in before {
             if !self.io.routes.is_local(addr) {
                 self.io.pool.remove_address(addr);
@@ -364,6 +365,7 @@ impl<P: PacketIo> Host<P> {
     /// Sets the interface's link address.
     pub fn set_link_address(&mut self, mac: MacAddress) {
         self.io.routes.interface.mac = mac;
+        self.set_mux_link();
         self.io.refresh_paths();
     }
 
@@ -379,11 +381,8 @@ impl<P: PacketIo> Host<P> {
         let link = interface.link;
         let all: Vec<FlowId> = self.engine.flows().collect();
         for flow in all {
-            if self
-                .engine
-                .flow(flow)
-                .is_some_and(|state| state.link == link)
-            {
+            let state = self.engine.flow(flow);
+            if state.is_some_and(|state| state.link == link) {
                 self.engine.set_link_mtu(now, flow, mtu, &mut self.io);
             }
         }

@@ -31,6 +31,8 @@ pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 const PORTS: usize = 1 << 16;
 /// End of a list of claims.
 const NONE: u32 = u32::MAX;
+/// Owner of a free place.
+const NO_PORT: PortId = PortId(u32::MAX);
 
 /// A claim, and the next claim with the same protocol and port.
 #[derive(Clone, Copy, Debug)]
@@ -52,23 +54,14 @@ impl Claim {
 ///
 /// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which
 /// the caller holds as long as the claim.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Claims {
-    /// First claim of each port: those of TCP, then those of UDP.
+    /// First claim of each port: the ports of TCP, then the ports of UDP. Empty before the first
+    /// claim.
     heads: Box<[u32]>,
     claims: Vec<Claim>,
     /// Places in `claims` that are free.
     free: Vec<u32>,
-}
-
-impl Default for Claims {
-    fn default() -> Self {
-        Self {
-            heads: vec![NONE; PROTOCOLS.len() * PORTS].into_boxed_slice(),
-            claims: Vec::new(),
-            free: Vec::new(),
-        }
-    }
 }
 
 impl Claims {
@@ -90,8 +83,11 @@ impl Claims {
         let claim = Claim {
             tuple,
             owner: port,
-            next: self.heads[head],
+            next: self.first(head),
         };
+        if self.heads.is_empty() {
+            self.heads = vec![NONE; PROTOCOLS.len() * PORTS].into_boxed_slice();
+        }
         self.heads[head] = match self.free.pop() {
             Some(at) => {
                 self.claims[at as usize] = claim;
@@ -111,7 +107,7 @@ impl Claims {
             return false;
         };
         let mut before = None;
-        let mut at = self.heads[head];
+        let mut at = self.first(head);
         while at != NONE {
             let claim = self.claims[at as usize];
             if claim.tuple == tuple && claim.owner == port {
@@ -119,6 +115,7 @@ impl Claims {
                     None => self.heads[head] = claim.next,
                     Some(before) => self.claims[before as usize].next = claim.next,
                 }
+                self.claims[at as usize].owner = NO_PORT;
                 self.free.push(at);
                 return true;
             }
@@ -142,6 +139,22 @@ impl Claims {
         }
     }
 
+    /// Gives one claim of `from` to `to`. Returns false if `from` has no such claim.
+    pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
+        let Some(head) = head_of(tuple.protocol, tuple.local.port) else {
+            return false;
+        };
+        let mut at = self.first(head);
+        while let Some(claim) = self.claims.get_mut(at as usize) {
+            if claim.tuple == tuple && claim.owner == from {
+                claim.owner = to;
+                return true;
+            }
+            at = claim.next;
+        }
+        false
+    }
+
     /// Returns the port that has claimed the destination or source `local` of a packet.
     #[inline]
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortId> {
@@ -152,8 +165,7 @@ impl Claims {
 
     /// Returns the 3-tuples of a port.
     pub fn tuples(&self, port: PortId) -> impl Iterator<Item = Tuple> {
-        let lists = (0..self.heads.len()).flat_map(|head| self.list(head));
-        let of_port = lists.filter(move |claim| claim.owner == port);
+        let of_port = self.claims.iter().filter(move |claim| claim.owner == port);
         of_port.map(|claim| claim.tuple)
     }
 
@@ -167,9 +179,15 @@ impl Claims {
         self.len() == 0
     }
 
+    /// Returns the place of the first claim of one protocol and port, or [`NONE`].
+    #[inline]
+    fn first(&self, head: usize) -> u32 {
+        self.heads.get(head).copied().unwrap_or(NONE)
+    }
+
     /// Returns the claims of one protocol and port.
     fn list(&self, head: usize) -> impl Iterator<Item = &Claim> {
-        let mut at = self.heads[head];
+        let mut at = self.first(head);
         std::iter::from_fn(move || {
             let claim = self.claims.get(at as usize)?;
             at = claim.next;
@@ -250,7 +268,15 @@ mod tests {
                 let claimed = claims.claim(tuple(TCP, (port % 2) as u8, port), old);
                 assert_eq!(claimed, Ok(()), "{round} {port}");
             }
-            claims.hand_over(old, new);
+            if round % 2 == 0 {
+                claims.hand_over(old, new);
+            } else {
+                let tuples: Vec<Tuple> = claims.tuples(old).collect();
+                for tuple in tuples {
+                    assert!(!claims.move_claim(tuple, new, old));
+                    assert!(claims.move_claim(tuple, old, new));
+                }
+            }
             assert_eq!(
                 (claims.tuples(old).count(), claims.tuples(new).count()),
                 (0, 1000)

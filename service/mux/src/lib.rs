@@ -12,8 +12,9 @@
 //!   host ──┘
 //! ```
 //!
-//! The mux is deterministic and does no I/O of its own: ports, NIC and host are [`PacketIo`]s. Its
-//! owner calls [`Mux::step`] again and again.
+//! [`Ports`] is the set of ports without a NIC: a host that owns the NIC gives it received frames
+//! and takes the frames that ports send. [`Mux`] joins a set of ports with a NIC and a way to the
+//! host. Both are deterministic and do no I/O of their own: ports, NIC and host are [`PacketIo`]s.
 //!
 //! [`PacketIo`]: tidelane_packet_io::PacketIo
 #![forbid(unsafe_code)]
@@ -21,11 +22,13 @@
 mod check;
 mod claims;
 mod mux;
+mod ports;
 mod ready;
 
 pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
-    mux::{Counters, Mux, PortCounters, PortsFull},
+    mux::{Counters, Mux},
+    ports::{Outlet, PortCounters, PortEnd, Ports, PortsFull, copy_to},
     ready::{Doorbell, MuxPort},
 };

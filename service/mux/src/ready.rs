@@ -36,9 +36,8 @@ impl ReadySet {
         }
     }
 
-    /// Moves all ports of the set to `ports`, in the order of their numbers from `first` on.
-    pub fn take(&self, first: usize, ports: &mut Vec<PortId>) {
-        let before = ports.len();
+    /// Moves all ports of the set to `ports`.
+    pub fn take(&self, ports: &mut Vec<PortId>) {
         for (at, word) in self.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -50,9 +49,6 @@ impl ReadySet {
                 ports.push(PortId((at * BITS + bit) as u32));
             }
         }
-        let taken = &mut ports[before..];
-        let split = taken.partition_point(|port| (port.0 as usize) < first);
-        taken.rotate_left(split);
     }
 }
 
@@ -137,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_come_in_turn_from_the_first_on() {
+    fn each_port_that_rings_is_taken_once() {
         let set = ReadySet::new(1024);
         for port in [3, 64, 1023, 3] {
             set.add(PortId(port));
@@ -145,10 +141,10 @@ mod tests {
         // A number beyond the set is ignored.
         set.add(PortId(5000));
         let mut ports = Vec::new();
-        set.take(64, &mut ports);
-        assert_eq!(ports, [PortId(64), PortId(1023), PortId(3)]);
+        set.take(&mut ports);
+        assert_eq!(ports, [PortId(3), PortId(64), PortId(1023)]);
         ports.clear();
-        set.take(0, &mut ports);
+        set.take(&mut ports);
         assert!(ports.is_empty());
     }
 }

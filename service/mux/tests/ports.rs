@@ -1,96 +1,12 @@
 //! Packets between ports, the NIC and the host: which packets arrive where, and which are refused.
 
 use tidelane_mux::*;
-use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
-use tidelane_wire::{
-    DropReason, Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber,
-    TCP_HEADER_LEN, TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
-};
+use tidelane_packet_io::{MemConfig, MemPort};
+use tidelane_wire::{DropReason, Endpoint};
 
-const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
-const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
+use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
 
-/// A frame of one TCP segment with one payload byte.
-#[derive(Clone, Copy)]
-struct Sent {
-    mac: MacAddress,
-    src: Endpoint,
-    dst: Endpoint,
-    payload: u8,
-}
-
-impl Sent {
-    /// From a port of the local address to the peer.
-    fn out(port: u16) -> Self {
-        Self {
-            mac: MAC,
-            src: Endpoint::new(LOCAL, port),
-            dst: Endpoint::new(PEER, 9),
-            payload: 1,
-        }
-    }
-
-    /// From the peer to a port of the local address.
-    fn to(port: u16) -> Self {
-        Self {
-            mac: PEER_MAC,
-            src: Endpoint::new(PEER, 9),
-            dst: Endpoint::new(LOCAL, port),
-            payload: 2,
-        }
-    }
-
-    fn frame(&self) -> Vec<u8> {
-        let (src, dst) = (self.src, self.dst);
-        let template = HeaderTemplate::new(self.mac, PEER_MAC, src.addr, dst.addr).unwrap();
-        let mut frame = vec![0; template.headers_len() + TCP_HEADER_LEN + 1];
-        let tcp_len = TCP_HEADER_LEN as u16 + 1;
-        let start = template.write(&mut frame, tcp_len, Ecn::NotEct, 7);
-        let (header, payload) = frame[start..].split_at_mut(TCP_HEADER_LEN);
-        payload[0] = self.payload;
-        let fields = SegmentHeader {
-            src_port: src.port,
-            dst_port: dst.port,
-            seq: SeqNumber(1),
-            ack: SeqNumber(2),
-            flags: TcpFlags::ACK,
-            wnd: 100,
-            urgent: 0,
-            options: TcpOptions::NONE,
-        };
-        emit_tcp(header, &fields);
-        write_tcp_checksum(
-            header,
-            template.pseudo_header(tcp_len),
-            checksum::sum(payload),
-        );
-        frame
-    }
-}
-
-/// Sends `frame` if there is room. Returns true if it was sent.
-fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
-    let Some(room) = port.tx_frame() else {
-        return false;
-    };
-    room[..frame.len()].copy_from_slice(frame);
-    port.tx_commit(frame.len(), TxChecksum::Done);
-    port.tx_flush();
-    true
-}
-
-/// Returns all frames that wait.
-fn receive(port: &mut impl PacketIo) -> Vec<Vec<u8>> {
-    let mut burst = port.new_burst();
-    let mut frames = Vec::new();
-    while port.rx_burst(&mut burst, BURST_MAX) > 0 {
-        frames.extend(burst.iter().map(<[u8]>::to_vec));
-        port.rx_release(&mut burst);
-    }
-    frames
-}
+mod frames;
 
 /// A mux, and the other ends of its NIC, its host and its ports.
 struct Net {
@@ -120,7 +36,7 @@ impl Net {
             let frames = if ports > 100 { 8 } else { 256 };
             let (near, far) = MemPort::pair(MemConfig { frames, ..config });
             let (id, doorbell) = net.mux.open(near).unwrap();
-            net.mux.claim(tuple(1000 + number), id).unwrap();
+            net.mux.ports_mut().claim(tuple(1000 + number), id).unwrap();
             net.ports.push((id, MuxPort::new(far, doorbell)));
         }
         net
@@ -131,7 +47,11 @@ impl Net {
     }
 
     fn counters(&self, at: usize) -> PortCounters {
-        self.mux.port_counters(self.ports[at].0).unwrap().clone()
+        self.mux
+            .ports()
+            .port_counters(self.ports[at].0)
+            .unwrap()
+            .clone()
     }
 }
 
@@ -384,10 +304,10 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         }
         let next = (owner + 1) % 3;
         match round % 2 {
-            0 => assert!(net.mux.hand_over(ids[owner], ids[next])),
+            0 => assert!(net.mux.ports_mut().hand_over(ids[owner], ids[next])),
             _ => {
-                assert!(net.mux.release(tuple(1000), ids[owner]));
-                assert_eq!(net.mux.claim(tuple(1000), ids[next]), Ok(()));
+                assert!(net.mux.ports_mut().release(tuple(1000), ids[owner]));
+                assert_eq!(net.mux.ports_mut().claim(tuple(1000), ids[next]), Ok(()));
             }
         }
         // The old owner can no longer send with the 3-tuple.
@@ -403,9 +323,9 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         "no packet went to the host"
     );
     for id in ids {
-        assert!(net.mux.close(id).is_some());
+        assert!(net.mux.ports_mut().close(id).is_some());
     }
-    assert!(net.mux.claims().is_empty());
+    assert!(net.mux.ports().claims().is_empty());
     // A doorbell of a closed port rings in vain.
     send(net.port(0), &Sent::out(1000).frame());
     net.mux.step();

@@ -1,16 +1,14 @@
 //! The layout of all memory and messages that cross the boundary between a program and the service.
 //!
-//! The crate holds only data: no functions beyond constants and assertions. All structures are
-//! `repr(C)`, hold offsets instead of pointers, and have no implicit padding. Programs and service
-//! share these memories and messages:
+//! The crate holds only data: constants and assertions. All structures are `repr(C)`, hold offsets
+//! instead of pointers, and have no implicit padding. Programs and service share these:
 //!
 //! * the **program region**: three sealed, sparse memfds per program. The service creates them, and
 //!   both sides map them next to each other. The program can only read the receive buffers. The
 //!   service validates everything that it reads from the rest.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
-//! * the **memories of a port**: two memfds for each core, with the packet rings between a program
-//!   and the mux ([`port`]).
+//! * the **memories of a port** of the mux, with packet rings ([`port`]).
 //!
 //! ```text
 //! program region

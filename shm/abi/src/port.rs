@@ -5,8 +5,9 @@
 //! From [`PORT_DATA_OFFSET`] on, it has the packets that its writer sends.
 //!
 //! ```text
-//! service's memory   head: produced (to the program), consumed (from the program)   packets to the program
-//! program's memory   head: produced (to the service), consumed (from the service)   packets to the service
+//! memory       head: produced            consumed                packets
+//! service's    units to the program      units from the program  to the program
+//! program's    units to the service      units from the service  to the service
 //! ```
 //!
 //! A ring consists of *units* of [`PACKET_UNIT`] bytes. An entry is a [`PacketHead`] and then the

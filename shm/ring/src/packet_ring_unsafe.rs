@@ -64,7 +64,7 @@ impl Memory {
 
     #[inline]
     fn own(&self) -> &PortHead {
-        // SAFETY: the pointer came from the mapping that `regions` keeps. A head consists of atomics.
+        // SAFETY: the pointer came from the mapping that `regions` keeps. A head has only atomics.
         unsafe { self.own.as_ref() }
     }
 
@@ -228,7 +228,7 @@ impl PacketConsumer {
 
     /// Returns the next frame. The frame stays in the ring until [`release`](Self::release).
     #[inline]
-    pub fn next(&mut self) -> Result<Option<PacketPlace>, Corrupt> {
+    pub fn take(&mut self) -> Result<Option<PacketPlace>, Corrupt> {
         let Some((mut at, mut known)) = self.known()? else {
             return Ok(None);
         };
@@ -273,8 +273,8 @@ impl PacketConsumer {
 
     #[inline]
     fn read_len(&self, at: u32) -> u32 {
-        // SAFETY: the position is within the ring, and a unit has room and alignment for a head. The
-        // volatile read happens exactly once, so the caller validates the value that it uses.
+        // SAFETY: the position is within the ring, and a unit has room and alignment for a head.
+        // The volatile read happens exactly once, so the caller validates the value that it uses.
         let head = unsafe {
             let unit = self.memory.unit(at as usize).cast::<PacketHead>();
             unit.read_volatile()
@@ -287,7 +287,7 @@ impl PacketConsumer {
     pub fn append_to(&self, place: PacketPlace, bytes: &mut Vec<u8>) {
         let (old, len) = (bytes.len(), place.len());
         bytes.reserve(len);
-        // SAFETY: `next` checked that the frame is within the ring. The vector has room for `len`
+        // SAFETY: `take` checked that the frame is within the ring. The vector has room for `len`
         // more bytes, which the copy initializes.
         unsafe {
             let from = self.memory.unit(place.at as usize).add(HEAD_LEN as usize);
@@ -296,7 +296,7 @@ impl PacketConsumer {
         }
     }
 
-    /// Gives the room of all frames that [`next`](Self::next) has returned back to the producer.
+    /// Gives the room of all frames that [`take`](Self::take) has returned back to the producer.
     #[inline]
     pub fn release(&mut self) {
         self.cursor.release(&self.memory.own().consumed.word);

@@ -259,7 +259,10 @@ impl Machine {
                 HostRequest::MorePorts { addr } => {
                     self.answers.push_back((at, Answer::Ports(addr)));
                 }
-                HostRequest::PortIdle { .. } | HostRequest::Strays | HostRequest::IdleMemory => {}
+                HostRequest::PortIdle { .. }
+                | HostRequest::Strays
+                | HostRequest::CorruptPorts
+                | HostRequest::IdleMemory => {}
             }
         }
     }

@@ -45,6 +45,7 @@ impl<P: Port> Control<P> {
                     });
                 }
                 HostRequest::Strays => self.hand_back_strays(core),
+                HostRequest::CorruptPorts => self.close_corrupt_ports(core),
                 HostRequest::IdleMemory => self.shared.give_pages_back(),
                 HostRequest::PortIdle { program, endpoint } => {
                     idle.push((core, program, endpoint));
@@ -59,6 +60,16 @@ impl<P: Port> Control<P> {
     fn hand_back_strays(&mut self, core: usize) {
         let taken = self.shared.cores.call(core, |host, _| host.take_strays());
         self.shared.hand_back(&taken.unwrap_or_default(), now());
+    }
+
+    /// Closes the mux ports of a core whose programs have made them unusable.
+    fn close_corrupt_ports(&mut self, core: usize) {
+        self.shared.cores.call(core, |host, _| {
+            let ports = host.mux_ports_mut();
+            for port in ports.take_corrupt() {
+                ports.close(port);
+            }
+        });
     }
 
     /// Handles the ends of connections from ports that programs reserved.

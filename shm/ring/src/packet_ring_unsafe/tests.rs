@@ -20,7 +20,7 @@ fn push(producer: &mut PacketProducer, frame: &[u8]) -> Result<(), PushError> {
 }
 
 fn pop(consumer: &mut PacketConsumer) -> Option<Vec<u8>> {
-    let place = consumer.next().expect("a sound ring")?;
+    let place = consumer.take().expect("a sound ring")?;
     let mut bytes = Vec::new();
     consumer.append_to(place, &mut bytes);
     // SAFETY: the test's producer changes no published frame.
@@ -103,7 +103,7 @@ fn no_index_and_no_length_leads_outside_the_ring() {
                 let produced: &[u8] = &index.to_ne_bytes();
                 assert!(program.own.copy_in(0, produced));
                 let mut steps = 0;
-                while let Ok(Some(place)) = consumer.next() {
+                while let Ok(Some(place)) = consumer.take() {
                     let end = place.at * PACKET_UNIT + HEAD_LEN + place.len;
                     assert!(end <= PORT_RING_LEN_MIN, "{index} {first} {second}");
                     steps += 1;

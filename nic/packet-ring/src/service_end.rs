@@ -94,7 +94,7 @@ impl PacketIo for ServiceEnd {
         }
         let before = burst.len();
         while burst.len() - before < max {
-            match self.from_program.next() {
+            match self.from_program.take() {
                 Ok(Some(place)) => {
                     self.from_program.append_to(place, &mut burst.bytes);
                     burst.ends.push(burst.bytes.len());

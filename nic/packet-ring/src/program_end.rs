@@ -44,8 +44,8 @@ pub struct ProgramEnd {
 }
 
 impl ProgramEnd {
-    /// Creates the program's end of a port. The service states `frame_len_max`, the largest frame of
-    /// its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have an
+    /// Creates the program's end of a port. The service states `frame_len_max`, the largest frame
+    /// of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have an
     /// unfinished checksum.
     pub fn new(
         regions: &PortRegions,
@@ -117,7 +117,7 @@ impl PacketIo for ProgramEnd {
     fn rx_burst(&mut self, burst: &mut ProgramBurst, max: usize) -> usize {
         let before = burst.len();
         while !self.closed && burst.len() - before < max {
-            match self.from_service.next() {
+            match self.from_service.take() {
                 Ok(Some(place)) => burst.places.push(place),
                 Ok(None) => break,
                 Err(_) => self.closed = true,

@@ -1,0 +1,92 @@
+//! Frames of TCP segments, and their way through a [`PacketIo`].
+
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
+use tidelane_wire::{
+    Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TCP_HEADER_LEN,
+    TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
+};
+
+pub const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+pub const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+pub const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
+pub const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
+
+/// A frame of one TCP segment with one payload byte.
+#[derive(Clone, Copy)]
+pub struct Sent {
+    pub mac: MacAddress,
+    pub src: Endpoint,
+    pub dst: Endpoint,
+    pub payload: u8,
+}
+
+impl Sent {
+    /// From a port of the local address to the peer.
+    pub fn out(port: u16) -> Self {
+        Self {
+            mac: MAC,
+            src: Endpoint::new(LOCAL, port),
+            dst: Endpoint::new(PEER, 9),
+            payload: 1,
+        }
+    }
+
+    /// From the peer to a port of the local address.
+    pub fn to(port: u16) -> Self {
+        Self {
+            mac: PEER_MAC,
+            src: Endpoint::new(PEER, 9),
+            dst: Endpoint::new(LOCAL, port),
+            payload: 2,
+        }
+    }
+
+    pub fn frame(&self) -> Vec<u8> {
+        let (src, dst) = (self.src, self.dst);
+        let template = HeaderTemplate::new(self.mac, PEER_MAC, src.addr, dst.addr).unwrap();
+        let mut frame = vec![0; template.headers_len() + TCP_HEADER_LEN + 1];
+        let tcp_len = TCP_HEADER_LEN as u16 + 1;
+        let start = template.write(&mut frame, tcp_len, Ecn::NotEct, 7);
+        let (header, payload) = frame[start..].split_at_mut(TCP_HEADER_LEN);
+        payload[0] = self.payload;
+        let fields = SegmentHeader {
+            src_port: src.port,
+            dst_port: dst.port,
+            seq: SeqNumber(1),
+            ack: SeqNumber(2),
+            flags: TcpFlags::ACK,
+            wnd: 100,
+            urgent: 0,
+            options: TcpOptions::NONE,
+        };
+        emit_tcp(header, &fields);
+        write_tcp_checksum(
+            header,
+            template.pseudo_header(tcp_len),
+            checksum::sum(payload),
+        );
+        frame
+    }
+}
+
+/// Sends `frame` if there is room. Returns true if it was sent.
+pub fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
+    let Some(room) = port.tx_frame() else {
+        return false;
+    };
+    room[..frame.len()].copy_from_slice(frame);
+    port.tx_commit(frame.len(), TxChecksum::Done);
+    port.tx_flush();
+    true
+}
+
+/// Returns all frames that wait.
+pub fn receive(port: &mut impl PacketIo) -> Vec<Vec<u8>> {
+    let mut burst = port.new_burst();
+    let mut frames = Vec::new();
+    while port.rx_burst(&mut burst, BURST_MAX) > 0 {
+        frames.extend(burst.iter().map(<[u8]>::to_vec));
+        port.rx_release(&mut burst);
+    }
+    frames
+}

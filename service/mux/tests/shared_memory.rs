@@ -1,0 +1,327 @@
+//! Ports whose packet rings are in memory that they share with hostile programs.
+
+use tidelane_mux::*;
+use tidelane_packet_io::{MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
+use tidelane_ring::PortRegions;
+use tidelane_wire::Endpoint;
+
+use crate::frames::{LOCAL, MAC, Sent, receive, send};
+
+mod frames;
+
+const RING_LEN: u32 = 16 * 1024;
+/// TCP port of the first port of the mux.
+const FIRST: u16 = 1000;
+
+/// A mux, the other ends of its NIC and host, and the programs.
+struct Net {
+    mux: Mux<MemPort, MemPort, ServiceEnd>,
+    nic: MemPort,
+    host: MemPort,
+    programs: Vec<Program>,
+}
+
+/// A program with a port.
+struct Program {
+    id: PortId,
+    end: ProgramEnd,
+    regions: PortRegions,
+}
+
+fn tuple(port: u16) -> Tuple {
+    Tuple {
+        protocol: 6,
+        local: Endpoint::new(LOCAL, port),
+    }
+}
+
+impl Net {
+    /// Makes a mux with ports that have claimed TCP ports from [`FIRST`] on.
+    fn new(ports: u16) -> Self {
+        let config = MemConfig {
+            partial_checksums: false,
+            frames: 8192,
+            ..MemConfig::default()
+        };
+        let (nic, mux_nic) = MemPort::pair(config);
+        let (host, mux_host) = MemPort::pair(config);
+        let mut mux = Mux::new(mux_nic, mux_host, MAC, vec![LOCAL], 4096);
+        let programs = (0..ports).map(|number| {
+            let program = open(&mut mux);
+            let tuple = tuple(FIRST + number);
+            assert_eq!(mux.ports_mut().claim(tuple, program.id), Ok(()));
+            program
+        });
+        let programs = programs.collect();
+        Self {
+            mux,
+            nic,
+            host,
+            programs,
+        }
+    }
+
+    /// Runs the mux until it has nothing to do. Returns the number of steps.
+    fn settle(&mut self) -> usize {
+        // An idle port is found within a round over all ports.
+        let idle_max = self.programs.len() / 16 + 2;
+        let (mut steps, mut idle) = (0, 0);
+        while idle < idle_max {
+            steps += 1;
+            idle = if self.mux.step() { 0 } else { idle + 1 };
+            assert!(steps < 100_000, "the mux does not come to rest");
+        }
+        steps
+    }
+
+    /// Sends one segment from and to each program in `which`, and checks that each arrives alone.
+    fn check_traffic(&mut self, which: std::ops::Range<usize>) {
+        for at in which.clone() {
+            let port = FIRST + at as u16;
+            assert!(send(&mut self.programs[at].end, &Sent::out(port).frame()));
+            assert!(send(&mut self.nic, &Sent::to(port).frame()));
+        }
+        self.settle();
+        let mut out = receive(&mut self.nic);
+        let genuine = out.len();
+        out.retain(|frame| {
+            which
+                .clone()
+                .any(|at| *frame == Sent::out(FIRST + at as u16).frame())
+        });
+        assert_eq!(out.len(), which.len(), "{genuine} frames left the NIC");
+        for at in which {
+            let expected = Sent::to(FIRST + at as u16).frame();
+            assert_eq!(receive(&mut self.programs[at].end), [expected], "port {at}");
+        }
+    }
+}
+
+fn open(mux: &mut Mux<MemPort, MemPort, ServiceEnd>) -> Program {
+    let (service, regions) = PortRegions::heap(RING_LEN).expect("there is memory");
+    let end = ServiceEnd::new(&service, None);
+    let (id, _doorbell) = mux.open(end).expect("there is room for a port");
+    Program {
+        id,
+        end: ProgramEnd::new(&regions, 1514, false),
+        regions,
+    }
+}
+
+/// Ways in which the first program harms itself.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    /// Floods with genuine packets.
+    Flood,
+    /// Sends from a 3-tuple of its neighbour.
+    Forge,
+    /// Sends bytes that are no packet.
+    Garbage,
+    /// Does not read while packets arrive.
+    Deaf,
+    /// Writes impossible indices.
+    Indices,
+    /// Writes impossible lengths.
+    Lengths,
+    /// Changes a packet after it has published the packet.
+    Change,
+    /// Fills its memory with zeros, as a hole would.
+    Zeros,
+}
+
+const HARMS: [Harm; 8] = [
+    Harm::Flood,
+    Harm::Forge,
+    Harm::Garbage,
+    Harm::Deaf,
+    Harm::Indices,
+    Harm::Lengths,
+    Harm::Change,
+    Harm::Zeros,
+];
+
+impl Net {
+    fn harm(&mut self, harm: Harm, round: u32) {
+        let Program { end, regions, .. } = &mut self.programs[0];
+        let memory = &regions.own;
+        match harm {
+            Harm::Flood => while send(end, &Sent::out(FIRST).frame()) {},
+            Harm::Forge => while send(end, &Sent::out(FIRST + 1).frame()) {},
+            Harm::Garbage => while send(end, &[round as u8; 60]) {},
+            Harm::Deaf => {
+                for _ in 0..100 {
+                    send(&mut self.nic, &Sent::to(FIRST).frame());
+                }
+            }
+            Harm::Indices => {
+                assert!(memory.copy_in(0, &(round.wrapping_mul(0x9e37_79b9)).to_ne_bytes()));
+                assert!(memory.copy_in(64, &(!round).to_ne_bytes()));
+            }
+            Harm::Lengths => {
+                send(end, &Sent::out(FIRST).frame());
+                for at in (4096..4096 + u64::from(RING_LEN)).step_by(16) {
+                    assert!(memory.copy_in(at, &(round * 777 + 2000).to_ne_bytes()));
+                }
+            }
+            Harm::Change => {
+                send(end, &Sent::out(FIRST).frame());
+                for at in (4096..4000 + u64::from(RING_LEN)).step_by(48) {
+                    assert!(memory.copy_in(at + 30, &[round as u8]));
+                }
+            }
+            Harm::Zeros => {
+                send(end, &Sent::out(FIRST).frame());
+                assert!(memory.copy_in(0, &vec![0; 4096 + RING_LEN as usize]));
+            }
+        }
+    }
+}
+
+/// One program harms itself while 100 others carry traffic: no packet of the others is lost or
+/// delayed, no wrong packet goes out, and the port ends or recovers.
+#[test]
+fn a_hostile_program_harms_only_itself() {
+    for harm in HARMS {
+        let mut net = Net::new(101);
+        for round in 0..50 {
+            net.harm(harm, round);
+            net.check_traffic(1..101);
+            if matches!(harm, Harm::Flood) {
+                continue;
+            }
+            receive(&mut net.nic);
+        }
+        assert!(receive(&mut net.host).is_empty(), "{harm:?}");
+        let counters = net.mux.ports().port_counters(net.programs[0].id);
+        let counters = counters.expect("the port is open").clone();
+        let corrupt = net.mux.ports_mut().take_corrupt();
+        match harm {
+            Harm::Flood => assert!(counters.sent > 1000, "{counters:?}"),
+            Harm::Forge => {
+                let refused = counters.refused.get(&SendRefusal::SourcePort).copied();
+                assert!(refused > Some(1000) && counters.sent == 0, "{counters:?}");
+            }
+            Harm::Garbage => {
+                assert!(
+                    counters.refused.values().sum::<u64>() > 1000,
+                    "{counters:?}"
+                );
+            }
+            Harm::Deaf => assert!(counters.overruns > 1000, "{counters:?}"),
+            Harm::Indices | Harm::Lengths => {
+                assert_eq!(corrupt, [net.programs[0].id], "{harm:?}");
+            }
+            Harm::Change | Harm::Zeros => {}
+        }
+        for port in corrupt {
+            assert!(net.mux.ports_mut().close(port).is_some());
+        }
+        net.check_traffic(1..101);
+    }
+}
+
+/// A segment whose bytes are not those of the checked packet never leaves, whenever the program
+/// changes them: each frame that leaves is genuine.
+#[test]
+fn only_genuine_packets_leave_a_changing_memory() {
+    let mut net = Net::new(1);
+    let genuine = Sent::out(FIRST).frame();
+    for round in 0..20_000_u32 {
+        let Program { end, regions, .. } = &mut net.programs[0];
+        send(end, &genuine);
+        let at = 4096 + u64::from(round.wrapping_mul(2_654_435_761) % RING_LEN);
+        regions.own.copy_in(at, &round.to_ne_bytes());
+        net.mux.step();
+        for frame in receive(&mut net.nic) {
+            // The destination MAC address is the program's choice.
+            assert_eq!(frame[6..], genuine[6..], "round {round}");
+        }
+    }
+}
+
+/// Each of 2,000 idle ports is found within one round over all ports, and active ports wait at most
+/// one turn of each other port.
+#[test]
+fn idle_ports_are_found_and_turns_are_fair() {
+    let mut net = Net::new(2000);
+    for at in [0, 999, 1999] {
+        assert!(send(
+            &mut net.programs[at].end,
+            &Sent::out(FIRST + at as u16).frame()
+        ));
+    }
+    let mut steps = 0;
+    let mut found = 0;
+    while found < 3 {
+        net.mux.step();
+        found += receive(&mut net.nic).len();
+        steps += 1;
+        assert!(steps <= 2000 / 16 + 1, "{found} found");
+    }
+    // All ports flood. Once the mux has found all, each gets the same share.
+    let mut counts = vec![0_u32; 2000];
+    for round in 0..1000 {
+        for (at, program) in net.programs.iter_mut().enumerate() {
+            while send(&mut program.end, &Sent::out(FIRST + at as u16).frame()) {}
+        }
+        for _ in 0..8 {
+            net.mux.step();
+            for frame in receive(&mut net.nic) {
+                let port = u16::from_be_bytes([frame[34], frame[35]]);
+                counts[usize::from(port - FIRST)] += u32::from(round >= 50);
+            }
+        }
+        if counts.iter().all(|count| *count >= 64) {
+            break;
+        }
+    }
+    let (least, most) = (counts.iter().min(), counts.iter().max());
+    assert!(least >= Some(&64), "{least:?} to {most:?}");
+    assert!(most <= Some(&(64 + 64)), "{least:?} to {most:?}");
+}
+
+/// Ports open, claim, hand over and close 100,000 times under traffic. No packet is misdelivered,
+/// and nothing is left.
+#[test]
+fn ports_come_and_go_under_traffic() {
+    let mut net = Net::new(1);
+    let mut owner = 0;
+    for round in 0..100_000_u32 {
+        send(&mut net.nic, &Sent::to(FIRST).frame());
+        net.mux.step();
+        let received = receive(&mut net.programs[owner].end);
+        assert_eq!(received, [Sent::to(FIRST).frame()], "round {round}");
+        let next = open(&mut net.mux);
+        let (from, to) = (net.programs[owner].id, next.id);
+        if round % 2 == 0 {
+            assert!(net.mux.ports_mut().move_claim(tuple(FIRST), from, to));
+        } else {
+            assert!(net.mux.ports_mut().hand_over(from, to));
+        }
+        assert!(net.mux.ports_mut().close(from).is_some());
+        // The old owner's packets go nowhere.
+        send(&mut net.programs[owner].end, &Sent::out(FIRST).frame());
+        net.programs[owner] = next;
+        owner = 0;
+        assert_eq!(net.mux.ports().len(), 1);
+        if round % 1000 == 0 {
+            net.mux.step();
+            assert!(receive(&mut net.nic).is_empty() && receive(&mut net.host).is_empty());
+        }
+    }
+    assert!(receive(&mut net.nic).is_empty() && receive(&mut net.host).is_empty());
+    assert_eq!(net.mux.ports().claims().len(), 1);
+}
+
+/// A frame longer than the port's room is lost and counted, and the port goes on.
+#[test]
+fn a_long_frame_is_lost() {
+    let mut net = Net::new(1);
+    let port = &mut net.programs[0].end;
+    let room = port.tx_frame().expect("room").len();
+    assert_eq!(room, 1514);
+    port.tx_commit(room, TxChecksum::Done);
+    port.tx_flush();
+    net.check_traffic(0..1);
+}
