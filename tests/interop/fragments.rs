@@ -106,6 +106,13 @@ pub fn a_router_cuts_segments() -> Outcome {
     ensure!(before >= 20, "the kernel made {before} packets whole");
     let accelerated = client(&wire, SERVER.into(), ACCELERATED_PORT)?.spawn()?;
     let kernel = client(&wire, SERVER.into(), KERNEL_PORT)?.spawn()?;
+    // Each client sends more than 3000 fragmented packets, so none has ended before this.
+    wait_until(SHORT * 5, "half of the packets", || {
+        let kernels = of_kernel(&wire, "snmp", "ReasmOKs")? - before;
+        Ok(kernels > 1500 || counter(&service.counters()?, "reasm_oks") > 1500)
+    })?;
+    let resets = of_kernel_tcp_resets(&wire)?;
+    ensure!(resets == 0, "the kernel sent {resets} RSTs");
     check_load(&kernel.wait(SHORT * 5)?.success()?.json()?)?;
     check_load(&accelerated.wait(SHORT * 5)?.success()?.json()?)?;
 
@@ -119,6 +126,19 @@ pub fn a_router_cuts_segments() -> Outcome {
     let kernels = of_kernel(&wire, "snmp", "ReasmOKs")? - before;
     ensure!(kernels > 3000, "the kernel made {kernels} packets whole");
     Ok(())
+}
+
+/// Returns the number of RSTs that the kernel has sent in the server's namespace. A client that
+/// ends resets its connections, and packets of these connections may arrive after the reset. The
+/// kernel answers such packets with RSTs, and rightly so.
+fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
+    let space = wire.namespace(Side::Server);
+    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp: "));
+    let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let found = pairs.find(|(known, _)| *known == "OutRsts");
+    Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
 /// Starts `cutter.c` in the middle namespace, which forwards frames and fragments packets to the
