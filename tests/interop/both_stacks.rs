@@ -277,7 +277,7 @@ fn is_restorer(pid: &u32) -> bool {
 }
 
 /// Listeners opened while there is no service are in the next service: the listener of a new
-/// server, a listener that a running server opens again, and that of a reloaded nginx.
+/// server, a listener that a running server opens again, and the listener of a reloaded nginx.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;

@@ -268,7 +268,8 @@ pub fn workers_of_memcached_find_the_next_service() -> Outcome {
 }
 
 /// A server of two threads serves clients of the next service: one thread polls the listener, and
-/// the other one sleeps in an epoll instance. Either may be the first to use the new service.
+/// the other thread sleeps in an epoll instance. Either thread may be the first to use the new
+/// service.
 pub fn a_polling_thread_finds_the_next_service() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("polls_beside");

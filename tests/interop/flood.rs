@@ -58,7 +58,8 @@ pub fn a_download_goes_on() -> Outcome {
     floods(Direction::Download)
 }
 
-/// Runs a flood on Tidelane, at high rates with several rate limits and on the kernel, too.
+/// Runs a flood on Tidelane. At [`FULL_RATE`] or more, runs the same flood on the kernel, too. An
+/// upload at this rate is repeated with each of the rate limits [`LINES`].
 fn floods(direction: Direction) -> Outcome {
     let rate = env_number("TIDELANE_FLOOD_RATE", 50_000);
     let lines = match direction {
@@ -90,8 +91,8 @@ fn flooded_wire(line: Option<u32>) -> Result<Wire, Stop> {
     })
 }
 
-/// Returns the CPU of the service and the servers. The flood generator and the clients use CPU 0,
-/// which differs if the machine has more than one CPU.
+/// Returns the CPU of the service and the servers: CPU 1, or CPU 0 if the machine has only one CPU.
+/// The flood generator and the clients use CPU 0.
 fn server_cpu() -> &'static str {
     match thread::available_parallelism() {
         Ok(cpus) if cpus.get() > 1 => "1",

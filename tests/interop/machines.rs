@@ -1,5 +1,5 @@
 //! Tests on two machines joined by a network, each with its own kernel. Programs are accelerated on
-//! both machines, or on one of them while the other one uses the kernel's TCP.
+//! both machines, or on one machine while the programs of the other machine use the kernel's TCP.
 //!
 //! Each test runs on both machines at the same time, on one as the server and on the other as the
 //! client ([`tidelane_tests::two_machines`]).

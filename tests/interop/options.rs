@@ -156,8 +156,9 @@ pub fn user_timeout_ends_a_silent_connection() -> Outcome {
     times_out("user_timeout", 1400)
 }
 
-/// The option `--congestion` of the service sets the default algorithm of connections, and
-/// TCP_CONGESTION that of one connection. TCP_CONGESTION and the service report the algorithm.
+/// The option `--congestion` of the service sets the default algorithm of connections.
+/// TCP_CONGESTION sets the algorithm of one connection. TCP_CONGESTION and the service report the
+/// algorithm.
 pub fn congestion_is_as_chosen() -> Outcome {
     let ends = Ends::new()?;
     for algorithm in ["cubic", "newreno", "dctcp", "bbr"] {

@@ -36,8 +36,8 @@ pub fn echo_client(wire: &Wire, side: Side, port: u16) -> Result<Program, Stop> 
         .arg(to))
 }
 
-/// Returns wrk in the namespace of `side`. Its time limit for a request is the default of two
-/// seconds times [`patience`].
+/// Returns wrk in the namespace of `side`. The time limit for a request is two seconds, wrk's
+/// default, times [`patience`].
 pub fn wrk(wire: &Wire, side: Side) -> Program {
     let timeout = 2 * patience();
     let wrk = wire.program(side, "wrk").arg("--timeout");

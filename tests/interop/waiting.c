@@ -1,16 +1,17 @@
 /*
- * Clients of an echo server that wait for data and send none.
+ * Clients that wait for data from an echo server, and send nothing meanwhile.
  *
  *   waiting ADDRESS PORT CONNECTIONS SECONDS LOCAL_PORT poll|select|epoll|recv
  *
  * The program opens the connections, sends a byte on each and reads the echo. Then it prints
- * "waiting" and waits in the given call, for SECONDS at most, until all connections have ended. One
- * thread waits in epoll, and a thread per connection in recv. At the end the program prints
- * "reset N ended N silent N": the connections that were reset, were closed, and did not end.
+ * "waiting" and waits in the given call, for SECONDS at most, until all connections have ended.
+ * With epoll, one thread waits for all connections. With recv, each connection has a thread that
+ * waits. At the end the program prints "reset N ended N silent N": the number of connections that
+ * were reset, of connections that the peer closed, and of connections that are still open.
  *
- * If LOCAL_PORT is not 0, there is one connection, from this port. After its reset, the program
- * connects again from the same port, exchanges bytes for SECONDS, and prints "served N", their
- * number.
+ * If LOCAL_PORT is not 0, the program opens one connection, from this port. If the peer resets the
+ * connection, the program connects again from the same port and exchanges bytes for SECONDS. Then
+ * it prints "served N", the number of echoed bytes, instead of the line above.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -87,7 +88,8 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Connects again from the same port, exchanges bytes for `seconds`, and prints their number. */
+/* Connects again from the same port, exchanges bytes for `seconds`, and prints the number of echoed
+ * bytes. */
 static void reconnect(int seconds)
 {
 	long end = now_ms() + 1000L * seconds, served = 0;
@@ -100,10 +102,10 @@ static void reconnect(int seconds)
 	printf("served %ld\n", served);
 }
 
-/* Numbers of connections that were reset, were closed by the peer, and are still open. */
+/* Number of connections that were reset, that the peer closed, and that are still open. */
 static int reset, ended, left;
 
-/* Counts the end of a connection. `flags` are those of recv. */
+/* Finds by recv with `flags` how a connection ended, counts the end, and closes the connection. */
 static void count_end(struct pollfd *client, int flags)
 {
 	char byte;
@@ -172,7 +174,8 @@ static void *wait_in_recv(void *argument)
 	return NULL;
 }
 
-/* Starts the threads that wait in epoll or in recv, and waits until all connections have ended. */
+/* Starts the threads that wait in epoll or in recv. Returns when all connections have ended, or at
+ * the time `end`. */
 static void wait_in_threads(const char *how, int count, long end)
 {
 	pthread_t thread;

@@ -1,5 +1,5 @@
 //! A service dies while clients wait for data and send none. Each client gets a reset at once.
-//! Without one it would wait forever, because it has no segment to retransmit.
+//! Without the reset, the client would wait forever, because it has no segment to retransmit.
 
 use std::{
     fmt::Display,

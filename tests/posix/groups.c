@@ -49,7 +49,8 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 	}
 }
 
-/* Two listeners share the connections. When one of them is closed, the other one gets all. */
+/* Two listeners share the connections. When one of them is closed, the other listener gets all
+ * connections. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
@@ -68,7 +69,7 @@ void group_shares(void)
 }
 
 /* Two processes, each with its own listener, share the connections, as worker processes of a server
- * do. When one process has ended, the other one gets all. */
+ * do. When one process has ended, the other process gets all connections. */
 void group_of_processes(void)
 {
 	int port, listener = member(0, &port), ready[2], end[2], count[1] = {0};

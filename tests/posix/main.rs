@@ -20,13 +20,14 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER},
 };
 
-/// Time limit of a case on one stack. The slowest case needs a hundredth of it on an idle machine.
+/// Time limit of a case on one stack. The slowest case needs a hundredth of this time on an idle
+/// machine.
 const CASE_MAX: Duration = Duration::from_secs(90);
 /// Number of hanging cases after which the remaining cases are left out, because the whole run has
 /// a time limit, too.
 const HANGS_MAX: usize = 3;
-/// Cases that need the kernel's stack, and therefore run without `--strict`. A connect to the
-/// interface's own address is the kernel's if no accelerated program listens there.
+/// Cases that need the kernel's stack, and therefore run without `--strict`. The kernel handles a
+/// connect to the interface's own address if no accelerated program listens at the port.
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
 /// The comparisons. Each runs all cases of `posix.c`.

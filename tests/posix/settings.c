@@ -111,7 +111,7 @@ static int waiting(int fd)
 	return count;
 }
 
-/* SO_RCVLOWAT: a socket is readable, and a reader is woken, only if so many bytes are unread. */
+/* A socket is readable, and a reader is woken, only if at least SO_RCVLOWAT bytes are unread. */
 void receive_low(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);

@@ -127,7 +127,7 @@ fn flow_key() -> FlowKey {
 }
 
 impl OneFlow {
-    /// Returns an engine whose only flow the peer has opened to a listener with `options`.
+    /// Returns an engine with one flow. The peer has opened the flow to a listener with `options`.
     pub fn new(options: SocketOptions) -> Self {
         let key = flow_key();
         let mut engine = Engine::new(EngineConfig::default(), [3; 16]);

@@ -57,7 +57,7 @@ pub struct Load {
     pub count: u32,
     /// Number of warm-up turns, which are not counted.
     pub warmup: u32,
-    /// Number of connections, each with one request per turn.
+    /// Number of connections, each with one request per turn. For the mux, the number of ports.
     pub connections: u32,
 }
 

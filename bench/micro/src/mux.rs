@@ -1,4 +1,5 @@
-//! The mux between one NIC and many ports, which all have packets (multistack-fig4).
+//! Loads of the mux: packets between one NIC and many ports, all of which are busy (MultiStack,
+//! Figure 4).
 
 use tidelane_mux::{Mux, MuxPort, PortId, Tuple};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
@@ -9,11 +10,12 @@ use tidelane_wire::{
 
 use crate::{Load, Tally, allocations_unsafe, counted_functions};
 
-/// Packets in each direction and turn, over all ports.
+/// Packets of one turn, over all ports.
 const PACKETS: u32 = 1024;
-/// Turns of other loads per turn of these loads, because a turn has many packets.
+/// Divisor of the requested numbers of turns. These loads need fewer turns than other loads,
+/// because a turn has [`PACKETS`] packets.
 const PER_TURN: u32 = 100;
-/// Length in bytes of a frame, without its check sequence.
+/// Length in bytes of a frame, without the frame check sequence (FCS).
 const FRAME_LEN: usize = 60;
 /// Link address of the interface.
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -136,7 +138,8 @@ pub fn receive_from_nic(load: Load) -> Tally {
         .map(|port| frame(peer, local(port)))
         .collect();
     run(load, |net, step| {
-        // One burst at a time: the memory link moves the rest of a longer queue with each burst.
+        // Send one burst before each step. If more frames were queued, `MemPort` would move all
+        // remaining frames forward in its queue at each burst.
         let mut next = frames.iter().cycle();
         for _ in 0..PACKETS as usize / BURST_MAX {
             for frame in next.by_ref().take(BURST_MAX) {

@@ -1,6 +1,7 @@
-//! A Tidelane service that runs in the fuzzer's process. The sessions, the claims and the host of
-//! the core are the daemon's code. The kernel sockets are real, and belong to a separate network
-//! namespace. The fuzzer replaces the threads and the clock of the core, the NIC, and the demux.
+//! A Tidelane service that runs in the fuzzer's process. The sessions, the claims and the core's
+//! `Host`, which has the TCP connections, run the daemon's code. The kernel sockets are real, and
+//! belong to a separate network namespace. The fuzzer replaces the NIC, the demux, and the core's
+//! threads and clock. Its programs are a well-behaved victim and several attackers.
 //!
 //! ```text
 //!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)

@@ -87,8 +87,8 @@ impl<T: Entry> Ring<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: `map` checked that the word lies in the mapping and is aligned (mappings start
-        // at pages); it is only ever accessed atomically, by us and by the kernel.
+        // SAFETY: `over` checked that the word lies in the mapping and is aligned (mappings start
+        // at pages). We and the kernel access the word only atomically.
         unsafe {
             &*self
                 .mapping
@@ -100,7 +100,8 @@ impl<T: Entry> Ring<T> {
 
     fn entry(&self, index: u32) -> *mut T {
         let place = (index & self.mask) as usize;
-        // SAFETY: the masked index is below the length, and `map` mapped and aligned that many.
+        // SAFETY: the masked index is below the length of the ring. `over` checked that the mapping
+        // has this many entries and that the entries are aligned.
         unsafe {
             self.mapping
                 .start()

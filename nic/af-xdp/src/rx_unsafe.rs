@@ -88,7 +88,7 @@ impl RxQueue {
         queue
     }
 
-    /// Returns the number of packets received.
+    /// Returns the number of packets received since the port was opened.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }

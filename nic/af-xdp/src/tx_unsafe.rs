@@ -1,8 +1,8 @@
 //! The transmit half: TX ring, COMPLETION ring, and the stack of free packets.
 //!
-//! A *packet* is the space for one packet: one frame of the UMEM, or several adjacent frames if the
-//! MTU is above the frame size. The bytes of a packet are contiguous, with a descriptor for each of
-//! its frames.
+//! In this module, a *packet* is the memory that holds one transmitted packet: one frame of the
+//! UMEM, or several adjacent frames if the MTU is above the frame size. The bytes of a packet are
+//! contiguous. Each frame of a packet has its own descriptor.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ pub(crate) struct TxQueue {
     tx: Ring<Descriptor>,
     completion: Ring<u64>,
     shape: Shape,
-    /// Size in bytes of the space for a packet.
+    /// Size in bytes of a packet, with the headroom before its data.
     packet_size: u64,
-    /// Length in bytes of the longest packet that fits into this space.
+    /// Largest number of bytes of data that can be sent in a packet.
     packet_len_max: u32,
     /// Address of the first frame of the transmit half.
     area_start: u64,
@@ -70,12 +70,12 @@ impl TxQueue {
         }
     }
 
-    /// Returns the length of the longest packet.
+    /// Returns the largest number of bytes of data that can be sent in a packet.
     pub(crate) fn packet_len_max(&self) -> u32 {
         self.packet_len_max
     }
 
-    /// Returns the number of packets queued.
+    /// Returns the number of packets queued since the port was opened.
     pub(crate) fn committed(&self) -> u64 {
         self.committed
     }
@@ -91,7 +91,7 @@ impl TxQueue {
         }
         let addr = *self.free.last()?;
         // SAFETY: the frame is on the free stack, so the kernel does not have it, and the borrow
-        // of `self` keeps anyone else from it.
+        // of `self` prevents another borrow of the frame.
         Some(unsafe { self.umem.bytes_mut(addr, self.packet_len_max as usize) })
     }
 

@@ -32,7 +32,8 @@ pub struct FastOpen {
     /// True if `connect` sent a SYN with a cookie request. A later MSG_FASTOPEN fails with
     /// EALREADY.
     cookie_requested: bool,
-    /// True until a call has reported that the connection is established.
+    /// True from the `connect` or MSG_FASTOPEN that opens the connection, until a call has reported
+    /// that the connection is established.
     pub connecting: bool,
 }
 
@@ -216,8 +217,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns true if `send` with `flags` also opens the connection: a deferred `connect`, or
-    /// MSG_FASTOPEN.
+    /// Returns true if `send` with `flags` also opens the connection, because a `connect` is
+    /// deferred or `flags` has MSG_FASTOPEN.
     pub fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool> {
         let deferred = self.socket(fd)?.fast_open.deferred.is_some();
         Ok(deferred || flags & libc::MSG_FASTOPEN != 0)

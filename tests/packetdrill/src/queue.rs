@@ -146,7 +146,8 @@ impl Stack {
     /// Decides whether a segment that ends at `end` has PSH.
     ///
     /// A part of a write ends at `end`. `last` is true for the last part, which always has PSH.
-    /// Another part has PSH if more than half the largest offered window follows the last PSH.
+    /// Any other part has PSH if it ends more than half the largest offered window after the last
+    /// PSH.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;

@@ -26,7 +26,7 @@ const SECRET: [u8; 16] = *b"packetdrill runs";
 /// First ephemeral port.
 const EPHEMERAL_FIRST: u16 = 32_768;
 /// Longest time by which the clock advances to a timer while packetdrill waits for a packet. The
-/// bound exceeds every timeout of Linux. A later timer counts as none.
+/// bound exceeds every timeout of Linux. A later timer is ignored.
 const JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// A file descriptor.
@@ -186,8 +186,8 @@ impl Stack {
         }
     }
 
-    /// Passes the bytes of the next record to the engine, for each flow that has sent the record
-    /// before.
+    /// Passes the bytes of the next record to the engine, for each flow that has sent the previous
+    /// record.
     fn release_all_records(&mut self) {
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
         for id in ids {

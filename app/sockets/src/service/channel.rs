@@ -1,6 +1,7 @@
 //! A channel to the service: a context with its rings and its doorbell (an eventfd).
 //!
-//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default one.
+//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the
+//! default channel.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket
@@ -33,11 +34,12 @@ const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
 
-/// A channel to the service. Channels are never freed, only reused.
+/// A channel to the service. Its memory is never freed: the pool in `channels` reuses the channel.
 #[derive(Debug)]
 pub struct Channel {
     number: u32,
-    /// Descriptor of the program's epoll instance, or -1 for the default channel or a free one.
+    /// Descriptor of the program's epoll instance. -1 for the default channel and for a channel in
+    /// the pool.
     epfd: AtomicI32,
     ring: Lock<Ring>,
     /// The context's doorbell, or -1 without a context.
@@ -85,8 +87,9 @@ struct Ring {
 }
 
 impl Ring {
-    /// Duplicates the previous session's doorbell (-1: none) and closes the duplicate before that.
-    /// The caller then drops the old context, which closes the doorbell itself.
+    /// Keeps a duplicate of `doorbell`, the previous session's doorbell, unless it is -1. Closes
+    /// the duplicate of an earlier session's doorbell. The caller then drops the old context, which
+    /// closes the doorbell itself.
     fn retire(&mut self, doorbell: RawFd) {
         if let Some(before) = self.retired.take() {
             session::close_internal(before);
@@ -178,7 +181,8 @@ impl Channel {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Creates the context of `session` and adds its doorbell to the epoll instance, unless done.
+    /// Creates the context of `session` and adds its doorbell to the epoll instance. Does nothing
+    /// if an earlier call has done both.
     pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {

@@ -1,4 +1,7 @@
-//! All channels of this process. Channels are never freed, only reused.
+//! The channels of this process: one for each tracked epoll instance, and the default channel.
+//!
+//! A `Channel` connects the process to the service. Its memory is never freed: an unused channel
+//! waits in a pool until another epoll instance takes it.
 
 use super::channel::Channel;
 use crate::{
@@ -6,11 +9,12 @@ use crate::{
     table::{Numbers, Pool},
 };
 
-/// Most channels, and so most tracked epoll instances, of one process.
+/// Largest number of channels in a process. It also limits the tracked epoll instances.
 pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 
 /// All channels by their number.
 static CHANNEL: Numbers<Channel, CHANNELS_MAX> = Numbers::new();
+/// The pool of unused channels.
 static FREE: Pool<Channel> = Pool::new();
 /// The default channel: the channel for sockets that are in no epoll instance.
 static DEFAULT: StaticCell<Channel> = StaticCell::new();
@@ -60,7 +64,7 @@ pub(super) fn existing_default() -> Option<&'static Channel> {
 }
 
 /// Makes `channel` receive the first events of new connections, because the program will probably
-/// add them to the channel's epoll instance.
+/// add these connections to the channel's epoll instance.
 #[inline]
 pub(crate) fn expect(channel: &'static Channel) {
     if !EXPECTED.is(channel) {

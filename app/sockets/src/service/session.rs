@@ -21,7 +21,7 @@ use crate::{
 
 /// Default path of the service's socket. TIDELANE_SOCKET overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// Shortest time between two attempts to register after the service refused one.
+/// Shortest time between two attempts to register after the service refused the first attempt.
 const RETRY_NS: u64 = 1_000_000_000;
 /// Shortest time between two attempts to register while there is no service, or while it starts or
 /// ends.
@@ -220,7 +220,7 @@ fn register() -> Option<&'static ProcessSession> {
     }
 }
 
-/// Adds the last session to the ended sessions, and frees those to which nothing refers any more.
+/// Adds the last session to the ended sessions. Frees the ended sessions to which nothing refers.
 /// Contexts and connections still refer to a session that has just ended. Therefore a session is
 /// mostly freed when the session after the next one begins.
 fn retire(last: Option<&'static ProcessSession>) {

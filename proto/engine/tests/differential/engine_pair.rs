@@ -9,7 +9,7 @@ use tidelane_engine::{
 const LINK: LinkId = LinkId(1);
 const START: Instant = Instant(1_000_000_000_000);
 
-/// A segment of the peer, with absolute numbers.
+/// A segment of the peer. `seq` and `ack` are the numbers on the wire, not relative to the ISNs.
 #[derive(Clone, Debug)]
 pub struct PeerSegment {
     pub seq: SeqNumber,
@@ -26,6 +26,7 @@ pub struct PeerSegment {
 struct Side {
     out: Vec<SegmentOut>,
     events: Vec<(FlowId, Event)>,
+    /// Received payloads, each with its stream position.
     placed: Vec<(u32, Vec<u8>)>,
     /// Number of free transmit frames.
     frames: u32,
@@ -49,7 +50,8 @@ impl Driver for Side {
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        // The paths may report progress in both directions by one event or by two.
+        // The fast path and the slow path may report progress in both directions by one event or by
+        // two events.
         let Event::Progress { readable, writable } = event else {
             return self.events.push((flow, event));
         };
@@ -90,7 +92,7 @@ pub struct EnginePair {
     key: FlowKey,
 }
 
-/// All state of a flow that determines its behaviour, as text.
+/// Returns all state of a flow that determines its behaviour, as text.
 fn summary(info: &FlowInfo) -> String {
     format!(
         "{} {:?} cwnd {} ssthresh {} srtt {:?} rttvar {:?} rto {:?} mss {} snd_wnd {} rcv_wnd {} \
@@ -143,24 +145,24 @@ impl EnginePair {
         }
     }
 
-    /// Does the same with both engines.
+    /// Calls `act` for each engine with the engine, the present time and the engine's driver.
     fn both(&mut self, mut act: impl FnMut(&mut Engine, Instant, &mut Side)) {
         for (engine, side) in self.engines.iter_mut().zip(&mut self.sides) {
             act(engine, self.now, side);
         }
     }
 
-    /// Id of the flow, if there is one.
+    /// Returns the id of the flow, or `None` if there is no flow.
     pub fn flow(&self) -> Option<FlowId> {
         self.engines[0].flows().next()
     }
 
-    /// State of the flow in the first engine.
+    /// Returns the state of the flow in the first engine.
     pub fn info(&self) -> Option<FlowInfo> {
         self.engines[0].info(self.flow()?)
     }
 
-    /// Number of segments that each engine's fast path took.
+    /// Returns the number of segments that each engine's fast path took.
     pub fn fast_receives(&self) -> [u64; 2] {
         [0, 1].map(|at: usize| self.engines[at].counters().fast_receives)
     }
@@ -187,7 +189,8 @@ impl EnginePair {
         self.both(|engine, now, side| engine.segment_arrives(now, &arrival, &bits, side));
     }
 
-    /// Ends the batch. Returns the output of both, or their difference.
+    /// Ends the batch. Returns the output, which is equal for both engines, or the first difference
+    /// between the engines.
     pub fn end(&mut self) -> Result<Output, String> {
         self.both(|engine, now, side| engine.batch_end(now, side));
         self.compare()
@@ -235,7 +238,7 @@ impl EnginePair {
         Ok(fast)
     }
 
-    /// Advances the time. At each timeout of either engine, both handle their timers.
+    /// Advances the time. At each timeout of either engine, both engines handle their timers.
     pub fn wait(&mut self, span: Duration) -> Result<Output, String> {
         let end = self.now + span;
         let mut all = Output::default();

@@ -1,7 +1,7 @@
-//! The fast path has the effects of the slow path. The same segments, generated from a seed, go
-//! through two engines, one of which has no fast path. After each batch, both have placed the same
-//! bytes, reported the same events, sent the same segments in the same order, and are in the same
-//! state.
+//! Checks that the fast path has the same effects as the slow path. Segments that are generated
+//! from a seed go to two engines, one of which has no fast path. After each batch, both engines
+//! have placed the same bytes, reported the same events, sent the same segments in the same order,
+//! and are in the same state.
 //!
 //! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
 //! window, the end of an idle time for CUBIC, the exact time of the last segment, and the start of
@@ -34,11 +34,13 @@ fn config(rng: &mut Rng) -> EngineConfig {
     EngineConfig {
         rx_window_initial: window.min(64 << 10),
         rx_window_max: window,
-        // After a loss, CUBIC excludes the time in which its window is not in use. The fast path
-        // does not record the end of that time, so the two would differ by a part of a round trip.
+        // CUBIC is left out. After a loss, CUBIC excludes the time in which its window is not in
+        // use. The fast path does not record the end of that time, so the two engines would differ
+        // by a part of a round trip.
         congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
-        // Not two: with such a window, it would matter in which round a flight of half the window
-        // began, and an ACK that the fast path took does not start a round.
+        // An initial window of two segments is left out. With such a window, slow start would
+        // depend on the round in which a flight of half the window began, and an ACK on the fast
+        // path does not start a round.
         initial_window: rng.pick(&[10, 20]),
         eager_acks: rng.chance(30),
         ecn: EcnPolicy::Accept,
@@ -61,9 +63,9 @@ struct Run {
     engines: EnginePair,
     peer: Peer,
     written: u32,
-    /// The path has no loss and no reordering.
+    /// True while the path has no loss and no reordering.
     clean_path: bool,
-    /// The driver has few frames or no memory.
+    /// True while the driver has few frames or no memory.
     resources_limited: bool,
     shut: bool,
     finished: bool,
@@ -87,7 +89,8 @@ impl Run {
         };
         run.engines.arrive(&syn);
         run.end()?;
-        // The least possible RTT, because the fast path does not keep the minimum.
+        // The first RTT is the least possible RTT, so that the minimum RTT never changes. The fast
+        // path does not update the minimum.
         let output = run.engines.wait(Duration::from_micros(1))?;
         run.handle_output(output);
         let pure_ack = run.peer.pure_ack();
@@ -286,6 +289,6 @@ fn the_fast_path_and_the_slow_path_behave_alike() {
     let count = differences.len();
     differences.truncate(SHOWN);
     assert_eq!(count, 0, "{}", differences.join("\n\n"));
-    // The test would otherwise compare nothing.
+    // If the fast path took no segments, the test would compare nothing.
     assert!(fast > 10 * seeds, "{fast} segments in {seeds} runs");
 }

@@ -6,7 +6,7 @@ use crate::{engine_pair::PeerSegment, rng::Rng};
 
 const ACK: TcpFlags = TcpFlags::ACK;
 
-/// The byte of the peer's stream at offset `at`.
+/// Returns the byte of the peer's stream at offset `at`.
 pub fn byte_at(at: u32) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }
@@ -39,7 +39,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A peer with random options, and its SYN.
+    /// Returns a peer with random options, and its SYN.
     pub fn open(rng: &mut Rng) -> (Self, PeerSegment) {
         let irs = SeqNumber(rng.pick(&[0xffff_f000, 0x7fff_ff00, 1, 0x1234_5678]));
         let (sack, timestamps, ecn) = (rng.chance(70), rng.chance(50), rng.chance(40));
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// A pure ACK with the present numbers.
+    /// Returns a pure ACK with the present SEG.SEQ and SEG.ACK.
     pub fn pure_ack(&self) -> PeerSegment {
         let timestamps = self.timestamps;
         PeerSegment {
@@ -133,7 +133,7 @@ impl Peer {
         self.sent.distance_from(self.una)
     }
 
-    /// Any next segment.
+    /// Returns any next segment.
     pub fn next(&mut self, rng: &mut Rng) -> PeerSegment {
         if let Some(timestamps) = &mut self.timestamps {
             timestamps.0 = timestamps.0.wrapping_add(rng.below(20));
@@ -163,7 +163,7 @@ impl Peer {
         segment
     }
 
-    /// The next segment on a path without loss and reordering.
+    /// Returns the next segment on a path without loss and reordering.
     pub fn next_on_clean_path(&mut self, rng: &mut Rng) -> PeerSegment {
         if let Some(timestamps) = &mut self.timestamps {
             timestamps.0 = timestamps.0.wrapping_add(rng.below(20));
@@ -192,7 +192,7 @@ impl Peer {
         self.una = self.una.add(more);
     }
 
-    /// Bytes that the engine's window allows.
+    /// Returns the number of bytes that the engine's window allows.
     fn room(&self) -> u32 {
         let room = self.edge.distance_from(self.next);
         if self.fin || room > 1 << 30 { 0 } else { room }
@@ -249,7 +249,7 @@ impl Peer {
         }
     }
 
-    /// A retransmission of data among the last segments.
+    /// Returns a retransmission of data of the last segments.
     fn retransmit(&mut self, rng: &mut Rng) -> PeerSegment {
         let sent = self.next.distance_from(self.irs.add(1)).min(5000);
         if sent == 0 {
@@ -266,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// An ACK with SACK blocks, of outstanding data or of a duplicate.
+    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a D-SACK block.
     fn sack_ack(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         let all = self.outstanding();
@@ -288,12 +288,13 @@ impl Peer {
         segment
     }
 
-    /// A segment that no correct peer sends.
+    /// Returns a segment that no correct peer sends.
     fn invalid(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // Nothing in between, because the fast path does not keep MAX.SND.WND (RFC 5961 §5.2).
+            // The distances in between are left out. An engine accepts or refuses them by
+            // MAX.SND.WND (RFC 5961 §5.2), which the fast path does not keep.
             1 => segment.ack = self.una.back(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.back(1 + rng.below(1 << 20)),
@@ -321,7 +322,7 @@ impl Peer {
         segment
     }
 
-    /// A FIN at the end of the peer's stream.
+    /// Returns a FIN at the end of the peer's stream.
     pub fn finish(&mut self) -> PeerSegment {
         self.fin = true;
         let end = self.next;

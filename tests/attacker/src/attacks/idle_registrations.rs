@@ -48,8 +48,9 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes one registration. Closes the received descriptors of memory and doorbells at once, because
-/// RLIMIT_NOFILE limits this process. The service keeps its own descriptors of them.
+/// Connects to the control socket, and registers unless `silent` is true. Closes the received
+/// descriptors of memory and doorbells at once, because RLIMIT_NOFILE limits this process. The
+/// service keeps its own descriptors of the same memory and doorbells.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
     let service = target.connect()?;
     if !silent {

@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 /// Sends the descriptors with four kinds of messages: a message that needs no descriptor, a message
-/// that needs one, invalid bytes, and a message that the service never reads.
+/// that needs a descriptor, invalid bytes, and a message that the service never reads.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let nobody_reads = TcpListener::bind("127.0.0.1:0")?;
     let mut services = Vec::new();
