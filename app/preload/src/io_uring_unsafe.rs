@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use tidelane_sockets::io_uring;
 
 /// Returns the address of the next definition of a function, in the libraries loaded after this
-/// one.
+/// library.
 fn next_symbol(name: &CStr) -> Option<*const c_void> {
     // SAFETY: the name is a C string. The result is null if there is no such function.
     let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

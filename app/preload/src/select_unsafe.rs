@@ -31,7 +31,8 @@ const SET_EVENTS: [i16; 3] = [
 ];
 
 impl<'a> Sets<'a> {
-    /// Borrows the program's sets. `count` is the number of descriptors.
+    /// Borrows the program's sets. `count` is the argument `nfds` of `select`: the highest
+    /// descriptor in the sets, plus one.
     ///
     /// # Safety
     ///

@@ -182,9 +182,10 @@ impl Reassembler {
         at
     }
 
-    /// Returns the index of the packet to drop, or `None` if there is room for `cost` more bytes.
-    /// This is the oldest packet other than the one at `at`. It has the same source if that source
-    /// exceeds its limit.
+    /// Returns the index of the packet to drop so that the packet at `at` may use `cost` more
+    /// bytes. Returns `None` if there is room. If the source of the packet at `at` would exceed its
+    /// limit, the oldest other packet of this source is dropped. Otherwise the oldest other packet
+    /// of any source is dropped.
     fn victim(&self, at: usize, cost: usize) -> Option<usize> {
         let src = self.datagrams.get(at)?.id().src;
         let others = || (0..self.datagrams.len()).filter(|other| *other != at);

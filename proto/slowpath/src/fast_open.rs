@@ -28,7 +28,7 @@ pub struct FastOpen {
     /// True while the flow counts against the listener's limit of pending Fast Open requests: until
     /// the handshake is complete.
     pub counts_as_pending: bool,
-    /// The SYN was retransmitted.
+    /// True if the SYN was retransmitted.
     pub syn_retransmitted: bool,
     /// True if the application waits to write more data than the SYN carried.
     pub more_follows: bool,
@@ -51,12 +51,12 @@ pub struct FastOpenAnswer {
     pub cookie: Option<FastOpenOption>,
     /// Form of the option in our SYN: true if experimental. `None` if there was no option.
     pub asked_experimental: Option<bool>,
-    /// The SYN carried data.
+    /// True if the SYN carried data.
     pub data: bool,
     /// True if the SYN was retransmitted, without option and data.
     pub syn_retransmitted: bool,
-    /// The server answered the retransmitted SYN without data, because the SYN with data or its
-    /// answer was lost.
+    /// True if the server answered the retransmitted SYN without data, because the SYN with data or
+    /// its answer was lost.
     pub syn_data_lost: bool,
 }
 

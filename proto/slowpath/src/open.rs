@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Least MSS of a peer, to bound the cost of tiny segments. A lower MSS in a SYN counts as this
-/// one, as in Linux.
+/// MSS, as in Linux.
 const MSS_MIN: u16 = 48;
 /// Window in bytes above which half of the peer's largest window bounds the segment size.
 const SMALL_WINDOW: u32 = 536;

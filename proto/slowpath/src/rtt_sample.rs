@@ -7,7 +7,7 @@ use tidelane_wire::{Segment, SeqNumber};
 use crate::Slow;
 
 /// Longest RTT in ms that an echoed timestamp may give. A timestamp that does not come from our
-/// clock mostly gives a longer one.
+/// clock mostly gives a longer RTT.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Driver> Slow<'_, E> {

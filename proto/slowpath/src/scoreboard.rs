@@ -557,8 +557,8 @@ mod tests {
         let send_times = [sent(1000, 0), sent(2000, 400), sent(3000, 800)];
         let mut scoreboard = Scoreboard::begin(s(0), &send_times);
         assert_eq!(sums(&scoreboard), [3000, 0, 0]);
-        // The second range arrives after 600 us. The first one is lost; the third one was sent
-        // later.
+        // The second range arrives after 600 us. The first range is lost. The third range was sent
+        // later than the second range.
         scoreboard.sack(s(1000), s(2000), &timing(1000, 50));
         assert_eq!(scoreboard.rack_detect_loss(1000, 0), (1000, 0, None));
         assert_eq!(sums(&scoreboard), [1000, 1000, 1000]);
@@ -712,7 +712,7 @@ mod tests {
         assert_eq!(sack(3900, 4700), 500);
         assert_eq!(sack(2500, 3701), 1700);
         assert_eq!(sack(1999, 2500), 2200);
-        // A longer range that covers a SACKed one.
+        // A longer range that covers a SACKed range.
         assert_eq!(sack(900, 4000), 3200);
         assert_eq!(sack(0, 4700), 4700);
     }

@@ -162,8 +162,8 @@ impl SendTimes {
         ranges
     }
 
-    /// Returns the entries for the data in flight, with that of the timed segment, in sequence
-    /// order. The last one ends at SND.NXT.
+    /// Returns the entries for the data in flight in sequence order, with an entry for the timed
+    /// segment. The last entry ends at SND.NXT.
     fn times(&self, hot: &FlowState, now_us: u32) -> Vec<SendTime> {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
@@ -298,7 +298,7 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         hot.snd_nxt = SeqNumber(100);
         send_times.note(&hot, SeqNumber(0), 1000, 3_000);
-        // The next segment is timed and has no entry, and the one after it has.
+        // The next segment is timed and has no entry. The segment after it has an entry.
         hot.set(flags::RTT_TIMING);
         hot.rtt_seq = SeqNumber(200);
         hot.snd_nxt = SeqNumber(300);

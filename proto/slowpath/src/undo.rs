@@ -88,7 +88,7 @@ impl<E: Driver> Slow<'_, E> {
         }
     }
 
-    /// Restores the window from before the recovery, or keeps the present one if it is larger.
+    /// Restores the window from before the recovery, or keeps the present window if it is larger.
     /// Returns false if there was no recovery to undo.
     pub(crate) fn undo_reduction(&mut self) -> bool {
         let Some(undo) = self.cold.undo.take() else {

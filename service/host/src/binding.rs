@@ -122,7 +122,7 @@ pub struct Binding {
     pub owner: Option<Arc<Credentials>>,
     /// The charge to the user for the connection; `None` for connections without a user.
     pub charge: Option<Charge>,
-    /// The charge for the place in a SYN queue, as long as the connection has one.
+    /// The charge for the connection's place in a SYN queue. `None` without a place.
     pub half_open: Option<Charge>,
 }
 

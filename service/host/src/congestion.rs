@@ -35,7 +35,7 @@ impl AllowedCongestion {
     }
 
     /// Returns `options`, with the congestion control of `base` if the program may not choose the
-    /// one in `options`.
+    /// congestion control of `options`.
     pub(crate) fn restrict(self, options: SocketOptions, base: &SocketOptions) -> SocketOptions {
         let chosen = options.congestion.map(number_of);
         if chosen.is_none_or(|number| self.has(number)) {

@@ -14,7 +14,8 @@ use crate::{binding::Path, io::HostIo, transmit::transmitter};
 /// Limit of waiting resets; further resets are lost.
 const WAITING_MAX: usize = 65_536;
 
-/// A reset with the headers to its peer, because its flow no longer exists.
+/// A reset that waits for room, and the headers that carry the reset to the peer. The headers are
+/// kept here, because the flow no longer exists.
 struct LateReset {
     /// The RST segment.
     out: SegmentOut,

@@ -41,7 +41,7 @@ pub struct Acceptor {
 }
 
 impl Member {
-    /// Returns the sort key of members: the smallest one gets the next connection.
+    /// Returns the sort key of a member. The member with the smallest key gets the next connection.
     pub fn load(&self) -> (u32, u64) {
         (self.untaken, self.given)
     }

@@ -42,8 +42,8 @@ pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     }
 }
 
-/// Applies a program's options for future connections to `base`. Impossible values become the
-/// nearest possible ones.
+/// Applies a program's options for future connections to `base`. An impossible value becomes the
+/// nearest possible value.
 pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         user_timeout: match options.user_timeout_ms {

@@ -91,7 +91,7 @@ impl Routes {
         self.has_policy = true;
     }
 
-    /// Returns the source checks of a host whose only interface is the served one.
+    /// Returns the source checks of a host whose only interface is the served interface.
     fn policy_of_one_interface(&self) -> IngressPolicy {
         let own = self.interface.addresses.iter();
         let local = own.map(|addr| KernelRoute {
@@ -155,8 +155,8 @@ impl Routes {
         matches!(self.next_hop(addr), Some((_, true)))
     }
 
-    /// Returns the next hop to `addr`, and adds a new one to the table. `None` without a route, or
-    /// with too many neighbours in use.
+    /// Returns the next hop to `addr`, and adds a new next hop to the table. `None` without a
+    /// route, or with too many neighbours in use.
     pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.find_or_make(next)

@@ -5,7 +5,7 @@ use crate::sys::Lock;
 
 /// Length of a bounce buffer in bytes.
 const BOUNCE_LEN: usize = 64 << 10;
-/// Most bounce buffers that are kept for reuse.
+/// Largest number of bounce buffers that are kept for reuse.
 const BOUNCE_KEPT_MAX: usize = 16;
 
 /// The pool of buffers for reuse.

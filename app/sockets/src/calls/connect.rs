@@ -239,7 +239,8 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The answer is handled under the socket's lock, so after the state below is set.
+    // The handler of the answer takes the socket's lock, which this thread holds until it has set
+    // the state below.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);

@@ -27,14 +27,16 @@ pub fn at_exit() {
     }
 }
 
-/// Resets the state in a child after fork, which has an exit of its own.
+/// Resets the state in a child after fork, so that `at_exit` closes the child's connections when
+/// the child ends.
 pub(crate) fn reset_after_fork() {
     DONE.store(false, Ordering::Relaxed);
 }
 
 /// Closes a connection or a listener at the end of the process.
 fn close(socket: &'static Socket) {
-    // A socket that another thread works on stays open: the service resets its connection.
+    // A socket that another thread has locked stays open. The service resets its connection after
+    // the process has ended.
     let Some(mut inner) = socket.try_lock() else {
         return;
     };

@@ -11,7 +11,7 @@ use tidelane_inspect::inspect;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Most programs that the library remembers. It reports further programs each time.
+/// Largest number of programs that the library remembers. It reports further programs each time.
 const REPORTED_MAX: usize = 1024;
 
 /// Hashes of the programs that this process or its forked children have reported. 0 is a free

@@ -1,7 +1,7 @@
 //! A channel to the service: a context with its rings and its doorbell (an eventfd).
 //!
-//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the
-//! default channel.
+//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
+//! channel.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket
@@ -25,11 +25,11 @@ use crate::{
     table,
 };
 
-/// Most changes of a batch that stay unpublished while the service's core shares this thread's CPU.
-/// The core cannot run before this thread sleeps.
+/// Largest number of changes of a batch that stay unpublished while the service's core shares this
+/// thread's CPU. The core cannot run before this thread sleeps.
 const UNFLUSHED_MAX: u32 = 64;
-/// Most changes of a batch that stay unpublished while the service's core runs on another CPU. The
-/// core could already work on the changes there.
+/// Largest number of changes of a batch that stay unpublished while the service's core runs on
+/// another CPU. The core could already work on the changes there.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;

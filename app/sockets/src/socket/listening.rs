@@ -219,7 +219,7 @@ pub(crate) fn join(
     }
     let before = listening.joined.clone();
     second_channel::joined(channel, &before);
-    // Without a service, the channel waits for the next one.
+    // Without a service, the channel waits for the next service.
     listening.joined.push(channel);
     if is_attached {
         listening.send_join(cookie, channel);

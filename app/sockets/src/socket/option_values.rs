@@ -70,7 +70,7 @@ pub(crate) const PACING_NONE: u64 = u64::MAX;
 const LINGER2_MAX: i32 = 120;
 /// Smallest TCP_WINDOW_CLAMP in bytes.
 const CLAMP_MIN: i32 = 1152;
-/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The other two are ECN's.
+/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The other two bits are the ECN field.
 const DSCP: i32 = 0xfc;
 /// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT counts these
 /// timeouts.
@@ -171,7 +171,7 @@ pub(crate) fn client_fast_open_enabled() -> bool {
 }
 
 /// Writes the TCP_FASTOPEN_KEY of a connection to `into`, and returns the length in bytes. The key
-/// is the one of the network namespace.
+/// is the key of the network namespace.
 pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     let fd = sys::tcp_socket(false)?;
     let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);

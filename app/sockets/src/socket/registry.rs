@@ -7,7 +7,7 @@ use crate::table::{Descriptors, Numbers, Pool};
 
 /// Number of slots of one program that can have a socket.
 const SLOTS_MAX: usize = 1 << 20;
-/// Most sockets of one process that can be tracked.
+/// Largest number of tracked sockets in a process.
 const SOCKETS_MAX: usize = 1 << 20;
 
 /// Sockets by the descriptors that refer to them.

@@ -50,7 +50,8 @@ impl Inner {
         passed
     }
 
-    /// Returns true if a read that has some bytes ends at the urgent mark.
+    /// Returns true if the read position is at the urgent mark. A read that already has bytes then
+    /// ends.
     pub(crate) fn stops_at_mark(&mut self) -> bool {
         match &mut self.state {
             State::Stream(connection) => connection.stream.at_mark(),

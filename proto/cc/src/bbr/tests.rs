@@ -16,9 +16,13 @@ const RATE: u64 = 1_000_000;
 /// Capacity of the path in bytes.
 const BDP: u32 = 40_000;
 
+/// A segment in flight.
 struct Sent {
+    /// Time at which the ACK of the segment arrives.
     arrives: Instant,
+    /// Time of the transmission.
     at: Instant,
+    /// `Path::delivered` and `Path::delivered_at` at the transmission.
     delivered: u64,
     delivered_at: Instant,
 }
@@ -30,12 +34,14 @@ struct Path {
     rate: u64,
     rtt: Duration,
     flight: VecDeque<Sent>,
-    /// Times at which the bottleneck is free and the sender may send again.
+    /// Time at which the bottleneck has sent all segments.
     free_at: Instant,
+    /// Time at which pacing lets the sender send again.
     paced_until: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// Largest amount of data that the application has to send at a time.
+    /// Largest number of segments that the application keeps in flight. `usize::MAX` if the
+    /// application always has data to send.
     program: usize,
 }
 
