@@ -19,7 +19,7 @@ use crate::{
 
 /// The link of a stack. A stack has one port.
 const LINK: LinkId = LinkId(0);
-/// Local ports of active opens for which the program names none (RFC 6056 §2.1).
+/// Local ports for active opens in which the program names no port (RFC 6056 §2.1).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// A TCP stack on one port.
@@ -34,7 +34,7 @@ pub struct Stack<P: PacketIo> {
     options: SocketOptions,
     /// Time of the last poll.
     now: Instant,
-    /// Port of the last active open without a port.
+    /// Local port that the stack chose last for an active open.
     last_port: u16,
     /// True if the port may deliver frames with an unfinished checksum.
     partial_checksums: bool,
@@ -108,7 +108,8 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns the oldest connection that waits to be accepted.
     pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
-        // Each connection in the queue has a binding, because only the program ends a connection.
+        // Each connection in the queue has a binding, which stays until the program closes or
+        // aborts the connection.
         let queue = &mut self.io.accept_queue;
         let at = queue.iter().position(|(of, _)| *of == listener.0)?;
         let (_, flow) = queue.remove(at)?;
@@ -116,7 +117,7 @@ impl<P: PacketIo> Stack<P> {
         let binding = self.io.binding(flow)?;
         binding.listener = None;
         let (generation, cause) = (binding.generation, binding.cause);
-        // Events from before accept named no connection of the program.
+        // The program got no event of this connection before accept. Report the present state.
         if binding.readable_reported {
             self.io.reports.push_back(Report::Readable(flow));
         }
@@ -179,7 +180,8 @@ impl<P: PacketIo> Stack<P> {
         received
     }
 
-    /// Sends the data, ACKs and SYNs that TCP allows to send now. The paper's `tcp_output`.
+    /// Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper calls this
+    /// function `tcp_output`.
     pub fn flush(&mut self) {
         self.io.send_late_resets();
         if self.io.blocked && self.io.port.tx_frame().is_some() {
@@ -218,8 +220,8 @@ impl<P: PacketIo> Stack<P> {
         self.input(&[&[0; 12][..], &ether_type(packet), packet].concat());
     }
 
-    /// Handles one received Ethernet frame. The paper's `tcp_input`. A program whose port delivers
-    /// frames by itself needs [`poll`](Self::poll) only.
+    /// Handles one received Ethernet frame. The MultiStack paper calls this function `tcp_input`. A
+    /// program whose port delivers frames by itself needs [`poll`](Self::poll) only.
     pub fn input(&mut self, frame: &[u8]) {
         if let Err(reason) = self.receive(frame) {
             self.io.drops[reason.index()] += 1;
@@ -301,7 +303,8 @@ impl<P: PacketIo> Stack<P> {
         None
     }
 
-    /// Returns the handle of a connection that the program has and has not closed.
+    /// Returns the handle of a connection that the program has opened or accepted, and has not
+    /// closed.
     fn handle(&mut self, flow: FlowId) -> Option<Connection> {
         let binding = self.io.binding(flow)?;
         let open = !binding.closed && binding.listener.is_none();
@@ -314,7 +317,8 @@ impl<P: PacketIo> Stack<P> {
         (binding.generation == connection.generation && !binding.closed).then_some(binding)
     }
 
-    /// Returns the received data that the program has not read, in place and in two parts.
+    /// Returns the received data that the program has not read. The data is not copied, and comes
+    /// in two parts because the ring buffer may wrap.
     pub fn received(&self, connection: Connection) -> [&[u8]; 2] {
         let place = self.io.bindings.get(connection.flow.index());
         let Some(binding) = place.and_then(Option::as_ref) else {
@@ -336,7 +340,8 @@ impl<P: PacketIo> Stack<P> {
         parts.iter().map(|part| part.len()).sum()
     }
 
-    /// Counts `len` bytes of the received data as read. More bytes than were received count as all.
+    /// Counts `len` bytes of the received data as read. If `len` exceeds the received data, all
+    /// received data counts as read.
     pub fn consume(&mut self, connection: Connection, len: usize) {
         let len = len.min(self.unread(connection)) as u32;
         let Some(binding) = self.binding(connection) else {
@@ -360,8 +365,8 @@ impl<P: PacketIo> Stack<P> {
         len
     }
 
-    /// Returns true if the peer has closed its direction and the program has read all data, and
-    /// for an invalid handle.
+    /// Returns true if the program has read all data and no more data can arrive, because the peer
+    /// has closed its direction or the connection is over. Also returns true for an invalid handle.
     pub fn is_end(&mut self, connection: Connection) -> bool {
         let all_read = self.unread(connection) == 0;
         let binding = self.binding(connection);
@@ -408,7 +413,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Closes a connection: the stack sends the remaining data and a FIN. The handle becomes
-    /// invalid. The paper's `tcp_close`.
+    /// invalid. The MultiStack paper calls this function `tcp_close`.
     pub fn close(&mut self, connection: Connection) {
         if let Some(binding) = self.binding(connection) {
             binding.closed = true;

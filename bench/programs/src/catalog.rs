@@ -31,7 +31,7 @@ done";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Name of the program: that of the file without `.toml`.
+    /// Name of the program: the name of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
     /// Title of the program's row in the table.

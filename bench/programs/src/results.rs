@@ -45,7 +45,8 @@ pub enum Sides {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
-    /// The client's output has the expected digest, and every end that should be accelerated was.
+    /// The client's output has the expected digest, and every connection that should be accelerated
+    /// was accelerated.
     Passed,
     /// The client's output has the expected digest, but a connection that should be accelerated
     /// stayed with the kernel.
@@ -84,8 +85,10 @@ pub struct LoadRow {
     p99_us: [Option<f64>; 2],
     /// Medians of the CPU milliseconds of server and service per 1000 requests.
     cpu_ms: [f64; 2],
-    /// Median, smallest and largest of the rounds' ratios of Tidelane's rate to the kernel's.
+    /// Each round has a ratio: Tidelane's rate divided by the kernel's rate. The array has the
+    /// median, the smallest and the largest ratio.
     ratio: [f64; 3],
+    /// Number of rounds.
     rounds: usize,
     /// True if all connections of the runs on Tidelane were accelerated.
     pub accelerated: bool,

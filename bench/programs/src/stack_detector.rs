@@ -19,7 +19,7 @@ struct Opens {
     kernel_passive: u64,
 }
 
-/// Compares the counters after a client's run with those before.
+/// Compares the counters after a client's run with the counters before the run.
 #[derive(Debug)]
 pub struct StackDetector<'a> {
     testbed: &'a Testbed<'a>,

@@ -16,7 +16,7 @@ use crate::output_format::OutputFormat;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
-    /// Name of the suite: that of the file without `.toml`.
+    /// Name of the suite: the name of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
     /// Title of the suite's row in the table.

@@ -271,7 +271,7 @@ impl Bbr {
         }
     }
 
-    /// Enters PROBE_BW in any phase but the draining one. The phase is a hash of clock and
+    /// Enters PROBE_BW in any phase except the draining phase. The phase is a hash of clock and
     /// delivered bytes, so that flows that start together do not probe together.
     fn enter_probe_bw(&mut self, now: Instant) {
         let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(GOLDEN_RATIO);

@@ -94,7 +94,7 @@ impl Cubic {
         }
     }
 
-    /// Ends the epoch. The next ACK in congestion avoidance starts a new one.
+    /// Ends the epoch. The next ACK in congestion avoidance starts a new epoch.
     fn end_epoch(&mut self) {
         self.epoch_start = Instant::MAX;
     }

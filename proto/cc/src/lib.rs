@@ -9,7 +9,7 @@
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program can add an algorithm in a file of its own:
 //! the file implements the trait, and the program passes a [`CustomAlgorithm`] to the engine. The
-//! engine's example `congestion_control` shows one.
+//! engine's example `congestion_control` adds an algorithm.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal

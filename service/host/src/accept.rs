@@ -182,7 +182,7 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Does [`Driver::place`](tidelane_engine::Driver::place) before accept. Returns false if the
     /// connection would hold more data than its share: the longest receive buffer that every holder
-    /// of the listener could have, divided by [`STAGED_SHARE`].
+    /// of the listener could have, divided by `STAGED_SHARE`.
     pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;

@@ -132,8 +132,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Prints a warning if the library cannot accelerate the program, for example a static one. With
-/// `strict`, fails instead.
+/// Prints a warning if the library cannot accelerate the program, for example a static program.
+/// With `strict`, fails instead.
 fn warn_if_unsupported(program: &OsStr, strict: bool) -> Result<(), Failure> {
     let search = env::var_os("PATH");
     let search = search.as_ref().map(|search| search.as_bytes());

@@ -38,7 +38,7 @@ struct Socket {
     program: String,
     pid: u32,
     accelerated: bool,
-    /// Reason why the socket is not accelerated, or a remark on an accelerated one.
+    /// Reason why the socket is not accelerated, or a remark on an accelerated socket.
     reason: String,
     info: Option<Info>,
 }

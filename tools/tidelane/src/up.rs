@@ -102,7 +102,7 @@ pub fn up(options: &Options) -> Result<(), Failure> {
 }
 
 /// Checks that this machine meets the service's needs: root, the interface, and AF_XDP. The failure
-/// is clearer than that of the service would be.
+/// of this check is clearer than the service's own failure would be.
 fn check_machine(interface: &str) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let text = "up needs root (AF_XDP and eBPF); use: sudo tidelane up";
@@ -231,8 +231,9 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
 
 /// Returns the line of the service's output that states the reason for its end.
 ///
-/// This is the last line that the service logged. Without one, it is the error line of the option
-/// parser, which a summary of the usage follows. Without either, it is the last line.
+/// This is the last line that the service logged. If the service logged no line, this is the error
+/// line of the option parser, which a summary of the usage follows. If there is no error line
+/// either, this is the last line of the output.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());

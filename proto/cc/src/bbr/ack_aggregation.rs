@@ -1,18 +1,19 @@
-//! ACK aggregation: data that is acknowledged in one burst beyond BtlBw, because the receiver or
-//! the return path delays ACKs. BBR enlarges cwnd by this amount, because otherwise the flow would
-//! use up cwnd between two bursts of ACKs.
+//! ACK aggregation: the receiver or the return path delays ACKs, and a burst of ACKs then
+//! acknowledges more bytes than BtlBw delivers in the same time. BBR enlarges cwnd by these extra
+//! bytes, because otherwise the flow would use up cwnd between two bursts of ACKs.
 
 use tidelane_time::{Duration, Instant};
 
-/// Length in rounds of each of the filter's two spans.
+/// Length of a span in rounds. The windowed maximum covers the present span and the span before it.
 const ROUNDS: u8 = 5;
-/// Longest aggregation for which the window is enlarged.
+/// Bound on the enlargement of cwnd: the bytes that BtlBw delivers in this time.
 const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 
-/// Windowed maximum of the aggregation, in bytes.
+/// Windowed maximum of the extra bytes. The extra bytes are counted in epochs. A new epoch starts
+/// when the ACKs of the present epoch have not acknowledged more bytes than BtlBw delivers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct AckAggregation {
-    /// Largest aggregation of the previous span, and of the present span.
+    /// Largest number of extra bytes in the previous span, and in the present span.
     extra_acked: [u32; 2],
     rounds: u8,
     /// Bytes acknowledged since the start of the present epoch.
@@ -26,7 +27,7 @@ impl AckAggregation {
     }
 
     /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. `round` is
-    /// true at the start of a round. A larger aggregation than `limit` bytes counts as `limit`.
+    /// true at the start of a round. More than `limit` extra bytes count as `limit`.
     pub(super) fn update(
         &mut self,
         now: Instant,

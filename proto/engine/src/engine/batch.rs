@@ -12,9 +12,8 @@ use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
-/// Idle time, in us, after which the slow path checks cwnd before a flow sends (RFC 5681
-/// §4.1).
-/// The time is shorter than any RTO.
+/// Idle time in us after which the slow path checks cwnd before a flow sends (RFC 5681 §4.1). The
+/// time is shorter than any RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that a flow must have for the fast path to finish the flow.
@@ -309,7 +308,7 @@ impl Engine {
     }
 
     /// Makes the timer wheel fire for this flow no later than at the flow's earliest deadline. The
-    /// wheel may fire earlier, because a deadline that moves back keeps the old entry.
+    /// wheel may fire earlier, because a deadline that moves to a later time keeps the old entry.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;
@@ -412,8 +411,9 @@ fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.flags |= flags::DELACK_ARMED;
 }
 
-/// Returns true if the wheel surely fires for this flow no later than at the flow's earliest
-/// deadline. Returns false if only the slow path can tell.
+/// Returns true if the wheel fires for this flow no later than at the flow's earliest deadline.
+/// Returns false for a flow that may have deadlines of the slow path, which this function does not
+/// check.
 #[inline]
 fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
     let (rto, delack) = (flags::RTO_ARMED, flags::DELACK_ARMED);

@@ -47,7 +47,7 @@ impl FastOpenState {
 /// Decision of a listener on a SYN that asks for Fast Open.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FastOpenVerdict {
-    /// The application gets the flow and the data of the SYN at once.
+    /// True if the application gets the flow and the data of the SYN at once.
     pub accept: bool,
     /// Option of the SYN,ACK.
     pub option: Option<FastOpenOption>,
@@ -58,8 +58,8 @@ pub(super) struct FastOpenVerdict {
 pub struct FastOpenRequest {
     /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
     pub without_cookie: bool,
-    /// The application waits to write more than the SYN may carry. The segment with this data will
-    /// carry the ACK of the SYN,ACK.
+    /// True if the application waits to write more than the SYN may carry. The segment with this
+    /// data will carry the ACK of the SYN,ACK.
     pub more_follows: bool,
     /// True if a SYN that may carry data waits until the application has written data, or for
     /// [`Engine::release_syn`].
@@ -221,7 +221,8 @@ impl Engine {
     }
 
     /// Returns the bytes of data that a SYN to `peer` may carry now, on a path with this MTU.
-    /// Returns `None` if the SYN may carry none: there is no cookie, or the policy forbids it.
+    /// Returns `None` if the SYN may carry no data, because there is no cookie or the policy
+    /// forbids data.
     pub fn fast_open_room(
         &self,
         now: Instant,

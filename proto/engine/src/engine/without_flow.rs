@@ -1,4 +1,5 @@
-//! Segments without a flow: for connections in TIME-WAIT, for listeners, and for nothing.
+//! Segments without a flow: segments for a connection in TIME-WAIT, segments for a listener, and
+//! segments that match neither.
 
 use tidelane_flow::{Arrival, Clock, Driver, IpFields, ListenerId, Verdict};
 use tidelane_slowpath::{ANSWER_INTERVAL_MS, is_rate_limited, reset_reply};

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 /// Replaces each `$NAME` in a script by its value. `version` is the name of the IP version, such as
-/// `ipv6`. The last definition for this version counts. Without one, the last definition for all
-/// versions counts.
+/// `ipv6`. The last definition for this version counts. Without a definition for this version, the
+/// last definition for all versions counts.
 pub fn expand(text: &str, version: &str) -> String {
     let own = format!("--define-{version}=");
     let mut values = BTreeMap::new();

@@ -1,12 +1,12 @@
 //! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`.
 //!
 //! packetdrill passes these blocks to Python. This parser supports only Python's integer
-//! expressions, because scripts use no others.
+//! expressions, because scripts use no other expressions.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{Assertion, Op, Term};
 
-/// The comparison operators. A longer operator comes before a shorter one that is its prefix.
+/// The comparison operators. A longer operator comes before a shorter operator that is its prefix.
 const COMPARISONS: [(&str, Op); 6] = [
     ("==", Op::Equal),
     ("!=", Op::NotEqual),

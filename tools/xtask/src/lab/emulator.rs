@@ -27,7 +27,7 @@ const MODULES: &str = "usr/lib/x86_64-linux-gnu/qemu";
 /// Folders of firmware in the unpacked packages.
 const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// The installed emulator, or an unpacked one.
+/// The installed emulator, or an unpacked emulator.
 #[derive(Debug, Default)]
 pub struct Emulator {
     /// Folder of the unpacked packages. `None` for the installed emulator.
@@ -38,8 +38,8 @@ pub struct Emulator {
 
 impl Emulator {
     /// Returns an emulator that has as many of these devices as possible. Fetches a newer emulator
-    /// if the installed one lacks a device. `lab` is the laboratory's folder. Fetching fails after
-    /// `end`.
+    /// if the installed emulator lacks a device. `lab` is the laboratory's folder. Fetching fails
+    /// after `end`.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {

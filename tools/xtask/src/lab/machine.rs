@@ -47,7 +47,7 @@ pub struct Plan<'a> {
     pub devices: Vec<String>,
     /// Numbers of the pairs of tap devices that the machine's NICs need.
     pub taps: Vec<usize>,
-    /// Kernel modules that the machine loads in addition to those of all machines.
+    /// Kernel modules that the machine loads in addition to `MODULES`.
     pub modules: Vec<&'static str>,
     /// Shell commands to run. Their output to descriptor 3 is the output that [`Machine::line`]
     /// returns.
@@ -61,10 +61,11 @@ pub struct Plan<'a> {
 /// The emulation of a machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// Two processors that run as fast as possible. The guest's clock is this machine's.
+    /// Two processors that run as fast as possible. The guest has the clock of the host, on which
+    /// the emulator runs.
     Fast,
     /// One processor. The guest's clock counts instructions, and jumps to the next timer while the
-    /// guest is idle. The load of this machine then does not delay the guest's timers.
+    /// guest is idle. The load of the host then does not delay the guest's timers.
     Counting,
 }
 
@@ -177,7 +178,7 @@ impl Machine {
                 Err(format!("the machine ended: {}", self.last_words()))
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
-                // Kill the emulator. The lines that it has written before still arrive.
+                // Kill the emulator. The lines that the emulator has written before still arrive.
                 self.emulator.kill().map_err(|error| error.to_string())?;
                 let last = self.lines.recv().map(Some);
                 last.map_err(|_| "the machine was not done in time".to_owned())
@@ -208,7 +209,7 @@ impl Drop for Machine {
     }
 }
 
-/// Value of the emulator's option `-virtfs` that exports this machine's root read-only.
+/// Value of the emulator's option `-virtfs` that exports the host's root read-only.
 const SHARED_ROOT: &str =
     "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
 

@@ -1,7 +1,7 @@
 //! `lab scripts`: runs the packet scripts of `tests/conformance` on the TCP of several kernels.
 //!
 //! The clock of the emulated machine counts instructions ([`Processors::Counting`]). The load of
-//! this machine therefore does not affect the times that the scripts check.
+//! the host therefore does not affect the times that the scripts check.
 
 use std::{
     collections::BTreeMap,
