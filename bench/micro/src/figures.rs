@@ -99,7 +99,7 @@ const FIGURES: &[Figure] = &[
         Some(2500),
         1602,
     ),
-    figure("local path, both ends", ("local", 1), LOCAL, None, 4570),
+    figure("local path, both ends", ("local", 1), LOCAL, None, 4590),
     figure(
         "local path, both ends, 64 at once",
         ("local", 64),
@@ -107,27 +107,27 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 945),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 645),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        810,
+        865,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        345,
+        340,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        465,
+        385,
     ),
 ];
 

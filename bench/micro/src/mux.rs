@@ -1,8 +1,10 @@
 //! Loads of the mux: packets between one NIC and many ports, all of which are busy (MultiStack,
 //! Figure 4).
 
-use tidelane_mux::{Mux, MuxPort, PortId, Tuple};
+use tidelane_mux::{Mux, PortId, Tuple};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
+use tidelane_ring::PortRegions;
 use tidelane_wire::{
     Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, SegmentHeader, SeqNumber, TCP_HEADER_LEN,
     TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
@@ -25,15 +27,20 @@ const ADDRESSES: [IpAddress; 2] = [
     IpAddress::from_v4([10, 0, 0, 2]),
 ];
 
-/// A mux whose NIC, host and ports are memory links.
-pub type MemoryMux = Mux<MemPort, MemPort, MemPort>;
+/// Length in bytes of a packet ring that has room for all packets of a turn.
+const RING_LEN: u32 = 256 * 1024;
+/// Smallest length in bytes of a packet ring.
+const RING_LEN_MIN: u32 = 16 * 1024;
+
+/// A mux whose NIC and host are memory links, and whose ports have packet rings.
+pub type MemoryMux = Mux<MemPort, MemPort, ServiceEnd>;
 
 /// The mux, and the other ends of its links.
 struct Net {
     mux: MemoryMux,
     nic: MemPort,
     _host: MemPort,
-    ports: Vec<MuxPort<MemPort>>,
+    ports: Vec<ProgramEnd>,
 }
 
 impl Net {
@@ -47,15 +54,16 @@ impl Net {
         let (host, mux_host) = MemPort::pair(config);
         let mut mux = Mux::new(mux_nic, mux_host, MAC, vec![ADDRESSES[0]], ports as usize);
         let mut open = |number: u32| {
-            let frames = 2 * PACKETS / ports;
-            let (near, far) = MemPort::pair(MemConfig { frames, ..config });
-            let (id, doorbell) = mux.open(near).expect("there is room for the port");
+            let ring_len = (RING_LEN / ports).max(RING_LEN_MIN);
+            let (service, program) = PortRegions::heap(ring_len).expect("there is memory");
+            let opened = mux.open(ServiceEnd::new(&service, None));
+            let (id, _doorbell) = opened.expect("there is room for the port");
             let local = local(number);
             let protocol = 6;
             let claimed = mux.ports_mut().claim(Tuple { protocol, local }, id);
             claimed.expect("the 3-tuple is free");
             assert_eq!(id, PortId(number));
-            MuxPort::new(far, doorbell)
+            ProgramEnd::new(&program, 1514, false)
         };
         let ports = (0..ports).map(&mut open).collect();
         Self {

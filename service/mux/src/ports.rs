@@ -21,8 +21,8 @@ use crate::{
 const TURN_MAX: usize = 32;
 /// Frames that the mux takes from all ports in one step, so that the NIC has its turn.
 const STEP_MAX: usize = 256;
-/// Idle ports that one step looks at.
-const LOOKS_MAX: usize = 16;
+/// Ports that one step looks at for new frames.
+const LOOKS_MAX: usize = 32;
 
 /// The mux's end of a port's packet rings. The frames that it receives lie in memory that the
 /// program cannot write to, so that a packet stays as the mux has checked it.
@@ -120,7 +120,7 @@ pub struct Ports<P: PortEnd> {
     ports_max: usize,
     /// Numbers of the open ports, in no order.
     open: Vec<PortId>,
-    /// Position in `open` of the next idle port to look at.
+    /// Position in `open` of the next port to look at.
     next_look: usize,
     ready: Arc<ReadySet>,
     /// Ports that have rung their doorbells.
@@ -361,7 +361,7 @@ impl<P: PortEnd> Ports<P> {
             }
         }
         self.burst = Some(burst);
-        if count == TURN_MAX || (P::POLLED && count > 0) {
+        if count == TURN_MAX {
             self.add_turn(id);
         }
         count

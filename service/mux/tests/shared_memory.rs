@@ -65,7 +65,7 @@ impl Net {
     /// Runs the mux until it has nothing to do. Returns the number of steps.
     fn settle(&mut self) -> usize {
         // An idle port is found within a round over all ports.
-        let idle_max = self.programs.len() / 16 + 2;
+        let idle_max = self.programs.len() / 32 + 2;
         let (mut steps, mut idle) = (0, 0);
         while idle < idle_max {
             steps += 1;
@@ -257,7 +257,7 @@ fn idle_ports_are_found_and_turns_are_fair() {
         net.mux.step();
         found += receive(&mut net.nic).len();
         steps += 1;
-        assert!(steps <= 2000 / 16 + 1, "{found} found");
+        assert!(steps <= 2000 / 32 + 1, "{found} found");
     }
     // All ports flood. Once the mux has found all, each gets the same share.
     let mut counts = vec![0_u32; 2000];
