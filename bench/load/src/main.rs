@@ -20,6 +20,7 @@ mod corrupt_memory;
 mod echo_server;
 mod exchange;
 mod idle;
+mod mux;
 mod ping;
 mod report;
 mod spin;
@@ -52,6 +53,8 @@ enum Tool {
     BulkSource(bulk::SourceOptions),
     /// Stateless TCP echo on AF_XDP, which shows the upper limit of a wire
     XskEcho(xsk_echo::Options),
+    /// Packets between many ports of the mux and a NIC, as fast as the mux forwards them
+    Mux(mux::Options),
     /// A hostile program: writes random values to all memory that it shares with the service
     CorruptMemory(corrupt_memory::Options),
     /// A hostile program: makes the service's write to a doorbell block
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Tool::IdleClient(options) => idle::run(&options),
         Tool::BulkSink(options) => bulk::sink(&options),
         Tool::BulkSource(options) => bulk::source(&options),
+        Tool::Mux(options) => mux::run(&options),
         Tool::XskEcho(options) => xsk_echo::run(&options),
         Tool::CorruptMemory(options) => corrupt_memory::run(&options),
         Tool::BlockDoorbells(options) => block_doorbells::run(&options),
