@@ -215,7 +215,7 @@ impl<P: PacketIo> Io<P> {
             TxChecksum::Done
         };
         self.port.tx_commit(tcp_start + tcp_len, checksum);
-        template.count_packets(1);
+        template.advance_ip_id(1);
         Ok(())
     }
 
@@ -346,7 +346,7 @@ impl<P: PacketIo> Driver for Io<P> {
         if let Some(binding) = self.binding(flow) {
             match change {
                 IpChange::Fields(fields) => binding.template.set_fields(fields),
-                IpChange::MayFragment(allowed) => binding.template.set_fragments(allowed),
+                IpChange::MayFragment(allowed) => binding.template.set_may_fragment(allowed),
             }
         }
     }

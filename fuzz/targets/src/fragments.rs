@@ -1,10 +1,10 @@
 //! Reassembly of fragments in any order, of any length, from any sender. Memory must stay bounded,
 //! and each reassembled packet must consist of received fragments.
 
-use tidelane_fragments::{BYTES_MAX, DATAGRAMS_MAX, Reassembler, TIMEOUT};
+use tidelane_fragments::{BYTES_MAX, INCOMPLETE_PACKETS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
-    DatagramId, Ecn, Fragment, IpAddress, MacAddress, parse_fragment, parse_frame, protocol,
+    Ecn, Fragment, IpAddress, MacAddress, PacketId, parse_fragment, parse_frame, protocol,
 };
 
 use crate::bytes::Bytes;
@@ -21,7 +21,7 @@ fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
         .collect()
 }
 
-fn datagram(which: u8) -> DatagramId {
+fn datagram(which: u8) -> PacketId {
     let address = |last| {
         if which & 1 == 0 {
             IpAddress::from_v4([10, 0, 0, last])
@@ -29,7 +29,7 @@ fn datagram(which: u8) -> DatagramId {
             IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
         }
     };
-    DatagramId {
+    PacketId {
         id: u32::from(which >> 3),
         protocol: if which & 1 == 0 { protocol::TCP } else { 0 },
         src: address(2 + (which >> 1 & 3)),
@@ -54,11 +54,11 @@ pub fn fragments(data: &[u8]) {
         now += Duration::from_millis(u64::from(bytes.u8()) * 16);
         while all.expire(now).is_some() {}
         step(&mut all, now, &mut bytes);
-        assert!(all.bytes() <= BYTES_MAX && all.waiting() <= DATAGRAMS_MAX);
+        assert!(all.bytes() <= BYTES_MAX && all.incomplete_packets() <= INCOMPLETE_PACKETS_MAX);
         assert!(all.next_timeout().is_none_or(|at| at > now));
     }
     while all.expire(now + TIMEOUT).is_some() {}
-    assert_eq!((all.waiting(), all.bytes()), (0, 0));
+    assert_eq!((all.incomplete_packets(), all.bytes()), (0, 0));
     let counters = all.counters();
     assert!(counters.oks + counters.fails <= counters.reqds);
 }
@@ -78,7 +78,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let fragment = Fragment {
         src_mac: MacAddress([2; 6]),
         dst_mac: MacAddress([4; 6]),
-        datagram: datagram(which),
+        packet_id: datagram(which),
         offset,
         more,
         ecn: if flags & 0xe0 == 0 {
@@ -95,7 +95,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
         return;
     };
     let packet = parse_frame(&frame).expect("the whole is a packet");
-    assert_eq!(packet.src, fragment.datagram.src);
+    assert_eq!(packet.src, fragment.packet_id.src);
     assert_ne!(packet.ecn, Ecn::NotEct);
     for (at, byte) in packet.payload.iter().enumerate() {
         assert!(

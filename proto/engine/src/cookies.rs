@@ -166,7 +166,7 @@ fn tsval_with_ecn(now: u32, ecn: bool) -> u32 {
 pub fn peer_syn(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> PeerSyn {
     let timestamps = acknowledgment.options.timestamps;
     PeerSyn {
-        irs: acknowledgment.seq.back(1),
+        irs: acknowledgment.seq.sub(1),
         options: TcpOptions {
             timestamps,
             ..*kept

@@ -187,7 +187,7 @@ impl FlowState {
             flags: control.union(TcpFlags::ACK).union(echo),
             wnd: field as u16,
             urgent: 0,
-            options: TcpOptions::ordinary(timestamps),
+            options: TcpOptions::from_timestamps(timestamps),
             payload_pos: self.tx_pos(seq),
             payload_len,
             segment_size: self.mss,

@@ -12,13 +12,13 @@
 //! |---|---|
 //! | [`BYTES_MAX`] | bytes of memory for all incomplete packets and their fragments |
 //! | [`SOURCE_BYTES_MAX`] | bytes of memory for the incomplete packets from one source address |
-//! | [`DATAGRAMS_MAX`] | incomplete packets |
-//! | [`PIECES_MAX`] | fragments of one packet |
-//! | [`YOUNGER_MAX`] | later packets of the same source before an incomplete packet is dropped |
+//! | [`INCOMPLETE_PACKETS_MAX`] | incomplete packets |
+//! | [`FRAGMENTS_MAX`] | fragments of one packet |
+//! | [`DISTANCE_MAX`] | later packets of the same source before an incomplete packet is dropped |
 //! | [`TIMEOUT`] | time from the first arrival of a packet to its timeout |
 //!
 //! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A fragment of a later
-//! packet could therefore complete a packet that has lost a fragment. [`YOUNGER_MAX`] limits this
+//! packet could therefore complete a packet that has lost a fragment. [`DISTANCE_MAX`] limits this
 //! risk, as `ipfrag_max_dist` does in Linux. The transport checksum detects most of the remaining
 //! cases (RFC 4963).
 //!
@@ -27,32 +27,32 @@
 //! has no effect.
 #![forbid(unsafe_code)]
 
-mod datagram;
 mod ecn;
+mod fragment_queue;
 
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{DatagramId, DropReason, Fragment, IpAddress};
+use tidelane_wire::{DropReason, Fragment, IpAddress, PacketId};
 
-pub use crate::datagram::Unfinished;
-use crate::datagram::{DATAGRAM_COST, Datagram, PIECE_COST};
+pub use crate::fragment_queue::TimedOutPacket;
+use crate::fragment_queue::{FRAGMENT_COST, FragmentQueue, QUEUE_COST};
 
 /// Largest memory of all incomplete packets, in bytes.
 pub const BYTES_MAX: usize = 256 << 10;
 /// Largest memory of the incomplete packets from one source address, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 128 << 10;
 /// Largest number of incomplete packets.
-pub const DATAGRAMS_MAX: usize = 256;
+pub const INCOMPLETE_PACKETS_MAX: usize = 256;
 /// Largest number of fragments per packet. A packet of 64 KiB fits, even over a path with an MTU of
 /// 576 bytes.
-pub const PIECES_MAX: usize = 128;
+pub const FRAGMENTS_MAX: usize = 128;
 /// Number of later packets of the same source after which an incomplete packet is dropped.
-pub const YOUNGER_MAX: u32 = 64;
+pub const DISTANCE_MAX: u32 = 64;
 /// Time that a packet waits for its fragments (RFC 8200 §4.5). It is the minimum of RFC 1122
 /// §3.3.2.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A packet of any length and number of fragments fits within the limit of its source.
-const _: () = assert!(DATAGRAM_COST + PIECES_MAX * PIECE_COST + (64 << 10) <= SOURCE_BYTES_MAX);
+const _: () = assert!(QUEUE_COST + FRAGMENTS_MAX * FRAGMENT_COST + (64 << 10) <= SOURCE_BYTES_MAX);
 const _: () = assert!(SOURCE_BYTES_MAX < BYTES_MAX);
 
 /// Counters of reassembly. The names are those of Linux's `IpReasmReqds` and so on.
@@ -72,7 +72,7 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub struct Reassembler {
     /// Incomplete packets, the oldest first.
-    datagrams: Vec<Datagram>,
+    queues: Vec<FragmentQueue>,
     /// Memory charged for all incomplete packets, in bytes. At most [`BYTES_MAX`].
     bytes: usize,
     counters: Counters,
@@ -87,20 +87,20 @@ impl Reassembler {
         fragment: &Fragment<'_>,
     ) -> Result<Option<Vec<u8>>, DropReason> {
         self.counters.reqds += 1;
-        let at = match self.find(&fragment.datagram) {
+        let at = match self.find(&fragment.packet_id) {
             Some(at) => at,
-            None => self.begin(now, fragment.datagram),
+            None => self.create_queue(now, fragment.packet_id),
         };
-        let at = self.make_room(at, PIECE_COST + fragment.payload.len());
-        let Some(datagram) = self.datagrams.get_mut(at) else {
+        let at = self.make_room(at, FRAGMENT_COST + fragment.payload.len());
+        let Some(queue) = self.queues.get_mut(at) else {
             return Err(DropReason::FragmentLimit);
         };
-        let (cost, was_broken) = (datagram.cost(), datagram.is_broken());
-        let taken = datagram.take(fragment);
-        let complete = datagram.is_complete();
-        self.bytes = self.bytes - cost + datagram.cost();
-        self.counters.fails += u64::from(datagram.is_broken() && !was_broken);
-        taken?;
+        let (cost, was_invalid) = (queue.cost(), queue.is_invalid());
+        let inserted = queue.insert(fragment);
+        let complete = queue.is_complete();
+        self.bytes = self.bytes - cost + queue.cost();
+        self.counters.fails += u64::from(queue.is_invalid() && !was_invalid);
+        inserted?;
         if !complete {
             return Ok(None);
         }
@@ -114,18 +114,18 @@ impl Reassembler {
 
     /// Removes and returns a packet that has timed out at `now`. The caller repeats the call until
     /// `None`.
-    pub fn expire(&mut self, now: Instant) -> Option<Unfinished> {
+    pub fn expire(&mut self, now: Instant) -> Option<TimedOutPacket> {
         loop {
             if self.next_timeout()? > now {
                 return None;
             }
-            let datagram = self.remove(0);
-            if datagram.is_broken() {
+            let queue = self.remove(0);
+            if queue.is_invalid() {
                 continue;
             }
             self.counters.fails += 1;
             self.counters.timeouts += 1;
-            return Some(datagram.unfinished());
+            return Some(queue.into_timed_out());
         }
     }
 
@@ -133,7 +133,7 @@ impl Reassembler {
     /// incomplete.
     pub fn next_timeout(&self) -> Option<Instant> {
         // All packets have the same timeout, so the first packet times out first.
-        self.datagrams.first().map(Datagram::deadline)
+        self.queues.first().map(FragmentQueue::deadline)
     }
 
     /// Returns the counters.
@@ -146,37 +146,37 @@ impl Reassembler {
         self.bytes
     }
 
-    /// Number of incomplete packets, at most [`DATAGRAMS_MAX`].
-    pub fn waiting(&self) -> usize {
-        self.datagrams.len()
+    /// Number of incomplete packets, at most [`INCOMPLETE_PACKETS_MAX`].
+    pub fn incomplete_packets(&self) -> usize {
+        self.queues.len()
     }
 
-    fn find(&self, id: &DatagramId) -> Option<usize> {
-        self.datagrams.iter().rposition(|known| known.id() == id)
+    fn find(&self, id: &PacketId) -> Option<usize> {
+        self.queues.iter().rposition(|known| known.id() == id)
     }
 
     /// Adds a packet without fragments. Returns its index.
-    fn begin(&mut self, now: Instant, id: DatagramId) -> usize {
-        for datagram in &mut self.datagrams {
-            datagram.note_younger(&id);
+    fn create_queue(&mut self, now: Instant, id: PacketId) -> usize {
+        for queue in &mut self.queues {
+            queue.count_later(&id);
         }
-        let too_old = |datagram: &Datagram| datagram.younger() > YOUNGER_MAX;
-        if let Some(at) = self.datagrams.iter().position(too_old) {
-            self.give_up(at);
+        let too_old = |queue: &FragmentQueue| queue.distance() > DISTANCE_MAX;
+        if let Some(at) = self.queues.iter().position(too_old) {
+            self.evict(at);
         }
-        if self.datagrams.len() >= DATAGRAMS_MAX {
-            self.give_up(0);
+        if self.queues.len() >= INCOMPLETE_PACKETS_MAX {
+            self.evict(0);
         }
-        self.bytes += DATAGRAM_COST;
-        self.datagrams.push(Datagram::new(id, now + TIMEOUT));
-        self.datagrams.len() - 1
+        self.bytes += QUEUE_COST;
+        self.queues.push(FragmentQueue::new(id, now + TIMEOUT));
+        self.queues.len() - 1
     }
 
     /// Drops other packets until the packet at `at` may use `cost` more bytes. Returns the packet's
     /// new index.
     fn make_room(&mut self, mut at: usize, cost: usize) -> usize {
         while let Some(victim) = self.victim(at, cost) {
-            self.give_up(victim);
+            self.evict(victim);
             at -= usize::from(victim < at);
         }
         at
@@ -187,30 +187,30 @@ impl Reassembler {
     /// limit, the oldest other packet of this source is dropped. Otherwise the oldest other packet
     /// of any source is dropped.
     fn victim(&self, at: usize, cost: usize) -> Option<usize> {
-        let src = self.datagrams.get(at)?.id().src;
-        let others = || (0..self.datagrams.len()).filter(|other| *other != at);
-        if self.bytes_of(src) + cost > SOURCE_BYTES_MAX {
-            let same = |other: &usize| self.datagrams[*other].id().src == src;
+        let src = self.queues.get(at)?.id().src;
+        let others = || (0..self.queues.len()).filter(|other| *other != at);
+        if self.source_bytes(src) + cost > SOURCE_BYTES_MAX {
+            let same = |other: &usize| self.queues[*other].id().src == src;
             return others().find(same);
         }
         (self.bytes + cost > BYTES_MAX).then(|| others().next())?
     }
 
-    fn bytes_of(&self, src: IpAddress) -> usize {
-        let of_source = self.datagrams.iter().filter(|known| known.id().src == src);
-        of_source.map(Datagram::cost).sum()
+    fn source_bytes(&self, src: IpAddress) -> usize {
+        let of_source = self.queues.iter().filter(|known| known.id().src == src);
+        of_source.map(FragmentQueue::cost).sum()
     }
 
-    fn give_up(&mut self, at: usize) {
-        if !self.remove(at).is_broken() {
+    fn evict(&mut self, at: usize) {
+        if !self.remove(at).is_invalid() {
             self.counters.fails += 1;
         }
     }
 
-    fn remove(&mut self, at: usize) -> Datagram {
-        let datagram = self.datagrams.remove(at);
-        self.bytes -= datagram.cost();
-        datagram
+    fn remove(&mut self, at: usize) -> FragmentQueue {
+        let queue = self.queues.remove(at);
+        self.bytes -= queue.cost();
+        queue
     }
 }
 

@@ -10,7 +10,7 @@ fn fragment(id: u32, host: u8, start: usize, more: bool, payload: &[u8]) -> Frag
     Fragment {
         src_mac: MacAddress([2; 6]),
         dst_mac: MacAddress([4; 6]),
-        datagram: DatagramId {
+        packet_id: PacketId {
             id,
             protocol: protocol::TCP,
             src: IpAddress::from_v4([10, 0, 0, host]),
@@ -28,7 +28,7 @@ fn fragment(id: u32, host: u8, start: usize, more: bool, payload: &[u8]) -> Frag
 
 /// Generates a payload, the boundaries of its fragments as offsets in bytes, and the order of their
 /// arrival. An index that occurs twice in the order is a duplicate.
-fn cut() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
+fn fragmentation() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
     let payload = prop::collection::vec(any::<u8>(), 1..5000);
     (
         payload,
@@ -63,7 +63,7 @@ fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
 }
 
 /// Returns true if `whole` is a sequence of `parts`, each at its own offset.
-fn is_made_of(whole: &[u8], parts: &[(usize, Vec<u8>)]) -> bool {
+fn consists_of(whole: &[u8], parts: &[(usize, Vec<u8>)]) -> bool {
     let mut reached = vec![false; whole.len() + 1];
     reached[0] = true;
     for at in 0..whole.len() {
@@ -81,7 +81,7 @@ fn is_made_of(whole: &[u8], parts: &[(usize, Vec<u8>)]) -> bool {
 
 proptest! {
     #[test]
-    fn any_cut_in_any_order_gives_the_whole_once((payload, edges, order) in cut()) {
+    fn fragments_in_any_order_are_reassembled_once((payload, edges, order) in fragmentation()) {
         let mut all = Reassembler::default();
         let mut missing = edges.len() - 1;
         let mut seen = vec![false; missing];
@@ -124,15 +124,16 @@ proptest! {
             log.push((start * 8, payload.clone()));
             let part = fragment(id, host, start * 8, !last, &payload);
             let taken = all.push(now, &part);
-            prop_assert!(all.bytes() <= BYTES_MAX && all.waiting() <= DATAGRAMS_MAX);
-            prop_assert_eq!(all.waiting() == 0, all.bytes() == 0);
+            prop_assert!(all.bytes() <= BYTES_MAX);
+            prop_assert!(all.incomplete_packets() <= INCOMPLETE_PACKETS_MAX);
+            prop_assert_eq!(all.incomplete_packets() == 0, all.bytes() == 0);
             if let Ok(Some(frame)) = taken {
                 let packet = parse_frame(&frame).unwrap();
-                prop_assert!(is_made_of(packet.payload, log));
+                prop_assert!(consists_of(packet.payload, log));
                 log.clear();
             }
         }
         while all.expire(now + TIMEOUT).is_some() {}
-        prop_assert_eq!((all.waiting(), all.bytes()), (0, 0));
+        prop_assert_eq!((all.incomplete_packets(), all.bytes()), (0, 0));
     }
 }

@@ -36,7 +36,7 @@ impl<'a> Part<'a> {
         Fragment {
             src_mac: MacAddress([2, 0, 0, 0, 0, self.host]),
             dst_mac: MacAddress([2, 0, 0, 0, 0, 1]),
-            datagram: DatagramId {
+            packet_id: PacketId {
                 id: self.id.into(),
                 protocol: protocol::TCP,
                 src: IpAddress::from_v4([10, 0, 0, self.host]),
@@ -86,7 +86,7 @@ fn rfc1122_section_3_3_2_fragments_become_one_packet() {
             (packet.ttl, packet.protocol, packet.df),
             (9, protocol::TCP, false)
         );
-        assert_eq!((all.waiting(), all.bytes()), (0, 0));
+        assert_eq!((all.incomplete_packets(), all.bytes()), (0, 0));
     }
     let counters = all.counters();
     assert_eq!((counters.reqds, counters.oks, counters.fails), (12, 4, 0));
@@ -94,11 +94,11 @@ fn rfc1122_section_3_3_2_fragments_become_one_packet() {
 
 /// The length field alone limits the size of a packet (RFC 1122 §3.3.2).
 #[test]
-fn rfc1122_section_3_3_2_the_longest_packet_becomes_whole() {
+fn rfc1122_section_3_3_2_the_longest_packet_is_reassembled() {
     let whole = payload(65_515);
     let mut all = Reassembler::default();
     let parts = parts(7, &whole, 552);
-    assert!(parts.len() < PIECES_MAX);
+    assert!(parts.len() < FRAGMENTS_MAX);
     let (last, others) = parts.split_last().unwrap();
     for part in others {
         assert_eq!(push(&mut all, *part), Ok(None));
@@ -120,16 +120,16 @@ fn packets_do_not_mix() {
         assert_eq!(push(&mut all, part), Ok(None));
     }
     let mut udp = Part::new(1, 800, false, &whole[800..]).fragment();
-    udp.datagram.protocol = protocol::UDP;
+    udp.packet_id.protocol = protocol::UDP;
     assert_eq!(all.push(NOW, &udp), Ok(None));
-    assert_eq!(all.waiting(), 4);
+    assert_eq!(all.incomplete_packets(), 4);
     let last = Part::new(1, 800, false, &whole[800..]);
     assert!(push(&mut all, last).unwrap().is_some());
-    assert_eq!(all.waiting(), 3);
+    assert_eq!(all.incomplete_packets(), 3);
 }
 
 #[test]
-fn a_copy_is_ignored_and_nothing_else_is_a_copy() {
+fn only_an_exact_duplicate_is_ignored() {
     let whole = payload(2000);
     let mut all = Reassembler::default();
     let first = Part::new(1, 0, true, &whole[..800]);
@@ -143,7 +143,7 @@ fn a_copy_is_ignored_and_nothing_else_is_a_copy() {
 }
 
 #[test]
-fn rfc5722_section_4_fragments_that_overlap_end_their_packet() {
+fn rfc5722_section_4_overlapping_fragments_invalidate_the_packet() {
     let whole = payload(2000);
     let changed: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
     let known = [(0, 800, true), (1600, 2000, false)];
@@ -155,7 +155,7 @@ fn rfc5722_section_4_fragments_that_overlap_end_their_packet() {
         (800, 1608, true, &whole),
         (800, 2000, true, &whole), // ends like the last fragment, but has the more-fragments flag
         (1592, 2000, false, &whole),
-        (2000, 2001, false, &whole2()),
+        (2000, 2001, false, &longer_payload()),
         (800, 1600, false, &whole), // a last fragment with another end
     ];
     for (start, end, more, bytes) in overlapping {
@@ -170,18 +170,18 @@ fn rfc5722_section_4_fragments_that_overlap_end_their_packet() {
         // Later fragments of the packet are dropped, too. The memory of its data is free.
         let middle = Part::new(1, 800, true, &whole[800..1600]);
         assert_eq!(push(&mut all, middle), refused);
-        assert_eq!((all.bytes(), all.counters().fails), (DATAGRAM_COST, 1));
+        assert_eq!((all.bytes(), all.counters().fails), (QUEUE_COST, 1));
         assert_eq!(all.expire(NOW + TIMEOUT), None);
         assert_eq!((all.bytes(), all.counters().fails), (0, 1));
     }
 }
 
-fn whole2() -> Vec<u8> {
+fn longer_payload() -> Vec<u8> {
     payload(2001)
 }
 
 #[test]
-fn a_last_fragment_before_known_data_breaks_the_packet() {
+fn a_last_fragment_before_known_data_invalidates_the_packet() {
     let whole = payload(2000);
     let mut all = Reassembler::default();
     assert_eq!(
@@ -208,34 +208,34 @@ fn a_packet_times_out() {
     assert_eq!(all.expire(NOW + TIMEOUT - Duration::from_millis(1)), None);
 
     // The ICMP error can quote the first fragment.
-    let Unfinished { first } = all.expire(later + TIMEOUT).expect("the older one");
+    let TimedOutPacket { first } = all.expire(later + TIMEOUT).expect("the older one");
     let (headers, packet) = first.expect("its first fragment");
     assert_eq!(headers.src, IpAddress::from_v4([10, 0, 0, 2]));
     assert_eq!(packet[..20], [0x45; 20]);
     assert_eq!(packet[20..], whole[..800]);
-    let Unfinished { first } = all.expire(later + TIMEOUT).expect("the younger one");
+    let TimedOutPacket { first } = all.expire(later + TIMEOUT).expect("the younger one");
     assert_eq!(first, None);
     assert_eq!(all.expire(later + TIMEOUT), None);
     assert_eq!((all.counters().fails, all.counters().timeouts), (2, 2));
-    assert_eq!((all.waiting(), all.bytes()), (0, 0));
+    assert_eq!((all.incomplete_packets(), all.bytes()), (0, 0));
     // A fragment that arrives after the timeout starts a new packet.
     let late = Part::new(1, 800, false, &whole[800..]);
     assert_eq!(push(&mut all, late), Ok(None));
 }
 
 #[test]
-fn a_packet_that_lost_a_fragment_does_not_wait_until_its_number_comes_again() {
+fn an_incomplete_packet_is_dropped_before_its_identification_wraps() {
     let whole = payload(1600);
     let mut all = Reassembler::default();
     let first = Part::new(0, 0, true, &whole[..800]);
     assert_eq!(push(&mut all, first), Ok(None));
-    for id in 1..=YOUNGER_MAX as u16 + 1 {
-        assert_eq!(all.waiting(), 1);
+    for id in 1..=DISTANCE_MAX as u16 + 1 {
+        assert_eq!(all.incomplete_packets(), 1);
         for part in parts(id, &whole, 800) {
             push(&mut all, part).unwrap();
         }
     }
-    assert_eq!((all.waiting(), all.counters().fails), (0, 1));
+    assert_eq!((all.incomplete_packets(), all.counters().fails), (0, 1));
     let last = Part::new(0, 800, false, &whole[800..]);
     assert_eq!(push(&mut all, last), Ok(None));
 }
@@ -269,12 +269,12 @@ fn memory_is_bounded_per_source_and_the_oldest_packet_makes_room() {
 
 #[test]
 fn packets_and_fragments_are_bounded_in_number() {
-    let whole = payload(8 * (PIECES_MAX + 1));
+    let whole = payload(8 * (FRAGMENTS_MAX + 1));
     let mut all = Reassembler::default();
     for (at, bytes) in whole.chunks(8).enumerate() {
         let taken = push(&mut all, Part::new(1, at * 8, true, bytes));
         let limit = Err(DropReason::FragmentLimit);
-        assert_eq!(taken, if at < PIECES_MAX { Ok(None) } else { limit });
+        assert_eq!(taken, if at < FRAGMENTS_MAX { Ok(None) } else { limit });
     }
     for id in 0..1000 {
         let part = Part {
@@ -283,7 +283,7 @@ fn packets_and_fragments_are_bounded_in_number() {
         };
         assert_eq!(push(&mut all, part), Ok(None));
     }
-    assert_eq!(all.waiting(), DATAGRAMS_MAX);
+    assert_eq!(all.incomplete_packets(), INCOMPLETE_PACKETS_MAX);
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl<E: Driver> Slow<'_, E> {
         }
         // The ACK of a duplicate segment counts if the segment starts within one window before
         // RCV.NXT. Older sequence numbers would be too easy to guess for an attacker.
-        let oldest = self.hot.rcv_nxt.back(self.hot.rcv_wnd_limit);
+        let oldest = self.hot.rcv_nxt.sub(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
         if ack_counts && segment.ack.after(self.hot.snd_una) {
@@ -208,7 +208,7 @@ impl<E: Driver> Slow<'_, E> {
             self.challenge_ack();
             return self.drop(DropReason::AckUnsent);
         }
-        if ack.before(self.hot.snd_una.back(self.cold.snd_wnd_max)) {
+        if ack.before(self.hot.snd_una.sub(self.cold.snd_wnd_max)) {
             self.challenge_ack();
             return self.drop(DropReason::AckTooOld);
         }

@@ -121,7 +121,7 @@ impl<E: Driver> Slow<'_, E> {
             *count = count.wrapping_add(segments);
         }
         self.cold.controller.on_ecn_feedback(&EcnFeedback {
-            prior_una: self.hot.snd_una.back(acked).to_u32(),
+            prior_una: self.hot.snd_una.sub(acked).to_u32(),
             una: self.hot.snd_una.to_u32(),
             snd_nxt: self.hot.snd_nxt.to_u32(),
             marked,

@@ -221,7 +221,7 @@ impl<E: Driver> Slow<'_, E> {
             }
             self.counters.retrans_segs += 1;
             self.cold.retrans.add(len);
-            let (start, now_us) = (self.hot.snd_nxt.back(len), self.clock.us());
+            let (start, now_us) = (self.hot.snd_nxt.sub(len), self.clock.us());
             self.ensure_scoreboard().on_retransmit(start, len, now_us);
         }
         self.hot.clear(flags::SMALL_SENT);

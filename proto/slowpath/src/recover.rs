@@ -143,7 +143,7 @@ impl<E: Driver> Slow<'_, E> {
         }
         // The sender is in slow start in Loss (RFC 5681 §3.1), so cwnd grows in Loss, too.
         let may_grow = !self.is_reducing();
-        self.check_late_original(segment, ack.back(acked));
+        self.check_late_original(segment, ack.sub(acked));
         if self.is_recovered(ack) {
             self.leave_recovery();
         } else if !may_grow && !self.hot.has(flags::SACK) {
@@ -201,7 +201,7 @@ impl<E: Driver> Slow<'_, E> {
     /// is enough, as in Linux.
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
-        let before = self.hot.snd_una.back(acked);
+        let before = self.hot.snd_una.sub(acked);
         if flight > self.cold.flight.max || self.cold.flight.round.at_or_before(before) {
             self.cold.flight.max = flight;
             self.cold.flight.round = self.hot.snd_nxt;

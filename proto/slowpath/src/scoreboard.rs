@@ -285,7 +285,7 @@ impl Scoreboard {
     /// Returns the last segment boundary at or before `seq`, as far as boundaries are known.
     fn boundary_until(&self, seq: SeqNumber) -> SeqNumber {
         let record = self.records.get(self.index_of(seq));
-        record.map_or(seq, |record| seq.back(record.within_segment(seq)))
+        record.map_or(seq, |record| seq.sub(record.within_segment(seq)))
     }
 
     /// Returns true if one SACKed record covers `[start, end)`.
@@ -469,7 +469,7 @@ impl Scoreboard {
             .back()
             .filter(|r| r.state != RangeState::Sacked)?;
         let len = last.len().min(mss);
-        Some((last.end.back(len), len))
+        Some((last.end.sub(len), len))
     }
 }
 

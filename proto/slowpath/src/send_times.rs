@@ -218,7 +218,7 @@ mod tests {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         for now in (500..4500).step_by(250) {
             hot.snd_nxt = hot.snd_nxt.add(100);
-            send_times.note(&hot, hot.snd_nxt.back(100), 1000, 50 + now);
+            send_times.note(&hot, hot.snd_nxt.sub(100), 1000, 50 + now);
         }
         let found = send_times.times(&hot, 5_000);
         assert_eq!(found.first(), Some(&(SeqNumber(1000), 50)));
@@ -252,7 +252,7 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         for round in 1..=20 {
             hot.snd_nxt = hot.snd_nxt.add(1000);
-            send_times.note(&hot, hot.snd_nxt.back(1000), 1000, round * 2_000);
+            send_times.note(&hot, hot.snd_nxt.sub(1000), 1000, round * 2_000);
         }
         let found = send_times.times(&hot, 41_000);
         assert_eq!(found.len(), SEND_TIMES_MAX);

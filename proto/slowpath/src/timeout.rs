@@ -357,7 +357,7 @@ impl<E: Driver> Slow<'_, E> {
     fn send_probe(&mut self) {
         self.note_unanswered();
         self.probe_urgent();
-        let seq = self.hot.snd_una.back(1);
+        let seq = self.hot.snd_una.sub(1);
         let out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);

@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_pointer_out_of_reach_goes_as_far_as_it_can_or_is_left_out() {
-        let far = UP.back(65_535);
+        let far = UP.sub(65_535);
         assert_eq!(at(far.0, far.0), Some(65_535));
-        let farther = UP.back(65_536);
+        let farther = UP.sub(65_536);
         assert_eq!(at(farther.0, farther.0), Some(65_535));
         // In a retransmission, the byte that the field can reach was already sent.
         assert_eq!(at(farther.0, UP.0), None);

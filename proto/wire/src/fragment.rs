@@ -27,7 +27,7 @@ const PACKET_LEN_MAX: usize = 65_535;
 
 /// Identifies the packet that a fragment belongs to (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct DatagramId {
+pub struct PacketId {
     /// Identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
     /// Transport protocol. Zero for IPv6, where only the first fragment names the transport.
@@ -46,7 +46,7 @@ pub struct Fragment<'a> {
     /// Destination MAC address.
     pub dst_mac: MacAddress,
     /// Packet that the fragment belongs to.
-    pub datagram: DatagramId,
+    pub packet_id: PacketId,
     /// Offset of the fragment's payload in the packet's payload, in bytes.
     pub offset: u16,
     /// More-fragments flag. True if this is not the last fragment.
@@ -82,12 +82,12 @@ impl Fragment<'_> {
 
     /// Returns the headers of the reassembled frame. The caller calls this for the first fragment
     /// only.
-    pub fn whole(&self) -> WholeHeaders {
-        WholeHeaders {
+    pub fn reassembled_headers(&self) -> FrameHeaders {
+        FrameHeaders {
             src_mac: self.src_mac,
             dst_mac: self.dst_mac,
-            src: self.datagram.src,
-            dst: self.datagram.dst,
+            src: self.packet_id.src,
+            dst: self.packet_id.dst,
             ttl: self.ttl,
             next: self.next,
         }
@@ -134,7 +134,7 @@ fn parse_v4<'a>(
     let fragment = Fragment {
         src_mac,
         dst_mac,
-        datagram: DatagramId {
+        packet_id: PacketId {
             id: u32::from(u16::from_be_bytes([fixed[4], fixed[5]])),
             protocol: fixed[9],
             src: address(12),
@@ -158,27 +158,27 @@ fn parse_v6<'a>(
     bytes: &'a [u8],
 ) -> Result<Fragment<'a>, DropReason> {
     let (header, rest) = ipv6::header_and_rest(bytes)?;
-    let part = ipv6::fragment(header[6], rest)?;
-    let before = rest.len() - part.payload.len();
+    let fragment_header = ipv6::fragment_header(header[6], rest)?;
+    let before = rest.len() - fragment_header.payload.len();
     let header_len = IPV6_HEADER_LEN + before;
     let (src, dst) = ipv6::addresses(header);
     let (src_mac, dst_mac) = macs(link);
     let fragment = Fragment {
         src_mac,
         dst_mac,
-        datagram: DatagramId {
-            id: part.id,
+        packet_id: PacketId {
+            id: fragment_header.id,
             protocol: 0,
             src,
             dst,
         },
-        offset: part.word & !7,
-        more: part.word & 1 != 0,
+        offset: fragment_header.word & !7,
+        more: fragment_header.word & 1 != 0,
         ecn: Ecn::from_tos(header[1] >> 4),
         ttl: header[7],
-        next: part.next,
+        next: fragment_header.next,
         header: bytes.get(..header_len).unwrap_or(bytes),
-        payload: part.payload,
+        payload: fragment_header.payload,
     };
     if fragment.offset == 0 && !fragment.more {
         return Err(DropReason::BadFragment);
@@ -194,7 +194,7 @@ fn parse_v6<'a>(
 
 /// Header fields of a reassembled frame. The first fragment supplies them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WholeHeaders {
+pub struct FrameHeaders {
     /// Source MAC address.
     pub src_mac: MacAddress,
     /// Destination MAC address.
@@ -209,7 +209,7 @@ pub struct WholeHeaders {
     pub next: u8,
 }
 
-impl WholeHeaders {
+impl FrameHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
     /// length of both headers in bytes. The headers have no IP options and no extension headers: a
     /// host may skip them, or they are addressed to routers.

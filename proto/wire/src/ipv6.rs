@@ -123,7 +123,7 @@ fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
 }
 
 /// The fields of a fragment header, and the data after the header.
-pub(crate) struct FragmentPart<'a> {
+pub(crate) struct FragmentHeader<'a> {
     /// Protocol of the packet's payload.
     pub next: u8,
     /// Offset in bytes. The lowest bit is the more-fragments flag.
@@ -136,7 +136,10 @@ pub(crate) struct FragmentPart<'a> {
 
 /// Skips the extension headers before the fragment header. Returns `BadFragment` if there is no
 /// fragment header.
-pub(crate) fn fragment(mut next: u8, mut rest: &[u8]) -> Result<FragmentPart<'_>, DropReason> {
+pub(crate) fn fragment_header(
+    mut next: u8,
+    mut rest: &[u8],
+) -> Result<FragmentHeader<'_>, DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         match next {
             extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
@@ -149,7 +152,7 @@ pub(crate) fn fragment(mut next: u8, mut rest: &[u8]) -> Result<FragmentPart<'_>
                     .split_first_chunk::<FRAGMENT_HEADER_LEN>()
                     .ok_or(DropReason::Truncated)?;
                 let [next, _, high, low, id @ ..] = *header;
-                return Ok(FragmentPart {
+                return Ok(FragmentHeader {
                     next,
                     word: u16::from_be_bytes([high, low]) & OFFSET_OR_MORE,
                     id: u32::from_be_bytes(id),

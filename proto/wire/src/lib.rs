@@ -37,7 +37,7 @@ pub use crate::{
     drop_reason::DropReason,
     fast_open::{FastOpenCookie, FastOpenOption},
     flow_key::FlowKey,
-    fragment::{DatagramId, Fragment, WholeHeaders, parse_fragment},
+    fragment::{Fragment, FrameHeaders, PacketId, parse_fragment},
     icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
     icmpv6::parse_icmpv6_error,
     ipv4::{Ecn, Packet, parse_frame, parse_frame_v4, parse_ipv4, protocol},
@@ -45,8 +45,8 @@ pub use crate::{
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
     sequence::SeqNumber,
     tcp::{
-        Segment, SegmentHeader, SegmentView, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, TcpFlags,
-        TcpParts, TimestampsOnly, emit_tcp, emit_tcp_with, parse_tcp, split_tcp, tcp_checksum_ok,
+        RawSegment, Segment, SegmentHeader, SegmentView, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX,
+        TcpFlags, TimestampsOnly, emit_tcp, emit_tcp_with, parse_tcp, tcp_checksum_ok,
         write_partial_checksum, write_tcp_checksum,
     },
     template::{

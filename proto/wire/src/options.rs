@@ -194,13 +194,13 @@ impl TcpOptions {
     /// Returns the options of a data segment: timestamps.
     #[inline]
     pub const fn timestamps(tsval: u32, tsecr: u32) -> Self {
-        Self::ordinary(Some(Timestamps { tsval, tsecr }))
+        Self::from_timestamps(Some(Timestamps { tsval, tsecr }))
     }
 
     /// Returns the options of most segments: timestamps or nothing. The function sets each field,
     /// because a copy of [`TcpOptions::NONE`] would also copy the memory of absent SACK blocks.
     #[inline(always)]
-    pub const fn ordinary(timestamps: Option<Timestamps>) -> Self {
+    pub const fn from_timestamps(timestamps: Option<Timestamps>) -> Self {
         Self {
             mss: None,
             wscale: None,
@@ -242,18 +242,18 @@ impl TcpOptions {
     #[inline(always)]
     pub fn parse_timestamps_only(bytes: &[u8]) -> Option<Self> {
         let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
-        (timestamps.is_some() || bytes.is_empty()).then(|| Self::ordinary(timestamps))
+        (timestamps.is_some() || bytes.is_empty()).then(|| Self::from_timestamps(timestamps))
     }
 
     #[cold]
     #[inline(never)]
     fn parse_any(bytes: &[u8]) -> Self {
         let mut options = Self::NONE;
-        options.read_any(bytes);
+        options.parse_options(bytes);
         options
     }
 
-    fn read_any(&mut self, mut bytes: &[u8]) {
+    fn parse_options(&mut self, mut bytes: &[u8]) {
         loop {
             match bytes {
                 [KIND_NOP, rest @ ..] => bytes = rest,
@@ -265,7 +265,7 @@ impl TcpOptions {
                     let [_, _, body @ ..] = option else {
                         return;
                     };
-                    self.take(*kind, body);
+                    self.set_option(*kind, body);
                     bytes = rest;
                 }
                 [_] => return,
@@ -273,7 +273,7 @@ impl TcpOptions {
         }
     }
 
-    fn take(&mut self, kind: u8, body: &[u8]) {
+    fn set_option(&mut self, kind: u8, body: &[u8]) {
         match (kind, body) {
             (KIND_MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
             (KIND_WSCALE, &[shift]) => self.wscale = Some(shift.min(WSCALE_MAX)),
@@ -313,7 +313,7 @@ impl TcpOptions {
     #[inline(never)]
     fn full_len(self) -> usize {
         let len = self.base_len();
-        match (self.fast_open(), self.sack_that_fits(len)) {
+        match (self.fast_open(), self.sack_blocks_that_fit(len)) {
             (Some(option), _) => len + option.len(),
             (None, 0) => len,
             (None, blocks) => len + 4 + 8 * blocks,
@@ -351,7 +351,7 @@ impl TcpOptions {
     /// Number of SACK blocks that fit after `len` bytes of other options. Further blocks are not
     /// sent.
     #[inline]
-    fn sack_that_fits(&self, len: usize) -> usize {
+    fn sack_blocks_that_fit(&self, len: usize) -> usize {
         self.sack
             .len()
             .min((OPTIONS_LEN_MAX - len).saturating_sub(4) / 8)
@@ -399,7 +399,7 @@ impl TcpOptions {
         if let Some(option) = self.fast_open() {
             at += option.emit(&mut buf[at..]);
         }
-        let blocks = self.sack_that_fits(at);
+        let blocks = self.sack_blocks_that_fit(at);
         if blocks > 0 {
             let len = 2 + 8 * blocks as u8;
             buf[at..at + 4].copy_from_slice(&[KIND_NOP, KIND_NOP, KIND_SACK, len]);

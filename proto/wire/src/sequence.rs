@@ -1,7 +1,7 @@
 //! TCP sequence numbers: 32-bit, modulo 2^32, and therefore **not ordered**.
 //!
 //! `a before b` and `b before c` do not imply `a before c`. This type therefore implements neither
-//! `PartialOrd` nor subtraction. Every comparison is a named function.
+//! `PartialOrd` nor `Sub`. Every comparison is a named function.
 
 use core::fmt;
 
@@ -51,7 +51,7 @@ impl SeqNumber {
     #[inline]
     #[allow(
         clippy::should_implement_trait,
-        reason = "the counterpart of `Sub` does not exist"
+        reason = "`Add` would suggest that `Sub` exists, too"
     )]
     pub const fn add(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
@@ -59,7 +59,11 @@ impl SeqNumber {
 
     /// Returns the number `count` before `self`.
     #[inline]
-    pub const fn back(self, count: u32) -> Self {
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "`Sub` would suggest the difference of two numbers"
+    )]
+    pub const fn sub(self, count: u32) -> Self {
         Self(self.0.wrapping_sub(count))
     }
 

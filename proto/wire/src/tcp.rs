@@ -259,9 +259,9 @@ impl SegmentHeader {
 }
 
 /// Header, options and payload of a segment as slices whose bounds were checked.
-/// [`TcpParts::segment`] parses them.
+/// [`RawSegment::segment`] parses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TcpParts<'a> {
+pub struct RawSegment<'a> {
     header: &'a [u8; TCP_HEADER_LEN],
     options: &'a [u8],
     payload: &'a [u8],
@@ -271,32 +271,32 @@ pub struct TcpParts<'a> {
 /// [`tcp_checksum_ok`].
 #[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
-    Ok(split_tcp(transport)?.segment())
+    Ok(RawSegment::new_checked(transport)?.segment())
 }
 
-/// Splits a segment into header, options and payload. This is the fallible first half of
-/// [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`] out of
-/// a `Result`.
-#[inline(always)]
-pub fn split_tcp(transport: &[u8]) -> Result<TcpParts<'_>, DropReason> {
-    let header = transport
-        .first_chunk::<TCP_HEADER_LEN>()
-        .ok_or(DropReason::Truncated)?;
-    let header_len = usize::from(header[12] >> 4) * 4;
-    if header_len < TCP_HEADER_LEN {
-        return Err(DropReason::BadTcpHeader);
+impl<'a> RawSegment<'a> {
+    /// Splits a segment into header, options and payload. This is the fallible first half of
+    /// [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`]
+    /// out of a `Result`.
+    #[inline(always)]
+    pub fn new_checked(transport: &'a [u8]) -> Result<Self, DropReason> {
+        let header = transport
+            .first_chunk::<TCP_HEADER_LEN>()
+            .ok_or(DropReason::Truncated)?;
+        let header_len = usize::from(header[12] >> 4) * 4;
+        if header_len < TCP_HEADER_LEN {
+            return Err(DropReason::BadTcpHeader);
+        }
+        let Some((with_options, payload)) = transport.split_at_checked(header_len) else {
+            return Err(DropReason::BadTcpHeader);
+        };
+        Ok(Self {
+            header,
+            options: with_options.get(TCP_HEADER_LEN..).unwrap_or(&[]),
+            payload,
+        })
     }
-    let Some((with_options, payload)) = transport.split_at_checked(header_len) else {
-        return Err(DropReason::BadTcpHeader);
-    };
-    Ok(TcpParts {
-        header,
-        options: with_options.get(TCP_HEADER_LEN..).unwrap_or(&[]),
-        payload,
-    })
-}
 
-impl<'a> TcpParts<'a> {
     /// Returns source port and destination port.
     #[inline(always)]
     pub fn ports(&self) -> (u16, u16) {
@@ -316,7 +316,7 @@ impl<'a> TcpParts<'a> {
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);
         (timestamps.is_some() || self.options.is_empty()).then_some(TimestampsOnly {
-            parts: *self,
+            raw: *self,
             timestamps,
         })
     }
@@ -342,34 +342,34 @@ impl<'a> TcpParts<'a> {
     }
 }
 
-/// A segment without options other than timestamps. [`TcpParts::timestamps_only`] creates it.
+/// A segment without options other than timestamps. [`RawSegment::timestamps_only`] creates it.
 #[derive(Clone, Copy, Debug)]
 pub struct TimestampsOnly<'a> {
-    parts: TcpParts<'a>,
+    raw: RawSegment<'a>,
     timestamps: Option<&'a [u8; 8]>,
 }
 
 impl SegmentView for TimestampsOnly<'_> {
     #[inline(always)]
     fn flags(&self) -> TcpFlags {
-        TcpFlags(self.parts.header[13])
+        TcpFlags(self.raw.header[13])
     }
 
     #[inline(always)]
     fn seq(&self) -> SeqNumber {
-        let [_, _, _, _, a, b, c, d, ..] = *self.parts.header;
+        let [_, _, _, _, a, b, c, d, ..] = *self.raw.header;
         SeqNumber(u32::from_be_bytes([a, b, c, d]))
     }
 
     #[inline(always)]
     fn ack(&self) -> SeqNumber {
-        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.parts.header;
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.raw.header;
         SeqNumber(u32::from_be_bytes([a, b, c, d]))
     }
 
     #[inline(always)]
     fn wnd(&self) -> u16 {
-        u16::from_be_bytes([self.parts.header[14], self.parts.header[15]])
+        u16::from_be_bytes([self.raw.header[14], self.raw.header[15]])
     }
 
     #[inline(always)]
@@ -384,12 +384,13 @@ impl SegmentView for TimestampsOnly<'_> {
 
     #[inline(always)]
     fn payload(&self) -> &[u8] {
-        self.parts.payload
+        self.raw.payload
     }
 
     #[inline(always)]
     fn segment(&self) -> Segment<'_> {
-        self.parts.with(TcpOptions::ordinary(self.timestamps()))
+        self.raw
+            .with(TcpOptions::from_timestamps(self.timestamps()))
     }
 }
 
@@ -407,21 +408,21 @@ pub fn tcp_checksum_ok(
     partial_allowed: bool,
 ) -> bool {
     let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, transport.len() as u32);
-    if partial_allowed && holds_partial(transport, pseudo) {
+    if partial_allowed && has_partial_checksum(transport, pseudo) {
         return true;
     }
-    is_whole(transport, pseudo)
+    has_valid_checksum(transport, pseudo)
 }
 
 #[inline(never)]
-fn is_whole(transport: &[u8], pseudo: Sum) -> bool {
+fn has_valid_checksum(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
 /// Returns true if the checksum field equals the sum `pseudo`. One's complement has two
 /// representations of zero.
 #[inline(always)]
-fn holds_partial(transport: &[u8], pseudo: Sum) -> bool {
+fn has_partial_checksum(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
         return false;
     };

@@ -142,7 +142,7 @@ impl HeaderTemplate {
 
     /// Advances the identification by `packets`.
     #[inline(always)]
-    pub const fn count_packets(&mut self, packets: u16) {
+    pub const fn advance_ip_id(&mut self, packets: u16) {
         self.ip_id = self.ip_id.wrapping_add(packets);
     }
 
@@ -164,7 +164,7 @@ impl HeaderTemplate {
 
     /// Clears DF if `allowed`, so that routers may fragment. Sets DF otherwise, which is the
     /// default. The function has no effect for IPv6.
-    pub fn set_fragments(&mut self, allowed: bool) {
+    pub fn set_may_fragment(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     checksum::{self, Sum},
-    fragment::WholeHeaders,
+    fragment::FrameHeaders,
     icmp::{ICMP_HEADER_LEN, TYPE_TIME_EXCEEDED},
     icmpv6,
     ipv4::{Ecn, protocol},
@@ -26,7 +26,7 @@ pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN
 /// shorter than [`TIME_EXCEEDED_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
-    first: &WholeHeaders,
+    first: &FrameHeaders,
     packet: &[u8],
     (ttl, ip_id): (u8, u16),
 ) -> Option<usize> {
@@ -37,7 +37,7 @@ pub fn emit_time_exceeded(
         (protocol::ICMPV6, icmpv6::TYPE_TIME_EXCEEDED, QUOTE_V6_MAX)
     };
     let quote = packet.get(..quote_max).unwrap_or(packet);
-    let back = WholeHeaders {
+    let back = FrameHeaders {
         src_mac: first.dst_mac,
         dst_mac: first.src_mac,
         src: first.dst,

@@ -1,10 +1,10 @@
 //! Reassembly of IP fragments in the host. See `docs/design/fragments.md`.
 
 use tidelane_engine::LinkId;
-use tidelane_fragments::{Reassembler, Unfinished};
+use tidelane_fragments::{Reassembler, TimedOutPacket};
 use tidelane_packet_io::{PacketIo, TxChecksum};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{DropReason, IpFields, WholeHeaders, emit_time_exceeded, parse_fragment};
+use tidelane_wire::{DropReason, FrameHeaders, IpFields, emit_time_exceeded, parse_fragment};
 
 use crate::{Host, Siblings, hash::stray_ip_id};
 
@@ -33,7 +33,7 @@ impl<P: PacketIo> Host<P> {
         partial_allowed: bool,
     ) -> Result<(), DropReason> {
         let fragment = parse_fragment(frame)?;
-        let id = fragment.datagram;
+        let id = fragment.packet_id;
         let elsewhere = |siblings: &Siblings| siblings.elsewhere_in_fragments(id.id);
         if let Some(core) = self.siblings.as_ref().and_then(elsewhere) {
             self.hand_to(core, frame, partial_allowed);
@@ -67,8 +67,8 @@ impl<P: PacketIo> Host<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
-        while let Some(unfinished) = self.fragments.reassembler.expire(now) {
-            if now >= self.fragments.next_error && self.send_time_exceeded(now, &unfinished) {
+        while let Some(timed_out) = self.fragments.reassembler.expire(now) {
+            if now >= self.fragments.next_error && self.send_time_exceeded(now, &timed_out) {
                 self.fragments.next_error = now + ERROR_INTERVAL;
             }
         }
@@ -76,8 +76,8 @@ impl<P: PacketIo> Host<P> {
 
     /// Sends ICMP Time Exceeded for a packet. Returns false if the packet has no first fragment, or
     /// the error cannot be sent.
-    fn send_time_exceeded(&mut self, now: Instant, unfinished: &Unfinished) -> bool {
-        let Some((first, packet)) = &unfinished.first else {
+    fn send_time_exceeded(&mut self, now: Instant, timed_out: &TimedOutPacket) -> bool {
+        let Some((first, packet)) = &timed_out.first else {
             return false;
         };
         let Some(src_mac) = self.io.mac_for_reply(first.src, Some(first.src_mac)) else {
@@ -87,7 +87,7 @@ impl<P: PacketIo> Host<P> {
             return false;
         };
         let dst_mac = self.io.routes.interface.mac;
-        let first = &WholeHeaders {
+        let first = &FrameHeaders {
             src_mac,
             dst_mac,
             ..*first

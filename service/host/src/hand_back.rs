@@ -9,7 +9,7 @@
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{
-    Endpoint, FlowKey, TcpFlags, checksum, parse_frame, protocol, split_tcp, tcp_checksum_ok,
+    Endpoint, FlowKey, RawSegment, TcpFlags, checksum, parse_frame, protocol, tcp_checksum_ok,
     write_tcp_checksum,
 };
 
@@ -75,12 +75,12 @@ impl Stray {
         if packet.protocol != protocol::TCP {
             return None;
         }
-        let parts = split_tcp(packet.payload).ok()?;
-        let flags = parts.segment().flags;
+        let raw = RawSegment::new_checked(packet.payload).ok()?;
+        let flags = raw.segment().flags;
         if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
             return None;
         }
-        let (peer, local) = parts.ports();
+        let (peer, local) = raw.ports();
         let key = FlowKey {
             local: Endpoint::new(packet.dst, local),
             peer: Endpoint::new(packet.src, peer),

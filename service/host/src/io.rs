@@ -310,7 +310,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
         {
             match change {
                 IpChange::Fields(fields) => template.set_fields(fields),
-                IpChange::MayFragment(allowed) => template.set_fragments(allowed),
+                IpChange::MayFragment(allowed) => template.set_may_fragment(allowed),
             }
         }
     }

@@ -4,8 +4,8 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, parse_frame, parse_frame_v4,
-    parse_icmp_error, parse_icmpv6_error, protocol, split_tcp, tcp_checksum_ok,
+    DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, RawSegment, parse_frame,
+    parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, tcp_checksum_ok,
 };
 
 use crate::{Host, Siblings, io::LOCAL_PATH_LINK};
@@ -218,8 +218,8 @@ impl<P: PacketIo> Host<P> {
         if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
             return Err(DropReason::BadChecksum);
         }
-        let parts = split_tcp(packet.payload)?;
-        let (src_port, dst_port) = parts.ports();
+        let raw = RawSegment::new_checked(packet.payload)?;
+        let (src_port, dst_port) = raw.ports();
         let arrival = Arrival {
             key: FlowKey {
                 local: Endpoint::new(dst(), dst_port),
@@ -228,7 +228,7 @@ impl<P: PacketIo> Host<P> {
             link,
             ecn: packet.ecn,
         };
-        match parts.timestamps_only() {
+        match raw.timestamps_only() {
             Some(segment) => self
                 .engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io),
@@ -240,9 +240,9 @@ impl<P: PacketIo> Host<P> {
     /// Receives a segment with options other than timestamps.
     #[inline(never)]
     fn receive_other_options(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
-        if let Ok(parts) = split_tcp(transport) {
+        if let Ok(raw) = RawSegment::new_checked(transport) {
             self.engine
-                .segment_arrives(now, &arrival, &parts.segment(), &mut self.io);
+                .segment_arrives(now, &arrival, &raw.segment(), &mut self.io);
         }
     }
 

@@ -121,7 +121,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         };
         port.tx_commit(tcp_start + tcp_len, checksum);
         *self.queued = true;
-        template.count_packets(1);
+        template.advance_ip_id(1);
         self.counters.out_segments += 1;
         Ok(())
     }
@@ -165,7 +165,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
             *self.blocked = true;
             return Err(TxFull);
         }
-        template.count_packets(segments as u16);
+        template.advance_ip_id(segments as u16);
         self.counters.out_segments += u64::from(segments);
         Ok(())
     }
@@ -204,6 +204,6 @@ fn header_without_options(out: &SegmentOut) -> SegmentHeader {
         flags: out.flags,
         wnd: out.wnd,
         urgent: out.urgent,
-        options: TcpOptions::ordinary(None),
+        options: TcpOptions::from_timestamps(None),
     }
 }

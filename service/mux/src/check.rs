@@ -2,7 +2,7 @@
 //! checksums, leave a port.
 
 use tidelane_wire::{
-    DropReason, Endpoint, IpAddress, MacAddress, Packet, checksum, parse_frame, split_tcp,
+    DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment, checksum, parse_frame,
     tcp_checksum_ok,
 };
 
@@ -45,7 +45,7 @@ pub struct Ends {
 #[inline]
 pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
     let (src_port, dst_port) = match packet.protocol {
-        TCP => split_tcp(packet.payload)?.ports(),
+        TCP => RawSegment::new_checked(packet.payload)?.ports(),
         UDP => udp_ports(packet.payload)?,
         _ => return Err(DropReason::UnsupportedProtocol),
     };

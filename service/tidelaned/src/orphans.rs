@@ -139,7 +139,7 @@ fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Opt
     let header = SegmentHeader {
         src_port: key.local.port,
         dst_port: key.peer.port,
-        seq: entry.snd_una.back(1),
+        seq: entry.snd_una.sub(1),
         ack: entry.rcv_nxt,
         flags: TcpFlags::ACK,
         wnd: WINDOW,

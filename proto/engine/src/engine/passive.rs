@@ -182,7 +182,7 @@ impl Engine {
         if clock.now >= listener.cookies_until {
             return false;
         }
-        let (irs, cookie) = (segment.seq.back(1), segment.ack.back(1));
+        let (irs, cookie) = (segment.seq.sub(1), segment.ack.sub(1));
         let decoded = cookies::check(&self.secret, &arrival.key, irs, cookie, clock.now);
         let Some(peer_options) = decoded else {
             self.counters.syncookies_failed += 1;

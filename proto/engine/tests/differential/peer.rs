@@ -256,7 +256,7 @@ impl Peer {
             return self.pure_ack();
         }
         let back = 1 + rng.below(sent);
-        let start = self.next.back(back);
+        let start = self.next.sub(back);
         let len = back.min(1 + rng.below(self.mss));
         let payload = self.payload(start, len);
         PeerSegment {
@@ -275,7 +275,7 @@ impl Peer {
         }
         if rng.chance(15) {
             let back = 1 + rng.below(2000);
-            segment.options.sack.push(self.una.back(back), self.una);
+            segment.options.sack.push(self.una.sub(back), self.una);
         }
         for _ in 0..=rng.below(2) {
             if all > self.mss {
@@ -295,9 +295,9 @@ impl Peer {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
             // The distances in between are left out. An engine accepts or refuses them by
             // MAX.SND.WND (RFC 5961 §5.2), which the fast path does not keep.
-            1 => segment.ack = self.una.back(rng.pick(&[1, 800, 1 << 30])),
+            1 => segment.ack = self.una.sub(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
-            3 => segment.seq = self.next.back(1 + rng.below(1 << 20)),
+            3 => segment.seq = self.next.sub(1 + rng.below(1 << 20)),
             4 => segment.flags = TcpFlags::PSH,
             5 => segment.flags = ACK | TcpFlags::SYN,
             6 => {

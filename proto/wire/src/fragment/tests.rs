@@ -58,13 +58,13 @@ fn fields_of_a_fragment() {
         let frame = v4(MORE | 3, options, &[7; 24]);
         assert_eq!(parse_frame(&frame), Err(DropReason::Fragment));
         let fragment = parse_fragment(&frame).unwrap();
-        let datagram = DatagramId {
+        let datagram = PacketId {
             id: 0xabcd,
             protocol: protocol::TCP,
             src: IpAddress::from_v4(SRC),
             dst: IpAddress::from_v4(DST),
         };
-        assert_eq!(fragment.datagram, datagram);
+        assert_eq!(fragment.packet_id, datagram);
         assert_eq!(
             (fragment.offset, fragment.end(), fragment.more),
             (24, 48, true)
@@ -89,7 +89,7 @@ fn fields_of_a_fragment() {
         assert_eq!(parse_frame(&frame), Err(DropReason::Fragment));
         let fragment = parse_fragment(&frame).unwrap();
         assert_eq!(
-            (fragment.datagram.id, fragment.datagram.protocol),
+            (fragment.packet_id.id, fragment.packet_id.protocol),
             (0xdead_beef, 0)
         );
         assert_eq!(
@@ -159,12 +159,12 @@ fn cuts_and_damage_are_refused() {
 fn the_whole_has_the_headers_of_the_first() {
     for frame in [v4(MORE, 3, &[7; 24]), v6(1, &[0, 60], &[7; 24])] {
         let first = parse_fragment(&frame).unwrap();
-        let (headers, len) = first.whole().emit(Ecn::Ce, 24);
+        let (headers, len) = first.reassembled_headers().emit(Ecn::Ce, 24);
         let whole = [&headers[..len], first.payload].concat();
         let packet = parse_frame(&whole).unwrap();
         assert_eq!(
             (packet.src, packet.dst),
-            (first.datagram.src, first.datagram.dst)
+            (first.packet_id.src, first.packet_id.dst)
         );
         assert_eq!(
             (packet.src_mac, packet.dst_mac),
@@ -188,13 +188,18 @@ fn the_sender_gets_an_error_for_an_incomplete_packet() {
         (v4(MORE, 0, &[7; 24]), 20 + 8 + 44),
     ] {
         let first = parse_fragment(&frame).unwrap();
-        let len = emit_time_exceeded(&mut out, &first.whole(), &frame[14..], (64, 0x1234));
+        let len = emit_time_exceeded(
+            &mut out,
+            &first.reassembled_headers(),
+            &frame[14..],
+            (64, 0x1234),
+        );
         let len = len.unwrap();
         assert_eq!(len, 14 + most);
         let packet = parse_frame(&out[..len]).unwrap();
         assert_eq!(
             (packet.src, packet.dst),
-            (first.datagram.dst, first.datagram.src)
+            (first.packet_id.dst, first.packet_id.src)
         );
         assert_eq!(
             (packet.src_mac, packet.dst_mac),
@@ -207,13 +212,18 @@ fn the_sender_gets_an_error_for_an_incomplete_packet() {
             assert_eq!(out[18..20], [0x12, 0x34]);
             let error = parse_icmp_error(packet.payload).unwrap();
             assert_eq!(error.kind, IcmpErrorKind::TimeExceeded);
-            assert_eq!(error.key.local.addr, first.datagram.src);
+            assert_eq!(error.key.local.addr, first.packet_id.src);
         } else {
             assert_eq!(packet.payload[0], 3);
             assert_eq!(parse_icmpv6_error(&packet), Err(DropReason::Fragment));
         }
         assert_eq!(
-            emit_time_exceeded(&mut out[1..], &first.whole(), &frame[14..], (64, 0x1234)),
+            emit_time_exceeded(
+                &mut out[1..],
+                &first.reassembled_headers(),
+                &frame[14..],
+                (64, 0x1234)
+            ),
             None
         );
     }

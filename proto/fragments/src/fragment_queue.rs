@@ -1,39 +1,39 @@
 //! An IP packet whose fragments are being collected.
 
 use tidelane_time::Instant;
-use tidelane_wire::{DatagramId, DropReason, Ecn, Fragment, WholeHeaders};
+use tidelane_wire::{DropReason, Ecn, Fragment, FrameHeaders, PacketId};
 
-use crate::{PIECES_MAX, ecn::EcnSet};
+use crate::{FRAGMENTS_MAX, ecn::EcnSet};
 
 /// Memory charged for a packet in addition to its fragments, in bytes.
-pub const DATAGRAM_COST: usize = 512;
+pub const QUEUE_COST: usize = 512;
 /// Memory charged for a fragment in addition to its payload, in bytes.
-pub const PIECE_COST: usize = 64;
+pub const FRAGMENT_COST: usize = 64;
 
 /// Largest IP header that is kept for an ICMP error, in bytes. Only IPv6 headers with extensions
 /// are longer.
 const HEADER_KEPT_MAX: usize = 128;
 
-const _: () = assert!(size_of::<Datagram>() + HEADER_KEPT_MAX <= DATAGRAM_COST);
-const _: () = assert!(size_of::<Piece>() <= PIECE_COST);
+const _: () = assert!(size_of::<FragmentQueue>() + HEADER_KEPT_MAX <= QUEUE_COST);
+const _: () = assert!(size_of::<StoredFragment>() <= FRAGMENT_COST);
 
 /// An incomplete packet that timed out, as input for the ICMP error to its sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unfinished {
+pub struct TimedOutPacket {
     /// Headers of the first fragment's frame, and the packet's bytes up to the end of that
     /// fragment. `None` if the first fragment has not arrived, or if its IP header was too long to
     /// keep.
-    pub first: Option<(WholeHeaders, Vec<u8>)>,
+    pub first: Option<(FrameHeaders, Vec<u8>)>,
 }
 
 /// Payload of a received fragment. `start` is its offset in the packet's payload, in bytes.
 #[derive(Debug)]
-struct Piece {
+struct StoredFragment {
     start: usize,
     bytes: Box<[u8]>,
 }
 
-impl Piece {
+impl StoredFragment {
     fn end(&self) -> usize {
         self.start + self.bytes.len()
     }
@@ -41,8 +41,8 @@ impl Piece {
 
 /// Data of the fragment at offset zero, from which the reassembled packet takes its headers.
 #[derive(Debug)]
-struct First {
-    headers: WholeHeaders,
+struct FirstFragment {
+    headers: FrameHeaders,
     ecn: Ecn,
     /// IP header as received, or `None` if it exceeds [`HEADER_KEPT_MAX`].
     header: Option<Box<[u8]>>,
@@ -50,41 +50,41 @@ struct First {
 
 /// Fragments of one packet. Owned by the reassembler.
 #[derive(Debug)]
-pub struct Datagram {
-    id: DatagramId,
+pub struct FragmentQueue {
+    id: PacketId,
     deadline: Instant,
-    /// Number of packets of this source whose first arrival was later.
-    younger: u32,
+    /// Number of packets of this source whose first arrival was later (`ipfrag_max_dist` in Linux).
+    distance: u32,
     /// Payloads in order of their offsets, without overlap.
-    pieces: Vec<Piece>,
-    /// Total length of the payloads in `pieces`, in bytes.
+    fragments: Vec<StoredFragment>,
+    /// Total length of the payloads in `fragments`, in bytes.
     len: usize,
     /// Length of the packet's payload in bytes. Known once the last fragment has arrived.
     end: Option<usize>,
-    first: Option<First>,
+    first: Option<FirstFragment>,
     ecn: EcnSet,
     /// Reason why the packet can never be completed, such as an overlap.
-    broken: Option<DropReason>,
+    invalid: Option<DropReason>,
 }
 
-impl Datagram {
+impl FragmentQueue {
     /// Creates a packet without fragments.
-    pub fn new(id: DatagramId, deadline: Instant) -> Self {
+    pub fn new(id: PacketId, deadline: Instant) -> Self {
         Self {
             id,
             deadline,
-            younger: 0,
-            pieces: Vec::new(),
+            distance: 0,
+            fragments: Vec::new(),
             len: 0,
             end: None,
             first: None,
             ecn: EcnSet::default(),
-            broken: None,
+            invalid: None,
         }
     }
 
     /// Identification of the packet.
-    pub fn id(&self) -> &DatagramId {
+    pub fn id(&self) -> &PacketId {
         &self.id
     }
 
@@ -94,8 +94,8 @@ impl Datagram {
     }
 
     /// Returns true if the packet can never be completed.
-    pub fn is_broken(&self) -> bool {
-        self.broken.is_some()
+    pub fn is_invalid(&self) -> bool {
+        self.invalid.is_some()
     }
 
     /// Returns true if all fragments have arrived.
@@ -105,61 +105,63 @@ impl Datagram {
 
     /// Memory charged for the packet and its fragments, in bytes.
     pub fn cost(&self) -> usize {
-        DATAGRAM_COST + self.pieces.len() * PIECE_COST + self.len
+        QUEUE_COST + self.fragments.len() * FRAGMENT_COST + self.len
     }
 
     /// Counts the later packet `id` if it has the same source as this packet.
-    pub fn note_younger(&mut self, id: &DatagramId) {
-        self.younger += u32::from(self.id.src == id.src);
+    pub fn count_later(&mut self, id: &PacketId) {
+        self.distance += u32::from(self.id.src == id.src);
     }
 
     /// Number of later packets from the same source.
-    pub fn younger(&self) -> u32 {
-        self.younger
+    pub fn distance(&self) -> u32 {
+        self.distance
     }
 
     /// Adds a fragment. Returns an error if the fragment is dropped.
     ///
     /// A fragment that overlaps earlier fragments, or that contradicts the known end, marks the
-    /// packet as broken and frees its data. An exact duplicate has no effect on the packet.
-    pub fn take(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
-        if let Some(reason) = self.broken {
+    /// packet as invalid and frees its data. An exact duplicate has no effect on the packet.
+    pub fn insert(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
+        if let Some(reason) = self.invalid {
             return Err(reason);
         }
-        let taken = self.place(fragment);
-        if let Err(reason) = taken
+        let inserted = self.try_insert(fragment);
+        if let Err(reason) = inserted
             && reason != DropReason::FragmentDuplicate
         {
-            self.broken = Some(reason);
-            self.pieces = Vec::new();
+            self.invalid = Some(reason);
+            self.fragments = Vec::new();
             self.first = None;
             self.end = None;
             self.len = 0;
         }
-        taken
+        inserted
     }
 
-    fn place(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
+    fn try_insert(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let (start, end) = (usize::from(fragment.offset), fragment.end());
         self.check_end(fragment)?;
-        let at = self.pieces.partition_point(|piece| piece.start < start);
-        let (before, behind) = self.pieces.split_at(at);
+        let at = self
+            .fragments
+            .partition_point(|stored| stored.start < start);
+        let (before, behind) = self.fragments.split_at(at);
         if let Some(same) = behind.first()
             && same.start == start
             && *same.bytes == *fragment.payload
         {
             return Err(DropReason::FragmentDuplicate);
         }
-        let overlaps = before.last().is_some_and(|piece| piece.end() > start)
-            || behind.first().is_some_and(|piece| piece.start < end);
+        let overlaps = before.last().is_some_and(|stored| stored.end() > start)
+            || behind.first().is_some_and(|stored| stored.start < end);
         if overlaps {
             return Err(DropReason::FragmentOverlap);
         }
-        if self.pieces.len() >= PIECES_MAX {
+        if self.fragments.len() >= FRAGMENTS_MAX {
             return Err(DropReason::FragmentLimit);
         }
         let bytes = fragment.payload.into();
-        self.pieces.insert(at, Piece { start, bytes });
+        self.fragments.insert(at, StoredFragment { start, bytes });
         self.len += fragment.payload.len();
         self.ecn.add(fragment.ecn);
         if !fragment.more {
@@ -167,8 +169,8 @@ impl Datagram {
         }
         if start == 0 {
             let header = fragment.header;
-            self.first = Some(First {
-                headers: fragment.whole(),
+            self.first = Some(FirstFragment {
+                headers: fragment.reassembled_headers(),
                 ecn: fragment.ecn,
                 header: (header.len() <= HEADER_KEPT_MAX).then(|| header.into()),
             });
@@ -179,7 +181,7 @@ impl Datagram {
     /// Checks the end of a fragment. The last fragment must end at the end of the packet's payload.
     /// All other fragments must end before it.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
-        let furthest = self.pieces.last().map_or(0, Piece::end);
+        let furthest = self.fragments.last().map_or(0, StoredFragment::end);
         let fits = match (self.end, fragment.more) {
             (Some(known), true) => fragment.end() < known,
             (Some(known), false) => fragment.end() == known,
@@ -201,20 +203,20 @@ impl Datagram {
         let (headers, headers_len) = first.headers.emit(ecn, len);
         let mut frame = Vec::with_capacity(headers_len + self.len);
         frame.extend_from_slice(headers.get(..headers_len).unwrap_or(&headers));
-        for piece in &self.pieces {
-            frame.extend_from_slice(&piece.bytes);
+        for stored in &self.fragments {
+            frame.extend_from_slice(&stored.bytes);
         }
         Ok(frame)
     }
 
     /// Returns the data for the ICMP error about a packet that timed out.
-    pub fn unfinished(self) -> Unfinished {
-        let start = |first: First| {
+    pub fn into_timed_out(self) -> TimedOutPacket {
+        let start = |first: FirstFragment| {
             let mut packet = Vec::from(first.header?);
-            packet.extend_from_slice(&self.pieces.first()?.bytes);
+            packet.extend_from_slice(&self.fragments.first()?.bytes);
             Some((first.headers, packet))
         };
-        Unfinished {
+        TimedOutPacket {
             first: self.first.and_then(start),
         }
     }
