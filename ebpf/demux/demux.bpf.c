@@ -89,8 +89,8 @@ struct counters {
 	__u64 other_ip;        /* other protocols, malformed headers: to the kernel */
 	__u64 not_ip;          /* frames without an IP packet: to the kernel */
 	__u64 redirected_fragments; /* fragments of claimed TCP or UDP: to the service */
-	__u64 kernels;		    /* claimed, but the kernel has a socket: to the kernel */
-	__u64 no_life;		    /* claimed, but the heartbeat is missing: to the kernel */
+	__u64 kernel_socket;	    /* claimed, but the kernel has a socket: to the kernel */
+	__u64 no_heartbeat;	    /* claimed, but the heartbeat is missing: to the kernel */
 	__u64 other_host;	    /* to another link address: to the kernel, which drops them */
 	__u64 returned;		    /* returned by the service: to the kernel */
 };
@@ -199,13 +199,13 @@ struct ports {
 };
 
 /*
- * Owner of a packet. NOBODY means that there is no claim. LEFT means that the service owns the
- * packet, but the kernel gets it because the core has no heartbeat.
+ * Owner of a packet. UNCLAIMED means that there is no claim. KERNEL_NO_HEARTBEAT means that the
+ * service owns the packet, but the kernel gets it because the core has no heartbeat.
  */
-enum owner { NOBODY, SERVICE, KERNEL, LEFT };
+enum owner { UNCLAIMED, SERVICE, KERNEL, KERNEL_NO_HEARTBEAT };
 
 /* State of a queue's core: SILENT after SILENCE_NS, and DEAD after DEATH_NS. */
-enum life { LIVING, SILENT, DEAD };
+enum core_state { ALIVE, SILENT, DEAD };
 
 /* Returns the claim of a 3-tuple with an IPv4 address, or null. */
 static __always_inline struct claim *claim_of(__be32 addr, __u8 proto, __be16 port)
@@ -241,8 +241,9 @@ static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __
  * other segments for a listener may belong to a connection of the service. `tcp` is null for a
  * quoted packet, and for a packet without a complete TCP header.
  */
-static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags, void *ip,
-					       __u32 ip_len, struct tcphdr *tcp)
+static __always_inline enum owner owner_by_kernel_socket(struct bpf_sock *sk, __u32 flags,
+							 void *ip, __u32 ip_len,
+							 struct tcphdr *tcp)
 {
 	enum owner owner = KERNEL;
 
@@ -261,23 +262,23 @@ static __always_inline enum owner owner_beside(struct bpf_sock *sk, __u32 flags,
 }
 
 /* Returns the state of a queue's core, by the age of the core's last heartbeat. */
-static __always_inline enum life life_of(__u32 queue)
+static __always_inline enum core_state core_state_of(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
 	__u64 last;
 	__s64 silence;
 
 	if (!heartbeat)
-		return LIVING;
+		return ALIVE;
 	last = *(volatile __u64 *)&heartbeat->last_ns;
 	if (last == NOT_WATCHED || last == ASLEEP)
-		return LIVING;
+		return ALIVE;
 	if (last == GIVEN_UP)
 		return DEAD;
 	/* The difference is negative if the core has written a later time on another CPU. */
 	silence = bpf_ktime_get_ns() - last;
 	if (silence < (__s64)SILENCE_NS)
-		return LIVING;
+		return ALIVE;
 	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
 }
 
@@ -291,15 +292,15 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	struct bpf_sock_tuple tuple = {};
 	struct tcphdr *tcp = (void *)ports;
 	enum owner owner;
-	enum life life;
+	enum core_state core;
 	__u32 flags;
 
 	if (!claim)
-		return NOBODY;
-	life = life_of(ctx->rx_queue_index);
-	if (life == DEAD)
-		return LEFT;
-	flags = life == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
+		return UNCLAIMED;
+	core = core_state_of(ctx->rx_queue_index);
+	if (core == DEAD)
+		return KERNEL_NO_HEARTBEAT;
+	flags = core == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
 	if (!flags || ip->protocol != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
@@ -308,10 +309,10 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	tuple.ipv4.daddr = local;
 	tuple.ipv4.sport = quoted ? ports->dest : ports->source;
 	tuple.ipv4.dport = port;
-	owner = owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
-						BPF_F_CURRENT_NETNS, 0),
-			     flags, ip, sizeof(*ip), tcp);
-	return owner == KERNEL && life == SILENT ? LEFT : owner;
+	owner = owner_by_kernel_socket(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4),
+							  BPF_F_CURRENT_NETNS, 0),
+				       flags, ip, sizeof(*ip), tcp);
+	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
 static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
@@ -324,15 +325,15 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	struct bpf_sock_tuple tuple = {};
 	struct tcphdr *tcp = (void *)ports;
 	enum owner owner;
-	enum life life;
+	enum core_state core;
 	__u32 flags;
 
 	if (!claim)
-		return NOBODY;
-	life = life_of(ctx->rx_queue_index);
-	if (life == DEAD)
-		return LEFT;
-	flags = life == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
+		return UNCLAIMED;
+	core = core_state_of(ctx->rx_queue_index);
+	if (core == DEAD)
+		return KERNEL_NO_HEARTBEAT;
+	flags = core == SILENT ? CLAIM_ALL_FLAGS : claim->flags;
 	if (!flags || proto != IPPROTO_TCP)
 		return SERVICE;
 	if (quoted || (void *)(tcp + 1) > end)
@@ -341,14 +342,14 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	__builtin_memcpy(tuple.ipv6.daddr, local, sizeof(tuple.ipv6.daddr));
 	tuple.ipv6.sport = quoted ? ports->dest : ports->source;
 	tuple.ipv6.dport = port;
-	owner = owner_beside(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
-						BPF_F_CURRENT_NETNS, 0),
-			     flags, ip, sizeof(*ip), tcp);
-	return owner == KERNEL && life == SILENT ? LEFT : owner;
+	owner = owner_by_kernel_socket(bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6),
+							  BPF_F_CURRENT_NETNS, 0),
+				       flags, ip, sizeof(*ip), tcp);
+	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
 /* Starts the time of a sleeping core, which is about to get a frame. */
-static __always_inline void wake(__u32 queue)
+static __always_inline void start_silence_timer(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
 
@@ -356,11 +357,12 @@ static __always_inline void wake(__u32 queue)
 		*(volatile __u64 *)&heartbeat->last_ns = bpf_ktime_get_ns();
 }
 
-static __always_inline int to_service(struct xdp_md *ctx, struct counters *counters, __u64 *count)
+static __always_inline int redirect_to_service(struct xdp_md *ctx, struct counters *counters,
+					       __u64 *count)
 {
 	long action;
 
-	wake(ctx->rx_queue_index);
+	start_silence_timer(ctx->rx_queue_index);
 	action = bpf_redirect_map(&SOCKETS, ctx->rx_queue_index, XDP_PASS);
 	if (action == XDP_REDIRECT)
 		*count += 1;
@@ -373,17 +375,17 @@ static __always_inline int to_service(struct xdp_md *ctx, struct counters *count
 static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters, enum owner owner)
 {
 	if (owner == SERVICE)
-		return to_service(ctx, counters, &counters->redirected);
+		return redirect_to_service(ctx, counters, &counters->redirected);
 	if (owner == KERNEL)
-		counters->kernels += 1;
-	else if (owner == LEFT)
-		counters->no_life += 1;
+		counters->kernel_socket += 1;
+	else if (owner == KERNEL_NO_HEARTBEAT)
+		counters->no_heartbeat += 1;
 	else
 		counters->unclaimed += 1;
 	return XDP_PASS;
 }
 
-static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
+static __always_inline void make_pair_key(struct fragmented_key *key, __u8 proto)
 {
 	key->id = 0;
 	key->proto = proto;
@@ -392,7 +394,8 @@ static __always_inline void to_pair(struct fragmented_key *key, __u8 proto)
 
 /* Stores whether the datagram of this first fragment is claimed. The entry replaces the entry of an
  * earlier datagram with the same identification. */
-static __always_inline void note_first(struct fragmented_key *key, __u8 proto, int claimed)
+static __always_inline void record_first_fragment(struct fragmented_key *key, __u8 proto,
+						  int claimed)
 {
 	struct fragmented first = {};
 	struct fragmented *pair;
@@ -403,7 +406,7 @@ static __always_inline void note_first(struct fragmented_key *key, __u8 proto, i
 		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
 	else
 		bpf_map_delete_elem(&FRAGMENTED, key);
-	to_pair(key, proto);
+	make_pair_key(key, proto);
 	pair = bpf_map_lookup_elem(&FRAGMENTED, key);
 	if (pair && claimed)
 		pair->claimed_ns = now;
@@ -416,14 +419,14 @@ static __always_inline void note_first(struct fragmented_key *key, __u8 proto, i
 /* Returns true if a fragment without ports belongs to a claimed datagram. If the first fragment of
  * the datagram has not arrived, the function returns true if all recent first fragments between
  * the two hosts were claimed. */
-static __always_inline int is_later_claimed(struct fragmented_key *key, __u8 proto)
+static __always_inline int is_later_fragment_claimed(struct fragmented_key *key, __u8 proto)
 {
 	struct fragmented *seen = bpf_map_lookup_elem(&FRAGMENTED, key);
 	__u64 now = bpf_ktime_get_ns();
 
 	if (seen && now - seen->claimed_ns < FRAGMENTED_NS)
 		return 1;
-	to_pair(key, proto);
+	make_pair_key(key, proto);
 	seen = bpf_map_lookup_elem(&FRAGMENTED, key);
 	return seen && now - seen->claimed_ns < FRAGMENTED_NS &&
 	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
@@ -433,7 +436,7 @@ static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *c
 					  int claimed)
 {
 	if (claimed)
-		return to_service(ctx, counters, &counters->redirected_fragments);
+		return redirect_to_service(ctx, counters, &counters->redirected_fragments);
 	counters->fragments += 1;
 	return XDP_PASS;
 }
@@ -454,9 +457,9 @@ static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *i
 	__builtin_memcpy(&key.source[12], &ip->saddr, sizeof(ip->saddr));
 	__builtin_memcpy(&key.dest[12], &ip->daddr, sizeof(ip->daddr));
 	if (ip->frag_off & bpf_htons(OFFSET_BITS))
-		return demux_fragment(ctx, counters, is_later_claimed(&key, ip->protocol));
+		return demux_fragment(ctx, counters, is_later_fragment_claimed(&key, ip->protocol));
 	claimed = (void *)(ports + 1) <= end && owner_v4(ctx, ip, ports, end, 0) == SERVICE;
-	note_first(&key, ip->protocol, claimed);
+	record_first_fragment(&key, ip->protocol, claimed);
 	return demux_fragment(ctx, counters, claimed);
 }
 
@@ -533,7 +536,7 @@ static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void
 	}
 	if (ip->protocol == IPPROTO_ICMP) {
 		if (quotes_claimed(ctx, (void *)ip + header_len, end))
-			return to_service(ctx, counters, &counters->redirected_icmp);
+			return redirect_to_service(ctx, counters, &counters->redirected_icmp);
 		counters->icmp += 1;
 		return XDP_PASS;
 	}
@@ -623,10 +626,11 @@ static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr 
 	__builtin_memcpy(key.source, &ip->saddr, sizeof(key.source));
 	__builtin_memcpy(key.dest, &ip->daddr, sizeof(key.dest));
 	if (proto == IPPROTO_FRAGMENT)
-		return demux_fragment(ctx, counters, is_later_claimed(&key, fragment->next));
+		return demux_fragment(ctx, counters,
+				      is_later_fragment_claimed(&key, fragment->next));
 	if ((proto == IPPROTO_TCP || proto == IPPROTO_UDP) && (void *)(ports + 1) <= end)
 		claimed = owner_v6(ctx, ip, proto, ports, end, 0) == SERVICE;
-	note_first(&key, fragment->next, claimed);
+	record_first_fragment(&key, fragment->next, claimed);
 	return demux_fragment(ctx, counters, claimed);
 }
 
@@ -646,7 +650,7 @@ static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, vo
 		return demux_fragment_v6(ctx, ip, fragment, proto, header, end, counters);
 	if (proto == IPPROTO_ICMPV6) {
 		if (quotes_claimed_v6(ctx, header, end))
-			return to_service(ctx, counters, &counters->redirected_icmp);
+			return redirect_to_service(ctx, counters, &counters->redirected_icmp);
 		counters->icmp += 1;
 		return XDP_PASS;
 	}
@@ -662,7 +666,7 @@ other:
 	return XDP_PASS;
 }
 
-static __always_inline int is_address(__u8 *address, struct link_address *known)
+static __always_inline int ether_addr_equal(__u8 *address, struct link_address *known)
 {
 	__be16 *words = (void *)address;
 
@@ -673,7 +677,7 @@ static __always_inline int is_address(__u8 *address, struct link_address *known)
 #define VLAN_ID_BITS 0x0fff
 
 /* A frame with a VLAN tag (IEEE 802.1Q). */
-struct tagged {
+struct vlan_frame {
 	__u8 addresses[12];
 	__be16 tag_protocol;
 	__be16 tag_control;
@@ -683,10 +687,10 @@ struct tagged {
  * Removes the tag of a frame that has a priority but no VLAN (VLAN id 0), as the kernel does. The
  * caller must load all pointers into the frame again.
  */
-static __always_inline void take_off_priority(struct xdp_md *ctx)
+static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
-	struct tagged *frame = (void *)(long)ctx->data;
+	struct vlan_frame *frame = (void *)(long)ctx->data;
 	__u8 addresses[sizeof(frame->addresses)];
 
 	if ((void *)(frame + 1) > end || (frame->tag_control & bpf_htons(VLAN_ID_BITS)))
@@ -719,16 +723,16 @@ static __always_inline int demux(struct xdp_md *ctx)
 	}
 	/* A promiscuous interface receives frames for other hosts. */
 	known = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
-	if (!known || !is_address(ethernet->h_dest, &known->own)) {
+	if (!known || !ether_addr_equal(ethernet->h_dest, &known->own)) {
 		counters->other_host += 1;
 		return XDP_PASS;
 	}
-	if (is_address(ethernet->h_source, &known->returned)) {
+	if (ether_addr_equal(ethernet->h_source, &known->returned)) {
 		counters->returned += 1;
 		return XDP_PASS;
 	}
 	if (ethernet->h_proto == bpf_htons(ETH_P_8021Q)) {
-		take_off_priority(ctx);
+		strip_priority_tag(ctx);
 		ethernet = (void *)(long)ctx->data;
 		end = (void *)(long)ctx->data_end;
 		if ((void *)(ethernet + 1) > end) {

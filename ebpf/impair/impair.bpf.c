@@ -29,17 +29,17 @@
 /* The loader sets these values: the index of interface A, and probabilities in ppm. */
 const volatile __u32 IFINDEX_A = 0;
 const volatile __u32 LOSS_PPM = 0;
-const volatile __u32 HOLD_PPM = 0;
+const volatile __u32 DELAY_PPM = 0;
 
 /* Number of frames of one direction, by result. */
 struct counters {
 	__u64 forwarded;
 	__u64 lost;
-	__u64 held;
+	__u64 delayed;
 };
 
 /* Counters for frames from A (0) and from B (1). */
-struct both {
+struct direction_counters {
 	struct counters from[2];
 };
 
@@ -49,7 +49,7 @@ struct {
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
-} ENDS SEC(".maps");
+} OUTPUTS SEC(".maps");
 
 /* Sockets for delayed frames from A (0) and from B (1). */
 struct {
@@ -57,13 +57,13 @@ struct {
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
-} HOLDERS SEC(".maps");
+} DELAY_SOCKETS SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct both);
+	__type(value, struct direction_counters);
 } COUNTERS SEC(".maps");
 
 static __always_inline int chance(__u32 ppm)
@@ -152,14 +152,14 @@ int impair(struct xdp_md *ctx)
 	struct ethhdr *ethernet = start;
 	struct iphdr *ip = (void *)(ethernet + 1);
 	struct counters *counters;
-	struct both *both;
+	struct direction_counters *directions;
 	__u32 from_b = ctx->ingress_ifindex != IFINDEX_A;
 	__u32 zero = 0;
 
-	both = bpf_map_lookup_elem(&COUNTERS, &zero);
-	if (!both)
+	directions = bpf_map_lookup_elem(&COUNTERS, &zero);
+	if (!directions)
 		return XDP_ABORTED;
-	counters = from_b ? &both->from[1] : &both->from[0];
+	counters = from_b ? &directions->from[1] : &directions->from[0];
 	/* ARP is not impaired, because a lost reply would delay the test by a second. */
 	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP)) {
 		if (chance(LOSS_PPM)) {
@@ -167,13 +167,13 @@ int impair(struct xdp_md *ctx)
 			return XDP_DROP;
 		}
 		finish_checksum(ip, end);
-		if (chance(HOLD_PPM)) {
-			counters->held += 1;
-			return bpf_redirect_map(&HOLDERS, from_b, XDP_DROP);
+		if (chance(DELAY_PPM)) {
+			counters->delayed += 1;
+			return bpf_redirect_map(&DELAY_SOCKETS, from_b, XDP_DROP);
 		}
 	}
 	counters->forwarded += 1;
-	return bpf_redirect_map(&ENDS, from_b, XDP_DROP);
+	return bpf_redirect_map(&OUTPUTS, from_b, XDP_DROP);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -135,7 +135,13 @@ pub fn connections_of_the_kernel_go_on_there() -> Outcome {
         "connections came or went"
     );
     check_load(&before.wait(SHORT)?.success()?.json()?)?;
-    let asked = || Ok::<_, Stop>(service.counters()?["demux_kernels"].as_u64().unwrap_or(0));
+    let asked = || {
+        Ok::<_, Stop>(
+            service.counters()?["demux_kernel_socket"]
+                .as_u64()
+                .unwrap_or(0),
+        )
+    };
     ensure!(asked()? > 1000, "the demux left nothing to the kernel");
     drop(server);
     Ok(())

@@ -94,7 +94,7 @@ pub fn one_percent_by_netem() -> Outcome {
         }
     }
     command(&[&ip[..], &["set", "bridge", "up"]].concat())?;
-    // With segmentation offload, netem would drop whole super-frames, and few of them.
+    // With segmentation offload, netem would drop whole GSO frames, and few of them.
     for (side, line) in [
         (Side::Server, "-K eth1 tso off gso off"),
         (Side::Middle, "-K left gro off"),

@@ -142,7 +142,7 @@ impl Test {
 /// frames pass through an `ifb` interface, because netem works on sent frames only.
 fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     let space = wire.namespace(side);
-    // With segmentation offload, netem would drop whole super-frames, and few of them.
+    // With segmentation offload, netem would drop whole GSO frames, and few of them.
     let line = format!("-K {INTERFACE} tso off gso off gro off");
     wire.program(side, "ethtool").args(&line).run(SHORT)?;
     let inside = |line: &str| {

@@ -86,7 +86,7 @@ where
             tx_frame_len_max: self.frame_len_max as u32,
             tx_checksum: false,
             rx_checksum_may_be_partial: false,
-            tx_super_len_max: 0,
+            tx_gso_len_max: 0,
         }
     }
 

@@ -201,7 +201,7 @@ pub fn port(load: Load) -> Tally {
 /// Runs the load between two programs of one host, over the local path. Counts the instructions of
 /// the host and of the libraries of the two programs.
 pub fn local(load: Load) -> Tally {
-    let mut here = Machine::new(1, MemPort::looped(MemConfig::default()));
+    let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
     let mut server = EchoProgram::new(here.program(Some(at)), true);
     let mut client = EchoProgram::new(here.program(None), false);

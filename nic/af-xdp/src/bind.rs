@@ -4,7 +4,7 @@ use std::{io, thread, time::Duration};
 
 use crate::{
     XdpError, XdpMode,
-    config::{Shape, XdpConfig},
+    config::{UmemLayout, XdpConfig},
     queues::queue_counts,
     ring_unsafe::{Descriptor, Ring},
     sys::{self, XDP_MAX_TX_SKB_BUDGET, XskSocket},
@@ -42,12 +42,12 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    fn map(socket: &XskSocket, shape: &Shape) -> Result<Self, (&'static str, io::Error)> {
+    fn map(socket: &XskSocket, layout: &UmemLayout) -> Result<Self, (&'static str, io::Error)> {
         let at = |call: &'static str| move |error: io::Error| (call, error);
         let offsets: libc::xdp_mmap_offsets = socket
             .get_xdp(libc::XDP_MMAP_OFFSETS)
             .map_err(at("XDP_MMAP_OFFSETS"))?;
-        let (rx_len, tx_len) = (shape.rx_frames, shape.tx_ring_len());
+        let (rx_len, tx_len) = (layout.rx_frames, layout.tx_ring_len());
         let (rx, tx) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
         let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
         let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
@@ -71,7 +71,7 @@ struct Attempt {
 /// Parameters of a socket that is to be bound.
 pub(crate) struct Binding<'a> {
     pub(crate) umem: &'a Umem,
-    pub(crate) shape: Shape,
+    pub(crate) layout: UmemLayout,
     pub(crate) interface: &'a str,
     pub(crate) ifindex: u32,
     pub(crate) queue: u32,
@@ -117,7 +117,7 @@ impl Binding<'_> {
         // With metadata the kernel needs space before the data of each descriptor, but the frames
         // of a long packet are adjacent without gaps.
         let asks = self.config.tx_checksum && self.config.tx_metadata;
-        if asks && !self.shape.multi_buffer && offload() {
+        if asks && !self.layout.multi_buffer && offload() {
             attempts.push(Attempt {
                 mode: XdpMode::Copy,
                 metadata: true,
@@ -140,7 +140,7 @@ impl Binding<'_> {
                 bytes: self.umem.len(),
             },
             ("bind", libc::EBUSY) => XdpError::QueueBusy { interface, queue },
-            ("bind", libc::EINVAL) if self.shape.multi_buffer && self.queue_exists() => {
+            ("bind", libc::EINVAL) if self.layout.multi_buffer && self.queue_exists() => {
                 let mtu_max = self.config.sized_for(u32::MAX).single_frame_mtu();
                 XdpError::NoMultiBuffer { interface, mtu_max }
             }
@@ -173,26 +173,26 @@ impl Binding<'_> {
     fn bind_once(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
         let at = |call: &'static str| move |error: io::Error| (call, error);
         let socket = XskSocket::new().map_err(at("socket"))?;
-        let shape = &self.shape;
+        let layout = &self.layout;
         self.register(&socket, attempt)
             .map_err(at("XDP_UMEM_REG"))?;
         let lengths = [
-            (libc::XDP_UMEM_FILL_RING, shape.rx_frames),
-            (libc::XDP_UMEM_COMPLETION_RING, shape.tx_ring_len()),
-            (libc::XDP_RX_RING, shape.rx_frames),
-            (libc::XDP_TX_RING, shape.tx_ring_len()),
+            (libc::XDP_UMEM_FILL_RING, layout.rx_frames),
+            (libc::XDP_UMEM_COMPLETION_RING, layout.tx_ring_len()),
+            (libc::XDP_RX_RING, layout.rx_frames),
+            (libc::XDP_TX_RING, layout.tx_ring_len()),
         ];
         for (ring, len) in lengths {
             socket
                 .set_xdp(ring, &(len as i32))
                 .map_err(at("setsockopt of a ring"))?;
         }
-        let rings = Rings::map(&socket, shape)?;
+        let rings = Rings::map(&socket, layout)?;
         // Both options are optional: an older kernel, or a caller with fewer rights, transmits in
         // smaller batches.
-        let send_buffer = shape.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
+        let send_buffer = layout.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
-        let budget = shape.tx_ring_len().max(TX_BUDGET_MIN);
+        let budget = layout.tx_ring_len().max(TX_BUDGET_MIN);
         let long_batches = socket.set_xdp(XDP_MAX_TX_SKB_BUDGET, &(budget as i32));
         if let Some(busy_poll) = self.config.busy_poll {
             let set = socket.set_busy_poll(busy_poll.timeout_us, busy_poll.budget);
@@ -203,7 +203,7 @@ impl Binding<'_> {
             XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
             XdpMode::Copy => libc::XDP_COPY,
         };
-        if shape.multi_buffer {
+        if layout.multi_buffer {
             flags |= libc::XDP_USE_SG;
         }
         socket
@@ -237,7 +237,7 @@ impl Binding<'_> {
         let registration = libc::xdp_umem_reg {
             addr: self.umem.start() as u64,
             len: self.umem.len() as u64,
-            chunk_size: self.shape.frame_size,
+            chunk_size: self.layout.frame_size,
             headroom: 0,
             flags,
             tx_metadata_len,

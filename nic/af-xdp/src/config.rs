@@ -50,9 +50,9 @@ pub struct XdpConfig {
     /// True if the other end is on this machine (veth), so that received checksums may be
     /// unfinished.
     pub rx_checksum_may_be_partial: bool,
-    /// Sends super-frames, which the peer or the device segments (a kernel behind a veth takes them
-    /// whole). Needs CAP_NET_RAW; without it the port has no super-frames.
-    pub super_frames: bool,
+    /// Sends GSO frames, which the peer or the device segments (a kernel behind a veth takes them
+    /// whole). Needs CAP_NET_RAW; without it the port has no GSO frames.
+    pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that its other end has not segmented. Needs Linux 6.6.
     pub long_packets: bool,
@@ -71,7 +71,7 @@ impl Default for XdpConfig {
             tx_checksum: true,
             tx_metadata: true,
             rx_checksum_may_be_partial: false,
-            super_frames: true,
+            gso: true,
             long_packets: false,
             busy_poll: None,
         }
@@ -126,7 +126,7 @@ fn mtu_of(frame_size: u32) -> u32 {
 
 /// Layout of an interface's packets in the UMEM, from the configuration and the MTU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct UmemLayout {
     /// Bytes of a frame.
     pub(crate) frame_size: u32,
     /// Number of receive frames.
@@ -139,7 +139,7 @@ pub(crate) struct Shape {
     pub(crate) multi_buffer: bool,
 }
 
-impl Shape {
+impl UmemLayout {
     pub(crate) fn new(config: &XdpConfig, mtu: u32) -> Self {
         let multi_buffer = config.long_packets || mtu > config.single_frame_mtu();
         let tx_packet_len = mtu + LINK_HEADER_LEN_MAX + TX_HEADROOM;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn packets_take_one_frame_each_where_they_fit() {
-        let shape = |mtu| Shape::new(&XdpConfig::default().sized_for(mtu), mtu);
+        let layout = |mtu| UmemLayout::new(&XdpConfig::default().sized_for(mtu), mtu);
         for (mtu, frame_size, frames) in [
             (1500, 2048, 1),
             (1774, 2048, 1),
@@ -196,12 +196,12 @@ mod tests {
             (4015, 4096, 2),
             (MTU_MAX, 4096, 3),
         ] {
-            let shape = shape(mtu);
-            assert_eq!(shape.frame_size, frame_size, "{mtu}");
-            assert_eq!(shape.tx_packet_frames, frames, "{mtu}");
-            assert_eq!(shape.multi_buffer, mtu > 3822, "{mtu}");
-            assert!(shape.tx_packet_len_max() >= mtu + LINK_HEADER_LEN_MAX);
+            let layout = layout(mtu);
+            assert_eq!(layout.frame_size, frame_size, "{mtu}");
+            assert_eq!(layout.tx_packet_frames, frames, "{mtu}");
+            assert_eq!(layout.multi_buffer, mtu > 3822, "{mtu}");
+            assert!(layout.tx_packet_len_max() >= mtu + LINK_HEADER_LEN_MAX);
         }
-        assert_eq!(shape(9000).tx_ring_len(), 8192);
+        assert_eq!(layout(9000).tx_ring_len(), 8192);
     }
 }

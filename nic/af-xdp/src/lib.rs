@@ -23,7 +23,7 @@
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
-//! Super-frames are sent through a packet socket (`super_frames.rs`).
+//! GSO frames are sent through a packet socket (`gso.rs`).
 //!
 //! Copy mode (every driver, including veth) and zero-copy (drivers with support) have the same
 //! interface; [`XdpPort::mode`] tells them apart.
@@ -31,11 +31,11 @@
 mod bind;
 mod config;
 mod error;
+mod gso;
 mod port;
 mod queues;
 mod ring_unsafe;
 mod rx_unsafe;
-mod super_frames;
 mod sys;
 mod tx_unsafe;
 mod umem_unsafe;

@@ -7,14 +7,16 @@ use std::{
     sync::Arc,
 };
 
-use tidelane_packet_io::{Capabilities, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
+use tidelane_packet_io::{
+    Capabilities, GsoParameters, LinkFull, PacketIo, SharedPayload, TxChecksum,
+};
 
 use crate::{
     XdpError,
     bind::{Binding, Bound},
-    config::{MTU_MAX, Shape, XdpConfig},
+    config::{MTU_MAX, UmemLayout, XdpConfig},
+    gso::GsoSocket,
     rx_unsafe::{RxQueue, XdpBurst},
-    super_frames::SuperFrames,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
     umem_unsafe::{Umem, UmemMemory},
@@ -59,8 +61,8 @@ pub struct XdpCounters {
     pub rx_too_long: u64,
     /// Packets queued for transmission.
     pub tx_frames: u64,
-    /// Super-frames sent.
-    pub tx_super_frames: u64,
+    /// GSO frames sent.
+    pub tx_gso_frames: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
     /// `recvfrom` calls made so that the kernel fills the RX ring.
@@ -75,7 +77,7 @@ pub struct XdpCounters {
 pub struct XdpPort {
     rx: RxQueue,
     tx: TxQueue,
-    super_frames: Option<SuperFrames>,
+    gso: Option<GsoSocket>,
     memory: UmemMemory,
     mode: XdpMode,
     long_batches: bool,
@@ -149,12 +151,12 @@ impl XdpPort {
                 mtu_max,
             });
         }
-        let shape = Shape::new(config, mtu);
-        let umem = Umem::new(&shape, config.huge_pages);
+        let layout = UmemLayout::new(config, mtu);
+        let umem = Umem::new(&layout, config.huge_pages);
         let umem = Arc::new(umem.map_err(system("mmap of the frames"))?);
         let binding = Binding {
             umem: &umem,
-            shape,
+            layout,
             interface,
             ifindex,
             queue,
@@ -169,10 +171,10 @@ impl XdpPort {
         } = binding.bind_best()?;
         let memory = umem.memory();
         Ok(Self {
-            rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, &shape),
-            tx: TxQueue::new(umem, rings.tx, rings.completion, &shape, metadata),
-            super_frames: (config.super_frames && config.tx_checksum && mode == XdpMode::Copy)
-                .then(|| SuperFrames::open(ifindex).ok())
+            rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, &layout),
+            tx: TxQueue::new(umem, rings.tx, rings.completion, &layout, metadata),
+            gso: (config.gso && config.tx_checksum && mode == XdpMode::Copy)
+                .then(|| GsoSocket::open(ifindex).ok())
                 .flatten(),
             memory,
             mode,
@@ -213,9 +215,9 @@ impl XdpPort {
         self.tx.has_metadata()
     }
 
-    /// Returns true if the port can send super-frames.
-    pub fn sends_super_frames(&self) -> bool {
-        self.super_frames.is_some()
+    /// Returns true if the port can send GSO frames.
+    pub fn has_gso(&self) -> bool {
+        self.gso.is_some()
     }
 
     /// Returns true if one system call transmits all queued frames: zero-copy has no limit, and
@@ -323,7 +325,7 @@ impl PacketIo for XdpPort {
             tx_frame_len_max: self.tx.packet_len_max(),
             tx_checksum: self.tx.has_metadata(),
             rx_checksum_may_be_partial: self.rx_checksum_may_be_partial,
-            tx_super_len_max: self.super_frames.as_ref().map_or(0, SuperFrames::len_max),
+            tx_gso_len_max: self.gso.as_ref().map_or(0, GsoSocket::len_max),
         }
     }
 
@@ -353,22 +355,22 @@ impl PacketIo for XdpPort {
         self.tx.commit(len, checksum);
     }
 
-    fn tx_super_headers(&mut self) -> &mut [u8] {
-        match &mut self.super_frames {
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        match &mut self.gso {
             Some(frames) => frames.headers(),
             None => &mut [],
         }
     }
 
-    fn tx_super_send(
+    fn tx_gso_send(
         &mut self,
         payload: SharedPayload<'_>,
-        cut: SuperFrame,
+        gso: GsoParameters,
     ) -> Result<(), LinkFull> {
         self.tx_flush();
-        let frames = self.super_frames.as_mut().ok_or(LinkFull)?;
-        frames.send(payload, cut)?;
-        self.counters.tx_super_frames += 1;
+        let socket = self.gso.as_mut().ok_or(LinkFull)?;
+        socket.send(payload, gso)?;
+        self.counters.tx_gso_frames += 1;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidelane_packet_io::{BURST_MAX, Burst};
 
 use crate::{
-    config::{LINK_HEADER_LEN_MAX, Shape},
+    config::{LINK_HEADER_LEN_MAX, UmemLayout},
     ring_unsafe::{Descriptor, Ring},
     umem_unsafe::Umem,
 };
@@ -68,20 +68,20 @@ impl RxQueue {
         umem: Arc<Umem>,
         fill: Ring<u64>,
         rx: Ring<Descriptor>,
-        shape: &Shape,
+        layout: &UmemLayout,
     ) -> Self {
-        let lent = vec![false; shape.rx_frames as usize].into_boxed_slice();
+        let lent = vec![false; layout.rx_frames as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
             fill,
             rx,
-            frame_log2: shape.frame_size.trailing_zeros(),
+            frame_log2: layout.frame_size.trailing_zeros(),
             lent,
             incomplete: Vec::new(),
             received: 0,
             too_long: 0,
         };
-        for number in 0..shape.rx_frames {
+        for number in 0..layout.rx_frames {
             queue.fill.push(u64::from(number) << queue.frame_log2);
         }
         queue.fill.publish();
@@ -99,7 +99,7 @@ impl RxQueue {
     }
 
     #[inline]
-    fn number(&self, addr: u64) -> usize {
+    fn chunk_index(&self, addr: u64) -> usize {
         (addr >> self.frame_log2) as usize
     }
 
@@ -130,10 +130,10 @@ impl RxQueue {
         for _ in 0..count {
             let mut frame = self.rx.pop();
             self.umem.prefetch(frame.addr);
-            let number = self.number(frame.addr);
+            let number = self.chunk_index(frame.addr);
             assert!(!self.lent[number], "the kernel gave a frame twice");
             let end = (frame.addr + u64::from(frame.len)).saturating_sub(1);
-            assert_eq!(self.number(end), number, "bytes of one frame");
+            assert_eq!(self.chunk_index(end), number, "bytes of one frame");
             let continues = frame.options & libc::XDP_PKT_CONTD != 0;
             if continues || !self.incomplete.is_empty() {
                 self.assemble(burst, frame, continues);
@@ -159,7 +159,7 @@ impl RxQueue {
         // One byte above the limit shows that the packet is too long.
         let room = (PACKET_LEN_MAX + 1).saturating_sub(self.incomplete.len());
         self.incomplete.extend(bytes.iter().take(room));
-        let number = self.number(frame.addr) as u64;
+        let number = self.chunk_index(frame.addr) as u64;
         self.fill.push(number << self.frame_log2);
         self.fill.publish();
         if continues {
@@ -191,7 +191,7 @@ impl RxQueue {
             if packet.options & ASSEMBLED != 0 {
                 continue;
             }
-            let number = self.number(packet.addr);
+            let number = self.chunk_index(packet.addr);
             self.lent[number] = false;
             self.fill.push((number as u64) << self.frame_log2);
         }

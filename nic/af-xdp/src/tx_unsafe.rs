@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidelane_packet_io::{TxChecksum, finish_checksum};
 
 use crate::{
-    config::{Shape, TX_HEADROOM},
+    config::{TX_HEADROOM, UmemLayout},
     ring_unsafe::{Descriptor, Ring},
     umem_unsafe::Umem,
 };
@@ -26,7 +26,7 @@ pub(crate) struct TxQueue {
     umem: Arc<Umem>,
     tx: Ring<Descriptor>,
     completion: Ring<u64>,
-    shape: Shape,
+    layout: UmemLayout,
     /// Size in bytes of a packet, with the headroom before its data.
     packet_size: u64,
     /// Largest number of bytes of data that can be sent in a packet.
@@ -47,24 +47,24 @@ impl TxQueue {
         umem: Arc<Umem>,
         tx: Ring<Descriptor>,
         completion: Ring<u64>,
-        shape: &Shape,
+        layout: &UmemLayout,
         metadata: bool,
     ) -> Self {
-        let packet_size = u64::from(shape.tx_packet_frames * shape.frame_size);
-        let area_start = u64::from(shape.rx_frames) * u64::from(shape.frame_size);
+        let packet_size = u64::from(layout.tx_packet_frames * layout.frame_size);
+        let area_start = u64::from(layout.rx_frames) * u64::from(layout.frame_size);
         let first = area_start + u64::from(TX_HEADROOM);
-        let numbers = (0..u64::from(shape.tx_packets)).rev();
+        let numbers = (0..u64::from(layout.tx_packets)).rev();
         let free = numbers.map(|number| first + number * packet_size).collect();
         Self {
             umem,
             tx,
             completion,
-            shape: *shape,
+            layout: *layout,
             packet_size,
-            packet_len_max: shape.tx_packet_len_max(),
+            packet_len_max: layout.tx_packet_len_max(),
             area_start,
             free,
-            extra_frames: vec![0; shape.tx_packets as usize].into_boxed_slice(),
+            extra_frames: vec![0; layout.tx_packets as usize].into_boxed_slice(),
             metadata,
             committed: 0,
         }
@@ -103,9 +103,11 @@ impl TxQueue {
         let addr = self.free.pop().expect("`frame` gave a frame");
         let options = match checksum {
             TxChecksum::Done => 0,
-            TxChecksum::Partial { start, offset } => self.declare(addr, len, start, offset),
+            TxChecksum::Partial { start, offset } => {
+                self.request_checksum(addr, len, start, offset)
+            }
         };
-        if len as u32 <= self.shape.frame_size - TX_HEADROOM {
+        if len as u32 <= self.layout.frame_size - TX_HEADROOM {
             self.tx.push(Descriptor {
                 addr,
                 len: len as u32,
@@ -120,9 +122,9 @@ impl TxQueue {
     /// Queues a descriptor for each frame of the `len` bytes at `addr`.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
-        let number = self.number(addr);
+        let number = self.chunk_index(addr);
         let (mut at, mut left) = (addr, len);
-        let mut room = self.shape.frame_size - TX_HEADROOM;
+        let mut room = self.layout.frame_size - TX_HEADROOM;
         while left > 0 {
             let here = left.min(room);
             let continues = if left > here { libc::XDP_PKT_CONTD } else { 0 };
@@ -133,20 +135,20 @@ impl TxQueue {
             });
             at += u64::from(here);
             left -= here;
-            room = self.shape.frame_size;
+            room = self.layout.frame_size;
             options = 0;
             self.extra_frames[number] += u8::from(continues != 0);
         }
     }
 
     /// Returns the number of the packet at `addr`.
-    fn number(&self, addr: u64) -> usize {
+    fn chunk_index(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
     }
 
     /// Declares an unfinished checksum in the packet's metadata. Without metadata, finishes the
     /// checksum in software. Returns the options of the packet's first descriptor.
-    fn declare(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
+    fn request_checksum(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
         // The kernel would refuse a checksum field outside the frame, and never advance past the
         // descriptor.
@@ -190,7 +192,7 @@ impl TxQueue {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
             let addr = self.completion.pop();
-            let number = self.number(addr);
+            let number = self.chunk_index(addr);
             if self.extra_frames[number] > 0 {
                 self.extra_frames[number] -= 1;
                 continue;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{config::Shape, sys::Mapping};
+use crate::{config::UmemLayout, sys::Mapping};
 
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -24,8 +24,8 @@ pub(crate) struct Umem {
 }
 
 impl Umem {
-    pub(crate) fn new(shape: &Shape, huge_pages: bool) -> io::Result<Self> {
-        let len = shape.umem_len();
+    pub(crate) fn new(layout: &UmemLayout, huge_pages: bool) -> io::Result<Self> {
+        let len = layout.umem_len();
         if huge_pages {
             if let Ok(mapping) = Mapping::anonymous(len.next_multiple_of(HUGE_PAGE), true) {
                 return Ok(Self {
@@ -57,7 +57,7 @@ impl Umem {
         self.mapping.len()
     }
 
-    fn place(&self, addr: u64, len: usize) -> *mut u8 {
+    fn pointer(&self, addr: u64, len: usize) -> *mut u8 {
         let end = (addr as usize).checked_add(len);
         assert!(
             end.is_some_and(|end| end <= self.len()),
@@ -73,7 +73,7 @@ impl Umem {
     pub(crate) unsafe fn bytes(&self, addr: u64, len: usize) -> &[u8] {
         // SAFETY: in the mapping (checked), initialised (mapped as zeros), and by the contract
         // unchanged while borrowed.
-        unsafe { std::slice::from_raw_parts(self.place(addr, len), len) }
+        unsafe { std::slice::from_raw_parts(self.pointer(addr, len), len) }
     }
 
     /// # Safety
@@ -81,7 +81,7 @@ impl Umem {
     #[allow(clippy::mut_from_ref)] // Frames are disjoint; the contract is about one of them.
     pub(crate) unsafe fn bytes_mut(&self, addr: u64, len: usize) -> &mut [u8] {
         // SAFETY: as for `bytes`, and exclusive by the contract.
-        unsafe { std::slice::from_raw_parts_mut(self.place(addr, len), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(addr, len), len) }
     }
 
     /// Prefetches the cache line at `addr`.

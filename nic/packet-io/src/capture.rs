@@ -8,7 +8,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use crate::{Burst, Capabilities, LinkFull, PacketIo, SharedPayload, SuperFrame, TxChecksum};
+use crate::{Burst, Capabilities, GsoParameters, LinkFull, PacketIo, SharedPayload, TxChecksum};
 
 const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BLOCK_INTERFACE: u32 = 1;
@@ -91,7 +91,7 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         let capabilities = port.capabilities();
         let frame_len_max = capabilities
             .tx_frame_len_max
-            .max(capabilities.tx_super_len_max);
+            .max(capabilities.tx_gso_len_max);
         let writer = PcapngWriter::new(out, frame_len_max)?;
         Ok(Self {
             port,
@@ -171,18 +171,18 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         self.port.tx_commit(len, checksum);
     }
 
-    fn tx_super_headers(&mut self) -> &mut [u8] {
-        self.port.tx_super_headers()
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        self.port.tx_gso_headers()
     }
 
-    fn tx_super_send(
+    fn tx_gso_send(
         &mut self,
         payload: SharedPayload<'_>,
-        cut: SuperFrame,
+        gso: GsoParameters,
     ) -> Result<(), LinkFull> {
-        self.port.tx_super_send(payload, cut)?;
+        self.port.tx_gso_send(payload, gso)?;
         if self.error.is_none() {
-            let mut frame = self.port.tx_super_headers()[..usize::from(cut.headers_len)].to_vec();
+            let mut frame = self.port.tx_gso_headers()[..usize::from(gso.headers_len)].to_vec();
             let payload = payload.into_iter().flatten();
             frame.extend(payload.map(|byte| byte.load(Ordering::Relaxed)));
             self.error = self
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn both_directions_are_written_with_time_and_bytes() {
-        let port = MemPort::looped(MemConfig::default());
+        let port = MemPort::loopback(MemConfig::default());
         let mut port = Capture::new(port, Vec::new()).unwrap();
         port.set_time(0x1_0000_0002);
         port.tx_frame().unwrap()[..5].copy_from_slice(b"hello");
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_stops_the_capture_and_not_the_traffic() {
-        let port = MemPort::looped(MemConfig::default());
+        let port = MemPort::loopback(MemConfig::default());
         let mut port = Capture::new(port, FullDisk { left: 80 }).unwrap();
         let mut burst = port.new_burst();
         for _ in 0..3 {

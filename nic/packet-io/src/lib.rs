@@ -65,30 +65,29 @@ pub struct Capabilities {
     /// True if a frame received from this machine may have an unfinished checksum (the field holds
     /// the pseudo-header sum): veth, and the memory port.
     pub rx_checksum_may_be_partial: bool,
-    /// Largest super-frame in bytes; zero if the port has no super-frames.
-    pub tx_super_len_max: u32,
+    /// Largest GSO frame in bytes; zero if the port has no GSO frames.
+    pub tx_gso_len_max: u32,
 }
 
-/// Parameters for the segmentation of a super-frame (GSO packet) by the link. Each segment gets the
-/// headers, with its own lengths, sequence number and checksums, and a part of the payload.
+/// Parameters for the segmentation of a GSO frame by the link. Each segment gets the headers, with
+/// its own lengths, sequence number and checksums, and a part of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SuperFrame {
+pub struct GsoParameters {
     /// Length of all headers from the link header to the TCP header.
     pub headers_len: u16,
     /// Payload bytes of each segment except the last segment (MSS).
     pub segment_size: u16,
-    /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the
-    /// super-frame.
+    /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the GSO frame.
     pub tcp_start: u16,
     /// True if the IP header is IPv6.
     pub is_v6: bool,
 }
 
-/// Payload of a super-frame in memory that a program may be writing to: two parts, because a stream
+/// Payload of a GSO frame in memory that a program may be writing to: two parts, because a stream
 /// buffer wraps.
 pub type SharedPayload<'a> = [&'a [AtomicU8]; 2];
 
-/// The link has no space for a super-frame now.
+/// The link has no space for a GSO frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFull;
 
@@ -121,20 +120,20 @@ pub trait PacketIo {
     /// Queues the first `len` bytes of the frame that [`tx_frame`](Self::tx_frame) returned last.
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum);
 
-    /// Returns the buffer for the headers of a super-frame; empty if the port has no super-frames.
-    fn tx_super_headers(&mut self) -> &mut [u8] {
+    /// Returns the buffer for the headers of a GSO frame; empty if the port has no GSO frames.
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
         &mut []
     }
 
-    /// Sends the first `cut.headers_len` bytes of [`tx_super_headers`](Self::tx_super_headers),
+    /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
     /// followed by the payload, after all frames committed before. The call reads the payload once,
     /// at any time.
-    fn tx_super_send(
+    fn tx_gso_send(
         &mut self,
         payload: SharedPayload<'_>,
-        cut: SuperFrame,
+        gso: GsoParameters,
     ) -> Result<(), LinkFull> {
-        let _ = (payload, cut);
+        let _ = (payload, gso);
         Err(LinkFull)
     }
 

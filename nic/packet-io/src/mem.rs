@@ -43,7 +43,7 @@ impl Default for MemConfig {
 }
 
 /// A frame that fills the first `len` bytes of its box.
-struct FullFrame {
+struct QueuedFrame {
     bytes: Box<[u8]>,
     len: u32,
 }
@@ -51,7 +51,7 @@ struct FullFrame {
 /// Frames that a [`MemPort`] received.
 #[derive(Default)]
 pub struct MemBurst {
-    frames: Vec<FullFrame>,
+    frames: Vec<QueuedFrame>,
 }
 
 impl Burst for MemBurst {
@@ -70,7 +70,7 @@ impl Burst for MemBurst {
 /// One direction of a link. The boxes in `free`, in `queued`, in the two ports and in bursts always
 /// add up to [`MemConfig::frames`].
 struct Direction {
-    queued: Vec<FullFrame>,
+    queued: Vec<QueuedFrame>,
     free: Vec<Box<[u8]>>,
 }
 
@@ -86,7 +86,7 @@ impl Channel {
     /// Appends up to `max` queued frames to a burst. Returns the number of moved frames.
     #[cold]
     #[inline(never)]
-    fn take_some(&self, queued: &mut Vec<FullFrame>, burst: &mut MemBurst, max: usize) -> usize {
+    fn dequeue(&self, queued: &mut Vec<QueuedFrame>, burst: &mut MemBurst, max: usize) -> usize {
         let count = max.min(queued.len());
         burst.frames.extend(queued.drain(..count));
         self.waiting.store(!queued.is_empty(), Ordering::Release);
@@ -97,7 +97,7 @@ impl Channel {
 /// Appends to a queue whose earlier frames the receiver has not taken.
 #[cold]
 #[inline(never)]
-fn append(queued: &mut Vec<FullFrame>, staged: &mut Vec<FullFrame>) {
+fn append(queued: &mut Vec<QueuedFrame>, staged: &mut Vec<QueuedFrame>) {
     queued.append(staged);
 }
 
@@ -137,7 +137,7 @@ pub struct MemPort {
     rx: SharedDirection,
     /// Empty frames taken from the pool of `tx`. `tx_frame` lends out the last frame.
     tx_free: Vec<Box<[u8]>>,
-    tx_staged: Vec<FullFrame>,
+    tx_staged: Vec<QueuedFrame>,
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
     /// Number of released frames at which the port returns them to the pool, so that the peer does
@@ -154,7 +154,7 @@ impl MemPort {
     }
 
     /// Creates one port that receives its own frames.
-    pub fn looped(config: MemConfig) -> Self {
+    pub fn loopback(config: MemConfig) -> Self {
         let direction = new_direction(&config);
         Self::new(config, Arc::clone(&direction), direction)
     }
@@ -182,7 +182,7 @@ impl MemPort {
         let mut direction = lock(&self.rx);
         let queued = &mut direction.queued;
         if queued.len() > max || !burst.frames.is_empty() {
-            return self.rx.take_some(queued, burst, max);
+            return self.rx.dequeue(queued, burst, max);
         }
         mem::swap(queued, &mut burst.frames);
         self.rx.waiting.store(false, Ordering::Release);
@@ -198,7 +198,7 @@ impl MemPort {
     /// registers for the call.
     #[cold]
     #[inline(never)]
-    fn grow_and_stage(&mut self, full: FullFrame) {
+    fn grow_and_stage(&mut self, full: QueuedFrame) {
         self.tx_staged.push(full);
     }
 
@@ -219,7 +219,7 @@ impl PacketIo for MemPort {
             tx_frame_len_max: self.config.frame_len_max,
             tx_checksum: self.config.partial_checksums,
             rx_checksum_may_be_partial: self.config.partial_checksums,
-            tx_super_len_max: 0,
+            tx_gso_len_max: 0,
         }
     }
 
@@ -267,7 +267,7 @@ impl PacketIo for MemPort {
         {
             finish(&mut bytes[..len], start, offset);
         }
-        let full = FullFrame {
+        let full = QueuedFrame {
             bytes,
             len: len as u32,
         };
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn a_looped_port_hears_itself() {
-        let mut port = MemPort::looped(MemConfig::default());
+    fn a_loopback_port_receives_its_own_frames() {
+        let mut port = MemPort::loopback(MemConfig::default());
         assert!(send(&mut port, b"echo"));
         port.tx_flush();
         let mut burst = port.new_burst();
@@ -361,7 +361,7 @@ mod tests {
             partial_checksums: false,
             ..MemConfig::default()
         };
-        let mut port = MemPort::looped(config);
+        let mut port = MemPort::loopback(config);
         port.tx_frame().expect("the pool is full")[..8].copy_from_slice(&[0, 1, 0, 2, 0, 0, 9, 9]);
         port.tx_commit(
             8,

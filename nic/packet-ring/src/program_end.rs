@@ -62,7 +62,7 @@ impl ProgramEnd {
                 // The mux checks complete checksums.
                 tx_checksum: false,
                 rx_checksum_may_be_partial,
-                tx_super_len_max: 0,
+                tx_gso_len_max: 0,
             },
             lent: 0,
             published: false,

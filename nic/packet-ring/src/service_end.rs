@@ -79,7 +79,7 @@ impl PacketIo for ServiceEnd {
             tx_frame_len_max: PORT_FRAME_LEN_MAX,
             tx_checksum: false,
             rx_checksum_may_be_partial: false,
-            tx_super_len_max: 0,
+            tx_gso_len_max: 0,
         }
     }
 

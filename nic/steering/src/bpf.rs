@@ -51,7 +51,7 @@ pub enum AttachMode {
 
 /// Requested XDP mode of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AttachWish {
+pub enum AttachRequest {
     /// In the driver, or in the stack if the driver cannot run programs.
     #[default]
     Best,
@@ -189,7 +189,7 @@ impl Object {
     }
 
     /// Loads another program of the object, for [`receive`](Self::receive).
-    pub(crate) fn load_also(&mut self, program: &'static str) -> Result<(), SteeringError> {
+    pub(crate) fn load_another(&mut self, program: &'static str) -> Result<(), SteeringError> {
         load_program(&mut self.ebpf, program)
     }
 
@@ -222,12 +222,12 @@ impl Object {
     }
 
     /// Attaches the program in the requested XDP mode. Returns the mode, and with
-    /// [`AttachWish::Best`] the reason for which native mode failed.
+    /// [`AttachRequest::Best`] the reason for which native mode failed.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,
         interface: &str,
-        request: AttachWish,
+        request: AttachRequest,
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
         let attached = self.attach_as_requested(ifindex, request);
         let programs = xdp_programs(ifindex);
@@ -253,15 +253,15 @@ impl Object {
     fn attach_as_requested(
         &mut self,
         ifindex: u32,
-        request: AttachWish,
+        request: AttachRequest,
     ) -> Result<(AttachMode, Option<String>), AttachFailure> {
-        if request == AttachWish::Generic {
+        if request == AttachRequest::Generic {
             self.attach_with_retries(ifindex, XdpMode::Skb)?;
             return Ok((AttachMode::Generic, None));
         }
         let native = match self.attach_with_retries(ifindex, XdpMode::Driver) {
             Ok(()) => return Ok((AttachMode::Native, None)),
-            Err(AttachFailure::Other(error)) if request == AttachWish::Best => error,
+            Err(AttachFailure::Other(error)) if request == AttachRequest::Best => error,
             Err(failure) => return Err(failure),
         };
         if matches!(native, SteeringError::NotPermitted) {
@@ -317,27 +317,31 @@ impl Object {
     }
 
     /// Opens a hash map with keys and values of bytes.
-    pub(crate) fn table<const K: usize, const V: usize>(
+    pub(crate) fn hash_map<const K: usize, const V: usize>(
         &mut self,
         name: &str,
-    ) -> Result<Table<K, V>, SteeringError> {
+    ) -> Result<BpfHashMap<K, V>, SteeringError> {
         let map = HashMap::try_from(self.take_map(name));
-        Ok(Table {
+        Ok(BpfHashMap {
             map: map.map_err(|error| failed("opening a map", &error))?,
         })
     }
 
     /// Opens the map of AF_XDP sockets.
-    pub(crate) fn sockets(&mut self, name: &str) -> Result<Sockets, SteeringError> {
+    pub(crate) fn xsk_map(&mut self, name: &str) -> Result<XskSocketMap, SteeringError> {
         let map = XskMap::try_from(self.take_map(name));
-        Ok(Sockets {
+        Ok(XskSocketMap {
             map: map.map_err(|error| failed("opening a map", &error))?,
         })
     }
 
     /// Opens an array map and maps its first `len` words into this process, which writes the words
     /// as memory.
-    pub(crate) fn memory(&mut self, name: &str, len: usize) -> Result<SharedWords, SteeringError> {
+    pub(crate) fn mapped_array(
+        &mut self,
+        name: &str,
+        len: usize,
+    ) -> Result<SharedWords, SteeringError> {
         let Map::Array(map) = self.take_map(name) else {
             unreachable!("the object has an array of that name");
         };
@@ -358,9 +362,12 @@ impl Object {
     }
 
     /// Opens an array of one entry.
-    pub(crate) fn value<const V: usize>(&mut self, name: &str) -> Result<Value<V>, SteeringError> {
+    pub(crate) fn array_entry<const V: usize>(
+        &mut self,
+        name: &str,
+    ) -> Result<ArrayEntry<V>, SteeringError> {
         let map = Array::try_from(self.take_map(name));
-        Ok(Value {
+        Ok(ArrayEntry {
             map: map.map_err(|error| failed("opening a map", &error))?,
         })
     }
@@ -391,15 +398,15 @@ impl Object {
     }
 }
 
-/// Keys and values of a [`Table`].
+/// Keys and values of a [`BpfHashMap`].
 pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
 
 /// An array of one entry that the eBPF program reads.
-pub(crate) struct Value<const V: usize> {
+pub(crate) struct ArrayEntry<const V: usize> {
     map: Array<MapData, [u8; V]>,
 }
 
-impl<const V: usize> Value<V>
+impl<const V: usize> ArrayEntry<V>
 where
     [u8; V]: Pod,
 {
@@ -411,11 +418,11 @@ where
 }
 
 /// A hash map in the kernel.
-pub(crate) struct Table<const K: usize, const V: usize> {
+pub(crate) struct BpfHashMap<const K: usize, const V: usize> {
     map: HashMap<MapData, [u8; K], [u8; V]>,
 }
 
-impl<const K: usize, const V: usize> Table<K, V>
+impl<const K: usize, const V: usize> BpfHashMap<K, V>
 where
     [u8; K]: Pod,
     [u8; V]: Pod,
@@ -443,11 +450,11 @@ where
 }
 
 /// The AF_XDP sockets, by receive queue.
-pub(crate) struct Sockets {
+pub(crate) struct XskSocketMap {
     map: XskMap<MapData>,
 }
 
-impl Sockets {
+impl XskSocketMap {
     pub(crate) fn set(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteeringError> {
         let set = self.map.set(queue, socket.as_raw_fd(), 0);
         set.map_err(|error| failed("registering an AF_XDP socket", &error))

@@ -5,17 +5,20 @@ use std::{os::fd::BorrowedFd, sync::Arc};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::{
-    AttachMode, AttachWish, Heartbeats, SteeringError,
-    bpf::{DEMUX_OBJECT, Object, PerCpuCounters, Sockets, Table, Value, check_permission},
+    AttachMode, AttachRequest, Heartbeats, SteeringError,
+    bpf::{
+        ArrayEntry, BpfHashMap, DEMUX_OBJECT, Object, PerCpuCounters, XskSocketMap,
+        check_permission,
+    },
     mirror,
 };
 
 /// Names of the demux's XDP programs for packets in one buffer and for packets in several buffers.
 const PROGRAM: &str = "tidelane_demux";
-const PROGRAM_OF_FRAGS: &str = "tidelane_frags";
+const FRAGS_PROGRAM: &str = "tidelane_frags";
 /// Name of the XDP program that passes every frame. This program handles the frames that the
 /// service hands back.
-const PROGRAM_OF_HAND_BACK: &str = "tidelane_return";
+const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
 /// A frame without link addresses and protocol, which the kernel drops. The demux hands this frame
@@ -115,10 +118,10 @@ pub struct DemuxCounters {
     /// Redirected to the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,
     /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
-    pub kernels: u64,
+    pub kernel_socket: u64,
     /// Passed to the kernel: claimed, but the heartbeat of the queue's core is missing, and the
     /// kernel has a socket for the packet or the heartbeat is missing for long enough.
-    pub no_life: u64,
+    pub no_heartbeat: u64,
     /// Passed to the kernel: destined to another link address on a promiscuous interface. The
     /// kernel drops these frames.
     pub other_host: u64,
@@ -138,8 +141,8 @@ impl DemuxCounters {
             other_ip,
             not_ip,
             redirected_fragments,
-            kernels,
-            no_life,
+            kernel_socket,
+            no_heartbeat,
             other_host,
             returned,
         ] = counters;
@@ -153,8 +156,8 @@ impl DemuxCounters {
             other_ip,
             not_ip,
             redirected_fragments,
-            kernels,
-            no_life,
+            kernel_socket,
+            no_heartbeat,
             other_host,
             returned,
         }
@@ -169,8 +172,8 @@ impl DemuxCounters {
             self.icmp,
             self.other_ip,
             self.not_ip,
-            self.kernels,
-            self.no_life,
+            self.kernel_socket,
+            self.no_heartbeat,
             self.other_host,
             self.returned,
         ]
@@ -229,12 +232,12 @@ pub trait Steering: Send {
 /// ends in any way. The kernel then receives all packets again.
 pub struct Demux {
     mode: AttachMode,
-    native_refusal: Option<String>,
-    claims: Table<KEY_LEN, OWNER_LEN>,
-    sockets: Sockets,
+    native_error: Option<String>,
+    claims: BpfHashMap<KEY_LEN, OWNER_LEN>,
+    sockets: XskSocketMap,
     counters: PerCpuCounters<COUNTERS>,
     heartbeats: Arc<Heartbeats>,
-    link_address: Value<LINK_ADDRESS_LEN>,
+    link_address: ArrayEntry<LINK_ADDRESS_LEN>,
     /// Index of the interface.
     ifindex: u32,
     takes_frames_back: bool,
@@ -252,7 +255,7 @@ impl Demux {
         queues: u32,
         buffers: Buffers,
     ) -> Result<Self, SteeringError> {
-        Self::load_and_attach_as(ifindex, queues, buffers, AttachWish::Best)
+        Self::load_and_attach_as(ifindex, queues, buffers, AttachRequest::Best)
     }
 
     /// Loads and attaches the demux like [`load_and_attach`](Self::load_and_attach), but in the
@@ -261,7 +264,7 @@ impl Demux {
         ifindex: u32,
         queues: u32,
         buffers: Buffers,
-        wish: AttachWish,
+        wish: AttachRequest,
     ) -> Result<Self, SteeringError> {
         check_permission()?;
         if queues > QUEUES_MAX {
@@ -273,20 +276,20 @@ impl Demux {
         let interface = interface_name(ifindex)?;
         let program = match buffers {
             Buffers::One => PROGRAM,
-            Buffers::Several => PROGRAM_OF_FRAGS,
+            Buffers::Several => FRAGS_PROGRAM,
         };
         let sizes = [("SOCKETS", queues.max(1))];
         let mut object = Object::load(DEMUX_OBJECT, program, &sizes, &[])?;
-        object.load_also(PROGRAM_OF_HAND_BACK)?;
-        let claims = object.table("CLAIMS")?;
-        let sockets = object.sockets("SOCKETS")?;
+        object.load_another(HAND_BACK_PROGRAM)?;
+        let claims = object.hash_map("CLAIMS")?;
+        let sockets = object.xsk_map("SOCKETS")?;
         let counters = object.counters("COUNTERS")?;
-        let heartbeats = object.memory("HEARTBEATS", Heartbeats::LEN)?;
-        let link_address = object.value("LINK_ADDRESS")?;
-        let (mode, native_refusal) = object.attach(ifindex, &interface, wish)?;
+        let heartbeats = object.mapped_array("HEARTBEATS", Heartbeats::LEN)?;
+        let link_address = object.array_entry("LINK_ADDRESS")?;
+        let (mode, native_error) = object.attach(ifindex, &interface, wish)?;
         let mut demux = Self {
             mode,
-            native_refusal,
+            native_error,
             claims,
             sockets,
             counters,
@@ -316,8 +319,8 @@ impl Demux {
     }
 
     /// Returns the reason for which the program does not run in the driver, if it does not.
-    pub fn native_refusal(&self) -> Option<&str> {
-        self.native_refusal.as_deref()
+    pub fn native_error(&self) -> Option<&str> {
+        self.native_error.as_deref()
     }
 
     /// Reads all claims from the kernel's map.
@@ -367,8 +370,7 @@ impl Steering for Demux {
         if let Some(source) = frame.get_mut(SOURCE) {
             source.copy_from_slice(&self.hand_back_source);
         }
-        self.object
-            .receive(PROGRAM_OF_HAND_BACK, &frame, self.ifindex)
+        self.object.receive(HAND_BACK_PROGRAM, &frame, self.ifindex)
     }
 
     fn takes_frames_back(&self) -> bool {

@@ -55,7 +55,7 @@ impl SteeringError {
 const DISPATCHER: &str = "xdp_dispatcher";
 
 /// Returns the keyword of `ip link set` that selects an XDP mode.
-fn switch_of(place: Option<XdpPlace>) -> &'static str {
+fn xdp_keyword(place: Option<XdpPlace>) -> &'static str {
     match place {
         Some(XdpPlace::Offloaded) => "xdpoffload",
         Some(XdpPlace::Native) => "xdpdrv",
@@ -102,7 +102,7 @@ impl fmt::Display for SteeringError {
                         f,
                         "; `ip link set dev {interface} {} off` removes it, or stop the process \
                          that has it (`bpftool link` names it)",
-                        switch_of(*place)
+                        xdp_keyword(*place)
                     ),
                 }
             }

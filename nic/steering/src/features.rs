@@ -129,7 +129,7 @@ impl Features {
 
     /// Requests a feature to be on or off. The driver may be unable to follow, so the caller reads
     /// the state again.
-    pub fn want(&self, number: FeatureNumber, on: bool) -> io::Result<()> {
+    pub fn request(&self, number: FeatureNumber, on: bool) -> io::Result<()> {
         // `struct ethtool_sfeatures`: command, number of blocks; each block has the words of
         // features to change and of their new state. The kernel requires its own number of blocks.
         let answer = self.ioctl(vec![ETHTOOL_GFEATURES, 0])?;

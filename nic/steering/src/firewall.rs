@@ -52,14 +52,14 @@ impl fmt::Display for Subsystem {
 
 /// Direction of a packet relative to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Direction {
     /// Incoming packets.
     Ingress,
     /// Outgoing packets.
     Egress,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ingress => "ingress",
@@ -116,7 +116,7 @@ pub enum Hook {
         /// Name of the interface.
         interface: String,
         /// Direction; None for a filter of the interface's root qdisc.
-        side: Option<Side>,
+        side: Option<Direction>,
         /// Kind of the filter, such as `u32` or `bpf`.
         kind: String,
         /// Preference number.
@@ -127,7 +127,7 @@ pub enum Hook {
         /// Name of the interface.
         interface: String,
         /// Direction.
-        side: Side,
+        side: Direction,
         /// The program.
         program: Program,
     },
@@ -185,18 +185,18 @@ impl fmt::Display for Hook {
 
 /// Error of the search for hooks.
 #[derive(Debug)]
-pub struct LookError {
+pub struct HookQueryError {
     subsystem: Subsystem,
     error: io::Error,
 }
 
-impl fmt::Display for LookError {
+impl fmt::Display for HookQueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot look for {}: {}", self.subsystem, self.error)
     }
 }
 
-impl std::error::Error for LookError {}
+impl std::error::Error for HookQueryError {}
 
 /// Search for the hooks of one interface, in the network namespace of the calling thread.
 #[derive(Clone, Debug)]
@@ -209,9 +209,9 @@ pub struct Firewall {
 
 impl Firewall {
     /// Creates a search for interface `interface` with index `ifindex`.
-    pub fn of(interface: &str, ifindex: u32) -> Result<Self, LookError> {
+    pub fn of(interface: &str, ifindex: u32) -> Result<Self, HookQueryError> {
         let subsystem = Subsystem::Cgroups;
-        let cgroups = CgroupTree::find().map_err(|error| LookError { subsystem, error })?;
+        let cgroups = CgroupTree::find().map_err(|error| HookQueryError { subsystem, error })?;
         Ok(Self {
             interface: interface.to_owned(),
             ifindex,
@@ -230,8 +230,8 @@ impl Firewall {
     }
 
     /// Returns all current hooks. A subsystem that the kernel lacks has no hooks.
-    pub fn look(&self) -> Result<Vec<Hook>, LookError> {
-        let of = |subsystem| move |error| LookError { subsystem, error };
+    pub fn hooks(&self) -> Result<Vec<Hook>, HookQueryError> {
+        let of = |subsystem| move |error| HookQueryError { subsystem, error };
         let mut hooks = nftables::chains(&self.interface).map_err(of(Subsystem::Nftables))?;
         hooks.extend(legacy::tables().map_err(of(Subsystem::Legacy))?);
         let filters = filters::filters(&self.interface, self.ifindex);

@@ -34,7 +34,7 @@ impl Heartbeats {
     }
 
     /// Creates heartbeats without a demux, for tests of the writer.
-    pub fn unobserved() -> std::io::Result<Self> {
+    pub fn without_demux() -> std::io::Result<Self> {
         SharedWords::private(Self::LEN).map(Self)
     }
 
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn each_queue_has_its_own_line() {
-        let all = Arc::new(Heartbeats::unobserved().expect("memory"));
+        let all = Arc::new(Heartbeats::without_demux().expect("memory"));
         let (one, last) = (all.of_queue(0), all.of_queue(63));
         assert!(!one.is_awaited(), "not watched yet");
         one.beat(1_000_000_000);

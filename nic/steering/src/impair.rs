@@ -7,11 +7,11 @@
 use std::os::fd::BorrowedFd;
 
 use crate::{
-    AttachMode, AttachWish, SteeringError,
-    bpf::{IMPAIR_OBJECT, Object, PerCpuCounters, Sockets, check_permission},
+    AttachMode, AttachRequest, SteeringError,
+    bpf::{IMPAIR_OBJECT, Object, PerCpuCounters, XskSocketMap, check_permission},
 };
 
-/// Number of counters in `struct both`: three for each of two directions.
+/// Number of counters in `struct direction_counters`: three for each of two directions.
 const COUNTERS: usize = 6;
 
 /// Probabilities of impairments, in packets per million.
@@ -21,7 +21,7 @@ pub struct Impairment {
     pub loss_ppm: u32,
     /// Share of packets that are redirected to a socket. Without a socket, the program drops these
     /// packets.
-    pub hold_ppm: u32,
+    pub delay_ppm: u32,
 }
 
 /// Counters of one direction.
@@ -32,17 +32,17 @@ pub struct DirectionCounters {
     /// Frames dropped on purpose.
     pub lost: u64,
     /// Frames redirected.
-    pub held: u64,
+    pub delayed: u64,
 }
 
 /// An impaired link between two interfaces, which is removed on drop.
-pub struct BadWire {
-    holders: Sockets,
+pub struct ImpairedLink {
+    delay_sockets: XskSocketMap,
     counters: PerCpuCounters<COUNTERS>,
     _object: Object,
 }
 
-impl BadWire {
+impl ImpairedLink {
     /// Joins the interfaces with these indices. Both drivers need native XDP. A frame that is
     /// redirected into a veth arrives only if the other end has NAPI (`ethtool -K <end> gro on`).
     pub fn join(ends: [u32; 2], impairment: &Impairment) -> Result<Self, SteeringError> {
@@ -50,22 +50,22 @@ impl BadWire {
         let globals = [
             ("IFINDEX_A", ends[0]),
             ("LOSS_PPM", impairment.loss_ppm),
-            ("HOLD_PPM", impairment.hold_ppm),
+            ("DELAY_PPM", impairment.delay_ppm),
         ];
         let mut object = Object::load(IMPAIR_OBJECT, "impair", &[], &globals)?;
-        let holders = object.sockets("HOLDERS")?;
+        let delay_sockets = object.xsk_map("DELAY_SOCKETS")?;
         let counters = object.counters("COUNTERS")?;
-        object.set_devices("ENDS", &[ends[1], ends[0]])?;
+        object.set_devices("OUTPUTS", &[ends[1], ends[0]])?;
         for ifindex in ends {
             let interface = format!("interface {ifindex}");
-            let (mode, refusal) = object.attach(ifindex, &interface, AttachWish::Best)?;
+            let (mode, refusal) = object.attach(ifindex, &interface, AttachRequest::Best)?;
             if mode != AttachMode::Native {
                 let detail = refusal.unwrap_or_default();
                 return Err(SteeringError::NoKernelSupport(detail));
             }
         }
         Ok(Self {
-            holders,
+            delay_sockets,
             counters,
             _object: object,
         })
@@ -73,8 +73,12 @@ impl BadWire {
 
     /// Redirects delayed packets of one direction (0: those that arrive at the first interface) to
     /// a socket that is bound to queue 0 of that interface.
-    pub fn hold(&mut self, direction: u32, socket: BorrowedFd<'_>) -> Result<(), SteeringError> {
-        self.holders.set(direction, socket)
+    pub fn set_delay_socket(
+        &mut self,
+        direction: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), SteeringError> {
+        self.delay_sockets.set(direction, socket)
     }
 
     /// Returns the counters, by direction.
@@ -84,12 +88,12 @@ impl BadWire {
             DirectionCounters {
                 forwarded: a,
                 lost: b,
-                held: c,
+                delayed: c,
             },
             DirectionCounters {
                 forwarded: d,
                 lost: e,
-                held: f,
+                delayed: f,
             },
         ])
     }

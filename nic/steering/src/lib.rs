@@ -29,9 +29,9 @@ mod shared_words_unsafe;
 #[expect(unsafe_code, reason = "system calls without a safe wrapper")]
 mod sys;
 
-pub use bpf::{AttachMode, AttachWish};
+pub use bpf::{AttachMode, AttachRequest};
 pub use demux::{Buffers, Claim, Demux, DemuxCounters, Scope, StackId, Steering};
 pub use error::SteeringError;
 pub use heartbeats::{Heartbeat, Heartbeats};
 pub use lookup::{FoundListener, Lookup};
-pub use reservation::{PortReservation, Twin};
+pub use reservation::{BoundSocket, PortReservation};

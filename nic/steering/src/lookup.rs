@@ -79,7 +79,7 @@ impl Lookup {
 
     /// Tests the queries with a listening socket of this process. Returns `Unsupported` on a kernel
     /// without CONFIG_INET_DIAG, because this kernel answers that no socket exists.
-    pub fn try_out(&mut self) -> io::Result<()> {
+    pub fn self_test(&mut self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::STREAM;
         let own = socket_with(AddressFamily::INET, kind, flags, Some(ipproto::TCP))?;
@@ -115,13 +115,13 @@ impl Lookup {
                 &request.encode(self.sequence),
                 SendFlags::empty(),
             )?;
-            while !self.take_part(&mut ports)? {}
+            while !self.receive_part(&mut ports)? {}
         }
         Ok(ports)
     }
 
     /// Reads one part of an answer with many sockets. Returns true after the last part.
-    fn take_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
+    fn receive_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
         let mut bytes = vec![0; PART_LEN];
         let (len, _) = match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
             Err(Errno::INTR) => return Ok(false),
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_listener_is_found_where_the_kernel_delivers() {
         let mut lookup = Lookup::open().expect("a netlink socket");
-        lookup.try_out().expect("the kernel answers");
+        lookup.self_test().expect("the kernel answers");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its name").port();
         let mut listener_at =
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn a_wildcard_is_found_for_every_address_and_one_of_another_interface_is_not() {
         let mut lookup = Lookup::open().expect("a netlink socket");
-        lookup.try_out().expect("the kernel answers");
+        lookup.self_test().expect("the kernel answers");
         let listener = TcpListener::bind("[::]:0").expect("a port");
         let port = listener.local_addr().expect("its name").port();
         let cookie = sockopt::socket_cookie(&listener).unwrap();

@@ -26,7 +26,7 @@ pub struct PortReservation {
 
 /// A bound socket of a program, with the properties that decide about sockets bound beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twin {
+pub struct BoundSocket {
     /// Local address (IPv4 as `::ffff:a.b.c.d`), unspecified for a wildcard.
     pub addr: [u8; 16],
     /// Local port.
@@ -50,22 +50,22 @@ impl PortReservation {
 
     /// Reserves the port of a program's socket beside that socket. The reservation holds the port
     /// even if the program closes its socket or makes the socket release the port (`shutdown`,
-    /// `connect(AF_UNSPEC)`). Other sockets can be bound only if `twin.reuse_port` allows it, or
+    /// `connect(AF_UNSPEC)`). Other sockets can be bound only if `bound.reuse_port` allows it, or
     /// after [`set_shared`](Self::set_shared).
-    pub fn beside(twin: &Twin) -> io::Result<Self> {
-        let socket = new_socket(twin.addr)?;
-        if Ipv6Addr::from(twin.addr).is_unspecified() {
-            sockopt::set_ipv6_v6only(&socket, twin.v6_only)?;
+    pub fn beside(bound: &BoundSocket) -> io::Result<Self> {
+        let socket = new_socket(bound.addr)?;
+        if Ipv6Addr::from(bound.addr).is_unspecified() {
+            sockopt::set_ipv6_v6only(&socket, bound.v6_only)?;
         }
-        if twin.ifindex != 0 {
-            sys::bind_to_interface(socket.as_fd(), twin.ifindex)?;
+        if bound.ifindex != 0 {
+            sys::bind_to_interface(socket.as_fd(), bound.ifindex)?;
         }
-        if let Some(owner) = twin.reuse_port {
+        if let Some(owner) = bound.reuse_port {
             fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
             sockopt::set_socket_reuseport(&socket, true)?;
         }
         sys::set_repair(socket.as_fd(), true)?;
-        let reserved = Self::bind(socket, twin.addr, twin.port)?;
+        let reserved = Self::bind(socket, bound.addr, bound.port)?;
         sys::set_repair(reserved.as_fd(), false)?;
         Ok(reserved)
     }

@@ -101,7 +101,7 @@ pub struct HostIo<P> {
     pub late_resets: LateResets,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Payload limit in bytes of a super-frame on all ports; zero if a port sends none.
+    /// Payload limit in bytes of a GSO frame on all ports; zero if a port sends none.
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
@@ -115,9 +115,7 @@ impl<P: PacketIo> HostIo<P> {
         routes.interface.mtu = routes.interface.mtu.min(mtu_of(&ports));
         let region = Region::heap(STAGING_LEN)?;
         let staging = Staging::new(region, StreamMemory::default());
-        let super_len = ports
-            .iter()
-            .map(|port| port.capabilities().tx_super_len_max);
+        let super_len = ports.iter().map(|port| port.capabilities().tx_gso_len_max);
         let super_payload_max = super_len.min().unwrap_or(0).saturating_sub(HEADERS_LEN_MAX);
         Ok(Self {
             ports,

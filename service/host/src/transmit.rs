@@ -1,7 +1,7 @@
 //! Sends the engine's segments: writes headers, payload and checksum to frames of a port.
 
 use tidelane_engine::{SegmentOut, TxFull};
-use tidelane_packet_io::{PacketIo, SuperFrame, TxChecksum};
+use tidelane_packet_io::{GsoParameters, PacketIo, TxChecksum};
 use tidelane_ring::{ProgramRegion, StreamBuffer};
 use tidelane_wire::{
     DropReason, HeaderTemplate, SegmentHeader, TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with,
@@ -126,9 +126,9 @@ impl<P: PacketIo> Transmitter<'_, P> {
         Ok(())
     }
 
-    /// Sends `out` as a super-frame, which the link cuts into segments. This function writes only
-    /// the headers; the link reads the payload from the program's memory. A program that changes
-    /// the payload meanwhile changes only its own data, as the link computes the checksums.
+    /// Sends `out` as a GSO frame, which the link cuts into segments. This function writes only the
+    /// headers; the link reads the payload from the program's memory. A program that changes the
+    /// payload meanwhile changes only its own data, as the link computes the checksums.
     #[inline(never)]
     fn transmit_super(
         self,
@@ -142,10 +142,10 @@ impl<P: PacketIo> Transmitter<'_, P> {
             return Ok(());
         };
         let segments = out.payload_len.div_ceil(u32::from(out.segment_size.max(1)));
-        let room = port.capabilities().tx_super_len_max as usize;
+        let room = port.capabilities().tx_gso_len_max as usize;
         let len = out.payload_len as usize;
         let runs = buffer.runs(region, out.payload_pos, len);
-        let headers = port.tx_super_headers();
+        let headers = port.tx_gso_headers();
         let written = write_headers(headers, template, out);
         let tcp_start = template.headers_len();
         let written = written.filter(|(_, header_len)| tcp_start + header_len + len <= room);
@@ -155,13 +155,13 @@ impl<P: PacketIo> Transmitter<'_, P> {
         };
         let pseudo = template.pseudo_header((header_len + len) as u16);
         write_partial_checksum(&mut segment[..header_len], pseudo);
-        let cut = SuperFrame {
+        let gso = GsoParameters {
             headers_len: (tcp_start + header_len) as u16,
             segment_size: out.segment_size,
             tcp_start: tcp_start as u16,
             is_v6: template.is_v6(),
         };
-        if port.tx_super_send(runs, cut).is_err() {
+        if port.tx_gso_send(runs, gso).is_err() {
             *self.blocked = true;
             return Err(TxFull);
         }

@@ -88,7 +88,7 @@ impl<P: PacketIo> PacketIo for MuxPort<P> {
         Capabilities {
             // The mux checks complete checksums.
             tx_checksum: false,
-            tx_super_len_max: 0,
+            tx_gso_len_max: 0,
             rx_checksum_may_be_partial: self.doorbell.partial_checksums,
             ..self.inner.capabilities()
         }

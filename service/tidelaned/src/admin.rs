@@ -115,8 +115,8 @@ fn counters<P: Port>(shared: &Shared<P>) -> Value {
         .collect();
     if let Ok(demux) = shared.claims.demux().counters() {
         all.insert("demux_passed".to_owned(), demux.passed().into());
-        all.insert("demux_no_life".to_owned(), demux.no_life.into());
-        all.insert("demux_kernels".to_owned(), demux.kernels.into());
+        all.insert("demux_no_heartbeat".to_owned(), demux.no_heartbeat.into());
+        all.insert("demux_kernel_socket".to_owned(), demux.kernel_socket.into());
     }
     all.insert("claims".to_owned(), shared.claims.count().into());
     all.insert("core_boosts".to_owned(), shared.cores.boosts().into());

@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 use tidelane_abi::CORES_MAX;
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_places::ServiceName;
-use tidelane_steering::AttachWish;
+use tidelane_steering::AttachRequest;
 
 use crate::firewall;
 
@@ -52,7 +52,7 @@ pub enum Xdp {
     Generic,
 }
 
-impl From<Xdp> for AttachWish {
+impl From<Xdp> for AttachRequest {
     fn from(xdp: Xdp) -> Self {
         match xdp {
             Xdp::Auto => Self::Best,

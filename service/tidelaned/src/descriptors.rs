@@ -281,7 +281,7 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
 fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
-    let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;
     pace::rest();
     let fast_open = fast_open::of_listener(fd);
     let local = socket.local.addr;
@@ -307,7 +307,7 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
 fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
-    let reservation = PortReservation::beside(&socket.twin()).ok()?;
+    let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;
     pace::rest();
     sockets::is_bound_only(fd.as_fd(), &socket).then(|| {
         Found::Entitled(Box::new(Entitled {

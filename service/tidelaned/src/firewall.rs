@@ -61,7 +61,7 @@ pub struct Guard {
 impl Guard {
     /// Checks the host before the service starts. The error is one line for the operator.
     pub fn before_start(firewall: Firewall, mode: Mode, name: &str) -> Result<Self, String> {
-        let hooks = firewall.look().map_err(|error| error.to_string())?;
+        let hooks = firewall.hooks().map_err(|error| error.to_string())?;
         if mode == Mode::Refuse && !hooks.is_empty() {
             return Err(refusal(&hooks, name));
         }
@@ -91,7 +91,7 @@ impl Guard {
     /// Checks again, and logs new hooks.
     pub fn look_again(&mut self) {
         let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
-        match self.firewall.look() {
+        match self.firewall.hooks() {
             Ok(hooks) => {
                 for hook in hooks.iter().filter(|hook| !self.hooks.contains(hook)) {
                     eprintln!(

@@ -96,7 +96,7 @@ fn release() -> String {
 /// effect.
 pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Vec<String> {
     let mut texts = Vec::new();
-    if let Some(reason) = demux.native_refusal() {
+    if let Some(reason) = demux.native_error() {
         texts.push(format!(
             "the driver of {interface} runs no XDP program ({reason}): generic XDP takes the \
              packets after the kernel has made a buffer of each, which costs CPU time"
@@ -110,9 +110,9 @@ pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Ve
              with zero-copy)"
         ));
     }
-    if any(|port| !port.sends_super_frames()) {
+    if any(|port| !port.has_gso()) {
         texts.push(format!(
-            "no super-frames on {interface}: each segment of a bulk transfer costs a frame"
+            "no GSO frames on {interface}: each segment of a bulk transfer costs a frame"
         ));
     }
     if any(|port| !port.sends_long_batches()) {

@@ -5,7 +5,7 @@
 //! packets beyond the size of a frame and leaves out checksums. `docs/kernels.md` has the table.
 
 use tidelane_steering::{
-    AttachWish,
+    AttachRequest,
     features::Features,
     mirror::{LinkKind, LinkRecord, Mirror},
 };
@@ -110,9 +110,9 @@ impl Driver {
 
     /// Returns the place of the XDP program, and a sentence if the driver makes the place differ
     /// from the wish.
-    pub fn place_of_program(&self, wish: AttachWish) -> (AttachWish, Option<String>) {
+    pub fn place_of_program(&self, wish: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
-        if wish != AttachWish::Best || !FORGETFUL_DRIVERS.contains(&driver) {
+        if wish != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {
             return (wish, None);
         }
         let text = format!(
@@ -120,7 +120,7 @@ impl Driver {
              takes the packets after the kernel has made a buffer of each, which costs CPU time \
              (--xdp native, where nobody takes the interface down or runs ethtool -G)"
         );
-        (AttachWish::Generic, Some(text))
+        (AttachRequest::Generic, Some(text))
     }
 
     /// Returns true if this kernel release computes the checksums that AF_XDP's transmit metadata
@@ -209,14 +209,14 @@ mod tests {
     #[test]
     fn a_driver_that_forgets_programs_gets_a_generic_one() {
         let driver = |name: &str| Driver(name.to_owned());
-        let (place, text) = driver("vmxnet3").place_of_program(AttachWish::Best);
-        assert_eq!(place, AttachWish::Generic);
+        let (place, text) = driver("vmxnet3").place_of_program(AttachRequest::Best);
+        assert_eq!(place, AttachRequest::Generic);
         assert!(text.is_some_and(|text| text.contains("--xdp native")));
         for (name, wish) in [
-            ("vmxnet3", AttachWish::Native),
-            ("vmxnet3", AttachWish::Generic),
-            ("virtio_net", AttachWish::Best),
-            ("", AttachWish::Best),
+            ("vmxnet3", AttachRequest::Native),
+            ("vmxnet3", AttachRequest::Generic),
+            ("virtio_net", AttachRequest::Best),
+            ("", AttachRequest::Best),
         ] {
             assert_eq!(driver(name).place_of_program(wish), (wish, None));
         }
@@ -224,7 +224,7 @@ mod tests {
             ifindex: 1,
             ..link("lo", "lo")
         };
-        let place = Driver::of(&loopback).place_of_program(AttachWish::Best);
+        let place = Driver::of(&loopback).place_of_program(AttachRequest::Best);
         assert_eq!(place.1, None);
     }
 

@@ -22,7 +22,7 @@ use tidelane_engine::{EngineConfig, IpFields, IpOptions};
 use tidelane_host::{Host, Interface, JournalMemory, Siblings, StreamMemory};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::{
-    AttachMode, AttachWish, Buffers, Demux, Heartbeats,
+    AttachMode, AttachRequest, Buffers, Demux, Heartbeats,
     firewall::Firewall,
     mirror::{LinkKind, LinkRecord, Mirror},
 };
@@ -274,7 +274,7 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 fn open_queues(
     link: &LinkRecord,
     queues: u32,
-    wish: AttachWish,
+    wish: AttachRequest,
 ) -> Result<(Vec<XdpPort>, Demux, Option<String>), String> {
     let driver = Driver::of(link);
     let (wish, misplaced) = driver.place_of_program(wish);
@@ -319,7 +319,7 @@ fn open_queues(
 /// leaves segmentation to the link. The link segments packets only for a native XDP program.
 fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     let name = &link.name;
-    match demux.native_refusal() {
+    match demux.native_error() {
         None => format!(
             "{name} is a veth, which in generic mode hands over packets longer than AF_XDP takes \
              on this kernel (Linux 6.6); use: tidelane up {name} --xdp native"

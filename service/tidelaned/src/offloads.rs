@@ -170,7 +170,7 @@ impl Kept {
             })?;
             self.switched = true;
         }
-        let asked = features.want(self.number, false);
+        let asked = features.request(self.number, false);
         asked.map_err(|error| stuck(&error.to_string()))?;
         let now = features.state(self.number).ok().flatten();
         if now.is_some_and(|now| now.active) {
@@ -208,7 +208,7 @@ pub fn put_back(features: &Features, number: FeatureNumber) -> io::Result<bool> 
         if at > 0 {
             thread::sleep(TRY_PAUSE);
         }
-        features.want(number, true)?;
+        features.request(number, true)?;
     }
     Err(io::Error::other("the driver does not switch it on"))
 }

@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType, bind, getsockname, ipproto, sockopt},
 };
-use tidelane_steering::{Lookup, Twin};
+use tidelane_steering::{BoundSocket, Lookup};
 use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::{netns::NetNs, sys};
@@ -61,8 +61,8 @@ impl KernelSocket {
     }
 
     /// Returns the parameters of a reservation that can share the socket's port.
-    pub fn twin(&self) -> Twin {
-        Twin {
+    pub fn bound_socket(&self) -> BoundSocket {
+        BoundSocket {
             addr: self.local.addr.0,
             port: self.local.port,
             v6_only: self.v6_only,
@@ -131,7 +131,7 @@ impl Entitlement {
     /// otherwise. Without queries, every listening socket of the right namespace and interface is
     /// entitled.
     pub fn can_ask() -> bool {
-        let tried = Lookup::open().and_then(|mut lookup| lookup.try_out());
+        let tried = Lookup::open().and_then(|mut lookup| lookup.self_test());
         if let Err(error) = &tried {
             eprintln!("tidelaned: cannot query the kernel's sockets (CONFIG_INET_DIAG): {error}");
         }
@@ -255,9 +255,9 @@ mod tests {
         assert!(entitlement.examine(elsewhere.as_fd()).is_none());
         let served = entitlement.ifindex;
         entitlement.ifindex = served + 1;
-        let restricted = PortReservation::beside(&Twin {
+        let restricted = PortReservation::beside(&BoundSocket {
             ifindex: LOOPBACK,
-            ..examined.twin()
+            ..examined.bound_socket()
         });
         let restricted = restricted.expect("root may");
         assert!(entitlement.examine(restricted.as_fd()).is_none());

@@ -52,7 +52,7 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     check_load(&load.wait(SHORT)?.success()?.json()?)?;
     let counters = service.counters()?;
     ensure!(
-        counters["demux_no_life"].as_u64() > Some(0),
+        counters["demux_no_heartbeat"].as_u64() > Some(0),
         "no frame was left to the kernel: {counters}"
     );
     // The watchdog was stopped, too, and must not take the pause for a hang of a core.
@@ -84,6 +84,6 @@ pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
         check_load(&client.run(SHORT)?.json()?)?;
     }
     let counters = service.counters()?;
-    ensure!(counters["demux_no_life"] == 0, "{counters}");
+    ensure!(counters["demux_no_heartbeat"] == 0, "{counters}");
     Ok(())
 }

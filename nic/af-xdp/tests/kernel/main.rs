@@ -4,6 +4,6 @@
 mod net;
 
 mod frames;
+mod gso;
 mod jumbo;
 mod ports;
-mod super_frames;

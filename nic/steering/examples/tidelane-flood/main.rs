@@ -73,7 +73,7 @@ fn flood(arguments: &Arguments) -> Result<(u64, Duration), Box<dyn Error>> {
     let macs = (parse_mac(own.trim())?, parse_mac(&arguments.to_mac)?);
     let config = XdpConfig {
         huge_pages: false,
-        super_frames: false,
+        gso: false,
         ..XdpConfig::for_veth()
     };
     let mut port = XdpPort::open(&arguments.interface, 0, &config)?;

@@ -1,7 +1,7 @@
 //! An impaired link between two interfaces, for tests in network namespaces.
 //!
 //! ```text
-//! tidelane-impair --in IF_A --out IF_B --loss PPM --reorder PPM [--hold-us US] [--seconds N]
+//! tidelane-impair --in IF_A --out IF_B --loss PPM --reorder PPM [--delay-us US] [--seconds N]
 //!
 //! namespace "client"           namespace "wire"             namespace "host"
 //! veth0 ------------------- IF_A [this] IF_B ------------------- veth0
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both directions lose `--loss` of a million IPv4 packets, and delay `--reorder` of a million by
-//! `--hold-us` microseconds (1000 by default) while others pass. The program prints `ready` to its
+//! `--delay-us` microseconds (1000 by default) while others pass. The program prints `ready` to its
 //! standard output when the interfaces are joined. It runs for `--seconds`, or until the end of its
 //! standard input, and then prints its counters.
 
@@ -28,8 +28,8 @@ use crate::wire::{Wire, WireConfig};
 mod wire;
 
 const USAGE: &str = "usage: tidelane-impair --in IF_A --out IF_B [--loss PPM] [--reorder PPM] \
-                     [--hold-us US] [--seconds N]";
-const HOLD_US: u64 = 1000;
+                     [--delay-us US] [--seconds N]";
+const DELAY_US: u64 = 1000;
 
 struct Arguments {
     wire: WireConfig,
@@ -37,7 +37,7 @@ struct Arguments {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let (mut ends, mut seconds, mut hold_us) = ([None, None], None, HOLD_US);
+    let (mut ends, mut seconds, mut delay_us) = ([None, None], None, DELAY_US);
     let mut impairment = Impairment::default();
     while let Some(option) = words.next() {
         let value = words
@@ -56,8 +56,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--in" => ends[0] = Some(value),
             "--out" => ends[1] = Some(value),
             "--loss" => impairment.loss_ppm = share()?,
-            "--reorder" => impairment.hold_ppm = share()?,
-            "--hold-us" => hold_us = number()?,
+            "--reorder" => impairment.delay_ppm = share()?,
+            "--delay-us" => delay_us = number()?,
             "--seconds" => seconds = Some(number()?),
             _ => return Err(format!("unknown option {option}; {USAGE}")),
         }
@@ -65,12 +65,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let [Some(a), Some(b)] = ends else {
         return Err(USAGE.to_owned());
     };
-    let hold = Duration::from_micros(hold_us);
+    let delay = Duration::from_micros(delay_us);
     Ok(Arguments {
         wire: WireConfig {
             ends: [a, b],
             impairment,
-            hold,
+            delay,
         },
         seconds,
     })
@@ -100,10 +100,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let program = counters.program;
         writeln!(
             stdout(),
-            "from={end} forwarded={} lost={} held={} released={} overtaken={} refused={}",
+            "from={end} forwarded={} lost={} delayed={} released={} overtaken={} refused={}",
             program.forwarded,
             program.lost,
-            program.held,
+            program.delayed,
             counters.released,
             counters.overtaken,
             counters.refused,

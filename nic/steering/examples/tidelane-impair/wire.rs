@@ -12,7 +12,7 @@ use rustix::{
 };
 use tidelane_af_xdp::{XdpBurst, XdpConfig, XdpPort, queue_counts};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
-use tidelane_steering::impair::{BadWire, DirectionCounters, Impairment};
+use tidelane_steering::impair::{DirectionCounters, ImpairedLink, Impairment};
 
 /// Configuration of an impaired link.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct WireConfig {
     /// Probabilities of loss and reordering.
     pub impairment: Impairment,
     /// Delay of a reordered packet.
-    pub hold: Duration,
+    pub delay: Duration,
 }
 
 /// Counters of one direction.
@@ -38,7 +38,7 @@ pub struct WireCounters {
     pub refused: u64,
 }
 
-struct HeldPacket {
+struct DelayedPacket {
     bytes: Vec<u8>,
     due: Instant,
     /// Frames of this direction that were forwarded before this packet was received.
@@ -47,7 +47,7 @@ struct HeldPacket {
 
 #[derive(Default)]
 struct Direction {
-    held: VecDeque<HeldPacket>,
+    delayed: VecDeque<DelayedPacket>,
     released: u64,
     overtaken: u64,
     refused: u64,
@@ -55,11 +55,11 @@ struct Direction {
 
 /// A running impaired link.
 pub struct Wire {
-    program: BadWire,
+    program: ImpairedLink,
     /// Direction `n` enters by port `n` and leaves by the other port.
     ports: [XdpPort; 2],
     directions: [Direction; 2],
-    hold: Duration,
+    delay: Duration,
     bursts: [XdpBurst; 2],
 }
 
@@ -85,9 +85,9 @@ impl Wire {
             XdpPort::open(b, 0, &port_config)?,
         ];
         let indices = [ports[0].ifindex(), ports[1].ifindex()];
-        let mut program = BadWire::join(indices, &config.impairment)?;
+        let mut program = ImpairedLink::join(indices, &config.impairment)?;
         for (direction, port) in (0..).zip(&ports) {
-            program.hold(direction, port.fd())?;
+            program.set_delay_socket(direction, port.fd())?;
         }
         let directions = [Direction::default(), Direction::default()];
         Ok(Self {
@@ -95,7 +95,7 @@ impl Wire {
             program,
             ports,
             directions,
-            hold: config.hold,
+            delay: config.delay,
         })
     }
 
@@ -109,7 +109,7 @@ impl Wire {
         let dues = self
             .directions
             .iter()
-            .filter_map(|direction| direction.held.front());
+            .filter_map(|direction| direction.delayed.front());
         let wake = dues
             .map(|packet| packet.due)
             .chain([until])
@@ -136,14 +136,14 @@ impl Wire {
     fn receive(&mut self, direction: usize, forwarded: u64) {
         let (port, burst) = (&mut self.ports[direction], &mut self.bursts[direction]);
         port.rx_burst(burst, BURST_MAX);
-        let due = Instant::now() + self.hold;
+        let due = Instant::now() + self.delay;
         for bytes in burst.iter() {
-            let packet = HeldPacket {
+            let packet = DelayedPacket {
                 bytes: bytes.to_vec(),
                 due,
                 forwarded_before: forwarded,
             };
-            self.directions[direction].held.push_back(packet);
+            self.directions[direction].delayed.push_back(packet);
         }
         port.rx_release(burst);
     }
@@ -153,7 +153,7 @@ impl Wire {
         let direction = &mut self.directions[number];
         let now = Instant::now();
         let mut sent = false;
-        while let Some(packet) = direction.held.pop_front_if(|packet| packet.due <= now) {
+        while let Some(packet) = direction.delayed.pop_front_if(|packet| packet.due <= now) {
             let Some(frame) = port.tx_frame() else {
                 direction.refused += 1;
                 continue;

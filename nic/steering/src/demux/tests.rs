@@ -95,7 +95,7 @@ impl Bench {
             return None;
         }
         let mut object = Object::load(DEMUX_OBJECT, PROGRAM, &[], &[]).unwrap();
-        let mut link_address = object.value("LINK_ADDRESS").unwrap();
+        let mut link_address = object.array_entry("LINK_ADDRESS").unwrap();
         link_address.set(&link_address_of(OWN_MAC)).unwrap();
         let counters = object.counters("COUNTERS").unwrap();
         Some(Self { object, counters })
@@ -103,7 +103,10 @@ impl Bench {
 
     fn new() -> Option<Self> {
         let mut bench = Self::without_claims()?;
-        let mut claims = bench.object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
+        let mut claims = bench
+            .object
+            .hash_map::<KEY_LEN, OWNER_LEN>("CLAIMS")
+            .unwrap();
         for (proto, port) in [(TCP, 80), (UDP, 53)] {
             for addr in [mapped(HOST), ipv6::HOST] {
                 let claim = Claim { addr, proto, port };
@@ -229,7 +232,7 @@ fn frames_with_unsupported_headers_go_to_the_kernel() {
 
 /// A tag with VLAN 0 is only a priority, as for the kernel.
 #[test]
-fn a_priority_is_no_vlan() {
+fn a_priority_tag_is_stripped() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
@@ -255,7 +258,7 @@ fn a_priority_is_no_vlan() {
 }
 
 #[test]
-fn no_cut_of_a_frame_is_misread() {
+fn no_truncated_frame_is_misread() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
@@ -361,7 +364,7 @@ fn frames_to_another_link_address_are_the_kernels() {
 }
 
 #[test]
-fn frames_to_nobody_in_particular_are_the_kernels() {
+fn broadcast_and_multicast_frames_are_the_kernels() {
     let Some(mut bench) = Bench::new() else {
         return;
     };

@@ -12,7 +12,7 @@ use aya::programs::loaded_programs;
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::{
-    Hook, Program, Side,
+    Direction, Hook, Program,
     sys::{self, Target},
 };
 
@@ -54,8 +54,8 @@ pub enum Naming {
 pub(super) fn tcx(interface: &str, ifindex: u32, naming: Naming) -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for (attach_type, side) in [
-        (BPF_TCX_INGRESS, Side::Ingress),
-        (BPF_TCX_EGRESS, Side::Egress),
+        (BPF_TCX_INGRESS, Direction::Ingress),
+        (BPF_TCX_EGRESS, Direction::Egress),
     ] {
         for id in sys::attached_programs(Target::Interface(ifindex), attach_type)? {
             hooks.push(Hook::Tcx {

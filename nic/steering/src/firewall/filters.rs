@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{
-    Hook, Side,
+    Direction, Hook,
     netlink::{self, Attributes, malformed},
 };
 
@@ -14,9 +14,9 @@ const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
 /// Parents of filters: `TC_H_CLSACT` with `TC_H_MIN_INGRESS` and `TC_H_MIN_EGRESS`, and the root
 /// qdisc.
-const PARENTS: [(u32, Option<Side>); 3] = [
-    (0xffff_fff2, Some(Side::Ingress)),
-    (0xffff_fff3, Some(Side::Egress)),
+const PARENTS: [(u32, Option<Direction>); 3] = [
+    (0xffff_fff2, Some(Direction::Ingress)),
+    (0xffff_fff3, Some(Direction::Egress)),
     (0, None),
 ];
 
@@ -43,7 +43,7 @@ fn request(ifindex: u32, parent: u32) -> [u8; TCMSG_LEN] {
     body
 }
 
-fn filter(message: &[u8], interface: &str, side: Option<Side>) -> io::Result<Hook> {
+fn filter(message: &[u8], interface: &str, side: Option<Direction>) -> io::Result<Hook> {
     let (fixed, attributes) = message
         .split_first_chunk::<TCMSG_LEN>()
         .ok_or_else(malformed)?;
@@ -65,7 +65,7 @@ mod tests {
         let mut message = vec![0; 16];
         message.extend((49_152u32 << 16 | 0x0300).to_ne_bytes());
         message.extend([8, 0, 1, 0, b'u', b'3', b'2', 0]);
-        let hook = filter(&message, "eth1", Some(Side::Egress)).expect("a filter");
+        let hook = filter(&message, "eth1", Some(Direction::Egress)).expect("a filter");
         assert_eq!(
             hook.to_string(),
             "tc filter on eth1 egress (u32, pref 49152)"

@@ -18,8 +18,8 @@ fn may_reserve() -> bool {
     may
 }
 
-fn twin(addr: [u8; 16], port: u16) -> Twin {
-    Twin {
+fn bound(addr: [u8; 16], port: u16) -> BoundSocket {
+    BoundSocket {
         addr,
         port,
         v6_only: false,
@@ -80,7 +80,7 @@ fn a_reservation_outlives_what_a_program_does_to_its_listener() {
         let port = SocketAddr::try_from(getsockname(&listener).unwrap())
             .unwrap()
             .port();
-        let held = PortReservation::beside(&twin(addr, port)).unwrap();
+        let held = PortReservation::beside(&bound(addr, port)).unwrap();
         assert_eq!(held.port(), port);
         drop(TcpStream::connect(("127.0.0.1", port)).expect("the kernel's listener takes it"));
         // Without a reservation the kernel would give the port of such a socket to others.
@@ -107,9 +107,9 @@ fn a_reservation_admits_the_group_of_its_owner_alone() {
     let port = SocketAddr::try_from(getsockname(&first).unwrap())
         .unwrap()
         .port();
-    let of_4711 = Twin {
+    let of_4711 = BoundSocket {
         reuse_port: Some(4711),
-        ..twin(LOOPBACK, port)
+        ..bound(LOOPBACK, port)
     };
     let _held = PortReservation::beside(&of_4711).unwrap();
     bind_as(4711, port, false, true).expect("of the same group");
@@ -126,14 +126,14 @@ fn a_dual_stack_reservation_holds_both_versions() {
     let port = free.local_addr().unwrap().port();
     drop(free);
     let any = [0; 16];
-    let v6_alone = Twin {
+    let v6_alone = BoundSocket {
         v6_only: true,
-        ..twin(any, port)
+        ..bound(any, port)
     };
     {
         let _held = PortReservation::beside(&v6_alone).unwrap();
         bind_as(0, port, false, false).expect("IPv4 is others'");
     }
-    let _held = PortReservation::beside(&twin(any, port)).unwrap();
+    let _held = PortReservation::beside(&bound(any, port)).unwrap();
     assert!(is_in_use(&bind_as(0, port, true, false)));
 }

@@ -67,7 +67,7 @@ fn without_a_socket_or_a_claim_the_kernel_answers() {
         demux.mode(),
         AttachMode::Native,
         "{:?}",
-        demux.native_refusal()
+        demux.native_error()
     );
     assert!(has_xdp(&pair));
 
@@ -196,7 +196,7 @@ fn generic_mode_is_used_if_native_mode_is_refused() {
         .run(|| Demux::load_and_attach(ifindex, 1, Buffers::One))
         .unwrap();
     assert_eq!(demux.mode(), AttachMode::Generic);
-    assert!(demux.native_refusal().is_some());
+    assert!(demux.native_error().is_some());
     assert_eq!(
         connect(&pair).unwrap_err().kind(),
         ErrorKind::ConnectionRefused

@@ -14,7 +14,7 @@ use crate::{
 /// Returns the hooks of `veth0` as text, without the machine's own programs of the root cgroup.
 fn hooks(namespace: &Namespace) -> Vec<String> {
     let firewall = Firewall::of("veth0", namespace.index("veth0")).expect("cgroups");
-    let found = namespace.run(|| firewall.look()).expect("a look");
+    let found = namespace.run(|| firewall.hooks()).expect("a look");
     let words = found.iter().map(ToString::to_string);
     words.filter(|hook| !hook.contains(" on cgroup ")).collect()
 }

@@ -24,7 +24,7 @@ const STEPS_AFTER_MAX: u32 = 200;
 fn has_released_all(counters: &[WireCounters; 2]) -> bool {
     counters
         .iter()
-        .all(|from| from.released + from.refused >= from.program.held)
+        .all(|from| from.released + from.refused >= from.program.delayed)
 }
 
 /// Client and host with an impaired link of two veth pairs between them.
@@ -65,7 +65,7 @@ impl Bench {
         let config = WireConfig {
             ends,
             impairment,
-            hold: Duration::from_millis(2),
+            delay: Duration::from_millis(2),
         };
         let mut wire = self.middle.run(|| Wire::open(&config).unwrap());
         let done = AtomicBool::new(false);
@@ -107,7 +107,7 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
     let mut arrived = Vec::new();
     let impairment = Impairment {
         loss_ppm: 100_000,
-        hold_ppm: 100_000,
+        delay_ppm: 100_000,
     };
     let counters = bench.carry(impairment, || {
         let mut buffer = [0; 64];
@@ -134,12 +134,12 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         "{from_client:?}"
     );
     assert!(
-        (7..=11).contains(&share(from_client.program.held, sent)),
+        (7..=11).contains(&share(from_client.program.delayed, sent)),
         "{from_client:?}"
     );
     assert_eq!(
         (from_client.released, from_client.refused),
-        (from_client.program.held, 0)
+        (from_client.program.delayed, 0)
     );
     assert!(from_client.overtaken <= from_client.released);
     // Counts datagrams that a later one preceded at the receiver. The link's own counter is late on
@@ -177,7 +177,7 @@ fn a_kernel_connection_survives_the_wire() {
     let mut received = Vec::new();
     let impairment = Impairment {
         loss_ppm: 20_000,
-        hold_ppm: 20_000,
+        delay_ppm: 20_000,
     };
     let counters = bench.carry(impairment, || {
         thread::scope(|scope| {

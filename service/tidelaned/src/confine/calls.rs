@@ -117,7 +117,7 @@ const DESCRIPTOR_COMMANDS: &[u32] = &[
 /// Every system call that the service's threads make while the service serves.
 pub const CALLS: &[Group] = &[
     Group {
-        purpose: "packets: the rings of AF_XDP are kicked, super-frames sent; netlink",
+        purpose: "packets: the rings of AF_XDP are kicked, GSO frames sent; netlink",
         calls: &[
             (libc::SYS_sendto, Any),
             (libc::SYS_sendmsg, Any),

@@ -50,7 +50,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
-    let heartbeats = Arc::new(Heartbeats::unobserved().expect("memory"));
+    let heartbeats = Arc::new(Heartbeats::without_demux().expect("memory"));
     let queue = heartbeats.of_queue(3);
     let core = start_core(&heartbeats);
     let steps = || core.shared.steps.load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
 fn a_core_that_hangs_ends_the_service() {
     const TEST: &str = "core::tests::a_core_that_hangs_ends_the_service";
     if let Ok(how) = std::env::var(PART) {
-        let heartbeats = Arc::new(Heartbeats::unobserved().expect("memory"));
+        let heartbeats = Arc::new(Heartbeats::without_demux().expect("memory"));
         let core = start_core(&heartbeats);
         core.send(Box::new(move |_, _| match how.as_str() {
             "circle" => loop {
@@ -98,7 +98,7 @@ fn a_core_that_hangs_ends_the_service() {
 
 #[test]
 fn a_core_that_is_busy_for_long_does_not_hang() {
-    let heartbeats = Arc::new(Heartbeats::unobserved().expect("memory"));
+    let heartbeats = Arc::new(Heartbeats::without_demux().expect("memory"));
     let core = start_core(&heartbeats);
     // Two seconds of work, in calls of 20 ms.
     let done = Arc::new(AtomicU32::new(0));

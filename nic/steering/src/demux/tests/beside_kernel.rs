@@ -19,7 +19,7 @@ const SERVICES: DemuxCounters = DemuxCounters {
     ..NOTHING
 };
 const KERNELS: DemuxCounters = DemuxCounters {
-    kernels: 1,
+    kernel_socket: 1,
     ..NOTHING
 };
 /// A port without a socket of this test.
@@ -41,7 +41,10 @@ impl Fixture {
         let local = listener.local_addr().expect("its name");
         let client = TcpStream::connect(local).expect("a connection");
         let (accepted, _) = listener.accept().expect("it is there");
-        let mut claims = bench.object.table::<KEY_LEN, OWNER_LEN>("CLAIMS").unwrap();
+        let mut claims = bench
+            .object
+            .hash_map::<KEY_LEN, OWNER_LEN>("CLAIMS")
+            .unwrap();
         let claim = Claim {
             addr: crate::mirror::address_from_ip(ip),
             proto: TCP,
@@ -60,7 +63,10 @@ impl Fixture {
     }
 
     fn heartbeats(&mut self) -> Heartbeats {
-        let words = self.bench.object.memory("HEARTBEATS", Heartbeats::LEN);
+        let words = self
+            .bench
+            .object
+            .mapped_array("HEARTBEATS", Heartbeats::LEN);
         Heartbeats::new(words.unwrap())
     }
 
@@ -119,7 +125,7 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
     const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
-        no_life: 1,
+        no_heartbeat: 1,
         ..NOTHING
     };
     for ip in LOOPBACKS {

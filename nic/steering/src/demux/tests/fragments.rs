@@ -123,7 +123,7 @@ fn fragments_over_ipv6() {
 }
 
 #[test]
-fn no_cut_of_a_fragment_is_misread() {
+fn no_truncated_fragment_is_misread() {
     let Some(mut bench) = Bench::new() else {
         return;
     };

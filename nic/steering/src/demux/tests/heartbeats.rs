@@ -15,7 +15,10 @@ pub(super) fn now_ns() -> u64 {
 /// Returns the demux with its claims, the heartbeats, and a frame for the service.
 fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
     let mut bench = Bench::new()?;
-    let words = bench.object.memory("HEARTBEATS", Heartbeats::LEN).unwrap();
+    let words = bench
+        .object
+        .mapped_array("HEARTBEATS", Heartbeats::LEN)
+        .unwrap();
     let frame = ethernet(&transport(TCP, 4000, 80, 0));
     Some((bench, Arc::new(Heartbeats::new(words)), frame))
 }
@@ -26,12 +29,12 @@ const REDIRECTED: DemuxCounters = DemuxCounters {
     ..ipv6::NOTHING
 };
 const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
-    no_life: 1,
+    no_heartbeat: 1,
     ..ipv6::NOTHING
 };
 
 #[test]
-fn a_queue_is_not_watched_until_its_core_shows_life() {
+fn a_queue_is_not_watched_before_its_first_heartbeat() {
     let Some((mut bench, all, frame)) = bench() else {
         return;
     };
@@ -40,7 +43,7 @@ fn a_queue_is_not_watched_until_its_core_shows_life() {
 }
 
 #[test]
-fn a_core_that_is_silent_keeps_its_connections_until_it_counts_as_dead() {
+fn a_silent_core_keeps_its_connections_until_it_is_dead() {
     let Some((mut bench, all, frame)) = bench() else {
         return;
     };

@@ -35,8 +35,8 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     other_host: 0,
     returned: 0,
     redirected_fragments: 0,
-    kernels: 0,
-    no_life: 0,
+    kernel_socket: 0,
+    no_heartbeat: 0,
 };
 
 /// Returns an IPv6 header with extension headers, given by their numbers and their lengths in units
@@ -121,7 +121,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
 }
 
 #[test]
-fn no_cut_of_a_frame_is_misread() {
+fn no_truncated_frame_is_misread() {
     let Some(mut bench) = Bench::new() else {
         return;
     };

@@ -1,7 +1,7 @@
-//! Transmission of super-frames (GSO packets) through a raw packet socket with `PACKET_VNET_HDR`.
+//! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`.
 //!
 //! AF_XDP carries frames up to the link's MTU. In copy mode a frame costs as much as a packet
-//! socket needs for a super-frame of 40 segments, which a veth does not even segment. Bulk data
+//! socket needs for a GSO frame of 40 segments, which a veth does not even segment. Bulk data
 //! therefore takes the packet socket. The packets of the packet socket pass the queueing discipline
 //! (qdisc), unlike the frames of AF_XDP. The socket does not bypass the qdisc, because the kernel
 //! would drop a bypassing packet that software has to segment (Linux, `__dev_direct_xmit`).
@@ -10,7 +10,7 @@
 
 use std::io;
 
-use tidelane_packet_io::{LinkFull, SharedPayload, SuperFrame};
+use tidelane_packet_io::{GsoParameters, LinkFull, SharedPayload};
 
 use crate::sys::PacketSocket;
 
@@ -20,7 +20,7 @@ const SEGMENTATION_HEADER_LEN: usize = 10;
 const FRAME_LEN_MAX: usize = 14 + 65_535;
 /// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
-/// Length of the send buffer in bytes, which suffices for several super-frames in flight.
+/// Length of the send buffer in bytes, which suffices for several GSO frames in flight.
 const SEND_BUFFER: usize = 4 << 20;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
@@ -28,14 +28,14 @@ const GSO_TCPV6: u8 = 4;
 /// Offset of the checksum field in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// The packet socket that sends super-frames, with the buffer for their headers.
-pub(crate) struct SuperFrames {
+/// The packet socket that sends GSO frames, with the buffer for their headers.
+pub(crate) struct GsoSocket {
     socket: PacketSocket,
     /// The virtio header, followed by the headers of the frame.
     headers: [u8; SEGMENTATION_HEADER_LEN + HEADERS_LEN_MAX],
 }
 
-impl SuperFrames {
+impl GsoSocket {
     pub(crate) fn open(ifindex: u32) -> io::Result<Self> {
         Ok(Self {
             socket: PacketSocket::open(ifindex, SEND_BUFFER)?,
@@ -55,18 +55,18 @@ impl SuperFrames {
     pub(crate) fn send(
         &mut self,
         payload: SharedPayload<'_>,
-        cut: SuperFrame,
+        gso: GsoParameters,
     ) -> Result<(), LinkFull> {
         let header = &mut self.headers[..SEGMENTATION_HEADER_LEN];
         header[0] = NEEDS_CHECKSUM;
-        header[1] = if cut.is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
-        header[2..4].copy_from_slice(&cut.headers_len.to_ne_bytes());
-        header[4..6].copy_from_slice(&cut.segment_size.to_ne_bytes());
-        header[6..8].copy_from_slice(&cut.tcp_start.to_ne_bytes());
+        header[1] = if gso.is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+        header[2..4].copy_from_slice(&gso.headers_len.to_ne_bytes());
+        header[4..6].copy_from_slice(&gso.segment_size.to_ne_bytes());
+        header[6..8].copy_from_slice(&gso.tcp_start.to_ne_bytes());
         header[8..10].copy_from_slice(&TCP_CHECKSUM_AT.to_ne_bytes());
-        let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(cut.headers_len)];
+        let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(gso.headers_len)];
         match self.socket.send(headers, payload) {
-            // A super-frame that the device drops counts as lost on the wire.
+            // A GSO frame that the device drops counts as lost on the wire.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkFull),
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Super-frames: whole at a peer that accepts them, segmented at a peer that does not.
+//! GSO frames: whole at a peer that accepts them, segmented at a peer that does not.
 
 use std::{
     sync::atomic::AtomicU8,
@@ -7,7 +7,7 @@ use std::{
 
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
-use tidelane_packet_io::{PacketIo, SuperFrame};
+use tidelane_packet_io::{GsoParameters, PacketIo};
 use tidelane_steering::{Buffers, Demux};
 
 use crate::{
@@ -23,7 +23,7 @@ const SEGMENT_SIZE: usize = 1000;
 const FIRST_SEQ: u32 = 7000;
 const FIN_PSH_ACK: u8 = 0x19;
 
-/// Returns a TCP super-frame whose checksum field holds the pseudo-header sum.
+/// Returns a TCP GSO frame whose checksum field holds the pseudo-header sum.
 fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     let mut frame = macs.1.to_vec();
     frame.extend(macs.0);
@@ -46,7 +46,7 @@ fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends one super-frame of `payload`. Returns the TCP segments that the peer's kernel received.
+/// Sends one GSO frame of `payload`. Returns the TCP segments that the peer's kernel received.
 fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     let pair = Pair::new();
     let mut port = pair
@@ -61,19 +61,19 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
         (socket(kind.0, kind.1, Some(ipproto::TCP)).unwrap(), demux)
     });
     let frame = tcp((mac(&pair.host), mac(&pair.peer)), payload);
-    assert!(port.capabilities().tx_super_len_max as usize >= frame.len());
+    assert!(port.capabilities().tx_gso_len_max as usize >= frame.len());
     let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
-    port.tx_super_headers()[..headers.len()].copy_from_slice(headers);
+    port.tx_gso_headers()[..headers.len()].copy_from_slice(headers);
     let rest: Vec<AtomicU8> = rest.iter().copied().map(AtomicU8::new).collect();
     let (before_wrap, after_wrap) = rest.split_at(rest.len() / 3);
-    let cut = SuperFrame {
+    let gso = GsoParameters {
         headers_len: headers.len() as u16,
         segment_size: SEGMENT_SIZE as u16,
         tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
         is_v6: false,
     };
-    port.tx_super_send([before_wrap, after_wrap], cut).unwrap();
-    assert_eq!(port.counters().tx_super_frames, 1);
+    port.tx_gso_send([before_wrap, after_wrap], gso).unwrap();
+    assert_eq!(port.counters().tx_gso_frames, 1);
 
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
     let mut buffer = vec![0; 70_000];
@@ -92,8 +92,8 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_kernel_takes_a_super_frame_whole() {
-    if !privileged("a_kernel_takes_a_super_frame_whole") {
+fn a_kernel_receives_a_gso_frame_unsplit() {
+    if !privileged("a_kernel_receives_a_gso_frame_unsplit") {
         return;
     }
     let payload = pattern(60_500);
@@ -103,8 +103,8 @@ fn a_kernel_takes_a_super_frame_whole() {
 }
 
 #[test]
-fn towards_an_xdp_program_a_super_frame_is_cut() {
-    if !privileged("towards_an_xdp_program_a_super_frame_is_cut") {
+fn a_gso_frame_to_an_xdp_program_is_segmented() {
+    if !privileged("a_gso_frame_to_an_xdp_program_is_segmented") {
         return;
     }
     let payload = pattern(4_500);
