@@ -113,7 +113,7 @@ impl<P: PacketIo> Stack<P> {
         let queue = &mut self.io.accept_queue;
         let at = queue.iter().position(|(of, _)| *of == listener.0)?;
         let (_, flow) = queue.remove(at)?;
-        self.engine.accept_taken(listener.0, 1);
+        self.engine.accept_queue_removed(listener.0, 1);
         let binding = self.io.binding(flow)?;
         binding.listener = None;
         let (generation, cause) = (binding.generation, binding.cause);

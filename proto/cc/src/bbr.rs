@@ -32,7 +32,7 @@ const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
 /// `cwnd_gain` outside of STARTUP, which allows for delayed and lost ACKs.
 const CWND_GAIN: u64 = 2 * UNIT;
 /// `pacing_gain` of each phase of PROBE_BW.
-const CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
+const PACING_GAIN_CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
 /// Window of the BtlBw filter, in rounds.
 const BW_ROUNDS: u32 = 10;
 /// Window of the RTprop filter.
@@ -83,7 +83,7 @@ pub struct Bbr {
     /// BtlBw when it last grew by a quarter, and the rounds since.
     full_bw: u32,
     full_bw_rounds: u8,
-    /// Index of the present phase in [`CYCLE`], and the time of its start.
+    /// Index of the present phase in [`PACING_GAIN_CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
     /// End of PROBE_RTT; `MAX` before the flight is small enough.
@@ -108,7 +108,7 @@ fn to_u32(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-fn gained(value: u64, gain: u64) -> u64 {
+fn apply_gain(value: u64, gain: u64) -> u64 {
     value.saturating_mul(gain) / UNIT
 }
 
@@ -160,7 +160,7 @@ impl Bbr {
     fn set_first_rate(&mut self, rtt: Duration) {
         let window = u64::from(self.window.cwnd()) * 1_000_000;
         let rate = window / rtt.as_micros().max(1);
-        self.pacing_rate = to_u32(gained(rate, HIGH_GAIN)).max(1);
+        self.pacing_rate = to_u32(apply_gain(rate, HIGH_GAIN)).max(1);
     }
 
     fn is_full_bw_reached(&self) -> bool {
@@ -171,7 +171,7 @@ impl Bbr {
         match self.mode {
             Mode::Startup => HIGH_GAIN,
             Mode::Drain => DRAIN_GAIN,
-            Mode::ProbeBw => CYCLE[usize::from(self.phase) % CYCLE.len()],
+            Mode::ProbeBw => PACING_GAIN_CYCLE[usize::from(self.phase) % PACING_GAIN_CYCLE.len()],
             Mode::ProbeRtt => UNIT,
         }
     }
@@ -195,7 +195,7 @@ impl Bbr {
         let burst = of_rate.max(BURST_SEGMENTS * smss);
         let probing = self.mode == Mode::ProbeBw && self.phase == 0;
         let probe = if probing { 2 * smss } else { 0 };
-        let held = gained(bdp, gain) + extra + BURSTS_HELD * burst + probe;
+        let held = apply_gain(bdp, gain) + extra + BURSTS_HELD * burst + probe;
         to_u32(held.div_ceil(smss) * smss)
     }
 
@@ -241,7 +241,7 @@ impl Bbr {
             whole
         };
         if over {
-            self.phase = (self.phase + 1) % CYCLE.len() as u8;
+            self.phase = (self.phase + 1) % PACING_GAIN_CYCLE.len() as u8;
             self.phase_at = now;
         }
     }
@@ -335,7 +335,7 @@ impl Bbr {
             self.has_seen_rtt = true;
             self.set_first_rate(sample.srtt);
         }
-        let rate = gained(u64::from(self.bandwidth()), self.pacing_gain());
+        let rate = apply_gain(u64::from(self.bandwidth()), self.pacing_gain());
         let rate = to_u32(rate * (100 - MARGIN_PERCENT) / 100);
         if self.is_full_bw_reached() || rate > self.pacing_rate {
             self.pacing_rate = rate.max(1);
@@ -429,7 +429,7 @@ impl CongestionControl for Bbr {
     /// Does nothing: [`Bbr::on_delivery`] sets the window.
     fn on_ack(&mut self, _now: Instant, _acked: u32, _srtt: Duration, _cwnd_limited: bool) {}
 
-    fn models_delivery(&self) -> bool {
+    fn uses_delivery_rate(&self) -> bool {
         true
     }
 

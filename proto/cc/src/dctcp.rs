@@ -11,7 +11,7 @@
 
 use tidelane_time::{Duration, Instant};
 
-use crate::{CongestionControl, Details, EcnFeedback, NewReno, Window};
+use crate::{CcInfo, CongestionControl, EcnFeedback, NewReno, Window};
 
 /// Fixed-point representation of alpha = 1.
 const ALPHA_UNIT: u32 = 1 << 10;
@@ -54,8 +54,8 @@ impl Dctcp {
         self.alpha
     }
 
-    pub(crate) const fn details(&self) -> Details {
-        Details::Dctcp {
+    pub(crate) const fn cc_info(&self) -> CcInfo {
+        CcInfo::Dctcp {
             alpha: self.alpha,
             marked: self.marked,
             acked: self.acked,

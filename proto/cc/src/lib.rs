@@ -29,17 +29,17 @@ use core::{
 use tidelane_time::{Duration, Instant};
 
 mod bbr;
+mod cc_info;
 mod cubic;
 mod dctcp;
-mod details;
 mod hystart;
 mod max_filter;
 mod newreno;
 mod window;
 
 pub use crate::{
-    bbr::Bbr, cubic::Cubic, dctcp::Dctcp, details::Details, max_filter::MaxFilter,
-    newreno::NewReno, window::Window,
+    bbr::Bbr, cc_info::CcInfo, cubic::Cubic, dctcp::Dctcp, max_filter::MaxFilter, newreno::NewReno,
+    window::Window,
 };
 
 #[cfg(test)]
@@ -97,19 +97,19 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
 
     /// Returns true if the algorithm uses delivery rates (BBR). The caller then records all
     /// transmissions, reports each delivery, and uses the algorithm's window in recovery as well.
-    fn models_delivery(&self) -> bool {
+    fn uses_delivery_rate(&self) -> bool {
         false
     }
 
     /// Takes the rate sample of an ACK that reported deliveries or losses. The caller calls the
-    /// function after all other hooks of the ACK, if [`Self::models_delivery`] returns true.
+    /// function after all other hooks of the ACK, if [`Self::uses_delivery_rate`] returns true.
     fn on_delivery(&mut self, now: Instant, sample: &RateSample) {
         let _ = (now, sample);
     }
 
     /// Prepares for a transmission that starts while nothing is in flight. `app_limited` is true if
     /// the flow had nothing to send before. The caller calls the function if
-    /// [`Self::models_delivery`] returns true.
+    /// [`Self::uses_delivery_rate`] returns true.
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         let _ = (now, app_limited);
     }
@@ -432,8 +432,8 @@ impl CongestionControl for Controller {
     }
 
     #[inline]
-    fn models_delivery(&self) -> bool {
-        dispatch!(self, inner => inner.models_delivery())
+    fn uses_delivery_rate(&self) -> bool {
+        dispatch!(self, inner => inner.uses_delivery_rate())
     }
 
     fn on_delivery(&mut self, now: Instant, sample: &RateSample) {

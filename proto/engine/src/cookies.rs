@@ -21,7 +21,7 @@ use tidelane_flow::{
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use tidelane_slowpath::{PeerSyn, initial_window, rmss, sizes, window_scale};
+use tidelane_slowpath::{PeerSyn, initial_window, ip_sizes, rmss, window_scale};
 
 use crate::secret::Secret;
 
@@ -66,7 +66,7 @@ pub fn make(
     options: &TcpOptions,
     now: Instant,
 ) -> SeqNumber {
-    let mss_default = sizes(key.peer.addr).mss_default;
+    let mss_default = ip_sizes(key.peer.addr).mss_default;
     let mss = round_down(&MSS, options.mss.unwrap_or(mss_default));
     let wscale = match options.wscale {
         None => 0,

@@ -3,12 +3,12 @@
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
 //! `advance` handles read and write positions, and `batch` handles timers and the end of a batch.
 
-use tidelane_fastpath::{Fast, Punt, WasPending};
+use tidelane_fastpath::{FastPath, Punt, WasPending};
 use tidelane_flow::{
     Arrival, Clock, Counters, Driver, EngineConfig, Event, FlowId, FlowRoute, FlowState, FlowTable,
     SocketOptions, State, Timeouts, flags,
 };
-use tidelane_slowpath::{Outcome, Slow, new_connection};
+use tidelane_slowpath::{Outcome, SlowPath, new_connection};
 use tidelane_time::{Instant, TimerHandle, TimerWheel};
 use tidelane_wire::{Ecn, FlowKey, IcmpError, Segment, SegmentView, SeqNumber, TcpFlags};
 
@@ -57,7 +57,7 @@ pub struct Engine {
 
 /// Borrows one flow and parts of the engine for a slow-path call. The result is `None` if the flow
 /// does not exist.
-macro_rules! slow {
+macro_rules! slow_path {
     ($engine:ident, $id:expr, $clock:expr, $driver:expr) => {{
         let id = $id;
         match (
@@ -67,7 +67,7 @@ macro_rules! slow {
                 .get_mut(id.index())
                 .and_then(Option::as_mut),
         ) {
-            (Some(hot), Some(cold)) => Some(Slow {
+            (Some(hot), Some(cold)) => Some(SlowPath {
                 id,
                 hot,
                 cold,
@@ -84,7 +84,7 @@ macro_rules! slow {
     }};
 }
 
-// The following modules use the macro `slow!`, so they come after its definition.
+// The following modules use the macro `slow_path!`, so they come after its definition.
 pub mod advance;
 mod batch;
 pub mod fast_open;
@@ -149,7 +149,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         self.tick(now);
-        if !self.receive_recent(arrival, segment, driver) {
+        if !self.receive_cached(arrival, segment, driver) {
             let (arrival, segment) = (*arrival, segment.segment());
             self.receive_lookup(&arrival, &segment, driver);
         }
@@ -158,16 +158,16 @@ impl Engine {
     /// Handles a segment if its flow is in the table's cache of recent flows. Returns true if the
     /// segment was handled.
     #[inline(always)]
-    fn receive_recent(
+    fn receive_cached(
         &mut self,
         arrival: &Arrival,
         segment: &impl SegmentView,
         driver: &mut impl Driver,
     ) -> bool {
-        let Some((id, flow)) = self.table.recent(&arrival.key) else {
+        let Some((id, flow)) = self.table.cached(&arrival.key) else {
             return false;
         };
-        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, driver);
+        let mut fast = FastPath::new(id, flow, &self.clock, &self.timeouts, driver);
         match fast.receive(segment, arrival.ecn) {
             Ok(WasPending(true)) => {
                 self.counters.fast_receives += 1;
@@ -190,12 +190,12 @@ impl Engine {
         true
     }
 
-    /// Ends a run of segments at a PSH (see [`Fast::end_run`]). The function is not inlined, so
+    /// Ends a run of segments at a PSH (see [`FastPath::end_run`]). The function is not inlined, so
     /// that the fast path's fields stay in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
-            let sent = Fast::new(id, flow, &self.clock, &self.timeouts, driver).end_run();
+            let sent = FastPath::new(id, flow, &self.clock, &self.timeouts, driver).end_run();
             self.counters.pure_acks += u64::from(sent);
         }
     }
@@ -207,7 +207,9 @@ impl Engine {
         segment: &Segment<'_>,
         driver: &mut impl Driver,
     ) {
-        if !self.table.make_recent(&arrival.key) || !self.receive_recent(arrival, segment, driver) {
+        if !self.table.lookup_and_cache(&arrival.key)
+            || !self.receive_cached(arrival, segment, driver)
+        {
             self.receive_without_flow(arrival, segment, driver);
         }
     }
@@ -228,7 +230,7 @@ impl Engine {
         };
         let half_open = self.is_half_open(id);
         let no_room = half_open && self.is_accept_queue_full(id);
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         slow.cold.accept_queue_full = no_room;
@@ -329,7 +331,7 @@ impl Engine {
     }
 
     fn send_first_syn(&mut self, clock: Clock, id: FlowId, driver: &mut impl Driver) {
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         let sent = slow.send_syn();
@@ -395,7 +397,7 @@ impl Engine {
     /// Applies a new link MTU of `mtu` bytes to a flow.
     pub fn set_link_mtu(&mut self, now: Instant, id: FlowId, mtu: u32, driver: &mut impl Driver) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         slow.apply_link_mtu(mtu);
@@ -409,7 +411,7 @@ impl Engine {
         let Some(id) = self.table.find(&error.key) else {
             return;
         };
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         let outcome = slow.icmp_error(error);

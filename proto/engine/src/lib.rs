@@ -17,7 +17,7 @@ mod secret;
 mod time_wait;
 
 pub use tidelane_cc::{
-    Algorithm, CloneBoxed, CongestionControl, CustomAlgorithm, Details, EcnFeedback, Interval,
+    Algorithm, CcInfo, CloneBoxed, CongestionControl, CustomAlgorithm, EcnFeedback, Interval,
     RateSample, RttSample, Window,
 };
 pub use tidelane_flow::FlowState;

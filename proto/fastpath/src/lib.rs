@@ -17,8 +17,8 @@ pub struct Punt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WasPending(pub bool);
 
-/// Flags that a flow must not have for [`Fast::send_single`].
-pub const NOT_SINGLE: u32 = flags::EDGE_MOVES
+/// Flags that a flow must not have for [`FastPath::send_single`].
+pub const SEND_SINGLE_EXCLUDES: u32 = flags::WINDOW_EDGE_MOVES
     | flags::RTO_ARMED
     | flags::RTT_TIMING
     | flags::FIN_QUEUED
@@ -26,7 +26,7 @@ pub const NOT_SINGLE: u32 = flags::EDGE_MOVES
     | flags::SMALL_SENT;
 
 /// A flow and its surroundings, borrowed for one fast-path call.
-pub struct Fast<'a, E> {
+pub struct FastPath<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
     /// Hot state of the flow.
@@ -41,7 +41,7 @@ pub struct Fast<'a, E> {
     pub driver: &'a mut E,
 }
 
-impl<'a, E: Driver> Fast<'a, E> {
+impl<'a, E: Driver> FastPath<'a, E> {
     /// Creates the arguments of a call that sends no CWR.
     #[inline(always)]
     pub fn new(
@@ -102,7 +102,7 @@ impl<'a, E: Driver> Fast<'a, E> {
         }
         let mut wanted = flags::PENDING;
         if len > 0 {
-            wanted |= self.take_text(segment, before, len)?;
+            wanted |= self.process_text(segment, before, len)?;
         } else {
             flow.traffic.on_empty_received();
         }
@@ -171,7 +171,7 @@ impl<'a, E: Driver> Fast<'a, E> {
     /// Places the `len` payload bytes of a segment that begins at RCV.NXT, and advances RCV.NXT.
     /// Returns the flags to set. `before` is the flow's present flags.
     #[inline(always)]
-    fn take_text(
+    fn process_text(
         &mut self,
         segment: &impl SegmentView,
         before: u32,
@@ -208,15 +208,15 @@ impl<'a, E: Driver> Fast<'a, E> {
 
     /// Sends all unsent data if this data is one segment within all windows. Most requests and
     /// responses are one segment. Then the flow is no longer pending. Punts in all other cases,
-    /// which [`Fast::send`] handles. The caller has checked that nothing is in flight, that SRTT is
-    /// known, and that the flow has no flag of [`NOT_SINGLE`]. `before` is the flow's present
-    /// flags, and `now_us` is [`Clock::us`].
+    /// which [`FastPath::send`] handles. The caller has checked that nothing is in flight, that
+    /// SRTT is known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the
+    /// flow's present flags, and `now_us` is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
         let mss = u32::from(flow.mss);
         let len = flow.tx_end.distance_from(flow.snd_nxt);
-        debug_assert!(before == flow.flags && before & NOT_SINGLE == 0);
+        debug_assert!(before == flow.flags && before & SEND_SINGLE_EXCLUDES == 0);
         debug_assert!(flow.snd_nxt == flow.snd_una);
         // A flight of more than half of cwnd may grow cwnd: see `cwnd_limited_flag`.
         if len == 0
@@ -254,7 +254,7 @@ impl<'a, E: Driver> Fast<'a, E> {
         sent
     }
 
-    /// Sends the segments for [`Fast::send`], and leaves the timer to the caller.
+    /// Sends the segments for [`FastPath::send`], and leaves the timer to the caller.
     fn send_segments(&mut self) -> Result<u32, TxFull> {
         let mss = u32::from(self.flow.mss);
         let wnd_end = self.flow.snd_una.add(self.flow.snd_wnd);

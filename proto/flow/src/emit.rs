@@ -21,13 +21,13 @@ impl FlowState {
         if opens >= least { quota } else { self.rcv_adv }
     }
 
-    /// Updates [`flags::EDGE_MOVES`] after a change of the fields that [`FlowState::right_edge`]
-    /// reads. Returns the bytes by which the edge can move.
+    /// Updates [`flags::WINDOW_EDGE_MOVES`] after a change of the fields that
+    /// [`FlowState::right_edge`] reads. Returns the bytes by which the edge can move.
     #[inline(always)]
-    pub fn update_edge_moves(&mut self) -> u32 {
+    pub fn update_window_edge_moves(&mut self) -> u32 {
         let opens = self.right_edge().distance_from(self.rcv_adv);
-        if (opens != 0) != self.has(flags::EDGE_MOVES) {
-            self.flags ^= flags::EDGE_MOVES;
+        if (opens != 0) != self.has(flags::WINDOW_EDGE_MOVES) {
+            self.flags ^= flags::WINDOW_EDGE_MOVES;
         }
         opens
     }
@@ -120,8 +120,8 @@ impl FlowState {
             control,
             payload_len,
         };
-        debug_assert!(self.has(flags::EDGE_MOVES) || self.right_edge() == self.rcv_adv);
-        if self.flags & flags::EDGE_MOVES != 0 {
+        debug_assert!(self.has(flags::WINDOW_EDGE_MOVES) || self.right_edge() == self.rcv_adv);
+        if self.flags & flags::WINDOW_EDGE_MOVES != 0 {
             return self.transmit_window(id, clock, fields(), driver);
         }
         let out = self.segment_to(self.rcv_adv, id, clock, fields());
@@ -206,7 +206,7 @@ impl FlowState {
     fn note_window_sent(&mut self, wnd: u16) {
         let window = u32::from(wnd) << self.rcv_wscale();
         self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);
-        self.update_edge_moves();
+        self.update_window_edge_moves();
     }
 }
 

@@ -83,7 +83,7 @@ pub mod flags {
     /// The peer's FIN has arrived in order, and `rcv_nxt` includes it.
     pub const FIN_RECEIVED: u32 = 1 << 17;
     /// The next segment moves the right edge of the window.
-    pub const EDGE_MOVES: u32 = 1 << 18;
+    pub const WINDOW_EDGE_MOVES: u32 = 1 << 18;
     /// cwnd stopped the last transmission, or more than half of cwnd is in flight. cwnd may then
     /// grow.
     pub const CWND_LIMITED: u32 = 1 << 19;
@@ -96,11 +96,11 @@ pub mod flags {
     /// `rto_deadline` is the persist timeout.
     pub const PERSIST: u32 = 1 << 22;
     /// `rto_deadline` is the tail loss probe timeout.
-    pub const PROBE: u32 = 1 << PROBE_SHIFT;
+    pub const PTO_ARMED: u32 = 1 << PTO_SHIFT;
     /// Bit number of [`PROBE`].
-    pub const PROBE_SHIFT: u32 = 23;
+    pub const PTO_SHIFT: u32 = 23;
     /// All flags that give the meaning of `rto_deadline`.
-    pub const TIMER: u32 = RTO_ARMED | PERSIST | PROBE;
+    pub const TIMER: u32 = RTO_ARMED | PERSIST | PTO_ARMED;
     /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, path MTU).
     pub const SLOW_DEADLINE: u32 = 1 << 24;
     /// ECN is in use: new data is sent as ECT (RFC 3168).
@@ -296,7 +296,7 @@ impl FlowState {
     }
 
     /// Sets or clears `bits`.
-    pub const fn put(&mut self, bits: u32, on: bool) {
+    pub const fn assign(&mut self, bits: u32, on: bool) {
         if on {
             self.set(bits);
         } else {

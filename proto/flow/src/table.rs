@@ -50,7 +50,7 @@ impl FlowTable {
     /// Returns the cached flow if its key is `key`. The flow may have left the index since; the
     /// caller checks [`FlowState::is_indexed`] together with other flags.
     #[inline(always)]
-    pub fn recent(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
+    pub fn cached(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % CACHE_LEN];
         let state = self.states.get_mut(guess.index())?;
         (state.key == *key).then_some((guess, state))
@@ -59,7 +59,7 @@ impl FlowTable {
     /// Looks up a flow by its 4-tuple and puts the flow into the cache. Returns false if no flow
     /// has this 4-tuple.
     #[inline(never)]
-    pub fn make_recent(&mut self, key: &FlowKey) -> bool {
+    pub fn lookup_and_cache(&mut self, key: &FlowKey) -> bool {
         let Some(id) = self.find(key) else {
             return false;
         };
@@ -181,7 +181,7 @@ impl FlowTable {
     }
 
     /// Returns a number that is larger than every id that was ever in use.
-    pub fn bound(&self) -> u32 {
+    pub fn id_bound(&self) -> u32 {
         self.states.len() as u32
     }
 

@@ -123,7 +123,7 @@ impl FlowState {
     /// Returns true if a tail loss probe is useful: SACK is in use, so that the answer to the probe
     /// shows losses, and SRTT is known.
     #[inline]
-    pub const fn may_probe(&self) -> bool {
+    pub const fn may_send_tlp(&self) -> bool {
         self.flags & flags::SACK != 0 && self.srtt != 0
     }
 
@@ -138,7 +138,7 @@ impl FlowState {
     #[inline(always)]
     pub fn restart_rto(&mut self, flight: u32, clock: &Clock, timeouts: &Timeouts) {
         let (rto, several) = (self.rto_ms(timeouts), flight > u32::from(self.mss));
-        self.arm_rto(clock, timeouts, rto, self.may_probe(), several);
+        self.arm_rto(clock, timeouts, rto, self.may_send_tlp(), several);
     }
 
     /// Restarts the timer as [`restart_rto`](Self::restart_rto) does, for a single segment in
@@ -150,7 +150,7 @@ impl FlowState {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
         let rto = (self.srtt / 8000 + timeouts.rto_min_ms).min(timeouts.rto_max_ms);
         self.rto_deadline = clock.ms.plus(rto + 1);
-        let probe = (before & flags::SACK) << (flags::PROBE_SHIFT - flags::SACK_SHIFT);
+        let probe = (before & flags::SACK) << (flags::PTO_SHIFT - flags::SACK_SHIFT);
         flags::RTO_ARMED | probe
     }
 
@@ -172,7 +172,7 @@ impl FlowState {
         if probe {
             let late = if several { 2 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.srtt >> 2) / 1000 + late).max(timeouts.pto_min_ms);
-            armed |= flags::PROBE;
+            armed |= flags::PTO_ARMED;
             wait = pto.min(rto);
         }
         self.flags = self.flags & !flags::TIMER | armed;

@@ -149,9 +149,9 @@ pub enum Admission {
     /// A flow may be created.
     Flow,
     /// No further half-open flow may be created. The SYN is answered by a SYN cookie.
-    Cookie,
+    SynCookie,
     /// The SYN is dropped. The peer may retransmit it later.
-    Nothing,
+    Drop,
 }
 
 /// Functions that the driver gives the engine. The engine calls these functions within its own

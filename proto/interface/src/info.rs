@@ -1,6 +1,6 @@
 //! The state of a flow, for statistics.
 
-use tidelane_cc::Details;
+use tidelane_cc::CcInfo;
 use tidelane_time::Duration;
 use tidelane_wire::FlowKey;
 
@@ -22,7 +22,7 @@ pub struct FlowInfo {
     /// Name of the congestion control.
     pub congestion: &'static str,
     /// State of the congestion control beyond the window (Linux: TCP_CC_INFO).
-    pub details: Details,
+    pub cc_info: CcInfo,
     /// Smoothed RTT; zero before the first sample.
     pub srtt: Duration,
     /// RTT variation.

@@ -36,16 +36,16 @@ pub struct WindowOptions {
 impl WindowOptions {
     /// Returns the size of the window in bytes. `tuned` is the autotuned size, and `most` is the
     /// upper bound.
-    pub fn quota(&self, tuned: u32, most: u32) -> u32 {
+    pub fn size(&self, tuned: u32, most: u32) -> u32 {
         let wanted = match self.buffer {
             0 => tuned.max(self.low.saturating_mul(2)),
             set => set,
         };
-        wanted.min(self.largest(most))
+        wanted.min(self.size_max(most))
     }
 
     /// Returns the largest window that the options allow, at most `most`.
-    pub fn largest(&self, most: u32) -> u32 {
+    pub fn size_max(&self, most: u32) -> u32 {
         let of_buffer = if self.buffer == 0 { most } else { self.buffer };
         let of_clamp = if self.clamp == 0 { most } else { self.clamp };
         of_buffer.min(of_clamp).min(most)
@@ -62,7 +62,7 @@ impl WindowOptions {
 pub enum FinWait2 {
     /// The time of the engine's configuration.
     #[default]
-    Usual,
+    Configured,
     /// A time that the application set.
     For(Duration),
     /// No FIN-WAIT-2: the connection is reset.

@@ -4,7 +4,7 @@
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
-use crate::{Slow, arrive::Step};
+use crate::{SlowPath, arrive::Step};
 
 /// Least time between two rate-limited answers of a flow, in ms (Linux: `tcp_invalid_ratelimit`). A
 /// limit per flow reveals nothing about other flows. A global limit was a side channel
@@ -17,7 +17,7 @@ pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if the flow may send an answer now, and starts the interval to the next one.
     pub(crate) fn may_answer(&mut self) -> bool {
         let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
@@ -30,7 +30,7 @@ impl<E: Driver> Slow<'_, E> {
     }
 
     /// Schedules the ACK that answers an unacceptable segment (RFC 9293 §3.10.7.4).
-    pub(crate) fn answer_unacceptable(&mut self, segment: &Segment<'_>) {
+    pub(crate) fn ack_unacceptable(&mut self, segment: &Segment<'_>) {
         if !is_rate_limited(segment) || self.may_answer() {
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }

@@ -4,14 +4,14 @@ use tidelane_flow::{CaState, CloseCause, Driver, Event, State, StateEvent, flags
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
-    Outcome, PeerSyn, Slow, delivered_data::DeliveredData, open::has_invalid_wscale,
+    Outcome, PeerSyn, SlowPath, delivered_data::DeliveredData, open::has_invalid_wscale,
     recover::AckEffects,
 };
 
 /// Result of one check: continue with the next check, or stop.
 pub(crate) type Step = Result<(), Outcome>;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Handles a segment for a flow in any state but LISTEN. A flow in CLOSED ignores the segment.
     pub fn segment_arrives(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         self.counters.slow_receives += 1;
@@ -64,7 +64,7 @@ impl<E: Driver> Slow<'_, E> {
             .add(segment.len())
             .at_or_before(self.hot.rcv_nxt);
         if self.fails_paws(segment) {
-            self.answer_unacceptable(segment);
+            self.ack_unacceptable(segment);
             self.note_duplicate_payload(segment, stale);
             return self.drop(DropReason::Paws);
         }
@@ -85,14 +85,14 @@ impl<E: Driver> Slow<'_, E> {
                 let _ = self.send_ack();
                 return Err(over);
             }
-        } else if ack_counts && self.take_sack(segment) {
+        } else if ack_counts && self.process_sack(segment) {
             let effects = AckEffects {
                 newly_sacked: true,
                 ..AckEffects::default()
             };
             self.after_ack(segment, effects);
         }
-        self.answer_unacceptable(segment);
+        self.ack_unacceptable(segment);
         self.counters.dup_segs += u64::from(stale);
         self.note_duplicate_payload(segment, stale);
         self.drop(if stale {
@@ -217,7 +217,7 @@ impl<E: Driver> Slow<'_, E> {
         }
         self.note_peer_alive();
         self.cold.flight.before = self.hot.flight_size();
-        let newly_sacked = self.take_sack(segment);
+        let newly_sacked = self.process_sack(segment);
         let window_changed = self.update_window(segment);
         let prior_una = self.hot.snd_una;
         if ack.after(prior_una) {
@@ -233,7 +233,7 @@ impl<E: Driver> Slow<'_, E> {
             self.after_ack(segment, effects);
             return self.after_fin_acked();
         }
-        self.check_probe_duplicate(segment);
+        self.check_tlp_duplicate(segment);
         let duplicate = ack == self.hot.snd_una
             && segment.payload.is_empty()
             && !window_changed
@@ -259,7 +259,7 @@ impl<E: Driver> Slow<'_, E> {
             self.cold.delivered.bytes += u32::from(self.hot.mss);
         }
         let more_lost = self.detect_loss(effects.newly_sacked, effects.duplicate);
-        self.take_ecn_echo(segment, effects.acked);
+        self.process_ecn_echo(segment, effects.acked);
         let delivered = self.cold.delivered.bytes;
         if self.is_reducing() {
             self.reduce(delivered, effects.acked > 0, more_lost);
@@ -388,7 +388,7 @@ impl<E: Driver> Slow<'_, E> {
         if self.hot.has(flags::RTT_TIMING) {
             self.hot.clear(flags::RTT_TIMING);
             let rtt = self.clock.us().wrapping_sub(self.hot.rtt_stamp);
-            self.take_rtt_sample(rtt);
+            self.add_rtt_sample(rtt);
         } else {
             self.sample_echo(segment);
         }
@@ -482,7 +482,7 @@ impl<E: Driver> Slow<'_, E> {
             // If data waits for the handshake, the first data segment carries the ACK.
             self.hot.set(flags::ACK_OWED);
             self.hot
-                .put(flags::ACK_NOW, !self.cold.fast_open.more_follows);
+                .assign(flags::ACK_NOW, !self.cold.fast_open.more_follows);
             self.on_syn_data_acked(segment);
             if self.hot.has(flags::FIN_QUEUED) {
                 self.hot.state = self.hot.state.next(StateEvent::CloseCall);

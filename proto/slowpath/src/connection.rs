@@ -202,7 +202,7 @@ impl Connection {
     /// Returns `None` if the connection has to be reset instead.
     pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
         let asked = match self.options.fin_wait_2 {
-            FinWait2::Usual => timeouts.fin_wait_2_ms,
+            FinWait2::Configured => timeouts.fin_wait_2_ms,
             FinWait2::For(span) => span.as_millis().min(1 << 30) as u32,
             FinWait2::Never => return None,
         };

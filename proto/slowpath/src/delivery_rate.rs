@@ -12,7 +12,7 @@ use tidelane_cc::{CongestionControl, Interval, RateSample};
 use tidelane_flow::Driver;
 use tidelane_time::Duration;
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Largest number of recorded transmissions.
 const TRANSMISSIONS_MAX: usize = 4096;
@@ -103,7 +103,7 @@ impl Sampler {
 
     /// Keeps `sample` for `tcp_info` if the sample is not app-limited, or if its rate is at least
     /// the rate shown before (as in Linux).
-    fn show(&mut self, sample: Interval) {
+    fn record_for_tcp_info(&mut self, sample: Interval) {
         let faster = |last: &Interval| {
             let (new, old) = (u128::from(sample.bytes), u128::from(last.bytes));
             new * u128::from(last.span.0) >= old * u128::from(sample.span.0)
@@ -138,15 +138,15 @@ impl Sampler {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if the congestion control uses delivery rates.
-    fn models_delivery(&self) -> bool {
-        self.cold.controller.models_delivery()
+    fn uses_delivery_rate(&self) -> bool {
+        self.cold.controller.uses_delivery_rate()
     }
 
     /// Records a transmission. The caller calls the function before it sends the segment.
     pub(crate) fn record_transmission(&mut self) {
-        if !self.models_delivery() {
+        if !self.uses_delivery_rate() {
             return;
         }
         let (now, idle) = (self.clock.us(), self.pipe() == 0);
@@ -162,7 +162,7 @@ impl<E: Driver> Slow<'_, E> {
     /// Marks the flow as app-limited if no data waits to be sent or retransmitted and cwnd has room
     /// (§3.4).
     pub(crate) fn note_app_limit(&mut self) {
-        if !self.models_delivery() {
+        if !self.uses_delivery_rate() {
             return;
         }
         let nothing = !self.hot.tx_end.after(self.hot.snd_nxt);
@@ -187,7 +187,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Gives the congestion control the rate sample of the current ACK.
     pub(crate) fn report_rate_sample(&mut self) {
-        if !self.models_delivery() {
+        if !self.uses_delivery_rate() {
             return;
         }
         let delivery = self.cold.delivered;
@@ -203,7 +203,7 @@ impl<E: Driver> Slow<'_, E> {
         let least = Duration::from_micros(u64::from(if rtt_min == u32::MAX { 1 } else { rtt_min }));
         let interval = interval.filter(|interval| interval.span >= least);
         if let Some(interval) = interval {
-            sampler.show(interval);
+            sampler.record_for_tcp_info(interval);
         }
         let sample = RateSample {
             delivered: sampler.delivered,
@@ -270,14 +270,14 @@ mod tests {
             prior_delivered: 0,
             app_limited,
         };
-        sampler.show(sample(1_000, 10, false));
+        sampler.record_for_tcp_info(sample(1_000, 10, false));
         assert_eq!(sampler.rate(), (100_000, false));
         // An application that sends less does not hide the rate of the path.
-        sampler.show(sample(500, 10, true));
+        sampler.record_for_tcp_info(sample(500, 10, true));
         assert_eq!(sampler.rate(), (100_000, false));
-        sampler.show(sample(3_000, 20, true));
+        sampler.record_for_tcp_info(sample(3_000, 20, true));
         assert_eq!(sampler.rate(), (150_000, true));
-        sampler.show(sample(200, 10, false));
+        sampler.record_for_tcp_info(sample(200, 10, false));
         assert_eq!(sampler.rate(), (20_000, false));
     }
 

@@ -6,7 +6,7 @@ use tidelane_cc::{CongestionControl, EcnFeedback};
 use tidelane_flow::{CaState, Driver, EcnPolicy, EngineConfig, SocketOptions, State, flags};
 use tidelane_wire::{Ecn, Segment, TcpFlags};
 
-use crate::{PeerSyn, Slow, prr::Prr};
+use crate::{PeerSyn, SlowPath, prr::Prr};
 
 /// Number of ACKs that are sent without delay after the first CE, so that the sender reacts soon.
 const QUICK_ACKS: u32 = 2;
@@ -39,7 +39,7 @@ impl Default for EcnSender {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if DCTCP is in use: all packets are ECT, and ECE reports each CE (RFC 8257).
     pub(crate) fn is_dctcp(&self) -> bool {
         self.hot.has(flags::ECN) && self.cold.controller.algorithm().needs_ecn()
@@ -105,12 +105,12 @@ impl<E: Driver> Slow<'_, E> {
             // If no frame is free, the next ACK covers both.
             let _ = self.send_ack();
         }
-        self.hot.put(flags::ECE, marked);
+        self.hot.assign(flags::ECE, marked);
         self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
     }
 
     /// Handles ECE in an ACK that advanced SND.UNA by `acked` bytes (RFC 3168 §6.1.2).
-    pub(crate) fn take_ecn_echo(&mut self, segment: &Segment<'_>, acked: u32) {
+    pub(crate) fn process_ecn_echo(&mut self, segment: &Segment<'_>, acked: u32) {
         if !self.hot.has(flags::ECN) {
             return;
         }
@@ -136,7 +136,7 @@ impl<E: Driver> Slow<'_, E> {
         self.cold.reduced_until = self.hot.snd_nxt;
         // Undoing an earlier spurious recovery must not undo this reduction.
         self.cold.undo = None;
-        let own = self.cold.controller.models_delivery();
+        let own = self.cold.controller.uses_delivery_rate();
         self.cold.prr = (!own).then(|| Prr::begin(flight));
         self.cold.controller.on_ecn_echo(self.clock.now, flight);
         self.queue_cwr();

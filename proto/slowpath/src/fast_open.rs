@@ -6,7 +6,7 @@ use tidelane_flow::{
 };
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
-use crate::{Outcome, Slow, delivered_data::DeliveredData, open::rmss};
+use crate::{Outcome, SlowPath, delivered_data::DeliveredData, open::rmss};
 
 /// Bytes of a SYN with data that are left for TCP options, including options that middleboxes add,
 /// so that the packet does not exceed the path MTU (as in Linux).
@@ -73,7 +73,7 @@ pub fn syn_room(
     whole.saturating_sub(OPTION_SPACE)
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if data and FIN may be sent. A SYN with a valid cookie allows both in
     /// SYN-RECEIVED (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {

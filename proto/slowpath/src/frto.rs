@@ -5,7 +5,7 @@
 use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::Segment;
 
-use crate::{Slow, recover::AckEffects};
+use crate::{SlowPath, recover::AckEffects};
 
 /// Step of F-RTO after a timeout (RFC 5682 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub enum Frto {
     Probing,
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Starts F-RTO after a timeout. During a loss recovery, which may have retransmitted
     /// everything (§2.1 step 1), only a repeated timeout with the same SND.UNA starts it.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {

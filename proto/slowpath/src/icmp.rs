@@ -4,7 +4,7 @@ use tidelane_flow::{Clock, CloseCause, Driver, Event, IpChange, State};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Connection, Outcome, PathMtu, Slow, open::rmss, version::sizes};
+use crate::{Connection, Outcome, PathMtu, SlowPath, ip_sizes::ip_sizes, open::rmss};
 
 /// Time in ms after which a lowered path MTU expires (RFC 1191 §6.3: ten minutes, at least five).
 const PATH_MTU_AGE_MS: u32 = 600_000;
@@ -21,7 +21,7 @@ fn plateau_below(mtu: u16) -> u16 {
         .unwrap_or(0)
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
@@ -42,7 +42,7 @@ impl<E: Driver> Slow<'_, E> {
         }
         self.counters.icmp_errors += 1;
         if let IcmpErrorKind::FragmentationNeeded { mtu } = error.kind {
-            let sizes = sizes(self.hot.key.peer.addr);
+            let sizes = ip_sizes(self.hot.key.peer.addr);
             match sizes.clamps_to_min || mtu >= sizes.path_mtu_min {
                 true => self.lower_path_mtu(mtu),
                 false => self.counters.drops[DropReason::BadIcmp.index()] += 1,
@@ -74,7 +74,7 @@ impl<E: Driver> Slow<'_, E> {
     /// Lowers the path MTU to `mtu` and retransmits the flight in smaller segments (RFC 1191 §6.4,
     /// RFC 8201 §5.4).
     fn lower_path_mtu(&mut self, mtu: u16) {
-        let sizes = sizes(self.hot.key.peer.addr);
+        let sizes = ip_sizes(self.hot.key.peer.addr);
         // The peer's MSS is unknown in SYN-SENT.
         let of_peer = match self.hot.state {
             State::SynSent => u16::MAX,

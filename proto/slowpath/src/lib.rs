@@ -1,6 +1,6 @@
 //! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts.
 //!
-//! [`Slow`] borrows the state of one flow for one slow-path call. The module `arrive` splits
+//! [`SlowPath`] borrows the state of one flow for one slow-path call. The module `arrive` splits
 //! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects
 //! losses, `output` builds the segments to send, and `timeout` handles expired timers.
 #![forbid(unsafe_code)]
@@ -14,13 +14,13 @@ mod ecn;
 mod fast_open;
 mod frto;
 mod icmp;
+mod ip_sizes;
 mod mtu;
 mod open;
 mod output;
 mod pacing;
 mod path_mtu;
 mod paws;
-mod probe;
 mod prr;
 pub mod ranges;
 mod recover;
@@ -33,15 +33,16 @@ mod scoreboard;
 mod send_times;
 mod text;
 mod timeout;
+mod tlp;
 mod tracking;
 mod ts_recent_age;
 mod undo;
 mod urgent;
-mod version;
 
 pub use answer::{ANSWER_INTERVAL_MS, is_rate_limited};
 pub use connection::Connection;
 pub use fast_open::{FastOpen, FastOpenAnswer, syn_room};
+pub use ip_sizes::ip_sizes;
 pub use open::{
     PeerSyn, has_invalid_wscale, initial_window, new_connection, rmss, set_option_flags,
     window_max, window_scale,
@@ -50,7 +51,6 @@ pub use path_mtu::{PathMtu, PathMtuStore};
 pub use sack_blocks::WithSackBlocks;
 pub use ts_recent_age::TS_RECENT_CHECK_INTERVAL;
 pub use urgent::Urgent;
-pub use version::sizes;
 
 use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
@@ -69,7 +69,7 @@ pub enum Outcome {
 }
 
 /// A flow and its surroundings, borrowed for one slow-path call.
-pub struct Slow<'a, E> {
+pub struct SlowPath<'a, E> {
     /// Id of the flow.
     pub id: FlowId,
     /// State that the fast path and the slow path share.
@@ -93,7 +93,7 @@ pub struct Slow<'a, E> {
     pub driver: &'a mut E,
 }
 
-impl<E: tidelane_flow::Driver> Slow<'_, E> {
+impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
     /// Recomputes the flags of the flow that the fast path checks. FAST_RECEIVE and FAST_SEND allow
     /// the fast path to handle arriving segments and to send.
     pub fn update_fast_path(&mut self) {
@@ -114,16 +114,16 @@ impl<E: tidelane_flow::Driver> Slow<'_, E> {
             // DCTCP counts every acknowledged window, with or without ECE (RFC 8257 §3.3).
             && !self.is_dctcp();
         self.hot
-            .put(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
+            .assign(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
         // The fast path sends plain data segments: no CWR, no SACK blocks.
         let no_options = self.cold.ecn.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
         let is_searching_mtu = self.cold.mtu.is_open(self.cold.path_mss);
         let plain_data = no_options && !self.is_paced() && !is_searching_mtu;
-        self.hot.put(flags::FAST_SEND, eligible && plain_data);
-        self.hot.update_edge_moves();
+        self.hot.assign(flags::FAST_SEND, eligible && plain_data);
+        self.hot.update_window_edge_moves();
         let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
-        self.hot.put(flags::SLOW_DEADLINE, deadline.is_some());
+        self.hot.assign(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
     /// Moves the flow to CLOSED and reports the cause to the application (RFC 9293 MUST-12). The

@@ -9,7 +9,7 @@
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
 
-use crate::{Slow, version::sizes};
+use crate::{SlowPath, ip_sizes::ip_sizes};
 
 /// Number of consecutive timeouts after which the path counts as a black hole (Linux:
 /// `tcp_retries1`).
@@ -67,10 +67,10 @@ impl MtuSearch {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns the size at which a search begins. Nearly every path supports it.
     fn base_mss(&self) -> u16 {
-        let sizes = sizes(self.hot.key.peer.addr);
+        let sizes = ip_sizes(self.hot.key.peer.addr);
         BASE_MSS.max(sizes.path_mtu_min - sizes.headers)
     }
 
@@ -107,7 +107,7 @@ impl<E: Driver> Slow<'_, E> {
         if !allowed || self.cold.timeouts < TIMEOUTS || !self.hot.state.is_synchronized() {
             return;
         }
-        let sizes = sizes(self.hot.key.peer.addr);
+        let sizes = ip_sizes(self.hot.key.peer.addr);
         let least = sizes.path_mtu_min - sizes.headers;
         let base = self.base_mss();
         let low = if self.cold.path_mss > base {

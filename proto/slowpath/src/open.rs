@@ -11,6 +11,7 @@ use crate::{
     ecn::EcnSender,
     fast_open::FastOpen,
     frto::Frto,
+    ip_sizes::ip_sizes,
     mtu::MtuSearch,
     pacing::Pacing,
     ranges::Ranges,
@@ -20,7 +21,6 @@ use crate::{
     send_times::SendTimes,
     ts_recent_age::TsRecentAge,
     urgent::Urgent,
-    version::sizes,
 };
 
 /// Least MSS of a peer, to bound the cost of tiny segments. A lower MSS in a SYN counts as this
@@ -79,7 +79,7 @@ impl PeerSyn {
 pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
     let tuned = config.rx_window_initial.max(least);
-    let quota = options.window.quota(tuned, config.rx_window_max);
+    let quota = options.window.size(tuned, config.rx_window_max);
     // A window that the application set is offered in whole segments, as in Linux.
     match quota % u32::from(rmss) {
         rest if quota > least && !options.window.is_tuned() => quota - rest,
@@ -90,14 +90,14 @@ pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions)
 /// Returns Rcv.Wind.Shift: the least shift with which the largest window fits into the field (RFC
 /// 7323 §2.3).
 pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
-    let largest = options.window.largest(config.rx_window_max);
+    let largest = options.window.size_max(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
 }
 
 /// Returns the MSS to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1, MUST-67,
 /// SHLD-6).
 pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
-    let headers = u32::from(sizes(peer).headers);
+    let headers = u32::from(ip_sizes(peer).headers);
     let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
     let wanted = if options.mss_max == 0 {
         u16::MAX
@@ -122,7 +122,7 @@ fn begin(
     hot.tx_end = iss.add(1);
     // IRS is unknown until the peer's SYN arrives. RCV.NXT stands for stream position 0.
     hot.rcv_nxt = hot.irs.add(1);
-    hot.mss = sizes(hot.key.peer.addr).mss_default.min(rmss);
+    hot.mss = ip_sizes(hot.key.peer.addr).mss_default.min(rmss);
     hot.rcv_mss = hot.mss;
     hot.rcv_wnd_limit = initial_window(config, rmss, options);
     hot.scales = window_scale(config, options);
@@ -133,9 +133,9 @@ fn begin(
 
 /// Sets the flags for the application's socket options.
 pub fn set_option_flags(hot: &mut FlowState, options: &SocketOptions) {
-    hot.put(flags::NODELAY, options.nodelay);
-    hot.put(flags::CORK, options.cork);
-    hot.put(flags::QUICKACK, options.quickack);
+    hot.assign(flags::NODELAY, options.nodelay);
+    hot.assign(flags::CORK, options.cork);
+    hot.assign(flags::QUICKACK, options.quickack);
 }
 
 /// Returns the largest window that this flow can advertise.
@@ -199,7 +199,7 @@ pub fn new_connection(
         path_mss: rmss,
         mtu: MtuSearch::default(),
         mss_bounded: false,
-        smss: sizes(hot.key.peer.addr).mss_default,
+        smss: ip_sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,
         fast_open: FastOpen::default(),
         cause: None,
@@ -232,7 +232,7 @@ impl Connection {
         self.snd_wl1 = syn.irs;
         hot.snd_wnd = u32::from(syn.wnd);
         self.snd_wnd_max = hot.snd_wnd;
-        let mss_default = sizes(hot.key.peer.addr).mss_default;
+        let mss_default = ip_sizes(hot.key.peer.addr).mss_default;
         self.smss = syn.options.mss.unwrap_or(mss_default).max(MSS_MIN);
         match syn.options.wscale {
             Some(shift) => hot.scales = (shift.min(WSCALE_MAX) << 4) | (hot.scales & 15),
@@ -243,13 +243,13 @@ impl Connection {
             }
         }
         let timestamps = config.timestamps && syn.options.timestamps.is_some();
-        hot.put(flags::TIMESTAMPS, timestamps);
+        hot.assign(flags::TIMESTAMPS, timestamps);
         if let Some(t) = syn.options.timestamps {
             hot.ts_recent = t.tsval;
         }
-        hot.put(flags::SACK, config.sack && syn.options.sack_permitted);
+        hot.assign(flags::SACK, config.sack && syn.options.sack_permitted);
         self.refresh_mss(config, hot);
-        hot.put(flags::ECN, syn.agrees_to_ecn(config, &self.options));
+        hot.assign(flags::ECN, syn.agrees_to_ecn(config, &self.options));
         let algorithm = self.algorithm(config);
         self.controller = Controller::new(algorithm, u32::from(hot.mss), config.initial_window);
         if self.timeouts > 0 {
@@ -280,7 +280,7 @@ impl Connection {
             .max(MSS_MIN - TIMESTAMPS_LEN);
         if mss != hot.mss {
             hot.mss = mss;
-            hot.update_edge_moves();
+            hot.update_window_edge_moves();
             self.controller.set_smss(u32::from(mss));
             hot.cwnd = self.controller.cwnd();
         }

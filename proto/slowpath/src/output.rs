@@ -3,9 +3,9 @@
 use tidelane_flow::{Driver, Origin, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 
-use crate::{Slow, frto::Frto, sack_blocks::WithSackBlocks};
+use crate::{SlowPath, frto::Frto, sack_blocks::WithSackBlocks};
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
@@ -202,7 +202,7 @@ impl<E: Driver> Slow<'_, E> {
     /// the crates of the two paths must not depend on each other.
     pub fn output(
         &mut self,
-        send_new: impl Fn(&mut Slow<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
+        send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
         // Send the first SYN if it waited for data (RFC 7413) or for a free frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
@@ -231,7 +231,7 @@ impl<E: Driver> Slow<'_, E> {
         self.hot.cwnd = self.paced_window(window);
         let paced = self.hot.cwnd < window;
         let from = self.hot.snd_nxt;
-        let timed = self.hot.has(flags::RTO_ARMED) && !self.hot.has(flags::PROBE);
+        let timed = self.hot.has(flags::RTO_ARMED) && !self.hot.has(flags::PTO_ARMED);
         let sent = if self.hot.has(flags::FIN_SENT) {
             Ok(0)
         } else {
@@ -240,7 +240,7 @@ impl<E: Driver> Slow<'_, E> {
         self.hot.cwnd = cwnd;
         if paced {
             // Pacing held the data back, not the congestion window.
-            self.hot.put(flags::CWND_LIMITED, limited != 0);
+            self.hot.assign(flags::CWND_LIMITED, limited != 0);
         }
         self.note_transmitted(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
@@ -304,7 +304,7 @@ impl<E: Driver> Slow<'_, E> {
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
             && since > self.rto_ms();
-        if idle && !self.cold.controller.models_delivery() {
+        if idle && !self.cold.controller.uses_delivery_rate() {
             self.counters.slow_start_restarts += 1;
             let rtos = since / self.rto_ms().max(1);
             self.cold
@@ -316,7 +316,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Schedules a window update if the application has read enough data.
     pub fn schedule_window_update(&mut self) {
-        let opens = self.hot.update_edge_moves();
+        let opens = self.hot.update_window_edge_moves();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {
             self.hot.set(flags::ACK_OWED | flags::ACK_NOW);
         }

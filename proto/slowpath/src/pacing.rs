@@ -8,7 +8,7 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::{Clock, Driver, FlowState, Millis, NO_PACING, flags};
 use tidelane_time::{Duration, Instant};
 
-use crate::{Connection, Slow, delivery_rate::Sampler};
+use crate::{Connection, SlowPath, delivery_rate::Sampler};
 
 /// Time that one burst takes at the pacing rate: one tick of the timer. If the timer is late, the
 /// burst may be up to twice as long.
@@ -81,7 +81,7 @@ impl Pacing {
 /// Longest time in ms until a deadline, so that comparisons modulo 2^32 hold.
 const DEADLINE_MAX_MS: u32 = 1 << 30;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if the flow is paced.
     #[inline]
     pub(crate) fn is_paced(&self) -> bool {

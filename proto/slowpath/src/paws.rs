@@ -4,13 +4,13 @@
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Ticks by which a timestamp may be older than TS.Recent (Linux: TCP_PAWS_WINDOW), for segments
 /// that the path reorders.
 const WINDOW: i32 = 1;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS never rejects a RST (§5.2).
     pub(crate) fn fails_paws(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {

@@ -4,7 +4,7 @@
 
 use tidelane_flow::{CaState, Driver};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// The variables of RFC 6937 §3, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Prr {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if cwnd is being reduced: the sender is in Recovery or CWR.
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)

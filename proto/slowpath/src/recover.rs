@@ -10,7 +10,7 @@ use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::{SACK_BLOCKS_MAX, Segment, SeqNumber};
 
 use crate::{
-    Slow, delivered_data::DeliveredData, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo,
+    SlowPath, delivered_data::DeliveredData, frto::Frto, prr::Prr, scoreboard::Timing, undo::Undo,
 };
 
 /// DupThresh: number of duplicate ACKs that start fast retransmit (RFC 5681 §3.2).
@@ -29,7 +29,7 @@ pub(crate) struct AckEffects {
     pub may_grow: bool,
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true while the sender is in Recovery or Loss.
     pub fn is_recovering(&self) -> bool {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Loss)
@@ -50,7 +50,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Processes the SACK blocks of a segment. Returns true if the blocks cover data that was not
     /// SACKed before. Blocks below SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
-    pub fn take_sack(&mut self, segment: &Segment<'_>) -> bool {
+    pub fn process_sack(&mut self, segment: &Segment<'_>) -> bool {
         if let Some(scoreboard) = &mut self.cold.scoreboard {
             scoreboard.begin_segment();
         }
@@ -105,7 +105,7 @@ impl<E: Driver> Slow<'_, E> {
         }
         if let Some(rtt) = delivery.rtt_us {
             self.hot.clear(flags::RTT_TIMING);
-            self.take_rtt_sample(rtt);
+            self.add_rtt_sample(rtt);
         }
     }
 
@@ -114,7 +114,7 @@ impl<E: Driver> Slow<'_, E> {
         let ack = segment.ack;
         let timed = self.sample_timed_segment(ack);
         if self.cold.snd_una_seen != self.hot.snd_una {
-            self.note_cwnd_unused();
+            self.report_cwnd_not_limited();
         }
         self.cold.snd_una_seen = ack;
         self.hot.snd_una = ack;
@@ -152,11 +152,11 @@ impl<E: Driver> Slow<'_, E> {
         if self.cold.ca_state != CaState::Recovery {
             self.cold.dup_acks = 0;
         }
-        self.check_probe(ack);
+        self.check_tlp(ack);
         self.check_mtu_probe();
         if self.hot.snd_una == self.hot.snd_nxt {
             self.hot
-                .clear(flags::RTO_ARMED | flags::PROBE | flags::PERSIST | flags::SMALL_SENT);
+                .clear(flags::RTO_ARMED | flags::PTO_ARMED | flags::PERSIST | flags::SMALL_SENT);
             self.hot.traffic.end_busy(&self.clock);
         } else {
             self.arm_rto();
@@ -213,13 +213,13 @@ impl<E: Driver> Slow<'_, E> {
         let mss = u32::from(self.hot.mss);
         let limited = flight.saturating_add(mss) > self.hot.cwnd
             || slow_start && self.cold.flight.max > self.hot.cwnd / 2;
-        self.hot.put(flags::CWND_LIMITED, limited);
+        self.hot.assign(flags::CWND_LIMITED, limited);
         limited
     }
 
     /// Tells the congestion control that the flow was not cwnd-limited while the fast path handled
     /// the ACKs. CUBIC must not count this time (RFC 9438 §5.8).
-    fn note_cwnd_unused(&mut self) {
+    fn report_cwnd_not_limited(&mut self) {
         let (now, srtt) = (self.clock.now, self.srtt());
         self.cold.controller.on_ack(now, 0, srtt, false);
     }
@@ -347,8 +347,8 @@ impl<E: Driver> Slow<'_, E> {
             .on_congestion_signal(self.clock.now, flight);
         self.hot.cwnd = self.cold.controller.cwnd();
         self.cold.reduced_until = self.hot.snd_nxt;
-        let models_delivery = self.cold.controller.models_delivery();
-        self.cold.prr = (!models_delivery).then(|| Prr::begin(flight));
+        let uses_delivery_rate = self.cold.controller.uses_delivery_rate();
+        self.cold.prr = (!uses_delivery_rate).then(|| Prr::begin(flight));
         self.queue_cwr();
     }
 

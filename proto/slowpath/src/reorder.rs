@@ -3,7 +3,7 @@
 use tidelane_flow::{CaState, Driver};
 use tidelane_wire::SeqNumber;
 
-use crate::{Slow, recover::DUP_THRESH};
+use crate::{SlowPath, recover::DUP_THRESH};
 
 /// Upper bound of the reordering degree, in segments (Linux: `tcp_max_reordering`).
 const REORDERING_MAX: u32 = 300;
@@ -39,10 +39,10 @@ impl Reordering {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Notes that data from `start` was sent only once and arrived late.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
-        let extent = self.suspect_loss().extent_from(start);
+        let extent = self.suspect_loss().bytes_to_fack(start);
         let segments = extent.div_ceil(u32::from(self.hot.mss)).min(REORDERING_MAX);
         let known = &mut self.cold.reordering;
         known.seen = known.seen.saturating_add(1);

@@ -6,7 +6,7 @@ use tidelane_flow::{Driver, EngineConfig, FlowInfo, FlowState, State, Timeouts, 
 use tidelane_time::Duration;
 use tidelane_wire::Segment;
 
-use crate::{Connection, Slow};
+use crate::{Connection, SlowPath};
 
 impl Connection {
     /// Returns the present state of the flow.
@@ -24,7 +24,7 @@ impl Connection {
             state: flow.state,
             ca_state: self.ca_state,
             congestion: self.controller.algorithm().name(),
-            details: self.controller.details(),
+            cc_info: self.controller.cc_info(),
             srtt: Duration::from_micros(srtt_us),
             rttvar: Duration::from_micros(rttvar_us),
             rtt_min: Duration::from_micros(u64::from(self.rtt_min.us())),
@@ -109,7 +109,7 @@ impl Connection {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Begins the counts of a connection that `segment` establishes. The counts of a passive open
     /// begin with this segment, as in Linux.
     pub(crate) fn begin_counts(&mut self, segment: &Segment<'_>) {

@@ -26,7 +26,7 @@ impl RttMin {
     }
 
     /// Adds a sample.
-    pub fn take(&mut self, now: Millis, us: u32) {
+    pub fn update(&mut self, now: Millis, us: u32) {
         self.0.update(now.0, WINDOW_MS, !us.max(1));
     }
 }
@@ -39,15 +39,15 @@ mod tests {
     fn rfc8985_section_6_2_the_least_of_a_window_of_time() {
         let mut least = RttMin::default();
         assert_eq!(least.us(), u32::MAX);
-        least.take(Millis(0), 500);
+        least.update(Millis(0), 500);
         assert_eq!(least.us(), 500);
         // The path changes: its old minimum expires with the window.
         for second in 1..=400 {
-            least.take(Millis(second * 1000), 800 + second % 7);
+            least.update(Millis(second * 1000), 800 + second % 7);
             let expected = if second <= 300 { 500 } else { 800 };
             assert_eq!(least.us() / 100 * 100, expected, "after {second} s");
         }
-        least.take(Millis(401_000), 300);
+        least.update(Millis(401_000), 300);
         assert_eq!(least.us(), 300);
         assert_eq!(least.recent_us(Millis(701_000)), 300);
         assert_eq!(least.recent_us(Millis(702_000)), u32::MAX);
@@ -60,7 +60,7 @@ mod tests {
         for step in 0..5_000u32 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let (at, us) = (step * 1_000, 1 + (state >> 20) % 1000);
-            least.take(Millis(at), us);
+            least.update(Millis(at), us);
             all.push((at, us));
             let window = all.iter().filter(|(then, _)| at - then <= WINDOW_MS);
             let exact = window.map(|(_, us)| *us).min();

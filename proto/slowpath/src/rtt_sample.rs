@@ -4,13 +4,13 @@ use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;
 use tidelane_wire::{Segment, SeqNumber};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Longest RTT in ms that an echoed timestamp may give. A timestamp that does not come from our
 /// clock mostly gives a longer RTT.
 const ECHO_MS_MAX: u32 = 60_000;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns SRTT as a duration.
     pub fn srtt(&self) -> Duration {
         Duration::from_micros(u64::from(self.hot.srtt >> 3))
@@ -33,13 +33,13 @@ impl<E: Driver> Slow<'_, E> {
             return None;
         }
         let rtt = self.clock.us().wrapping_sub(self.hot.rtt_stamp);
-        self.take_rtt_sample(rtt);
+        self.add_rtt_sample(rtt);
         Some(rtt)
     }
 
     /// Takes an RTT sample and ends the backoff of the RTO (RFC 6298 §5).
-    pub(crate) fn take_rtt_sample(&mut self, rtt_us: u32) {
-        self.cold.rtt_min.take(self.clock.ms, rtt_us);
+    pub(crate) fn add_rtt_sample(&mut self, rtt_us: u32) {
+        self.cold.rtt_min.update(self.clock.ms, rtt_us);
         self.hot.sample_rtt(rtt_us);
         self.cold.backoff = 0;
         self.cold.delivered.sampled = true;
@@ -67,7 +67,7 @@ impl<E: Driver> Slow<'_, E> {
             return;
         }
         if let Some(ms) = self.echoed_ms(segment) {
-            self.take_rtt_sample(ms.max(1) * 1000);
+            self.add_rtt_sample(ms.max(1) * 1000);
         }
     }
 }

@@ -7,7 +7,7 @@ use tidelane_flow::{
 };
 use tidelane_wire::{FlowKey, SackBlocks, SeqNumber, TcpOptions};
 
-use crate::{Slow, ranges::Ranges, urgent};
+use crate::{SlowPath, ranges::Ranges, urgent};
 
 /// Number of ACKs that are sent without delay after out-of-order or duplicate data (quick-ack
 /// mode).
@@ -57,7 +57,7 @@ impl SackReport {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Reports the duplicate `[start, end)` in the next ACK, and enters quick-ack mode, because the
     /// peer is retransmitting.
     pub(crate) fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
@@ -144,7 +144,7 @@ impl<E: Driver> Slow<'_, E> {
     /// segments are shorter by the length of the blocks (RFC 9293 §3.7.1).
     pub(crate) fn send_with_sack_blocks(
         &mut self,
-        send_new: impl Fn(&mut Slow<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
+        send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<u32, TxFull> {
         let (blocks, len) = self.blocks_for_data();
         let before = self.hot.snd_nxt;
@@ -156,7 +156,7 @@ impl<E: Driver> Slow<'_, E> {
             self.hot.set(flags::NODELAY);
             self.hot.clear(flags::CORK);
         }
-        let sent = send_new(&mut Slow {
+        let sent = send_new(&mut SlowPath {
             id: self.id,
             hot: self.hot,
             cold: self.cold,

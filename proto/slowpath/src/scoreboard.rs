@@ -102,7 +102,7 @@ impl Scoreboard {
     }
 
     /// Returns the bytes from `start` to RACK.fack.
-    pub fn extent_from(&self, start: SeqNumber) -> u32 {
+    pub fn bytes_to_fack(&self, start: SeqNumber) -> u32 {
         self.fack.distance_from(start)
     }
 
@@ -582,7 +582,7 @@ mod tests {
         assert_eq!(first.reordered_from, None);
         let late = scoreboard.sack(s(0), s(100), &timing(101, 50));
         assert_eq!(late.reordered_from, Some(s(0)));
-        assert_eq!(scoreboard.extent_from(s(0)), 300);
+        assert_eq!(scoreboard.bytes_to_fack(s(0)), 300);
         let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.begin_segment();
         scoreboard.sack(s(200), s(300), &timing(100, 50));

@@ -3,9 +3,9 @@
 use tidelane_flow::{CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 
-use crate::{Outcome, Slow, arrive::Step, sack_blocks::QUICK_ACKS};
+use crate::{Outcome, SlowPath, arrive::Step, sack_blocks::QUICK_ACKS};
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Seventh check: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged
     /// at once (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
@@ -70,7 +70,7 @@ impl<E: Driver> Slow<'_, E> {
         self.advance_rcv_nxt(end);
         // A segment that fills a hole is acknowledged at once (RFC 5681 §4.2).
         let at_once = at_once || !in_order_before || duplicate.is_some();
-        self.hot.put(flags::ACK_NOW, at_once);
+        self.hot.assign(flags::ACK_NOW, at_once);
         self.hot.schedule_ack(payload.len() as u32, self.timeouts);
         self.driver.event(self.id, Event::READABLE);
         Ok(())

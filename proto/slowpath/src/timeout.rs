@@ -5,7 +5,7 @@ use tidelane_flow::{CaState, CloseCause, Driver, Event, Millis, State, flags};
 
 use tidelane_wire::{SeqNumber, TcpFlags};
 
-use crate::{Outcome, Slow};
+use crate::{Outcome, SlowPath};
 
 /// ACK delay of the peer in ms that the PTO assumes while losses are suspected. RFC 8985 §7.2 has
 /// 200 ms, which is our least RTO. Nearly all receivers delay an ACK by 40 ms.
@@ -18,7 +18,7 @@ const PROBE_MS_MIN: u32 = 3;
 /// Longest time in ms until a deadline: 12 days. Comparisons modulo 2^32 hold within 24 days.
 const DEADLINE_MAX_MS: u64 = 1 << 30;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns the RTO in ms, with its backoff (RFC 6298 §2 and (5.5)). The first
     /// `syn_linear_timeouts` timeouts of a SYN do not back off.
     pub fn rto_ms(&self) -> u32 {
@@ -41,7 +41,7 @@ impl<E: Driver> Slow<'_, E> {
         // The peer acknowledges several segments at once, so the PTO then allows for no delayed
         // ACK.
         let several = self.hot.has_multiple_segments_in_flight();
-        let probe = probe && self.hot.may_probe() && self.hot.flight_size() > 0;
+        let probe = probe && self.hot.may_send_tlp() && self.hot.flight_size() > 0;
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
         // While losses are suspected, the PTO is shorter than that of RFC 8985 §7.2.
@@ -49,7 +49,7 @@ impl<E: Driver> Slow<'_, E> {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
             if pto < rto {
-                self.hot.set(flags::PROBE);
+                self.hot.set(flags::PTO_ARMED);
                 self.hot.rto_deadline = self.clock.ms.plus(pto + 1);
             }
         }
@@ -72,11 +72,11 @@ impl<E: Driver> Slow<'_, E> {
         let wait = self.within_user_timeout(self.cold.persist_since, self.rto_ms());
         self.hot.rto_deadline = self.clock.ms.plus(wait);
         self.hot.set(flags::RTO_ARMED | flags::PERSIST);
-        self.hot.clear(flags::PROBE);
+        self.hot.clear(flags::PTO_ARMED);
     }
 
     /// Handles all expired timers.
-    pub fn on_time(&mut self) -> Outcome {
+    pub fn on_timer(&mut self) -> Outcome {
         if self.hot.has(flags::RTO_ARMED) && self.hot.rto_deadline.is_due(self.clock.ms) {
             self.hot.clear(flags::RTO_ARMED);
             let outcome = self.on_retransmission_timeout();
@@ -120,15 +120,15 @@ impl<E: Driver> Slow<'_, E> {
         if self.hot.has(flags::PERSIST) {
             return self.on_persist();
         }
-        if self.hot.has(flags::PROBE) {
-            self.hot.clear(flags::PROBE);
-            return self.on_probe_timeout();
+        if self.hot.has(flags::PTO_ARMED) {
+            self.hot.clear(flags::PTO_ARMED);
+            return self.on_pto();
         }
         if self.hot.flight_size() == 0 && self.hot.state.is_synchronized() {
             return Outcome::Keep;
         }
         if self.is_past_r2() && !self.is_deferred() {
-            return self.give_up();
+            return self.end_timed_out();
         }
         let acknowledged = self.is_deferred();
         self.cold.backoff = self.cold.backoff.saturating_add(1);
@@ -233,7 +233,7 @@ impl<E: Driver> Slow<'_, E> {
     }
 
     /// Ends a connection whose peer does not answer. The cause is the last soft error, if any.
-    fn give_up(&mut self) -> Outcome {
+    fn end_timed_out(&mut self) -> Outcome {
         let cause = self.cold.soft_error.unwrap_or(CloseCause::TimedOut);
         self.counters.abort_on_timeout += u64::from(self.hot.state.is_synchronized());
         if self.is_half_open_passive() {
@@ -245,7 +245,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. The ACK
     /// of the probe shows which segments are lost.
-    fn on_probe_timeout(&mut self) -> Outcome {
+    fn on_pto(&mut self) -> Outcome {
         self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
@@ -314,7 +314,7 @@ impl<E: Driver> Slow<'_, E> {
             // Linux).
             let unanswered = self.cold.unanswered_probes >= self.retries_max();
             if unanswered || self.is_user_timeout(self.cold.persist_since) {
-                return self.give_up();
+                return self.end_timed_out();
             }
             self.cold.persist_since.get_or_insert(self.clock.ms);
             self.counters.window_probes += 1;

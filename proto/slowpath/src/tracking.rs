@@ -7,7 +7,7 @@ use tidelane_flow::{CaState, Driver, flags};
 use tidelane_time::Duration;
 use tidelane_wire::SeqNumber;
 
-use crate::{Slow, scoreboard::Scoreboard};
+use crate::{SlowPath, scoreboard::Scoreboard};
 
 /// Number of round trips that the scoreboard is kept after the last sign of a loss, unless
 /// [`SCOREBOARD_MS_MIN`] is longer.
@@ -15,7 +15,7 @@ const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 /// Least time in ms that the scoreboard is kept after the last sign of a loss.
 const SCOREBOARD_MS_MIN: u32 = 1000;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
     pub fn suspect_loss(&mut self) -> &mut Scoreboard {
         self.cold.loss_suspected_at = self.clock.ms;
@@ -29,7 +29,7 @@ impl<E: Driver> Slow<'_, E> {
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
-        let wanted = limited || self.cold.controller.models_delivery();
+        let wanted = limited || self.cold.controller.uses_delivery_rate();
         busy && (wanted || self.cold.mtu.is_probing())
     }
 

@@ -7,7 +7,7 @@
 use tidelane_flow::{Clock, Driver, FlowState};
 use tidelane_time::{Duration, Instant};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Interval at which the engine checks each flow for new segments.
 pub const TS_RECENT_CHECK_INTERVAL: Duration = Duration::from_secs(8 * 3600);
@@ -41,7 +41,7 @@ impl TsRecentAge {
     }
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if TS.Recent has expired, so that PAWS must not use it.
     pub(crate) fn is_ts_recent_old(&self) -> bool {
         let ts_recent_age = self.cold.ts_recent_age;

@@ -5,7 +5,7 @@ use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{CaState, Driver, Millis, flags};
 use tidelane_wire::{Segment, SeqNumber};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT is a
 /// further bound.
@@ -24,7 +24,7 @@ pub struct Undo {
     pub retrans_stamp: Option<Millis>,
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if the first SACK block is a DSACK (RFC 2883 §4).
     pub(crate) fn is_dsack(&self, segment: &Segment<'_>) -> bool {
         let blocks = segment.options.sack.as_slice();

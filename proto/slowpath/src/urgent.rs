@@ -9,7 +9,7 @@
 use tidelane_flow::{Driver, Event, SegmentOut, TxFull};
 use tidelane_wire::{Segment, SeqNumber, TcpFlags};
 
-use crate::Slow;
+use crate::SlowPath;
 
 /// Urgent state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,13 +50,13 @@ pub(crate) fn pointer(
     fits.then_some(ahead.min(reach) as u16)
 }
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). The application is
     /// told at once where urgent data ends (MUST-32), and gets the last urgent byte when it
     /// arrives, in order or not.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
-            self.take_pointer(segment);
+            self.process_urgent_pointer(segment);
         }
         let Some(urgent_byte) = self.cold.urgent.rcv_up.as_mut().filter(|up| !up.received) else {
             return;
@@ -71,7 +71,7 @@ impl<E: Driver> Slow<'_, E> {
     /// Takes an urgent pointer that is beyond the last urgent pointer and beyond RCV.NXT. A pointer
     /// to received data is ignored, so that a duplicate segment does not make its data urgent
     /// again. A pointer of zero means the first byte, as in Linux.
-    fn take_pointer(&mut self, segment: &Segment<'_>) {
+    fn process_urgent_pointer(&mut self, segment: &Segment<'_>) {
         let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
         let known = self.cold.urgent.rcv_up;
         let old = at.before(self.hot.rcv_nxt) || known.is_some_and(|up| !at.after(up.at));

@@ -82,7 +82,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
         }
-        self.engine.accept_taken(id, 1);
+        self.engine.accept_queue_removed(id, 1);
     }
 
     /// Assigns `flow` to a context, or resets the flow if no program could ever hold its data.

@@ -81,18 +81,18 @@ impl<P: PacketIo> HostIo<P> {
             ..Prepaid::default()
         };
         if self.stream_memory.is_exhausted() {
-            return Admission::Nothing;
+            return Admission::Drop;
         }
         let Some(account) = self.account_of(listener) else {
             return Admission::Flow;
         };
         let Ok(flow) = account.charge(Resource::Connections, 1) else {
-            return Admission::Nothing;
+            return Admission::Drop;
         };
         if half_open {
             match account.charge(Resource::HalfOpen, 1) {
                 Ok(charge) => self.prepaid.half_open = Some(charge),
-                Err(_) => return Admission::Cookie,
+                Err(_) => return Admission::SynCookie,
             }
         }
         self.prepaid.flow = Some(flow);

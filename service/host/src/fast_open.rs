@@ -34,7 +34,7 @@ impl<P: PacketIo> Host<P> {
     /// Sets the Fast Open options of a listener.
     pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
         let engine = &mut self.engine;
-        engine.set_fast_open_places(listener, set.places);
+        engine.set_fast_open_qlen_max(listener, set.places);
         engine.set_fast_open_without_cookie(listener, set.without_cookie);
         if let Some(keys) = set.keys {
             engine.set_fast_open_keys(Some(listener), keys);

@@ -71,7 +71,7 @@ impl<P: PacketIo> Host<P> {
             ..Binding::new(binding.path, binding.local_port)
         };
         debug_assert_eq!(binding.home, STAGING);
-        self.engine.accept_returned(listener);
+        self.engine.accept_queue_added(listener);
         self.io.accepted.push((flow, listener));
         true
     }

@@ -7,8 +7,8 @@ use tidelane_abi::{
     program_flags,
 };
 use tidelane_engine::{
-    Algorithm, CaState, Clock, Details, FinWait2, FlowId, FlowInfo, IpFields, IpOptions,
-    ListenerId, SocketOptions, WindowOptions,
+    Algorithm, CaState, CcInfo, Clock, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId,
+    SocketOptions, WindowOptions,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
@@ -243,15 +243,15 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-fn details_of(details: Details) -> [u32; 6] {
-    match details {
-        Details::None => [0; 6],
-        Details::Dctcp {
+fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
+    match cc_info {
+        CcInfo::None => [0; 6],
+        CcInfo::Dctcp {
             alpha,
             marked,
             acked,
         } => [alpha, marked, acked, 0, 0, 0],
-        Details::Bbr {
+        CcInfo::Bbr {
             bandwidth,
             min_rtt,
             pacing_gain,
@@ -327,7 +327,7 @@ fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
             CaState::Recovery => 3,
             CaState::Loss => 4,
         },
-        details: details_of(info.details),
+        details: cc_info_words(info.cc_info),
         reserved: 0,
     }
 }

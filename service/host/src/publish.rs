@@ -66,10 +66,10 @@ impl<P: PacketIo> Host<P> {
         }
         let stuck = self.io.programs.contexts.publish();
         self.backlogged = self.io.programs.contexts.has_unpublished();
-        // A program whose doorbell is stuck is expelled: at most one program per step.
+        // A program whose doorbell is stuck is disconnected: at most one program per step.
         if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
-            self.expel(now, id);
+            self.disconnect_program(now, id);
         }
     }
 
@@ -99,7 +99,7 @@ impl<P: PacketIo> Host<P> {
         }
         let names = names_of(&key, binding.connection, mss);
         let window = state.rx_window();
-        let limit = self.engine.room_ahead(flow, state);
+        let limit = self.engine.autotuned_send_buffer(flow, state);
         let Some(program) = programs.get_mut(id) else {
             return;
         };
@@ -139,7 +139,7 @@ impl<P: PacketIo> Host<P> {
         };
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
-        let limit = self.engine.room_ahead(flow, state);
+        let limit = self.engine.autotuned_send_buffer(flow, state);
         let view = home_slot.view();
         slots::set_rx_window(view, rx_window);
         if let Some(tx_sent) = tx_sent {

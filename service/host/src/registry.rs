@@ -148,12 +148,12 @@ impl<P: PacketIo> Host<P> {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.registered = false;
         }
-        self.expel(now, id);
+        self.disconnect_program(now, id);
         self.io.programs.remove_unused(id);
     }
 
     /// Ends a program's listeners, contexts and connections. Its number stays until its removal.
-    pub(crate) fn expel(&mut self, now: Instant, id: ProgramId) {
+    pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
         self.io.now = now;
         for listener in self.io.listeners.held_by(id) {
             self.drop_listener_holder(now, id, listener);
@@ -267,7 +267,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         let (last, untaken) = entry.drop_holder(id);
-        self.engine.accept_taken(listener, untaken);
+        self.engine.accept_queue_removed(listener, untaken);
         if !last {
             return;
         }

@@ -81,7 +81,7 @@ impl<P: PacketIo> Host<P> {
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.io.counters.corrupt_rings += 1;
         if let Some(((id, _), _)) = self.io.programs.contexts.owned(place) {
-            self.expel(now, id);
+            self.disconnect_program(now, id);
         }
     }
 
@@ -162,7 +162,7 @@ impl<P: PacketIo> Host<P> {
                     && let Some(entry) = self.io.listeners.get_mut(listener)
                 {
                     let untaken = entry.leave(id, context);
-                    self.engine.accept_taken(listener, untaken);
+                    self.engine.accept_queue_removed(listener, untaken);
                 }
             }
             _ => self.io.counters.bad_requests += 1,
@@ -207,7 +207,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         let taken = entry.taken(id, count);
-        self.engine.accept_taken(listener, taken);
+        self.engine.accept_queue_removed(listener, taken);
     }
 
     fn assign(&mut self, id: ProgramId, slot: u32, context: u32) {

@@ -470,7 +470,7 @@ impl Campaign {
     fn friend_event(&mut self, flow: FlowId, event: Event) {
         match event {
             Event::Accepted(listener) => {
-                self.friend.engine.accept_taken(listener, 1);
+                self.friend.engine.accept_queue_removed(listener, 1);
                 let key = self
                     .friend
                     .engine
@@ -506,7 +506,7 @@ impl Campaign {
         let key = self.victim.engine.flow(flow).map(|state| state.key());
         match event {
             Event::Accepted(listener) => {
-                self.victim.engine.accept_taken(listener, 1);
+                self.victim.engine.accept_queue_removed(listener, 1);
                 if let Some(v) = self.verified.iter_mut().find(|v| Some(v.key) == key) {
                     v.at_victim = Some(flow);
                     let [ours, theirs] = contents(v.number);

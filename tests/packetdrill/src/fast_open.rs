@@ -134,7 +134,7 @@ impl Stack {
         self.drive(|engine, _, _| {
             engine.set_fast_open_without_cookie(id, set.without_cookie);
             if let Some(pending_requests_max) = set.pending_requests_max {
-                engine.set_fast_open_places(id, pending_requests_max);
+                engine.set_fast_open_qlen_max(id, pending_requests_max);
             }
             if let Some(keys) = set.keys {
                 engine.set_fast_open_keys(Some(id), keys);

@@ -164,7 +164,7 @@ impl Options {
             libc::TCP_LINGER2 => {
                 engine.fin_wait_2 = match int(value)? {
                     ..0 => FinWait2::Never,
-                    0 => FinWait2::Usual,
+                    0 => FinWait2::Configured,
                     s => FinWait2::For(Duration::from_secs(s.min(LINGER2_MAX) as u64)),
                 }
             }
@@ -282,7 +282,7 @@ impl Options {
                 own => own.into(),
             }),
             libc::TCP_LINGER2 => match engine.fin_wait_2 {
-                FinWait2::Usual => of_int(60),
+                FinWait2::Configured => of_int(60),
                 FinWait2::For(span) => seconds(span),
                 FinWait2::Never => of_int(u32::MAX),
             },

@@ -195,7 +195,7 @@ impl Stack {
             return Err(Errno::INVAL);
         };
         let (id, flow) = (*id, queue.pop_front().ok_or(Errno::AGAIN)?);
-        self.drive(|engine, _, _| engine.accept_taken(id, 1));
+        self.drive(|engine, _, _| engine.accept_queue_removed(id, 1));
         let key = self.flow(flow).ok_or(Errno::AGAIN)?.key();
         let mut child = Socket::new(domain, nonblocking, options);
         child.role = Role::Flow(flow);

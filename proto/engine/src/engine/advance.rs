@@ -18,12 +18,12 @@ pub struct Advance {
 
 /// Bytes that any application may write ahead of SND.UNA, unless `tx_limit` is lower. Some
 /// applications write a whole response before the peer reads any of the response.
-const ROOM_AHEAD_LEAST: u32 = 256 << 10;
+const SEND_BUFFER_MIN: u32 = 256 << 10;
 /// Bytes that an application may write ahead per microsecond of the minimum RTT: 10 Gbit/s.
-const ROOM_AHEAD_PER_US: u32 = 1250;
+const SEND_BUFFER_PER_US: u32 = 1250;
 /// Bytes that the application reads between two checks for receive-buffer autotuning. A power of
 /// two.
-const TUNE_STEP: u32 = 1024;
+const AUTOTUNE_STEP: u32 = 1024;
 
 impl Engine {
     /// Applies both positions of an application, as [`Engine::rx_advance`] and
@@ -45,23 +45,23 @@ impl Engine {
     /// cache before its transmission. The result may shrink, and the engine does not enforce the
     /// result.
     #[inline]
-    pub fn room_ahead(&self, id: FlowId, flow: &FlowState) -> u32 {
-        if flow.cwnd <= ROOM_AHEAD_LEAST / 2 {
-            ROOM_AHEAD_LEAST.min(self.config.tx_limit)
+    pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
+        if flow.cwnd <= SEND_BUFFER_MIN / 2 {
+            SEND_BUFFER_MIN.min(self.config.tx_limit)
         } else {
-            self.room_of_path(id, flow.cwnd.saturating_mul(2))
+            self.send_buffer_for_path(id, flow.cwnd.saturating_mul(2))
         }
     }
 
-    /// Returns `wanted`, bounded by `tx_limit`, and by `ROOM_AHEAD_LEAST` plus the bandwidth-delay
+    /// Returns `wanted`, bounded by `tx_limit`, and by `SEND_BUFFER_MIN` plus the bandwidth-delay
     /// product at 10 Gbit/s.
     #[inline(never)]
-    fn room_of_path(&self, id: FlowId, wanted: u32) -> u32 {
+    fn send_buffer_for_path(&self, id: FlowId, wanted: u32) -> u32 {
         let most = self.config.tx_limit;
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);
         let rtt_us = cold.map_or(u32::MAX, |cold| cold.rtt_min.us());
-        let path = rtt_us.saturating_mul(ROOM_AHEAD_PER_US);
-        wanted.min(path.saturating_add(ROOM_AHEAD_LEAST)).min(most)
+        let path = rtt_us.saturating_mul(SEND_BUFFER_PER_US);
+        wanted.min(path.saturating_add(SEND_BUFFER_MIN)).min(most)
     }
 
     /// Applies the position up to which the application has written.
@@ -135,7 +135,7 @@ impl Engine {
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
-        let opens = flow.update_edge_moves();
+        let opens = flow.update_window_edge_moves();
         if flow.window_update_due(opens) && flow.state.receives() {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.set_pending(id);
@@ -155,8 +155,8 @@ impl Engine {
         {
             cold.autotune_from = flow.rx_read;
             let most = window_max(&self.config, flow);
-            flow.rcv_wnd_limit = window.quota(flow.rcv_wnd_limit * 2, most);
-            flow.update_edge_moves();
+            flow.rcv_wnd_limit = window.size(flow.rcv_wnd_limit * 2, most);
+            flow.update_window_edge_moves();
         }
     }
 }
@@ -180,12 +180,13 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
         return Read::Misuse;
     }
     flow.rx_read = rx_read;
-    // The XOR is at least TUNE_STEP if and only if the read crossed a multiple of TUNE_STEP.
-    let tunes = before ^ rx_read >= TUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
+    // The XOR is at least AUTOTUNE_STEP if and only if the read crossed a multiple of
+    // AUTOTUNE_STEP.
+    let tunes = before ^ rx_read >= AUTOTUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {
         return Read::Window;
     }
-    let opens = flow.update_edge_moves();
+    let opens = flow.update_window_edge_moves();
     if flow.window_update_due(opens) {
         Read::Window
     } else {

@@ -4,9 +4,9 @@
 //! At the end of a batch, the engine finishes each pending flow. To finish a flow is to send its
 //! data and its ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
 
-use tidelane_fastpath::{Fast, NOT_SINGLE};
+use tidelane_fastpath::{FastPath, SEND_SINGLE_EXCLUDES};
 use tidelane_flow::{Clock, Driver, FlowId, FlowState, Millis, TxFull, flags};
-use tidelane_slowpath::Slow;
+use tidelane_slowpath::SlowPath;
 use tidelane_time::{Instant, TimerHandle};
 use tidelane_wire::SeqNumber;
 
@@ -25,10 +25,10 @@ const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
     | flags::ACK_NOW
-    | flags::EDGE_MOVES
+    | flags::WINDOW_EDGE_MOVES
     | flags::RTO_ARMED;
-/// Flags that tell if a pending flow may send its data by [`Fast::send_single`].
-const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | NOT_SINGLE;
+/// Flags that tell if a pending flow may send its data by [`FastPath::send_single`].
+const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | SEND_SINGLE_EXCLUDES;
 /// Flags that tell if a pending flow has nothing to send now.
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
@@ -117,7 +117,7 @@ impl Engine {
         let (before, clock) = (flow.flags, &self.clock);
         let scheduled = if before & ACK_MASK == FAST_FLAGS | flags::ACK_NOW {
             // The ACK needs no SACK blocks, because no data is out of order.
-            let mut fast = Fast::new(id, flow, clock, &self.timeouts, driver);
+            let mut fast = FastPath::new(id, flow, clock, &self.timeouts, driver);
             if fast.acknowledge_now().is_err() {
                 return false;
             }
@@ -128,7 +128,7 @@ impl Engine {
             if flow.srtt == 0 || flow.snd_nxt != flow.snd_una || has_been_idle(flow, now_us) {
                 return false;
             }
-            let mut fast = Fast::new(id, flow, clock, &self.timeouts, driver);
+            let mut fast = FastPath::new(id, flow, clock, &self.timeouts, driver);
             if fast.send_single(before, now_us).is_err() {
                 return false;
             }
@@ -158,7 +158,7 @@ impl Engine {
         let Some(flow) = self.table.entry_mut(id) else {
             return true;
         };
-        let mut fast = Fast::new(id, flow, &self.clock, &self.timeouts, driver);
+        let mut fast = FastPath::new(id, flow, &self.clock, &self.timeouts, driver);
         if fast.acknowledge_now().is_err() {
             return false;
         }
@@ -186,7 +186,7 @@ impl Engine {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
             let from = flow.snd_nxt;
             if fast && flow.srtt != 0 && !is_idle(flow, clock.us()) {
-                let mut fast = Fast::new(id, flow, &clock, &self.timeouts, driver);
+                let mut fast = FastPath::new(id, flow, &clock, &self.timeouts, driver);
                 match fast.send() {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
@@ -218,7 +218,7 @@ impl Engine {
         }
         let fast_ack = flags::ACK_NOW | flags::FAST_RECEIVE;
         if flow.flags & fast_ack == fast_ack {
-            let mut fast = Fast::new(id, flow, &clock, &self.timeouts, driver);
+            let mut fast = FastPath::new(id, flow, &clock, &self.timeouts, driver);
             match fast.acknowledge_now() {
                 Ok(()) => self.counters.pure_acks += 1,
                 Err(TxFull) => full = true,
@@ -256,12 +256,12 @@ impl Engine {
     #[inline(never)]
     fn slow_output(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let clock = self.clock;
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return false;
         };
         let result = slow.output(|slow| {
-            slow.hot.update_edge_moves();
-            let mut fast = Fast {
+            slow.hot.update_window_edge_moves();
+            let mut fast = FastPath {
                 id: slow.id,
                 flow: slow.hot,
                 clock: &slow.clock,
@@ -283,7 +283,7 @@ impl Engine {
     #[inline(never)]
     fn acknowledge(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let clock = self.clock;
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return false;
         };
         if !slow.hot.state.is_synchronized() {
@@ -364,11 +364,11 @@ impl Engine {
                 flow.set(flags::ACK_NOW | flags::ACK_OWED);
                 self.counters.delayed_acks += 1;
             }
-            let Some(mut slow) = slow!(self, id, clock, driver) else {
+            let Some(mut slow) = slow_path!(self, id, clock, driver) else {
                 continue;
             };
             slow.cold.timer = TimerHandle::NULL;
-            let outcome = slow.on_time();
+            let outcome = slow.on_timer();
             slow.update_fast_path();
             self.finish_slow(clock, id, outcome, driver);
         }

@@ -4,7 +4,7 @@ use tidelane_flow::{
     Clock, Driver, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError, SocketOptions, State,
     flags,
 };
-use tidelane_slowpath::{Slow, syn_room};
+use tidelane_slowpath::{SlowPath, syn_room};
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, FastOpenOption, FlowKey, IpAddress, Segment};
 
@@ -80,9 +80,9 @@ impl Engine {
         }
     }
 
-    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns Fast
+    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns FastPath
     /// Open off.
-    pub fn set_fast_open_places(&mut self, id: ListenerId, places: u32) {
+    pub fn set_fast_open_qlen_max(&mut self, id: ListenerId, places: u32) {
         if self.listeners.get(id).is_some() {
             self.fast_open.queues.of(id).set_max(places);
         }
@@ -104,7 +104,7 @@ impl Engine {
     pub(super) fn begin_fast_open(&mut self, id: ListenerId, backlog: u32) {
         let policy = self.config.fast_open;
         if policy.server && policy.every_listener {
-            self.set_fast_open_places(id, backlog);
+            self.set_fast_open_qlen_max(id, backlog);
         }
     }
 
@@ -173,7 +173,7 @@ impl Engine {
         syn: &Segment<'_>,
         driver: &mut impl Driver,
     ) {
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         slow.cold.fast_open.counts_as_pending = true;

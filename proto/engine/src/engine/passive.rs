@@ -4,7 +4,7 @@
 use tidelane_flow::{
     Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent,
 };
-use tidelane_slowpath::{PeerSyn, Slow, has_invalid_wscale};
+use tidelane_slowpath::{PeerSyn, SlowPath, has_invalid_wscale};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, Segment, TcpFlags};
 
@@ -41,17 +41,17 @@ impl Engine {
         let room = listener.has_syn_room() && self.half_open < self.config.half_open_max;
         let admission = match room {
             true => driver.admit(id, true),
-            false => Admission::Cookie,
+            false => Admission::SynCookie,
         };
         match admission {
             Admission::Flow => {
                 self.create_half_open(clock, arrival, segment, (id, &listener), driver)
             }
-            Admission::Cookie if self.config.syn_cookies => {
+            Admission::SynCookie if self.config.syn_cookies => {
                 self.send_cookie(clock, arrival, segment, (id, &listener), driver);
             }
-            Admission::Cookie => self.drop_syn(DropReason::SynQueueFull),
-            Admission::Nothing => self.drop_syn(DropReason::UserLimit),
+            Admission::SynCookie => self.drop_syn(DropReason::SynQueueFull),
+            Admission::Drop => self.drop_syn(DropReason::UserLimit),
         }
     }
 
@@ -127,7 +127,7 @@ impl Engine {
         syn: &PeerSyn,
         driver: &mut impl Driver,
     ) {
-        let Some(slow) = slow!(self, id, clock, driver) else {
+        let Some(slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         slow.hot.state = State::Closed.next(StateEvent::PassiveSyn);
@@ -212,7 +212,7 @@ impl Engine {
         self.report_new(flow, Some(id), driver);
         let syn = cookies::peer_syn(&peer_options, segment);
         self.apply_syn(clock, flow, id, &syn, driver);
-        if let Some(mut slow) = slow!(self, flow, clock, driver) {
+        if let Some(mut slow) = slow_path!(self, flow, clock, driver) {
             cookies::resume(slow.hot, &clock, segment);
             slow.arm_rto();
         }

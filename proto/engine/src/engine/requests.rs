@@ -10,7 +10,7 @@ use tidelane_flow::{
     Clock, Counters, Driver, EngineConfig, FlowId, FlowInfo, FlowRoute, FlowState, IpChange,
     ListenError, ListenerId, NewFlow, OpenError, SocketOptions, State, StateEvent, Timeouts, flags,
 };
-use tidelane_slowpath::{Connection, Slow, set_option_flags, window_max};
+use tidelane_slowpath::{Connection, SlowPath, set_option_flags, window_max};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, FlowKey};
 
@@ -114,15 +114,15 @@ impl Engine {
     }
 
     /// Subtracts accepted connections from the length of a listener's accept queue.
-    pub fn accept_taken(&mut self, id: ListenerId, count: u32) {
+    pub fn accept_queue_removed(&mut self, id: ListenerId, count: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue = listener.accept_queue.saturating_sub(count);
         }
     }
 
     /// Adds 1 to the length of the accept queue: the application has not taken a connection that
-    /// [`Engine::accept_taken`] subtracted.
-    pub fn accept_returned(&mut self, id: ListenerId) {
+    /// [`Engine::accept_queue_removed`] subtracted.
+    pub fn accept_queue_added(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
         }
@@ -240,7 +240,7 @@ impl Engine {
     /// before the call returns. A flow in CLOSED, SYN-SENT or TIME-WAIT sends no RST.
     pub fn abort(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         let silent = matches!(
@@ -263,7 +263,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
         };
         set_option_flags(slow.hot, &options);
@@ -271,8 +271,8 @@ impl Engine {
         let before = std::mem::replace(&mut slow.cold.options, options);
         if before.window != options.window {
             let most = window_max(slow.config, slow.hot);
-            slow.hot.rcv_wnd_limit = options.window.quota(slow.hot.rcv_wnd_limit, most);
-            slow.hot.update_edge_moves();
+            slow.hot.rcv_wnd_limit = options.window.size(slow.hot.rcv_wnd_limit, most);
+            slow.hot.update_window_edge_moves();
             slow.schedule_window_update();
         }
         let algorithm = slow.cold.algorithm(slow.config);

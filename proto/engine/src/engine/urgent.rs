@@ -1,7 +1,7 @@
 //! The SEND request with the URGENT flag.
 
 use tidelane_flow::{Clock, Driver, FlowId, Misuse, State, flags};
-use tidelane_slowpath::Slow;
+use tidelane_slowpath::SlowPath;
 use tidelane_time::Instant;
 
 use super::Engine;
@@ -22,7 +22,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) -> Result<(), Misuse> {
         let clock = Clock::at(now);
-        let Some(mut slow) = slow!(self, id, clock, driver) else {
+        let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return Err(Misuse::NoFlow);
         };
         let ahead = tx_up.wrapping_sub(slow.hot.tx_acked());

@@ -142,7 +142,7 @@ fn a_full_accept_queue_delays_as_in_linux() {
             _ => None,
         })
         .unwrap();
-    rig.engine.accept_taken(listener, 1);
+    rig.engine.accept_queue_removed(listener, 1);
     rig.push(syn(TcpOptions::NONE));
     rig.key.peer.port = 4;
     rig.iss = tidelane_engine::SeqNumber(0);
@@ -159,7 +159,7 @@ fn a_full_accept_queue_delays_as_in_linux() {
     rig.events();
     rig.push(ack(1, 1));
     assert!(rig.events().is_empty());
-    rig.engine.accept_taken(listener, 1);
+    rig.engine.accept_queue_removed(listener, 1);
     rig.push(ack(1, 1));
     assert_eq!(rig.events(), [Event::Accepted(listener)]);
 }
@@ -188,7 +188,7 @@ fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
     assert_eq!(rig.push(ack(1, 7))[0].flags, RST);
     assert_eq!(rig.engine.counters().listen_overflows, 2);
-    rig.engine.accept_taken(listener, 1);
+    rig.engine.accept_queue_removed(listener, 1);
     rig.push(data(1, 1, 100));
     assert_eq!(
         rig.events(),

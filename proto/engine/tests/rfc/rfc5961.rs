@@ -85,7 +85,8 @@ fn section_7_a_limit_of_all_flows_can_be_configured() {
                 rig.iss = tidelane_engine::SeqNumber(0);
                 rig.push(crate::rig::syn(TcpOptions::NONE));
                 rig.push(ack(1, 1));
-                rig.engine.accept_taken(tidelane_engine::ListenerId(0), 1);
+                rig.engine
+                    .accept_queue_removed(tidelane_engine::ListenerId(0), 1);
                 rig.push(ack(100, 1).with(RST)).len()
             })
             .sum::<usize>()

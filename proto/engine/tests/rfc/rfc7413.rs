@@ -22,7 +22,7 @@ fn server_with(bits: u32, places: u32) -> (Rig, ListenerId) {
     let options = SocketOptions::default();
     let mut rig = Rig::listening(config(bits), options);
     let id = ListenerId(0);
-    rig.engine.set_fast_open_places(id, places);
+    rig.engine.set_fast_open_qlen_max(id, places);
     (rig, id)
 }
 

@@ -22,7 +22,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
         state: State::Established,
         ca_state: CaState::Open,
         congestion: "cubic",
-        details: tidelane_engine::Details::None,
+        cc_info: tidelane_engine::CcInfo::None,
         srtt: Duration::ZERO,
         rttvar: Duration::ZERO,
         rtt_min: Duration::ZERO,

@@ -4,13 +4,13 @@ use tidelane_cc::CongestionControl;
 use tidelane_flow::Driver;
 use tidelane_wire::{Segment, SeqNumber};
 
-use crate::Slow;
+use crate::SlowPath;
 
-impl<E: Driver> Slow<'_, E> {
+impl<E: Driver> SlowPath<'_, E> {
     /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
     /// reported the probe as a duplicate, the probe repaired a loss. An ACK up to the end of the
     /// probe does not tell, because it may be the late ACK of the original.
-    pub(crate) fn check_probe(&mut self, ack: SeqNumber) {
+    pub(crate) fn check_tlp(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;
         };
@@ -31,7 +31,7 @@ impl<E: Driver> Slow<'_, E> {
 
     /// Ends the probe if a peer without DSACK answers it by a duplicate ACK: the probe was not
     /// needed.
-    pub(crate) fn check_probe_duplicate(&mut self, segment: &Segment<'_>) {
+    pub(crate) fn check_tlp_duplicate(&mut self, segment: &Segment<'_>) {
         let plain = segment.payload.is_empty() && segment.options.sack.is_empty();
         if plain && self.cold.probe_end == Some(segment.ack) {
             self.cold.probe_end = None;

@@ -4,12 +4,12 @@ use tidelane_time::Duration;
 
 use crate::{Bbr, Controller, bbr::UNIT};
 
-/// Representation of a gain of 1.0 in [`Details`].
+/// Representation of a gain of 1.0 in [`CcInfo`].
 pub const GAIN_UNIT: u32 = 256;
 
 /// Details of one algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Details {
+pub enum CcInfo {
     /// NewReno, CUBIC and algorithms of programs have no details.
     #[default]
     None,
@@ -36,19 +36,19 @@ pub enum Details {
 }
 
 impl Controller {
-    /// Returns the details of the algorithm in use.
-    pub fn details(&self) -> Details {
+    /// Returns the state of the algorithm in use.
+    pub fn cc_info(&self) -> CcInfo {
         match self {
-            Self::NewReno(_) | Self::Cubic(_) | Self::Custom(..) => Details::None,
-            Self::Dctcp(dctcp) => dctcp.details(),
+            Self::NewReno(_) | Self::Cubic(_) | Self::Custom(..) => CcInfo::None,
+            Self::Dctcp(dctcp) => dctcp.cc_info(),
             Self::Bbr(bbr) => of_bbr(bbr),
         }
     }
 }
 
-fn of_bbr(bbr: &Bbr) -> Details {
+fn of_bbr(bbr: &Bbr) -> CcInfo {
     let gain = |gain: u64| (gain * u64::from(GAIN_UNIT)).div_ceil(UNIT) as u32;
-    Details::Bbr {
+    CcInfo::Bbr {
         bandwidth: bbr.bandwidth(),
         min_rtt: bbr.min_rtt(),
         pacing_gain: gain(bbr.pacing_gain()),
@@ -62,22 +62,22 @@ mod tests {
     use crate::Algorithm;
 
     #[test]
-    fn details_of_a_new_controller_match_linux() {
-        let details = |algorithm| Controller::new(algorithm, 1460, 10).details();
-        assert_eq!(details(Algorithm::Cubic), Details::None);
-        assert_eq!(details(Algorithm::NewReno), Details::None);
-        let dctcp = Details::Dctcp {
+    fn cc_info_of_a_new_controller_matches_linux() {
+        let cc_info = |algorithm| Controller::new(algorithm, 1460, 10).cc_info();
+        assert_eq!(cc_info(Algorithm::Cubic), CcInfo::None);
+        assert_eq!(cc_info(Algorithm::NewReno), CcInfo::None);
+        let dctcp = CcInfo::Dctcp {
             alpha: 1024,
             marked: 0,
             acked: 0,
         };
-        assert_eq!(details(Algorithm::Dctcp), dctcp);
-        let bbr = Details::Bbr {
+        assert_eq!(cc_info(Algorithm::Dctcp), dctcp);
+        let bbr = CcInfo::Bbr {
             bandwidth: 0,
             min_rtt: None,
             pacing_gain: 739,
             cwnd_gain: 739,
         };
-        assert_eq!(details(Algorithm::Bbr), bbr);
+        assert_eq!(cc_info(Algorithm::Bbr), bbr);
     }
 }

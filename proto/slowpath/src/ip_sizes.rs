@@ -4,7 +4,7 @@ use tidelane_wire::IpAddress;
 
 /// Sizes for one IP version, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sizes {
+pub struct IpSizes {
     /// IP and TCP headers without options.
     pub headers: u16,
     /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
@@ -17,14 +17,14 @@ pub struct Sizes {
     pub clamps_to_min: bool,
 }
 
-const V4: Sizes = Sizes {
+const V4: IpSizes = IpSizes {
     headers: 20 + 20,
     mss_default: 536,
     path_mtu_min: 552,
     clamps_to_min: true,
 };
 
-const V6: Sizes = Sizes {
+const V6: IpSizes = IpSizes {
     headers: 40 + 20,
     mss_default: 1220,
     path_mtu_min: 1280,
@@ -32,6 +32,6 @@ const V6: Sizes = Sizes {
 };
 
 /// Returns the sizes for the IP version of `address`.
-pub fn sizes(address: IpAddress) -> Sizes {
+pub fn ip_sizes(address: IpAddress) -> IpSizes {
     if address.is_v4() { V4 } else { V6 }
 }
