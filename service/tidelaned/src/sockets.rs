@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_of_another_namespace_or_interface_is_no_title() {
+    fn a_listener_of_another_namespace_or_interface_gives_no_entitlement() {
         let Some(mut entitlement) = entitlement() else {
             return;
         };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_the_kernel_does_not_deliver_to_is_no_title() {
+    fn a_listener_that_the_kernel_does_not_deliver_to_gives_no_entitlement() {
         let Some(mut entitlement) = entitlement() else {
             return;
         };
