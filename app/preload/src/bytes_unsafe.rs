@@ -6,10 +6,12 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
-    answer_unsafe::{bytes, bytes_mut, fail, handled_or_kernel, kernel, parts, parts_mut},
     cancellation_unsafe::cancellation_point,
     fast_open_unsafe::{prepare, sendto},
     hand_over_unsafe::{check_all_rights, check_rights},
+    libc_abi_unsafe::{
+        bytes, bytes_mut, fail_with_errno, handled_or_system_call, iovecs, iovecs_mut, system_call,
+    },
 };
 
 /// `read(2)`.
@@ -26,7 +28,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t)
         // SAFETY: the caller upholds the safety contract.
         Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
         // SAFETY: the caller upholds the safety contract.
-        _ => unsafe { kernel(libc::SYS_read, [fd as usize, buf as usize, count, 0, 0, 0]) },
+        _ => unsafe { system_call(libc::SYS_read, [fd as usize, buf as usize, count, 0, 0, 0]) },
     }
 }
 
@@ -77,7 +79,7 @@ unsafe fn receive_slow(
         } else {
             transfer::recv(socket, fd, bytes_mut(buf, len), flags)
         };
-        handled_or_kernel(
+        handled_or_system_call(
             handled,
             syscall,
             [fd as usize, buf as usize, len, flags as usize, 0, 0],
@@ -122,7 +124,9 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size
         // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { transmit(socket, fd, buf, count, 0, libc::SYS_write) },
         // SAFETY: the caller upholds the safety contract.
-        None => unsafe { kernel(libc::SYS_write, [fd as usize, buf as usize, count, 0, 0, 0]) },
+        None => unsafe {
+            system_call(libc::SYS_write, [fd as usize, buf as usize, count, 0, 0, 0])
+        },
     }
 }
 
@@ -153,7 +157,7 @@ pub(crate) unsafe fn transmit(
     let handled = transfer::send_rest(socket, fd, from, flags, sent);
     let args = [fd as usize, buf as usize, len, flags as usize, 0, 0];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(handled, syscall, args) }
+    unsafe { handled_or_system_call(handled, syscall, args) }
 }
 
 /// `recv(2)`.
@@ -174,7 +178,7 @@ pub unsafe extern "C-unwind" fn recv(
         // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { receive(socket, fd, buf, len, flags, libc::SYS_recvfrom) },
         // SAFETY: the caller upholds the safety contract.
-        None => unsafe { kernel(libc::SYS_recvfrom, args) },
+        None => unsafe { system_call(libc::SYS_recvfrom, args) },
     }
 }
 
@@ -218,7 +222,7 @@ pub unsafe extern "C-unwind" fn send(
         // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { transmit(socket, fd, buf, len, flags, libc::SYS_sendto) },
         // SAFETY: the caller upholds the safety contract.
-        None => unsafe { kernel(libc::SYS_sendto, args) },
+        None => unsafe { system_call(libc::SYS_sendto, args) },
     }
 }
 
@@ -247,7 +251,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     ];
     let Some(socket) = descriptors::socket(fd) else {
         // SAFETY: the caller upholds the safety contract.
-        return unsafe { kernel(libc::SYS_recvfrom, args) };
+        return unsafe { system_call(libc::SYS_recvfrom, args) };
     };
     // SAFETY: the caller upholds the safety contract.
     unsafe {
@@ -291,10 +295,10 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd).and_then(|socket| {
-            let mut into = parts_mut(iov, usize::try_from(count).ok()?)?;
+            let mut into = iovecs_mut(iov, usize::try_from(count).ok()?)?;
             transfer::recv_vectored(socket, fd, into.all(), 0)
         });
-        handled_or_kernel(handled, libc::SYS_readv, args)
+        handled_or_system_call(handled, libc::SYS_readv, args)
     }
 }
 
@@ -310,10 +314,10 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = descriptors::socket(fd).and_then(|socket| {
-            let from = parts(iov, usize::try_from(count).ok()?)?;
+            let from = iovecs(iov, usize::try_from(count).ok()?)?;
             transfer::send_vectored(socket, fd, &from, 0)
         });
-        handled_or_kernel(handled, libc::SYS_writev, args)
+        handled_or_system_call(handled, libc::SYS_writev, args)
     }
 }
 
@@ -327,7 +331,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_mut() }?;
     // SAFETY: the caller upholds the safety contract.
-    let mut into = unsafe { parts_mut(msg.msg_iov, msg.msg_iovlen) }?;
+    let mut into = unsafe { iovecs_mut(msg.msg_iov, msg.msg_iovlen) }?;
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
         // A TCP stream has no addresses, no ancillary data and no truncation.
@@ -349,7 +353,7 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_ref() }?;
     // SAFETY: the caller upholds the safety contract.
-    let from = unsafe { parts(msg.msg_iov, msg.msg_iovlen) }?;
+    let from = unsafe { iovecs(msg.msg_iov, msg.msg_iovlen) }?;
     // SAFETY: the caller upholds the safety contract.
     let prepared = unsafe { prepare(socket, fd, (msg.msg_name, msg.msg_namelen), flags) };
     if let Err(error) = prepared? {
@@ -368,7 +372,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     cancellation_point();
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
+    unsafe { handled_or_system_call(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
 /// `sendmsg(2)`.
@@ -381,11 +385,11 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     cancellation_point();
     // SAFETY: the caller upholds the safety contract.
     if let Err(error) = unsafe { check_rights(msg) } {
-        return fail(error.0);
+        return fail_with_errno(error.0);
     }
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
+    unsafe { handled_or_system_call(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
 }
 
 /// `recvmmsg(2)`. On a stream, the call blocks for the first message only.
@@ -423,9 +427,9 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         };
         match result {
             // SAFETY: the caller upholds the safety contract.
-            None if index == 0 => return unsafe { kernel(libc::SYS_recvmmsg, args) } as c_int,
+            None if index == 0 => return unsafe { system_call(libc::SYS_recvmmsg, args) } as c_int,
             Some(Ok(len)) if len > 0 => flags |= libc::MSG_DONTWAIT,
-            Some(Err(error)) if index == 0 => return fail(error.0) as c_int,
+            Some(Err(error)) if index == 0 => return fail_with_errno(error.0) as c_int,
             Some(Ok(_)) => return index as c_int + 1,
             None | Some(Err(_)) => return index as c_int,
         }
@@ -456,7 +460,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     ];
     // SAFETY: the caller guarantees that there are `count` messages.
     if let Err(error) = unsafe { check_all_rights(fd, messages, count as usize) } {
-        return fail(error.0) as c_int;
+        return fail_with_errno(error.0) as c_int;
     }
     for index in 0..count as usize {
         // SAFETY: the caller guarantees that there are `count` messages.
@@ -470,9 +474,9 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         };
         match result {
             // SAFETY: the caller upholds the safety contract.
-            None if index == 0 => return unsafe { kernel(libc::SYS_sendmmsg, args) } as c_int,
+            None if index == 0 => return unsafe { system_call(libc::SYS_sendmmsg, args) } as c_int,
             Some(Ok(_)) => {}
-            Some(Err(error)) if index == 0 => return fail(error.0) as c_int,
+            Some(Err(error)) if index == 0 => return fail_with_errno(error.0) as c_int,
             None | Some(Err(_)) => return index as c_int,
         }
     }

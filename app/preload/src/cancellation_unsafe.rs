@@ -2,9 +2,9 @@
 //!
 //! Each exported function that POSIX lists as a cancellation point begins with
 //! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns
-//! `CANCELLED`, and `fail` of `answer_unsafe` acts on the request. libc then unwinds the thread. At
-//! this point, the library's frames hold no resources. The functions are `extern "C-unwind"`, so
-//! that libc can unwind them.
+//! `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` acts on the request. libc then unwinds
+//! the thread. At this point, the library's frames hold no resources. The functions are
+//! `extern "C-unwind"`, so that libc can unwind them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -34,14 +34,14 @@ static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 #[inline]
 pub fn cancellation_point() {
     if cancellation::is_due() {
-        act();
+        exit_cancelled_thread();
     }
 }
 
 /// Ends the calling thread, whose cancellation is pending and enabled.
 #[cold]
 #[inline(never)]
-pub fn act() {
+pub fn exit_cancelled_thread() {
     // SAFETY: the frames up to the exported function have no destructors to run. The exported
     // function lets libc unwind.
     unsafe { pthread_testcancel() }

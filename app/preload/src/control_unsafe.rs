@@ -7,10 +7,10 @@ use tidelane_sockets::{
     Address, Errno, Handled, Socket, connect, descriptors, listen, names, options,
 };
 
-use crate::answer_unsafe::{
-    answer, bytes, bytes_mut, fail, handled_or_kernel, is_last_error, kernel,
-};
 use crate::cancellation_unsafe::cancellation_point;
+use crate::libc_abi_unsafe::{
+    bytes, bytes_mut, fail_with_errno, handled_or_system_call, is_errno, libc_result, system_call,
+};
 
 /// `socket(2)`.
 ///
@@ -21,9 +21,9 @@ use crate::cancellation_unsafe::cancellation_point;
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let args = [family as usize, kind as usize, protocol as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    let fd = unsafe { kernel(libc::SYS_socket, args) } as c_int;
+    let fd = unsafe { system_call(libc::SYS_socket, args) } as c_int;
     if fd >= 0 {
-        connect::created(fd, family, kind, protocol);
+        connect::on_created(fd, family, kind, protocol);
     }
     fd
 }
@@ -38,19 +38,19 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller upholds the safety contract.
-    let mut result = unsafe { handled_or_kernel(handled, libc::SYS_bind, args) } as c_int;
+    let mut result = unsafe { handled_or_system_call(handled, libc::SYS_bind, args) } as c_int;
     if result < 0
-        && is_last_error(libc::EADDRINUSE)
+        && is_errno(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
         && listen::may_bind_again()
     {
         // SAFETY: as above.
-        result = unsafe { kernel(libc::SYS_bind, args) } as c_int;
+        result = unsafe { system_call(libc::SYS_bind, args) } as c_int;
     }
     if result == 0
         && let Some(socket) = descriptors::socket(fd)
     {
-        connect::bound(socket, fd);
+        connect::on_bound(socket, fd);
     }
     result
 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     };
     // SAFETY: the call takes no pointers.
     unsafe {
-        handled_or_kernel(
+        handled_or_system_call(
             handled,
             libc::SYS_listen,
             [fd as usize, backlog as usize, 0, 0, 0, 0],
@@ -116,14 +116,14 @@ pub unsafe extern "C-unwind" fn accept4(
                 0,
             ];
             // SAFETY: the caller upholds the safety contract.
-            unsafe { kernel(libc::SYS_accept4, args) as c_int }
+            unsafe { system_call(libc::SYS_accept4, args) as c_int }
         }
         // SAFETY: the caller upholds the safety contract.
         Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
             // Linux also closes the accepted connection if it cannot store the address.
             // SAFETY: the descriptor was created here, and the program does not know it.
             unsafe { crate::descriptors_unsafe::close(accepted.fd) };
-            fail(libc::EINVAL) as c_int
+            fail_with_errno(libc::EINVAL) as c_int
         }
         Some(Ok(accepted)) => {
             if !addr.is_null() {
@@ -132,7 +132,7 @@ pub unsafe extern "C-unwind" fn accept4(
             }
             accepted.fd
         }
-        Some(Err(error)) => fail(error.0) as c_int,
+        Some(Err(error)) => fail_with_errno(error.0) as c_int,
     }
 }
 
@@ -149,7 +149,7 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
             let args = [accepted.fd as usize, addr as usize, len as usize, 0, 0, 0];
             // The call fails with ENOTCONN if the peer has reset the connection. Ignore the error.
             // SAFETY: the caller upholds the safety contract.
-            let _ = unsafe { kernel(libc::SYS_getpeername, args) };
+            let _ = unsafe { system_call(libc::SYS_getpeername, args) };
         }
     }
 }
@@ -201,7 +201,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     });
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(handled, libc::SYS_connect, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_connect, args) as c_int }
 }
 
 /// `shutdown(2)`.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let handled = descriptors::socket(fd).and_then(|socket| connect::shutdown(socket, fd, how));
     let args = [fd as usize, how as usize, 0, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_kernel(handled, libc::SYS_shutdown, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_shutdown, args) as c_int }
 }
 
 /// A function that returns an address of an accelerated socket, or `None` if the kernel must handle
@@ -238,16 +238,16 @@ unsafe fn name(
         None => {
             let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
             // SAFETY: the caller upholds the safety contract.
-            unsafe { kernel(number, args) as c_int }
+            unsafe { system_call(number, args) as c_int }
         }
         // SAFETY: the caller upholds the safety contract.
-        Some(Ok(_)) if unsafe { is_negative(len) } => fail(libc::EINVAL) as c_int,
+        Some(Ok(_)) if unsafe { is_negative(len) } => fail_with_errno(libc::EINVAL) as c_int,
         Some(Ok(address)) => {
             // SAFETY: the caller upholds the safety contract.
             unsafe { put_address(address, addr, len) };
             0
         }
-        Some(Err(error)) => fail(error.0) as c_int,
+        Some(Err(error)) => fail_with_errno(error.0) as c_int,
     }
 }
 
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn setsockopt(
     unsafe {
         let handled = descriptors::socket(fd)
             .and_then(|socket| options::set(socket, fd, level, option, bytes(value, len as usize)));
-        handled_or_kernel(handled, libc::SYS_setsockopt, args) as c_int
+        handled_or_system_call(handled, libc::SYS_setsockopt, args) as c_int
     }
 }
 
@@ -330,12 +330,12 @@ pub unsafe extern "C" fn getsockopt(
             options::get(socket, fd, level, option, bytes_mut(value, room))
         });
         match handled {
-            None => kernel(libc::SYS_getsockopt, args) as c_int,
+            None => system_call(libc::SYS_getsockopt, args) as c_int,
             Some(Ok(count)) => {
                 *len = count as socklen_t;
                 0
             }
-            Some(Err(Errno(number))) => answer(Err(Errno(number))) as c_int,
+            Some(Err(Errno(number))) => libc_result(Err(Errno(number))) as c_int,
         }
     }
 }

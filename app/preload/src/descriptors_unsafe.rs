@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
-use crate::answer_unsafe::{handled_or_kernel, kernel};
 use crate::cancellation_unsafe::cancellation_point;
+use crate::libc_abi_unsafe::{handled_or_system_call, system_call};
 
 /// The ioctl SIOCOUTQ, which has the number of TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
@@ -27,7 +27,9 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         descriptors::close(fd)
     };
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_kernel(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
+    unsafe {
+        handled_or_system_call(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int
+    }
 }
 
 /// `close_range(2)`.
@@ -46,7 +48,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     };
     let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_kernel(handled, libc::SYS_close_range, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_close_range, args) as c_int }
 }
 
 /// `closefrom(3)`.
@@ -68,9 +70,9 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
-    let to = unsafe { kernel(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
+    let to = unsafe { system_call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
     if to >= 0 && !descriptors::is_foreign(fd) {
-        descriptors::duplicated(fd, to);
+        descriptors::on_duplicated(fd, to);
     }
     to
 }
@@ -93,7 +95,7 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     };
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_kernel(handled, number, args) as c_int }
+    unsafe { handled_or_system_call(handled, number, args) as c_int }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -134,7 +136,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
     let args = [fd as usize, command as usize, arg, 0, 0, 0];
     if descriptors::is_foreign(fd) {
         // SAFETY: the caller upholds the safety contract.
-        return unsafe { kernel(libc::SYS_fcntl, args) as c_int };
+        return unsafe { system_call(libc::SYS_fcntl, args) as c_int };
     }
     let handled: Handled = match command {
         libc::F_GETFL => descriptors::socket(fd).and_then(|s| descriptors::status_flags(s, fd)),
@@ -144,9 +146,9 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
         _ => None,
     };
     // SAFETY: the caller upholds the safety contract.
-    let result = unsafe { handled_or_kernel(handled, libc::SYS_fcntl, args) as c_int };
+    let result = unsafe { handled_or_system_call(handled, libc::SYS_fcntl, args) as c_int };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
-        descriptors::duplicated(fd, result);
+        descriptors::on_duplicated(fd, result);
     }
     result
 }
@@ -183,7 +185,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     });
     let args = [fd as usize, request as usize, arg, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(handled, libc::SYS_ioctl, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_ioctl, args) as c_int }
 }
 
 /// `sockatmark(3)`. The `ioctl` that libc's function makes cannot be interposed.
@@ -226,7 +228,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     exit::at_exit();
     loop {
         // SAFETY: the call takes no pointers and does not return.
-        unsafe { kernel(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+        unsafe { system_call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
     }
 }
 

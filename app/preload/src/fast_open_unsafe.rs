@@ -6,9 +6,9 @@ use libc::{size_t, sockaddr, socklen_t, ssize_t};
 use tidelane_sockets::{Handled, Socket, descriptors, fast_open};
 
 use crate::{
-    answer_unsafe::{bytes, fail, kernel},
     bytes_unsafe::transmit,
     cancellation_unsafe::cancellation_point,
+    libc_abi_unsafe::{bytes, fail_with_errno, system_call},
 };
 
 /// Handles MSG_FASTOPEN before the payload of a call is sent. Calls [`fast_open::prepare`].
@@ -61,8 +61,8 @@ pub unsafe extern "C-unwind" fn sendto(
         Some((socket, Ok(()))) => unsafe {
             transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
         },
-        Some((_, Err(error))) => fail(error.0),
+        Some((_, Err(error))) => fail_with_errno(error.0),
         // SAFETY: the caller upholds the safety contract.
-        None => unsafe { kernel(libc::SYS_sendto, args) },
+        None => unsafe { system_call(libc::SYS_sendto, args) },
     }
 }

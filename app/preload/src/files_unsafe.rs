@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint};
 use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file};
 
-use crate::answer_unsafe::{fail, handled_or_kernel};
 use crate::cancellation_unsafe::cancellation_point;
+use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call};
 
 /// `sendfile(2)`.
 ///
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn sendfile(
     unsafe {
         let handled = descriptors::socket(out)
             .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
-        handled_or_kernel(handled, libc::SYS_sendfile, args)
+        handled_or_system_call(handled, libc::SYS_sendfile, args)
     }
 }
 
@@ -64,7 +64,7 @@ pub unsafe extern "C-unwind" fn splice(
     if matches!(ends, (Some(_), None) | (None, Some(_)))
         && !(from_offset.is_null() && to_offset.is_null())
     {
-        return fail(libc::ESPIPE);
+        return fail_with_errno(libc::ESPIPE);
     }
     let handled = match ends {
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
@@ -82,5 +82,5 @@ pub unsafe extern "C-unwind" fn splice(
         flags as usize,
     ];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(handled, libc::SYS_splice, args) }
+    unsafe { handled_or_system_call(handled, libc::SYS_splice, args) }
 }

@@ -9,8 +9,8 @@ use std::ffi::{c_int, c_long, c_void};
 use tidelane_sockets::process;
 
 use crate::{
-    answer_unsafe::{fail, kernel},
     hand_over_unsafe::next_symbol,
+    libc_abi_unsafe::{fail_with_errno, system_call},
 };
 
 /// Calls `fork` between the library's fork handlers. `fork` returns in the parent and in the child,
@@ -33,7 +33,7 @@ fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {
     let Some(function) = next_symbol(c"_Fork") else {
-        return fail(libc::ENOSYS) as c_int;
+        return fail_with_errno(libc::ENOSYS) as c_int;
     };
     // SAFETY: libc declares the function of this name with this type.
     let function: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(function) };
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn clone(
     child_tid: *mut c_void,
 ) -> c_int {
     let Some(function) = next_symbol(c"clone") else {
-        return fail(libc::ENOSYS) as c_int;
+        return fail_with_errno(libc::ENOSYS) as c_int;
     };
     // SAFETY: libc declares the function of this name with this type.
     let function: CloneFunction = unsafe { std::mem::transmute(function) };
@@ -137,7 +137,7 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
         _ => return None,
     };
     // SAFETY: the caller upholds the safety contract.
-    Some(with_fork_handlers(|| unsafe { kernel(number, args) } as i64) as c_long)
+    Some(with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long)
 }
 
 /// Returns true if a `clone3` gives the child a copy of the parent's memory and stack. This is the

@@ -8,7 +8,7 @@ use std::{
 use libc::{mmsghdr, msghdr};
 use tidelane_sockets::{Errno, descriptors, hand_over, programs, sys};
 
-use crate::answer_unsafe::{fail, kernel};
+use crate::libc_abi_unsafe::{fail_with_errno, system_call};
 
 type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
 type ExecWithEnvironment =
@@ -102,7 +102,7 @@ unsafe fn exec(name: &CStr, file: *const c_char, argv: *const *const c_char) -> 
     // SAFETY: the caller upholds the safety contract.
     let function = match unsafe { checked_symbol(name, file) } {
         Ok(function) => function,
-        Err(error) => return fail(error.0) as c_int,
+        Err(error) => return fail_with_errno(error.0) as c_int,
     };
     // SAFETY: the caller upholds the safety contract.
     let function = unsafe { std::mem::transmute::<*mut c_void, Exec>(function) };
@@ -124,7 +124,7 @@ unsafe fn exec_with(
     // SAFETY: the caller upholds the safety contract.
     let function = match unsafe { checked_symbol(name, file) } {
         Ok(function) => function,
-        Err(error) => return fail(error.0) as c_int,
+        Err(error) => return fail_with_errno(error.0) as c_int,
     };
     // SAFETY: the caller upholds the safety contract.
     let function = unsafe { std::mem::transmute::<*mut c_void, ExecWithEnvironment>(function) };
@@ -191,7 +191,7 @@ extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_vo
     let name = unsafe { CStr::from_ptr(name) };
     // SAFETY: the program passes a C string, or null.
     unsafe { checked_symbol(name, file) }.unwrap_or_else(|error| {
-        fail(error.0);
+        fail_with_errno(error.0);
         std::ptr::null_mut()
     })
 }
@@ -305,8 +305,8 @@ pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller upholds the safety contract.
     match unsafe { check(c"execve", file as *const c_char) } {
         // SAFETY: the caller upholds the safety contract.
-        Ok(()) => unsafe { kernel(number, args) },
-        Err(error) => fail(error.0),
+        Ok(()) => unsafe { system_call(number, args) },
+        Err(error) => fail_with_errno(error.0),
     }
 }
 

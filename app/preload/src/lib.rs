@@ -9,7 +9,6 @@
 //! static binaries). It also misses stdio on `stdin`, `stdout` and `stderr` after a connection was
 //! duplicated to their descriptors (`dup2`).
 
-mod answer_unsafe;
 mod bytes_unsafe;
 mod cancellation_unsafe;
 mod control_unsafe;
@@ -19,6 +18,7 @@ mod files_unsafe;
 mod forks_unsafe;
 mod hand_over_unsafe;
 mod io_uring_unsafe;
+mod libc_abi_unsafe;
 mod readiness_unsafe;
 mod select_unsafe;
 mod signals_unsafe;

@@ -13,19 +13,19 @@ use tidelane_sockets::{
     sys::cancellation_unsafe::{self, CANCELLED},
 };
 
-use crate::cancellation_unsafe::act;
+use crate::cancellation_unsafe::exit_cancelled_thread;
 
 /// Converts a result to libc's convention: the value, or -1 with `errno` set.
 #[inline]
-pub fn answer(result: Result<usize, Errno>) -> isize {
+pub fn libc_result(result: Result<usize, Errno>) -> isize {
     match result {
         Ok(value) => value as isize,
-        Err(error) => fail(error.0),
+        Err(error) => fail_with_errno(error.0),
     }
 }
 
 /// Returns true if `errno` equals `number`.
-pub fn is_last_error(number: c_int) -> bool {
+pub fn is_errno(number: c_int) -> bool {
     // SAFETY: libc's `errno` is a thread-local integer that always exists.
     unsafe { *libc::__errno_location() == number }
 }
@@ -33,9 +33,9 @@ pub fn is_last_error(number: c_int) -> bool {
 /// Sets `errno` to `number` and returns -1. Does not return if the thread was cancelled during the
 /// call.
 #[cold]
-pub fn fail(number: c_int) -> isize {
+pub fn fail_with_errno(number: c_int) -> isize {
     if number == CANCELLED.0 {
-        act();
+        exit_cancelled_thread();
     }
     // SAFETY: libc's `errno` is a thread-local integer that always exists.
     unsafe { *libc::__errno_location() = number };
@@ -49,13 +49,13 @@ pub fn fail(number: c_int) -> isize {
 ///
 /// The arguments must be valid for the system call.
 #[inline]
-pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
+pub unsafe fn system_call(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         if is_cancellation_point(number) {
-            kernel_cancellable(number, args)
+            cancellable_system_call(number, args)
         } else {
-            answer(sys::call(number, args))
+            libc_result(sys::call(number, args))
         }
     }
 }
@@ -66,9 +66,9 @@ pub unsafe fn kernel(number: i64, args: [usize; 6]) -> isize {
 ///
 /// The arguments must be valid for the system call.
 #[inline]
-pub unsafe fn kernel_cancellable(number: i64, args: [usize; 6]) -> isize {
+pub unsafe fn cancellable_system_call(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the caller upholds the safety contract.
-    answer(unsafe { cancellation_unsafe::call(number, args) })
+    libc_result(unsafe { cancellation_unsafe::call(number, args) })
 }
 
 /// Returns true if the system call is a cancellation point, because the call may block.
@@ -102,11 +102,11 @@ const fn is_cancellation_point(number: i64) -> bool {
 ///
 /// The arguments must be valid for the system call.
 #[inline]
-pub unsafe fn handled_or_kernel(handled: Handled, number: i64, args: [usize; 6]) -> isize {
+pub unsafe fn handled_or_system_call(handled: Handled, number: i64, args: [usize; 6]) -> isize {
     match handled {
-        Some(result) => answer(result),
+        Some(result) => libc_result(result),
         // SAFETY: the caller upholds the safety contract.
-        None => unsafe { kernel(number, args) },
+        None => unsafe { system_call(number, args) },
     }
 }
 
@@ -145,17 +145,17 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
 ///
 /// # Safety
 ///
-/// `parts` must be valid for `count` elements. The pointer of each element must be null, or valid
+/// `iovecs` must be valid for `count` elements. The pointer of each element must be null, or valid
 /// for reading the element's length.
-pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [IoSlice<'a>]>> {
+pub unsafe fn iovecs<'a>(iovecs: *const iovec, count: usize) -> Option<Cow<'a, [IoSlice<'a>]>> {
     // SAFETY: the caller upholds the safety contract.
-    let whole = match unsafe { check_iovecs(parts, count) } {
+    let whole = match unsafe { check_iovecs(iovecs, count) } {
         IovecCheck::Invalid => return None,
         IovecCheck::Empty => return Some(Cow::Borrowed(&[])),
         IovecCheck::Valid(whole) => whole,
         IovecCheck::WithNull(some) => {
             // SAFETY: the caller upholds the safety contract.
-            let part = |part: &iovec| unsafe { bytes(part.iov_base, part.iov_len) };
+            let part = |iovec: &iovec| unsafe { bytes(iovec.iov_base, iovec.iov_len) };
             return Some(some.iter().map(|given| IoSlice::new(part(given))).collect());
         }
     };
@@ -167,46 +167,46 @@ pub unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Option<Cow<'a, [Io
 }
 
 /// The buffers of a vectored read, as a slice.
-pub enum PartsMut<'a> {
+pub enum IovecsMut<'a> {
     /// The program's own `iovec` array.
     Given(&'a mut [IoSliceMut<'a>]),
     /// A copy of the array, in which null pointers are empty slices.
     Normalized(Vec<IoSliceMut<'a>>),
 }
 
-impl<'a> PartsMut<'a> {
+impl<'a> IovecsMut<'a> {
     /// Returns the buffers as a slice.
     pub fn all(&mut self) -> &mut [IoSliceMut<'a>] {
         match self {
-            Self::Given(parts) => parts,
-            Self::Normalized(parts) => parts,
+            Self::Given(iovecs) => iovecs,
+            Self::Normalized(iovecs) => iovecs,
         }
     }
 }
 
-/// Returns the buffers of a vectored read. Returns `None` in the same cases as [`parts`].
+/// Returns the buffers of a vectored read. Returns `None` in the same cases as [`iovecs`].
 ///
 /// # Safety
 ///
-/// `parts` must be valid for `count` elements. The pointer of each element must be null, or valid
+/// `iovecs` must be valid for `count` elements. The pointer of each element must be null, or valid
 /// for writing the element's length.
-pub unsafe fn parts_mut<'a>(parts: *const iovec, count: usize) -> Option<PartsMut<'a>> {
+pub unsafe fn iovecs_mut<'a>(iovecs: *const iovec, count: usize) -> Option<IovecsMut<'a>> {
     // SAFETY: the caller upholds the safety contract.
-    let whole = match unsafe { check_iovecs(parts, count) } {
+    let whole = match unsafe { check_iovecs(iovecs, count) } {
         IovecCheck::Invalid => return None,
-        IovecCheck::Empty => return Some(PartsMut::Given(&mut [])),
+        IovecCheck::Empty => return Some(IovecsMut::Given(&mut [])),
         IovecCheck::Valid(whole) => whole,
         IovecCheck::WithNull(some) => {
             // SAFETY: the caller upholds the safety contract.
-            let part = |part: &iovec| unsafe { bytes_mut(part.iov_base, part.iov_len) };
+            let part = |iovec: &iovec| unsafe { bytes_mut(iovec.iov_base, iovec.iov_len) };
             let slices = some.iter().map(|given| IoSliceMut::new(part(given)));
-            return Some(PartsMut::Normalized(slices.collect()));
+            return Some(IovecsMut::Normalized(slices.collect()));
         }
     };
     // SAFETY: `IoSliceMut` has the layout of `iovec` on Unix, and the caller upholds the safety
     // contract. The called functions write to the buffers, and never to the array.
     let given = unsafe { slice::from_raw_parts_mut(whole.as_ptr().cast_mut().cast(), whole.len()) };
-    Some(PartsMut::Given(given))
+    Some(IovecsMut::Given(given))
 }
 
 /// The result of [`check_iovecs`].
@@ -225,22 +225,25 @@ enum IovecCheck<'a> {
 ///
 /// # Safety
 ///
-/// `parts` must be valid for `count` elements, unless `count` exceeds IOV_MAX.
-unsafe fn check_iovecs<'a>(parts: *const iovec, count: usize) -> IovecCheck<'a> {
+/// `iovecs` must be valid for `count` elements, unless `count` exceeds IOV_MAX.
+unsafe fn check_iovecs<'a>(iovecs: *const iovec, count: usize) -> IovecCheck<'a> {
     if count > IOV_MAX {
         return IovecCheck::Invalid;
     }
-    if parts.is_null() || count == 0 {
+    if iovecs.is_null() || count == 0 {
         return IovecCheck::Empty;
     }
     // SAFETY: the caller upholds the safety contract.
-    let parts = unsafe { slice::from_raw_parts(parts, count) };
-    if parts.iter().any(|part| part.iov_len > isize::MAX as usize) {
+    let iovecs = unsafe { slice::from_raw_parts(iovecs, count) };
+    if iovecs
+        .iter()
+        .any(|iovec| iovec.iov_len > isize::MAX as usize)
+    {
         IovecCheck::Invalid
-    } else if parts.iter().any(|part| part.iov_base.is_null()) {
-        IovecCheck::WithNull(parts)
+    } else if iovecs.iter().any(|iovec| iovec.iov_base.is_null()) {
+        IovecCheck::WithNull(iovecs)
     } else {
-        IovecCheck::Valid(parts)
+        IovecCheck::Valid(iovecs)
     }
 }
 

@@ -5,8 +5,8 @@ use std::{ffi::c_int, slice};
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use tidelane_sockets::{Handled, descriptors, epoll, poll, sys::SignalMask};
 
-use crate::answer_unsafe::{fail, handled_or_kernel, kernel};
 use crate::cancellation_unsafe::cancellation_point;
+use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call, system_call};
 
 const NS_PER_MS: u64 = 1_000_000;
 pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
@@ -19,7 +19,7 @@ pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
-        return fail(libc::EINVAL) as c_int;
+        return fail_with_errno(libc::EINVAL) as c_int;
     }
     // SAFETY: the call takes no pointers.
     unsafe { epoll_create1(0) }
@@ -34,9 +34,9 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     let args = [flags as usize, 0, 0, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    let epfd = unsafe { kernel(libc::SYS_epoll_create1, args) as c_int };
+    let epfd = unsafe { system_call(libc::SYS_epoll_create1, args) as c_int };
     if epfd >= 0 {
-        epoll::created(epfd);
+        epoll::on_created(epfd);
     }
     epfd
 }
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn epoll_ctl(
         (None, None) => None,
     };
     // SAFETY: the caller upholds the safety contract.
-    unsafe { handled_or_kernel(handled, libc::SYS_epoll_ctl, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
 /// Waits for events of the epoll instance `epfd`. Returns `None` if the kernel must handle the
@@ -146,7 +146,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = wait(epfd, events, max, ms_to_ns(timeout), mask);
-        handled_or_kernel(handled, libc::SYS_epoll_pwait, args) as c_int
+        handled_or_system_call(handled, libc::SYS_epoll_pwait, args) as c_int
     }
 }
 
@@ -178,7 +178,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
             Some(timeout_ns) => wait(epfd, events, max, timeout_ns, mask),
             None => None,
         };
-        handled_or_kernel(handled, libc::SYS_epoll_pwait2, args) as c_int
+        handled_or_system_call(handled, libc::SYS_epoll_pwait2, args) as c_int
     }
 }
 
@@ -248,7 +248,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     ];
     // SAFETY: the caller upholds the safety contract. `spec` outlives the call, in which the kernel
     // writes the remaining time to `spec`.
-    unsafe { handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int }
+    unsafe { handled_or_system_call(handled, libc::SYS_ppoll, args) as c_int }
 }
 
 /// `poll(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the array in bytes.
@@ -311,7 +311,7 @@ pub unsafe extern "C-unwind" fn ppoll(
             SIGNAL_MASK_LEN,
             0,
         ];
-        handled_or_kernel(handled, libc::SYS_ppoll, args) as c_int
+        handled_or_system_call(handled, libc::SYS_ppoll, args) as c_int
     }
 }
 

@@ -9,8 +9,8 @@ use libc::{pollfd, sigset_t, timespec, timeval};
 use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 
 use crate::{
-    answer_unsafe::{handled_or_kernel, kernel},
     cancellation_unsafe::cancellation_point,
+    libc_abi_unsafe::{handled_or_system_call, system_call},
     readiness_unsafe::{SIGNAL_MASK_LEN, duration},
 };
 
@@ -180,7 +180,7 @@ pub unsafe extern "C-unwind" fn select(
             timeout.tv_sec = (left / 1_000_000_000) as i64;
             timeout.tv_usec = (left % 1_000_000_000 / 1_000) as i64;
         }
-        handled_or_kernel(handled, 0, [0; 6]) as c_int
+        handled_or_system_call(handled, 0, [0; 6]) as c_int
     }
 }
 
@@ -207,7 +207,7 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
             spec_pointer,
             0,
         ];
-        let result = kernel(libc::SYS_pselect6, args) as c_int;
+        let result = system_call(libc::SYS_pselect6, args) as c_int;
         if let (Some(timeout), Some(spec)) = (timeout.as_mut(), &spec) {
             let left = std::ptr::read_volatile(spec);
             timeout.tv_sec = left.tv_sec;
@@ -253,6 +253,6 @@ pub unsafe extern "C-unwind" fn pselect(
             spec_pointer,
             &raw const mask_and_len as usize,
         ];
-        handled_or_kernel(handled, libc::SYS_pselect6, args) as c_int
+        handled_or_system_call(handled, libc::SYS_pselect6, args) as c_int
     }
 }

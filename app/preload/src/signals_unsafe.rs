@@ -9,7 +9,7 @@ use std::{
 use libc::{sighandler_t, siginfo_t};
 use tidelane_sockets::{process, sys::section_unsafe};
 
-use crate::answer_unsafe::fail;
+use crate::libc_abi_unsafe::fail_with_errno;
 
 /// One more than the highest signal number.
 const SIGNALS: usize = 65;
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn sigaction(
 ) -> c_int {
     let known = usize::try_from(signal).ok().and_then(|at| PROGRAM.get(at));
     let Some(program) = known else {
-        return fail(libc::EINVAL) as c_int;
+        return fail_with_errno(libc::EINVAL) as c_int;
     };
     let before = (
         program.handler.load(Ordering::Acquire),
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn sigaction(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
-        fail(libc::EINVAL);
+        fail_with_errno(libc::EINVAL);
         return libc::SIG_ERR;
     }
     // SAFETY: all-zero bytes are valid for both structures, and the pointer to the set is valid.

@@ -17,10 +17,10 @@ use libc::{FILE, off64_t, size_t, ssize_t};
 use tidelane_sockets::descriptors;
 
 use crate::{
-    answer_unsafe::fail,
     bytes_unsafe::{read, write},
     descriptors_unsafe::close,
     hand_over_unsafe::next_symbol,
+    libc_abi_unsafe::fail_with_errno,
 };
 
 /// The I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn write_all(
 }
 
 unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whence: c_int) -> c_int {
-    fail(libc::ESPIPE) as c_int
+    fail_with_errno(libc::ESPIPE) as c_int
 }
 
 unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         return stream;
     }
     let Some(function) = next_symbol(c"fdopen") else {
-        fail(libc::ENOSYS);
+        fail_with_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
     // SAFETY: the function of this name has this type, and the caller upholds the safety contract.
@@ -144,7 +144,7 @@ unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
         }
     }
     let Some(function) = next_symbol(name) else {
-        return fail(libc::ENOSYS) as c_int;
+        return fail_with_errno(libc::ENOSYS) as c_int;
     };
     // SAFETY: the function of this name has this type, and the caller upholds the safety contract.
     unsafe {

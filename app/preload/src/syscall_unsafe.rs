@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_long, c_uint};
 use tidelane_sockets::io_uring;
 
 use crate::{
-    answer_unsafe::{fail, kernel},
     bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
-    hand_over_unsafe, readiness_unsafe, select_unsafe,
+    hand_over_unsafe,
+    libc_abi_unsafe::{fail_with_errno, system_call},
+    readiness_unsafe, select_unsafe,
 };
 
 /// `syscall(2)`, with six arguments, the largest number that a system call has.
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn syscall(
     unsafe {
         match by_number(number, [a, b, c, d, e, f]) {
             Some(result) => result,
-            None => kernel(number, [a, b, c, d, e, f]) as c_long,
+            None => system_call(number, [a, b, c, d, e, f]) as c_long,
         }
     }
 }
@@ -57,7 +58,7 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
 /// instances by this system call.
 fn io_uring_by_number(number: c_long) -> Option<c_long> {
     let refused = number == libc::SYS_io_uring_setup && !io_uring::is_allowed();
-    refused.then(|| fail(libc::ENOSYS) as c_long)
+    refused.then(|| fail_with_errno(libc::ENOSYS) as c_long)
 }
 
 /// Makes calls that execute a program.
@@ -186,7 +187,7 @@ unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long
                 readiness_unsafe::epoll_wait(fd, b as _, c as c_int, d as c_int)
             }
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if e != 0 && f != 8 => {
-                fail(libc::EINVAL) as c_int
+                fail_with_errno(libc::EINVAL) as c_int
             }
             libc::SYS_epoll_pwait => {
                 readiness_unsafe::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)

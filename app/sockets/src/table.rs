@@ -1,7 +1,7 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
 //! A lookup of a descriptor that is not tracked costs a few instructions. The tables are generic:
-//! sockets and epoll instances each have a [`Descriptors`] and a [`Numbers`] table. Objects are
+//! sockets and epoll instances each have a [`DescriptorTable`] and a [`NumberTable`]. Objects are
 //! never freed, only reused (see [`Pool`]). A reference therefore stays valid while another thread
 //! closes the descriptor. After a thread has taken the object's lock, it checks again whether the
 //! descriptor still refers to the object.
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 
 pub use internal::is_internal;
 pub(crate) use internal::{descriptors, set_internal};
-pub(crate) use ranges::{Piece, pieces};
+pub(crate) use ranges::{CloseRangeStep, close_range_steps};
 
 use crate::sys::{Lock, StaticCell};
 
@@ -23,9 +23,9 @@ const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// Maps descriptors to objects.
 #[derive(Debug)]
-pub(crate) struct Descriptors<T: 'static>([StaticCell<T>; DESCRIPTORS_MAX]);
+pub(crate) struct DescriptorTable<T: 'static>([StaticCell<T>; DESCRIPTORS_MAX]);
 
-impl<T: Sync> Descriptors<T> {
+impl<T: Sync> DescriptorTable<T> {
     /// Creates an empty table, whose bytes are all zero.
     pub(crate) const fn new() -> Self {
         Self([const { StaticCell::new() }; DESCRIPTORS_MAX])
@@ -61,9 +61,9 @@ impl<T: Sync> Descriptors<T> {
 
 /// Maps numbers to objects.
 #[derive(Debug)]
-pub(crate) struct Numbers<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
+pub(crate) struct NumberTable<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
 
-impl<T: Sync, const MAX: usize> Numbers<T, MAX> {
+impl<T: Sync, const MAX: usize> NumberTable<T, MAX> {
     /// Creates an empty table, whose bytes are all zero.
     pub(crate) const fn new() -> Self {
         Self([const { StaticCell::new() }; MAX])
@@ -118,7 +118,7 @@ impl<T: Sync> Pool<T> {
     /// Returns `None` if all numbers are in use.
     pub(crate) fn take<const MAX: usize>(
         &self,
-        numbers: &Numbers<T, MAX>,
+        numbers: &NumberTable<T, MAX>,
         make: impl FnOnce(u32) -> T,
     ) -> Option<&'static T> {
         let mut pool = self.0.lock();

@@ -30,7 +30,7 @@ pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;
 
 /// Tracks the socket `fd` that the kernel has created, if it can be accelerated.
-pub fn created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
+pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let tcp = protocol == 0 || protocol == libc::IPPROTO_TCP;
@@ -90,7 +90,7 @@ pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
 }
 
 /// Records that the kernel bound the socket.
-pub fn bound(socket: &'static Socket, fd: RawFd) {
+pub fn on_bound(socket: &'static Socket, fd: RawFd) {
     if let Some(mut inner) = socket.enter(fd) {
         inner.bound = true;
     }
@@ -252,7 +252,7 @@ fn start(
     }
     inner.error = 0;
     inner.cause_seen = false;
-    inner.state = State::Connecting(Connecting::asked(session.generation));
+    inner.state = State::Connecting(Connecting::requested(session.generation));
     Ok(if route == ROUTE_ACCELERATED {
         Started::Accelerated
     } else {
@@ -461,6 +461,6 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     inner.shut_read |= how != libc::SHUT_WR;
     drop(inner);
     // The socket's readiness has changed.
-    wake::changed(socket, channel);
+    wake::on_readiness_change(socket, channel);
     Some(Ok(0))
 }

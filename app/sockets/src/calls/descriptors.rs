@@ -11,7 +11,7 @@ use crate::{
     service::{Channel, Connection, session},
     socket::{Inner, Socket, registrations::WatchRef, registry, state::State},
     sys::{self, Errno, Handled, Section, TO_KERNEL},
-    table::{self, Piece},
+    table::{self, CloseRangeStep},
 };
 
 /// Returns the tracked socket that a descriptor refers to.
@@ -181,7 +181,7 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
 }
 
 /// Records that the kernel made `to` a duplicate of `from`.
-pub fn duplicated(from: RawFd, to: RawFd) {
+pub fn on_duplicated(from: RawFd, to: RawFd) {
     if let Some(socket) = registry::of(from) {
         let Some(mut inner) = socket.find(from) else {
             return;
@@ -213,7 +213,7 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     forget(to);
     let result = sys::dup3(from, to, flags.unwrap_or(0));
     if result.is_ok() {
-        duplicated(from, to);
+        on_duplicated(from, to);
     }
     Some(result)
 }
@@ -279,9 +279,9 @@ pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if first > last {
         return Some(Err(Errno(libc::EINVAL)));
     }
-    table::pieces(first, last, |piece| match piece {
-        Piece::Forget(fd) => forget(fd),
-        Piece::Close(first, last) => sys::close_range(first, last, flags),
+    table::close_range_steps(first, last, |step| match step {
+        CloseRangeStep::Forget(fd) => forget(fd),
+        CloseRangeStep::Close(first, last) => sys::close_range(first, last, flags),
     });
     Some(Ok(0))
 }

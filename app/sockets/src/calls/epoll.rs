@@ -37,7 +37,7 @@ const TRIM_INTERVAL_NS: u64 = 100_000_000;
 const TRIM_OFTEN_ABOVE: usize = 256;
 
 /// Tracks the epoll instance `epfd` that the kernel has created.
-pub fn created(epfd: RawFd) {
+pub fn on_created(epfd: RawFd) {
     let _section = Section::enter();
     if session::owns_tables() {
         adopt(epfd);
@@ -132,7 +132,7 @@ pub fn control_nested(
     if result.is_ok() {
         let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
         let _ = outer.change_nested(operation, (inner, fd), event);
-        wake::armed(outer);
+        wake::on_armed(outer);
     }
     Some(result)
 }
@@ -216,7 +216,7 @@ impl EpollCtl {
         let before = inner.channel;
         if self.reporter == Reporter::Both {
             let before = listening::join(self.socket, &mut inner, self.fd, self.instance.channel());
-            wake::joined(self.socket, &before);
+            wake::on_channel_joined(self.socket, &before);
         } else if inner.more_watches.is_empty()
             && before.is_some_and(|before| !std::ptr::eq(before, self.instance.channel()))
             && let Some(connection) = inner.connection()
@@ -226,9 +226,9 @@ impl EpollCtl {
             inner.channel = Some(self.instance.channel());
         }
         drop(inner);
-        state.push_fresh(index);
+        state.push_rearmed(index);
         drop(state);
-        wake::armed(self.instance);
+        wake::on_armed(self.instance);
         wake::wake_waiters(self.socket, before);
         Ok(0)
     }
@@ -243,7 +243,7 @@ impl EpollCtl {
         self.note_one_shot(event.events);
         state.push_ready(watch.index);
         drop(state);
-        wake::armed(self.instance);
+        wake::on_armed(self.instance);
         Ok(0)
     }
 
@@ -293,7 +293,7 @@ pub fn wait(
         if deadline.is_now() {
             return Some(kernel_events(instance, events, 0, Some(0), mask));
         }
-        if !spun && channel.spinning_pays() {
+        if !spun && channel.should_spin() {
             spun = true;
             if spin(instance, deadline) {
                 continue;
@@ -340,7 +340,7 @@ fn wait_in_kernel(
             0 => wait(instance, events, deadline.left_ns(), mask),
             count => {
                 if count < found {
-                    wake::edge_taken(instance);
+                    wake::on_edge_consumed(instance);
                 }
                 Some(Ok(count))
             }
@@ -396,7 +396,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     );
     instance.finish(state);
     if left {
-        wake::left(instance);
+        wake::on_unchecked_left(instance);
     }
     if has_listener && from_kernel > 0 {
         count = merge_same(events, count);

@@ -138,7 +138,7 @@ fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
         .filter_map(|watch| channels::numbered(watch.channel))
         .collect();
     for channel in channels {
-        wake::joined(socket, &join(socket, &mut inner, fd, channel));
+        wake::on_channel_joined(socket, &join(socket, &mut inner, fd, channel));
     }
 }
 
@@ -161,7 +161,7 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
         if !listening.is_joined()
             && let Some(channel) = channels::default()
         {
-            wake::joined(socket, &ensure_joined(socket, &mut inner, fd, channel));
+            wake::on_channel_joined(socket, &ensure_joined(socket, &mut inner, fd, channel));
         }
         inner.options.receive_timeout_ns
     };

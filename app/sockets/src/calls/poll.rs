@@ -41,7 +41,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     };
     let mut kernel: Vec<pollfd> = fds.to_vec();
     for entry in &mut kernel {
-        if is_ours_alone(entry.fd) {
+        if has_only_library_events(entry.fd) {
             entry.fd = -1;
         }
     }
@@ -49,11 +49,11 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     if !kernel
         .iter()
         .zip(fds.iter())
-        .any(|(k, f)| k.fd != f.fd || is_in_both(f.fd))
+        .any(|(k, f)| k.fd != f.fd || has_events_of_both_stacks(f.fd))
     {
         return TO_KERNEL;
     }
-    show_interest(fds);
+    request_connections(fds);
     let mut sleeper = Sleeper::new(deadline).with_mask(mask);
     let mut last_look = false;
     loop {
@@ -84,13 +84,13 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
 }
 
 /// Returns true if only the library has events for the descriptor.
-fn is_ours_alone(fd: RawFd) -> bool {
+fn has_only_library_events(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| !inner.state.is_in_kernel())
 }
 
 /// Returns true if both stacks have events for the descriptor.
-fn is_in_both(fd: RawFd) -> bool {
+fn has_events_of_both_stacks(fd: RawFd) -> bool {
     if let Some(instance) = instance::of(fd) {
         return is_active(instance);
     }
@@ -100,7 +100,7 @@ fn is_in_both(fd: RawFd) -> bool {
 
 /// Requests the connections of listeners among the descriptors, and processes pending events of
 /// their channels.
-fn show_interest(fds: &[pollfd]) {
+fn request_connections(fds: &[pollfd]) {
     for entry in fds {
         let Some(socket) = registry::of(entry.fd) else {
             continue;
@@ -115,7 +115,7 @@ fn show_interest(fds: &[pollfd]) {
             && let Some(channel) = channels::default()
         {
             let before = listening::ensure_joined(socket, &mut inner, entry.fd, channel);
-            wake::joined(socket, &before);
+            wake::on_channel_joined(socket, &before);
         }
         let channels = inner.channels();
         drop(inner);

@@ -38,7 +38,7 @@ impl Instance {
         let session = self.channel().take_events(|event| match event {
             ClientEvent::Ready { slot } => {
                 if let Some(socket) = registry::of_slot(slot) {
-                    wake::note(state, self.channel(), socket);
+                    wake::record_event(state, self.channel(), socket);
                 }
             }
             // The handling of a control event takes a socket's lock, which precedes the ring's lock
@@ -60,7 +60,7 @@ impl Instance {
         let mut control_events = std::mem::take(&mut state.control_events);
         for event in control_events.drain(..) {
             if let Some(socket) = arrive::control_event(self.channel(), session, event) {
-                wake::note(state, self.channel(), socket);
+                wake::record_event(state, self.channel(), socket);
             }
         }
         state.control_events = control_events;

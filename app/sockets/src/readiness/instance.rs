@@ -10,13 +10,13 @@ use crate::{
     service::{Channel, channels},
     socket::{Socket, listening, registrations::WatchRef},
     sys::{Guard, Lock, Rank},
-    table::{Descriptors, Numbers},
+    table::{DescriptorTable, NumberTable},
 };
 
 /// Instances by the descriptors that refer to them.
-static OF_DESCRIPTOR: Descriptors<Instance> = Descriptors::new();
+static BY_DESCRIPTOR: DescriptorTable<Instance> = DescriptorTable::new();
 /// Instances by the number of their channel.
-static OF_CHANNEL: Numbers<Instance, { channels::CHANNELS_MAX }> = Numbers::new();
+static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTable::new();
 /// Serialises the creation of instances.
 static MAKING: Lock<()> = Lock::new(());
 
@@ -54,23 +54,23 @@ pub(crate) struct Nested {
 /// Returns the tracked epoll instance that a descriptor refers to.
 #[inline]
 pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
-    OF_DESCRIPTOR.get(epfd)
+    BY_DESCRIPTOR.get(epfd)
 }
 
 /// Makes `epfd` refer to `instance`. Returns false if the number is too high.
 pub(crate) fn set(epfd: RawFd, instance: &'static Instance) -> bool {
-    OF_DESCRIPTOR.set(epfd, instance)
+    BY_DESCRIPTOR.set(epfd, instance)
 }
 
 /// Clears the descriptor and returns its epoll instance.
 pub(crate) fn take(epfd: RawFd) -> Option<&'static Instance> {
-    OF_DESCRIPTOR.take(epfd)
+    BY_DESCRIPTOR.take(epfd)
 }
 
 /// Returns the instance of the channel with this number.
 #[inline]
 pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
-    OF_CHANNEL.get(number)
+    BY_CHANNEL.get(number)
 }
 
 /// Returns all instances, also those that are free for reuse.
@@ -139,7 +139,7 @@ impl Instance {
         if state.descriptors > 0 {
             drop(state);
             if self.channel.epfd() == fd {
-                let same = |other: &RawFd| OF_DESCRIPTOR.refers(*other, self);
+                let same = |other: &RawFd| BY_DESCRIPTOR.refers(*other, self);
                 self.channel
                     .set_epfd(crate::table::descriptors().find(same).unwrap_or(-1));
             }
@@ -179,7 +179,7 @@ fn make(channel: &'static Channel) -> &'static Instance {
         has_nested: AtomicBool::new(false),
         kernel_one_shots: AtomicBool::new(false),
     }));
-    OF_CHANNEL.set(channel.number(), instance);
+    BY_CHANNEL.set(channel.number(), instance);
     instance
 }
 

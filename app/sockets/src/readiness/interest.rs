@@ -135,7 +135,7 @@ impl Interest {
 
     /// Puts a registration into the ready list, so that the next wait reports it even without a new
     /// edge.
-    pub(crate) fn push_fresh(&mut self, index: u32) {
+    pub(crate) fn push_rearmed(&mut self, index: u32) {
         if let Some(watch) = self.watches.get_mut(index as usize) {
             watch.fresh = true;
         }

@@ -44,7 +44,7 @@ pub(crate) fn kernel_events(
     let kept = without_internal(instance, events, count, found);
     if kept < count + found {
         // This call consumed the doorbell's edge, which was meant for a sleeping thread.
-        wake::edge_taken(instance);
+        wake::on_edge_consumed(instance);
     }
     Ok(kept)
 }

@@ -231,7 +231,7 @@ impl Sleeper {
 
     /// Polls the rings for a while. Returns true if events were found.
     fn spin(&self) -> bool {
-        if !self.channels.iter().any(|channel| channel.spinning_pays()) {
+        if !self.channels.iter().any(|channel| channel.should_spin()) {
             return false;
         }
         let end = sys::monotonic_ns() + session::settings().spin_ns;
@@ -263,7 +263,7 @@ impl Sleeper {
         let bound = BoundedSleep::begin();
         let left_ns = bound.limit(self.deadline.left_ns());
         let result = if first_channel == 0 && fds.len() == 1 {
-            take_edges(fds[0].fd, left_ns, self.mask.as_ref())
+            wait_for_doorbell(fds[0].fd, left_ns, self.mask.as_ref())
         } else {
             sleep_on_many(&mut fds, first_channel, left_ns, self.mask.as_ref())
         };
@@ -297,7 +297,11 @@ impl Drop for Sleeper {
 
 /// Waits for a channel's doorbell or for the end of the service, with one system call. `fd` is the
 /// channel's kernel epoll instance. Records the end of the service.
-fn take_edges(fd: RawFd, timeout_ns: Option<u64>, mask: Option<&SignalMask>) -> Result<(), Errno> {
+fn wait_for_doorbell(
+    fd: RawFd,
+    timeout_ns: Option<u64>,
+    mask: Option<&SignalMask>,
+) -> Result<(), Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
     let count = sys::epoll_wait(fd, &mut events, timeout_ns, mask)?;
     for event in &events[..count] {
@@ -317,7 +321,7 @@ fn sleep_on_many(
     sys::ppoll(fds, left_ns, mask)?;
     for pollfd in &fds[first_channel..] {
         if pollfd.revents != 0 {
-            take_edges(pollfd.fd, Some(0), None)?;
+            wait_for_doorbell(pollfd.fd, Some(0), None)?;
         }
     }
     Ok(())

@@ -30,7 +30,7 @@ use crate::{
 /// Records an event of the service on `socket` that arrived at `channel`, whose interest list is
 /// locked.
 #[inline]
-pub(super) fn note(state: &mut Interest, channel: &Channel, socket: &'static Socket) {
+pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'static Socket) {
     if socket.waiters.load(Ordering::Relaxed) != 0 {
         state.wake = true;
     }
@@ -63,23 +63,23 @@ pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
 
 /// Wakes the waiters after this process changed the socket's readiness. The socket's events arrive
 /// at `channel`.
-pub(crate) fn changed(socket: &'static Socket, channel: Option<&'static Channel>) {
+pub(crate) fn on_readiness_change(socket: &'static Socket, channel: Option<&'static Channel>) {
     notify_watches(socket);
     wake_waiters(socket, channel);
 }
 
 /// Wakes a waiter because a registration of the instance was armed and put into its ready list.
-pub(crate) fn armed(instance: &Instance) {
+pub(crate) fn on_armed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
 /// Wakes the next waiter because a wait left registrations in the ready list unchecked.
-pub(crate) fn left(instance: &Instance) {
+pub(crate) fn on_unchecked_left(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
 /// Wakes a waiter because a poll without sleeping consumed the doorbell's edge.
-pub(crate) fn edge_taken(instance: &Instance) {
+pub(crate) fn on_edge_consumed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
 
 /// Wakes the threads that wait for a listener on the channels `before`, so that they also wait on a
 /// channel that has joined the listener.
-pub(crate) fn joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
+pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()
         .for_each(|channel| wake_waiters(socket, Some(channel)));
@@ -107,7 +107,7 @@ pub(crate) fn notify_watches(socket: &'static Socket) {
     for watch in watches {
         if let Some(instance) = instance::numbered(watch.channel) {
             instance.state().push_ready(watch.index);
-            armed(instance);
+            on_armed(instance);
         }
     }
 }

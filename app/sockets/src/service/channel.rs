@@ -398,7 +398,7 @@ impl Channel {
     }
 
     /// Returns true if polling the rings for a while is better than sleeping immediately.
-    pub(crate) fn spinning_pays(&self) -> bool {
+    pub(crate) fn should_spin(&self) -> bool {
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {
             return false;

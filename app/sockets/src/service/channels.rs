@@ -6,14 +6,14 @@
 use super::channel::Channel;
 use crate::{
     sys::StaticCell,
-    table::{Numbers, Pool},
+    table::{NumberTable, Pool},
 };
 
 /// Largest number of channels in a process. It also limits the tracked epoll instances.
 pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 
 /// All channels by their number.
-static CHANNEL: Numbers<Channel, CHANNELS_MAX> = Numbers::new();
+static CHANNEL: NumberTable<Channel, CHANNELS_MAX> = NumberTable::new();
 /// The pool of unused channels.
 static FREE: Pool<Channel> = Pool::new();
 /// The default channel: the channel for sockets that are in no epoll instance.

@@ -66,31 +66,31 @@ const HANDING_OVER: [(&[&str], u32); 3] = [
 
 /// The exceptions that the user chose, and the connections that the program passes on.
 #[derive(Debug)]
-struct Choice {
+struct ExceptionState {
     exceptions: Exceptions,
     /// [`ACCEPTED`] and [`OPENED`]: the connections that this program or its forked children pass
     /// on.
     hands_over: Option<SharedWords<1>>,
 }
 
-static CHOICE: StaticCell<Choice> = StaticCell::new();
+static STATE: StaticCell<ExceptionState> = StaticCell::new();
 
 /// Creates the state that this process shares with its forked children. The caller calls this
 /// function before the process forks.
 pub(crate) fn prepare() {
-    choice();
+    state();
 }
 
-fn choice() -> &'static Choice {
-    if let Some(choice) = CHOICE.load() {
-        return choice;
+fn state() -> &'static ExceptionState {
+    if let Some(state) = STATE.load() {
+        return state;
     }
-    let choice: &'static Choice = Box::leak(Box::new(Choice::new()));
-    CHOICE.store(Some(choice));
-    choice
+    let state: &'static ExceptionState = Box::leak(Box::new(ExceptionState::new()));
+    STATE.store(Some(state));
+    state
 }
 
-impl Choice {
+impl ExceptionState {
     fn new() -> Self {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let exceptions = text.parse().unwrap_or_else(|error| {
@@ -122,7 +122,7 @@ fn hands_over() -> bool {
 }
 
 fn has(what: u32) -> bool {
-    let word = choice().hands_over.as_ref();
+    let word = state().hands_over.as_ref();
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
@@ -146,22 +146,22 @@ pub(crate) fn note_message() {
 }
 
 fn note(what: u32) {
-    if let Some(word) = CHOICE.load().and_then(|choice| choice.hands_over.as_ref()) {
+    if let Some(word) = STATE.load().and_then(|state| state.hands_over.as_ref()) {
         word.all()[0].fetch_or(what, Ordering::Relaxed);
     }
 }
 
 /// Returns the reason to leave a listener to the kernel, or `None`.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
-    let choice = choice();
+    let state = state();
     if hands_over() {
         return Some(not_accelerated::HANDED_OVER);
     }
-    if choice.exceptions == Exceptions::default() {
+    if state.exceptions == Exceptions::default() {
         return None;
     }
     let name = sys::local_name(fd).ok()?;
-    let left = choice.exceptions.has_listener(&name.addr, name.port);
+    let left = state.exceptions.has_listener(&name.addr, name.port);
     left.then_some(not_accelerated::CHOSEN)
 }
 
@@ -170,6 +170,6 @@ pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
         return Some(not_accelerated::HANDED_OVER);
     }
-    let left = choice().exceptions.has_connection(&peer.addr, peer.port);
+    let left = state().exceptions.has_connection(&peer.addr, peer.port);
     left.then_some(not_accelerated::CHOSEN)
 }

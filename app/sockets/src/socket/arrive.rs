@@ -12,7 +12,7 @@ use crate::service::{Channel, Connection, session};
 
 /// A connection as an event announces it.
 #[derive(Clone, Copy)]
-struct Announced {
+struct AnnouncedConnection {
     session: u32,
     slot: u32,
     generation: u32,
@@ -33,7 +33,7 @@ pub(crate) fn control_event(
             syn_room,
         } => connect_started(
             channel,
-            Announced {
+            AnnouncedConnection {
                 session,
                 slot,
                 generation,
@@ -62,7 +62,7 @@ pub(crate) fn control_event(
             generation,
         } => accepted(
             channel,
-            Announced {
+            AnnouncedConnection {
                 session,
                 slot,
                 generation,
@@ -74,9 +74,9 @@ pub(crate) fn control_event(
     }
 }
 
-impl Announced {
+impl AnnouncedConnection {
     /// Creates the connection, unless its session is over.
-    fn take_up(self, options: &Options) -> Option<Connection> {
+    fn into_connection(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
         let mut stream = session
@@ -95,7 +95,7 @@ impl Announced {
 
     /// Aborts a connection that no socket takes.
     fn discard(self, channel: &'static Channel) {
-        if let Some(connection) = self.take_up(&Options::DEFAULT) {
+        if let Some(connection) = self.into_connection(&Options::DEFAULT) {
             discard(channel, connection);
         }
     }
@@ -104,7 +104,7 @@ impl Announced {
 /// Handles CONNECT_STARTED: the socket gets its connection.
 fn connect_started(
     channel: &'static Channel,
-    announced: Announced,
+    announced: AnnouncedConnection,
     syn_room: u32,
 ) -> Option<&'static Socket> {
     if let Some((socket, mut inner)) = Socket::of_cookie(announced.cookie)
@@ -115,7 +115,7 @@ fn connect_started(
         } = &mut *inner
         && connecting.connection.is_none()
     {
-        let mut connection = announced.take_up(options)?;
+        let mut connection = announced.into_connection(options)?;
         if connection.stream.submit_due() {
             channel.submit_now(&mut connection);
         }
@@ -134,7 +134,7 @@ fn connect_started(
 }
 
 /// Handles ACCEPTED: puts the connection into the accept queue of its listener.
-fn accepted(channel: &'static Channel, announced: Announced) -> Option<&'static Socket> {
+fn accepted(channel: &'static Channel, announced: AnnouncedConnection) -> Option<&'static Socket> {
     if let Some((socket, mut inner)) = Socket::of_cookie(announced.cookie)
         && let Inner {
             state: State::Listening(listening),
@@ -142,7 +142,7 @@ fn accepted(channel: &'static Channel, announced: Announced) -> Option<&'static 
             ..
         } = &mut *inner
     {
-        let connection = announced.take_up(options)?;
+        let connection = announced.into_connection(options)?;
         listening.queue.push_back((connection, channel));
         listening.accepted_count += 1;
         return Some(socket);

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::Socket;
-use crate::table::{Descriptors, Numbers, Pool};
+use crate::table::{DescriptorTable, NumberTable, Pool};
 
 /// Number of slots of one program that can have a socket.
 const SLOTS_MAX: usize = 1 << 20;
@@ -11,59 +11,59 @@ const SLOTS_MAX: usize = 1 << 20;
 const SOCKETS_MAX: usize = 1 << 20;
 
 /// Sockets by the descriptors that refer to them.
-static OF_DESCRIPTOR: Descriptors<Socket> = Descriptors::new();
+static BY_DESCRIPTOR: DescriptorTable<Socket> = DescriptorTable::new();
 /// Sockets by the slots of their connections.
-static OF_SLOT: Numbers<Socket, SLOTS_MAX> = Numbers::new();
+static BY_SLOT: NumberTable<Socket, SLOTS_MAX> = NumberTable::new();
 /// Sockets by their own numbers.
-static NUMBERED: Numbers<Socket, SOCKETS_MAX> = Numbers::new();
+static BY_NUMBER: NumberTable<Socket, SOCKETS_MAX> = NumberTable::new();
 static FREE: Pool<Socket> = Pool::new();
 
 /// Returns the tracked socket that a descriptor refers to.
 #[inline]
 pub(crate) fn of(fd: RawFd) -> Option<&'static Socket> {
-    OF_DESCRIPTOR.get(fd)
+    BY_DESCRIPTOR.get(fd)
 }
 
 /// Returns true if `fd` still refers to `socket`.
 #[inline]
 pub(crate) fn refers(fd: RawFd, socket: &'static Socket) -> bool {
-    OF_DESCRIPTOR.refers(fd, socket)
+    BY_DESCRIPTOR.refers(fd, socket)
 }
 
 /// Makes `fd` refer to `socket`. Returns false if the number is too high.
 pub(crate) fn set(fd: RawFd, socket: &'static Socket) -> bool {
-    OF_DESCRIPTOR.set(fd, socket)
+    BY_DESCRIPTOR.set(fd, socket)
 }
 
 /// Clears the descriptor and returns its socket. Of several threads, only one gets the socket.
 pub(crate) fn take(fd: RawFd) -> Option<&'static Socket> {
-    OF_DESCRIPTOR.take(fd)
+    BY_DESCRIPTOR.take(fd)
 }
 
 /// Returns the socket whose connection has this slot.
 #[inline]
 pub(crate) fn of_slot(slot: u32) -> Option<&'static Socket> {
-    OF_SLOT.get(slot)
+    BY_SLOT.get(slot)
 }
 
 /// Assigns a slot to a socket.
 pub(crate) fn set_slot(slot: u32, socket: &'static Socket) {
-    OF_SLOT.set(slot, socket);
+    BY_SLOT.set(slot, socket);
 }
 
 /// Clears the slot if it still belongs to `socket`.
 pub(crate) fn clear_slot(slot: u32, socket: &'static Socket) {
-    OF_SLOT.clear(slot, socket);
+    BY_SLOT.clear(slot, socket);
 }
 
 /// Returns the socket with this number.
 pub(crate) fn numbered(number: u32) -> Option<&'static Socket> {
-    NUMBERED.get(number)
+    BY_NUMBER.get(number)
 }
 
 /// Takes a socket from the pool, or creates a socket. Returns `None` at [`SOCKETS_MAX`].
 pub(crate) fn take_free() -> Option<&'static Socket> {
-    FREE.take(&NUMBERED, Socket::new)
+    FREE.take(&BY_NUMBER, Socket::new)
 }
 
 /// Returns to the pool a socket that no descriptor refers to any more.

@@ -100,7 +100,7 @@ pub(crate) struct Connecting {
 
 impl Connecting {
     /// Creates the state of an active open that was requested in this session.
-    pub(crate) fn asked(session: u32) -> Self {
+    pub(crate) fn requested(session: u32) -> Self {
         Self {
             session,
             ..Self::default()

@@ -7,7 +7,7 @@ use super::{descriptors, is_internal};
 
 /// A part of the work of `close_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum CloseRangeStep {
     /// The caller has to stop tracking this descriptor, if it is tracked.
     Forget(RawFd),
     /// The caller has to let the kernel close the descriptors from the first to the last.
@@ -15,7 +15,7 @@ pub(crate) enum Piece {
 }
 
 /// Calls `each` for the parts of `first..=last`, in the order in which they have to be carried out.
-pub(crate) fn pieces(first: u32, last: u32, each: impl FnMut(Piece)) {
+pub(crate) fn close_range_steps(first: u32, last: u32, each: impl FnMut(CloseRangeStep)) {
     split(first..=last, descriptors(), is_internal, each);
 }
 
@@ -23,7 +23,7 @@ fn split(
     range: std::ops::RangeInclusive<u32>,
     known: std::ops::Range<RawFd>,
     is_internal: impl Fn(RawFd) -> bool,
-    mut each: impl FnMut(Piece),
+    mut each: impl FnMut(CloseRangeStep),
 ) {
     let mut begin = *range.start();
     for fd in known {
@@ -32,16 +32,16 @@ fn split(
             continue;
         }
         if !is_internal(fd) {
-            each(Piece::Forget(fd));
+            each(CloseRangeStep::Forget(fd));
             continue;
         }
         if begin < number {
-            each(Piece::Close(begin, number - 1));
+            each(CloseRangeStep::Close(begin, number - 1));
         }
         begin = number + 1;
     }
     if begin <= *range.end() {
-        each(Piece::Close(begin, *range.end()));
+        each(CloseRangeStep::Close(begin, *range.end()));
     }
 }
 
@@ -53,9 +53,9 @@ mod tests {
     fn internal_descriptors_are_spared() {
         let of = |range, internal: &[RawFd]| {
             let mut seen = Vec::new();
-            let each = |piece| match piece {
-                Piece::Close(first, last) => seen.push((first, last)),
-                Piece::Forget(fd) => assert!(!internal.contains(&fd)),
+            let each = |step| match step {
+                CloseRangeStep::Close(first, last) => seen.push((first, last)),
+                CloseRangeStep::Forget(fd) => assert!(!internal.contains(&fd)),
             };
             split(range, 0..10, |fd| internal.contains(&fd), each);
             seen
@@ -73,8 +73,8 @@ mod tests {
             2..=4,
             0..10,
             |fd| fd == 3,
-            |piece| {
-                if let Piece::Forget(fd) = piece {
+            |step| {
+                if let CloseRangeStep::Forget(fd) = step {
                     forgotten.push(fd);
                 }
             },
