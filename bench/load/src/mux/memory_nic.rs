@@ -68,7 +68,7 @@ impl PacketIo for MemoryNic {
             tx_frame_len_max: FRAME_LEN as u32,
             tx_checksum: false,
             rx_checksum_may_be_partial: false,
-            tx_super_len_max: 0,
+            tx_gso_len_max: 0,
         }
     }
 
