@@ -17,6 +17,7 @@ mod bulk;
 mod idle;
 mod machine;
 mod measure;
+mod mux;
 mod plan;
 mod plot;
 mod result;
@@ -77,6 +78,15 @@ pub fn run(options: &Options) -> Result<(), String> {
         AnyPlan::Bulk(mut plan) => {
             plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
             let results = bulk::run(&plan).map_err(reason_of)?;
+            Outcome {
+                heading: plan.heading(),
+                rows: results.rows(&plan),
+                svg: results.svg(&plan),
+            }
+        }
+        AnyPlan::Mux(mut plan) => {
+            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
+            let results = mux::run(&plan).map_err(reason_of)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),

@@ -1,0 +1,273 @@
+//! Figures of the mux: packets per second in each direction, by length and number of ports.
+//!
+//! A case is a direction, a length, a number of ports and of cores. Its NIC is memory, or an AF_XDP
+//! socket on a veth. On a veth, each round also measures a sender or receiver without a mux, which
+//! is the limit of the interface.
+
+use std::{collections::BTreeMap, io::Write, time::Duration};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tidelane_tests::{
+    Side, Stop, Wire, command,
+    machine::median,
+    wire::{CLIENT, INTERFACE, SERVER},
+};
+
+use super::{
+    plan::{Heading, Target},
+    plot,
+    rows::{Row, value_row},
+};
+
+/// Time limit of a measurement.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The plan of a mux figure.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct MuxPlan {
+    /// Title of the table, one line.
+    pub title: String,
+    /// Source of the target.
+    pub paper: String,
+    /// Number of rounds; each measures every case.
+    pub rounds: u32,
+    /// Seconds of a measurement.
+    pub seconds: f64,
+    /// The cases.
+    #[serde(rename = "case")]
+    pub cases: Vec<Case>,
+    /// Targets for single rows.
+    #[serde(default, rename = "target")]
+    pub targets: Vec<Target>,
+}
+
+/// One case of a mux figure.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Name of the case.
+    pub name: String,
+    /// Direction of the packets: send, receive or between.
+    pub direction: String,
+    /// Length of a frame in bytes, with its check sequence.
+    pub bytes: u32,
+    /// Number of ports of each mux.
+    pub ports: u32,
+    /// CPUs of the muxes, one for each, separated by commas.
+    pub mux_cpus: String,
+    /// CPU of the programs. `None` if each mux's CPU also runs its programs.
+    pub program_cpu: Option<String>,
+    /// True if the NIC is an AF_XDP socket on a veth. False if it is memory.
+    #[serde(default)]
+    pub veth: bool,
+    /// Name of the case with which this case is compared.
+    pub beside: Option<String>,
+}
+
+impl MuxPlan {
+    /// Returns the parts that the plans of all kinds of figures have.
+    pub fn heading(&self) -> Heading {
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement: "a mux on CPU 1 and the programs on CPU 0, unless the case says otherwise; \
+                        all headers and checksums of sent packets are checked"
+                .to_owned(),
+            targets: self.targets.clone(),
+        }
+    }
+}
+
+/// The values of one case: packets per second, and on a veth those without a mux.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    packets: f64,
+    bare: Option<f64>,
+}
+
+/// The samples of each case by name, and the copy rates of memory, in the order of the rounds.
+#[derive(Debug, Default)]
+pub struct Results {
+    cases: BTreeMap<String, Vec<Sample>>,
+    copy: Vec<f64>,
+}
+
+/// Runs all rounds of a plan.
+pub fn run(plan: &MuxPlan) -> Result<Results, Stop> {
+    let heading = plan.heading();
+    println!(
+        "{}\n{}\n{}\n",
+        heading.title, heading.paper, heading.placement
+    );
+    let wire = Wire::new()?;
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        results.copy.push(copy_rate(&wire)?);
+        let mut cases: Vec<&Case> = plan.cases.iter().collect();
+        if round % 2 == 1 {
+            cases.reverse();
+        }
+        for case in cases {
+            let sample = measure(plan, &wire, case)?;
+            let bare = sample.bare.map_or(String::new(), |bare| {
+                format!(", without a mux {:.3}", bare / 1e6)
+            });
+            println!(
+                "  {:<36} {:>8.3} M/s{bare}",
+                case.name,
+                sample.packets / 1e6
+            );
+            let _ = std::io::stdout().flush();
+            results
+                .cases
+                .entry(case.name.clone())
+                .or_default()
+                .push(sample);
+        }
+    }
+    Ok(results)
+}
+
+/// Returns the bandwidth of one core that copies memory, in bytes per second.
+fn copy_rate(wire: &Wire) -> Result<f64, Stop> {
+    let tool = wire.load_tool(Side::Server, "mux")?;
+    let line = tool.args("--direction send --copy").run(LIMIT)?.json()?;
+    number(&line, "bytes_per_second")
+}
+
+/// Measures a case once.
+fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
+    if !case.veth {
+        let packets = load(plan, wire, case, &[])?;
+        return Ok(Sample {
+            packets,
+            bare: None,
+        });
+    }
+    Ok(Sample {
+        packets: load_on_veth(plan, wire, case, false)?,
+        bare: Some(load_on_veth(plan, wire, case, true)?),
+    })
+}
+
+/// Measures a case on the wire. A receiver gets its packets from a sender without a mux at the
+/// other end.
+fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, bare: bool) -> Result<f64, Stop> {
+    let server_mac = link_address(wire, Side::Server)?;
+    let client_mac = link_address(wire, Side::Client)?;
+    let sender = if case.direction == "receive" {
+        let tool = wire.load_tool(Side::Client, "mux")?;
+        let tool = tool.args("--direction send --bare --mux-cpus 0");
+        let tool = tool.args(&format!("--interface {INTERFACE} --ports {}", case.ports));
+        let tool = tool.args(&format!("--address {CLIENT} --peer {SERVER}"));
+        let tool = tool.args(&format!("--mac {client_mac} --peer-mac {server_mac}"));
+        let tool = tool.arg("--bytes").arg(case.bytes);
+        Some(tool.arg("--seconds").arg(plan.seconds + 1.5).spawn()?)
+    } else {
+        None
+    };
+    let mut more = vec![
+        format!("--interface {INTERFACE} --address {SERVER} --peer {CLIENT}"),
+        format!("--mac {server_mac} --peer-mac {client_mac}"),
+    ];
+    if bare {
+        more.push("--bare".to_owned());
+    }
+    let packets = load(plan, wire, case, &more)?;
+    if let Some(sender) = sender {
+        sender.wait(LIMIT)?.success()?;
+    }
+    Ok(packets)
+}
+
+/// Returns the link address of the wire's end at `side`.
+fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
+    let (space, file) = (
+        wire.namespace(side),
+        format!("/sys/class/net/{INTERFACE}/address"),
+    );
+    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    Ok(text.trim().to_owned())
+}
+
+/// Runs the tool for a case, and returns its packets per second.
+fn load(plan: &MuxPlan, wire: &Wire, case: &Case, more: &[String]) -> Result<f64, Stop> {
+    let mut tool = wire.load_tool(Side::Server, "mux")?;
+    tool = tool.arg("--direction").arg(&case.direction);
+    tool = tool.arg("--bytes").arg(case.bytes);
+    tool = tool.arg("--ports").arg(case.ports);
+    tool = tool.arg("--seconds").arg(plan.seconds);
+    tool = tool.arg("--mux-cpus").arg(&case.mux_cpus);
+    if let Some(cpu) = &case.program_cpu {
+        tool = tool.arg("--program-cpu").arg(cpu);
+    }
+    for arguments in more {
+        tool = tool.args(arguments);
+    }
+    number(&tool.run(LIMIT)?.json()?, "packets_per_second")
+}
+
+fn number(line: &Value, name: &str) -> Result<f64, Stop> {
+    let number = line[name].as_f64();
+    number.ok_or_else(|| Stop::Fail(format!("no {name} in {line}")))
+}
+
+impl Results {
+    fn values(&self, case: &str, of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+        let samples = self.cases.get(case).into_iter().flatten();
+        samples.filter_map(of).collect()
+    }
+
+    /// Returns the rows of the result.
+    pub fn rows(&self, plan: &MuxPlan) -> Vec<Row> {
+        let heading = plan.heading();
+        let mut rows = vec![value_row(
+            &heading,
+            "memory",
+            "copied_bytes_per_second",
+            &self.copy,
+        )];
+        for case in &plan.cases {
+            let name = &case.name;
+            let packets = self.values(name, |sample| Some(sample.packets));
+            let bits: Vec<f64> = packets
+                .iter()
+                .map(|packets| packets * f64::from(case.bytes) * 8.0)
+                .collect();
+            rows.push(value_row(&heading, name, "packets_per_second", &packets));
+            rows.push(value_row(&heading, name, "bits_per_second", &bits));
+            let of_bare = self.values(name, |sample| Some(sample.packets / sample.bare?));
+            if !of_bare.is_empty() {
+                rows.push(value_row(&heading, name, "share_of_bare_af_xdp", &of_bare));
+            }
+            if let Some(other) = &case.beside {
+                let others = self.values(other, |sample| Some(sample.packets));
+                let shares: Vec<f64> = packets
+                    .iter()
+                    .zip(others)
+                    .map(|(packets, other)| packets / other.max(1.0))
+                    .collect();
+                let metric = format!("share_of_{}", other.replace([' ', ','], "_"));
+                rows.push(value_row(&heading, name, &metric, &shares));
+            }
+        }
+        rows
+    }
+
+    /// Returns the plot: one bar for each case.
+    pub fn svg(&self, plan: &MuxPlan) -> String {
+        let groups: Vec<(&str, Vec<f64>)> = plan
+            .cases
+            .iter()
+            .map(|case| {
+                let packets = self.values(&case.name, |sample| Some(sample.packets / 1e6));
+                (case.name.as_str(), vec![median(&packets)])
+            })
+            .collect();
+        plot::bars(&plan.title, "million packets/s", &["mux"], &groups)
+    }
+}
