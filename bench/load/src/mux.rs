@@ -248,8 +248,8 @@ impl Programs {
 /// A NIC.
 enum Nic {
     Memory(MemoryNic),
-    /// An AF_XDP socket, and the demux that sends it the frames. A dropped demux would detach itself
-    /// from the interface.
+    /// An AF_XDP socket, and the demux that sends it the frames. A dropped demux would detach
+    /// itself from the interface.
     Xdp {
         port: Box<XdpPort>,
         _demux: Option<Box<Demux>>,
