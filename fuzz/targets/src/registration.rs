@@ -76,7 +76,7 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
 /// Returns a message of any kind. Most of its numbers are small, as in valid messages.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
-    let mut request = new_message(u32::from(kind % (message::NUMBERS as u8 + 2)));
+    let mut request = new_message(u32::from(kind % (message::RELEASE_TUPLE as u8 + 2)));
     let shape = bytes.u8();
     let number = |bytes: &mut Bytes<'_>| match shape & 1 {
         0 => u32::from(bytes.u8()),
@@ -107,6 +107,11 @@ fn any_message(bytes: &mut Bytes<'_>) -> Message {
         message::NUMBERS => {
             request.slot = number(bytes);
             request.generation = number(bytes);
+        }
+        message::OPEN_PORT => request.packet_port.ring_len = 1 << (bytes.u8() & 31),
+        message::RELEASE_TUPLE => {
+            request.packet_port.protocol = bytes.u8().into();
+            request.port = number(bytes);
         }
         _ => {}
     }

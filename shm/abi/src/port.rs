@@ -63,5 +63,34 @@ pub struct PacketHead {
     pub reserved: u32,
 }
 
+/// A port of the service's mux: a pair of packet rings for each core of the service.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketPort {
+    /// PORT_OPENED: number of the port.
+    pub number: u32,
+    /// PORT_OPENED: number of cores of the service.
+    pub cores: u32,
+    /// OPEN_PORT, PORT_OPENED: length of the packet data in one direction, in bytes. A power of
+    /// two.
+    pub ring_len: u32,
+    /// PORT_OPENED: [`RX_CHECKSUM_MAY_BE_PARTIAL`], or 0.
+    pub flags: u32,
+    /// PORT_OPENED: largest frame of the service's NIC, in bytes.
+    pub frame_len_max: u32,
+    /// PORT_OPENED: link address of the interface.
+    pub link_address: [u8; 6],
+    /// RELEASE_TUPLE: IP protocol, 6 for TCP and 17 for UDP. The local address and port are in
+    /// [`Message::local_addr`](crate::Message) and [`Message::port`](crate::Message).
+    pub protocol: u16,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Bit of [`PacketPort::flags`]: the service may deliver packets whose transport checksum field
+/// holds the sum of the pseudo-header.
+pub const RX_CHECKSUM_MAY_BE_PARTIAL: u32 = 1 << 0;
+
 const _: () = assert!(size_of::<PortHead>() as u64 <= PORT_DATA_OFFSET);
 const _: () = assert!(size_of::<PacketHead>() as u32 <= PACKET_UNIT);
+const _: () = assert!(size_of::<PacketPort>() == 32);

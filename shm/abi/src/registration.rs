@@ -27,7 +27,7 @@ pub struct Message {
     pub inode: u64,
     /// NOTE: one of [`not_accelerated`]. Also present in an answer with [`refusal::LIMIT`].
     pub reason: u32,
-    /// RESERVE: the reserved port, in host byte order.
+    /// RESERVE, RELEASE_TUPLE and the answer to CLAIM_TUPLE: the port, in host byte order.
     pub port: u32,
     /// TAKE, DISOWN: identity of the connection, from [`SlotNames::connection`](crate::SlotNames).
     pub connection: u64,
@@ -38,20 +38,22 @@ pub struct Message {
     pub slot: u32,
     /// Answer to TAKE: generation of the slot.
     pub generation: u32,
-    /// REGISTER: name of the program, padded with NUL.
+    /// REGISTER, OPEN_PORT: name of the program, padded with NUL.
     pub name: [u8; 32],
     /// LISTEN: options of the listener's connections.
     pub options: crate::OpenOptions,
     /// Answer to NUMBERS: the figures of the connection.
     pub numbers: FlowNumbers,
     /// RESERVE: local address of a connection within the host. Zeros for a connection over the
-    /// interface.
+    /// interface. RELEASE_TUPLE and the answer to CLAIM_TUPLE: local address of the 3-tuple.
     pub local_addr: [u8; 16],
     /// LISTEN: 1 if the listener also accepts connections from within the host. REGISTERED: the
     /// default for programs that did not choose.
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,
+    /// OPEN_PORT, CLAIM_TUPLE, RELEASE_TUPLE and their answers: the values of a port.
+    pub packet_port: crate::port::PacketPort,
 }
 
 /// Figures of a connection for TCP_INFO and TCP_CONGESTION. The service fills them. Counters start
@@ -220,6 +222,27 @@ pub mod message {
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
     /// answer is NUMBERS.
     pub const NUMBERS: u32 = 12;
+    /// Sent by a program with a stack of its own to open a port. Carries the descriptor of the
+    /// program's doorbell eventfd. A session has a port, or a registered program, but not both.
+    ///
+    /// The answer PORT_OPENED carries these descriptors, in this order: for each core the two
+    /// memories of the port's packet rings, the service page, and for each core the doorbell
+    /// eventfd that the program rings while the core sleeps. The program maps the memories, and
+    /// seals the second memory of each core (F_SEAL_FUTURE_WRITE) before it sends CLAIM_TUPLE. The
+    /// port ends with the session.
+    pub const OPEN_PORT: u32 = 13;
+    /// Answer to OPEN_PORT.
+    pub const PORT_OPENED: u32 = 14;
+    /// Sent by a program to get the packets of a 3-tuple: protocol, local address and local port.
+    /// Carries a kernel socket that is bound to the 3-tuple, and neither listens nor is connected.
+    /// The answer is CLAIM_TUPLE.
+    ///
+    /// If the socket backs a claim of another port of the same user, the claim moves to this port
+    /// between two packets.
+    pub const CLAIM_TUPLE: u32 = 15;
+    /// Sent by a program to give a 3-tuple back. The address is that of the socket, so a wildcard
+    /// address ends the claim of a socket with a wildcard address. The answer is RELEASE_TUPLE.
+    pub const RELEASE_TUPLE: u32 = 16;
 }
 
 /// Values of [`Message::refusal`].
@@ -301,4 +324,4 @@ pub mod not_accelerated {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Message>() == 424);
+const _: () = assert!(core::mem::size_of::<Message>() == 456);

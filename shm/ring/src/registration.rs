@@ -24,11 +24,13 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message: the memories of a program region, the service page,
-/// and one doorbell for each core.
-pub const DESCRIPTORS_MAX: usize = MEMORIES + 1 + CORES_MAX;
+/// Largest number of descriptors in a message, that of PORT_OPENED: for each core the two memories
+/// of its packet rings and a doorbell, and the service page.
+pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
+
+const _: () = assert!(MEMORIES + 1 + CORES_MAX <= DESCRIPTORS_MAX && DESCRIPTORS_MAX <= KERNEL_MAX);
 
 /// Reason why no message was received.
 #[derive(Debug)]
