@@ -15,8 +15,8 @@ use rustix::{
 
 use crate::sys;
 
-/// A bound kernel TCP socket without any other use, which keeps other sockets from binding the
-/// port.
+/// A bound kernel socket (TCP or UDP) without any other use, which keeps other sockets from binding
+/// the port.
 #[derive(Debug)]
 pub struct PortReservation {
     socket: OwnedFd,
@@ -44,7 +44,7 @@ impl PortReservation {
     /// `port` is 0. Returns the kernel's error: EADDRINUSE, EACCES for a privileged port,
     /// EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
-        let socket = new_socket(addr)?;
+        let socket = new_socket(addr, SocketType::STREAM)?;
         Self::bind(socket, addr, port)
     }
 
@@ -53,13 +53,7 @@ impl PortReservation {
     /// `connect(AF_UNSPEC)`). Other sockets can be bound only if `bound.reuse_port` allows it, or
     /// after [`set_shared`](Self::set_shared).
     pub fn beside(bound: &BoundSocket) -> io::Result<Self> {
-        let socket = new_socket(bound.addr)?;
-        if Ipv6Addr::from(bound.addr).is_unspecified() {
-            sockopt::set_ipv6_v6only(&socket, bound.v6_only)?;
-        }
-        if bound.ifindex != 0 {
-            sys::bind_to_interface(socket.as_fd(), bound.ifindex)?;
-        }
+        let socket = socket_like(bound, SocketType::STREAM)?;
         if let Some(owner) = bound.reuse_port {
             fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
             sockopt::set_socket_reuseport(&socket, true)?;
@@ -67,6 +61,24 @@ impl PortReservation {
         sys::set_repair(socket.as_fd(), true)?;
         let reserved = Self::bind(socket, bound.addr, bound.port)?;
         sys::set_repair(reserved.as_fd(), false)?;
+        Ok(reserved)
+    }
+
+    /// Reserves the port of a program's UDP socket beside that socket, as [`beside`](Self::beside)
+    /// does for TCP. `bound.reuse_port` is ignored. Returns EADDRINUSE if another socket without
+    /// SO_REUSEADDR has the port, such as an earlier reservation.
+    ///
+    /// UDP has no repair mode. The program's socket therefore has SO_REUSEADDR for a moment, in
+    /// which other sockets with SO_REUSEADDR may be bound. The caller looks for them afterwards.
+    pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let own = socket_like(bound, SocketType::DGRAM)?;
+        sockopt::set_socket_reuseaddr(&own, true)?;
+        let before = sockopt::socket_reuseaddr(socket)?;
+        sockopt::set_socket_reuseaddr(socket, true)?;
+        let reserved = Self::bind(own, bound.addr, bound.port);
+        sockopt::set_socket_reuseaddr(socket, before)?;
+        let reserved = reserved?;
+        reserved.set_shared(false)?;
         Ok(reserved)
     }
 
@@ -98,19 +110,34 @@ impl PortReservation {
     }
 }
 
-/// Opens a TCP socket for the IP version of `addr`.
-fn new_socket(addr: [u8; 16]) -> io::Result<OwnedFd> {
+/// Opens a socket with the properties of `bound`, and does not bind it.
+fn socket_like(bound: &BoundSocket, kind: SocketType) -> io::Result<OwnedFd> {
+    let socket = new_socket(bound.addr, kind)?;
+    if Ipv6Addr::from(bound.addr).is_unspecified() {
+        sockopt::set_ipv6_v6only(&socket, bound.v6_only)?;
+    }
+    if bound.ifindex != 0 {
+        sys::bind_to_interface(socket.as_fd(), bound.ifindex)?;
+    }
+    Ok(socket)
+}
+
+/// Opens a TCP or UDP socket for the IP version of `addr`.
+fn new_socket(addr: [u8; 16], kind: SocketType) -> io::Result<OwnedFd> {
     let family = if Ipv6Addr::from(addr).to_canonical().is_ipv4() {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
     };
-    let flags = SocketFlags::CLOEXEC;
+    let protocol = match kind {
+        SocketType::DGRAM => ipproto::UDP,
+        _ => ipproto::TCP,
+    };
     Ok(socket_with(
         family,
-        SocketType::STREAM,
-        flags,
-        Some(ipproto::TCP),
+        kind,
+        SocketFlags::CLOEXEC,
+        Some(protocol),
     )?)
 }
 

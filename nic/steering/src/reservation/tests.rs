@@ -30,7 +30,7 @@ fn bound(addr: [u8; 16], port: u16) -> BoundSocket {
 
 /// Binds the port for user `owner` with these options. Returns the result.
 fn bind_as(owner: u32, port: u16, reuse_addr: bool, reuse_port: bool) -> io::Result<OwnedFd> {
-    let socket = new_socket(LOOPBACK)?;
+    let socket = new_socket(LOOPBACK, SocketType::STREAM)?;
     fchown(&socket, Some(Uid::from_raw(owner)), None::<Gid>)?;
     sockopt::set_socket_reuseaddr(&socket, reuse_addr)?;
     sockopt::set_socket_reuseport(&socket, reuse_port)?;
@@ -72,7 +72,7 @@ fn a_reservation_outlives_what_a_program_does_to_its_listener() {
         return;
     }
     for addr in [LOOPBACK, ANY_V4] {
-        let listener = new_socket(addr).unwrap();
+        let listener = new_socket(addr, SocketType::STREAM).unwrap();
         let ip = Ipv6Addr::from(addr).to_canonical();
         sockopt::set_socket_reuseaddr(&listener, true).unwrap();
         bind(&listener, &SocketAddr::new(ip, 0)).unwrap();
@@ -136,4 +136,25 @@ fn a_dual_stack_reservation_holds_both_versions() {
     }
     let _held = PortReservation::beside(&bound(any, port)).unwrap();
     assert!(is_in_use(&bind_as(0, port, true, false)));
+}
+
+#[test]
+fn a_reserved_udp_port_stays_when_its_program_leaves() {
+    for reuse in [false, true] {
+        let program = new_socket(LOOPBACK, SocketType::DGRAM).unwrap();
+        sockopt::set_socket_reuseaddr(&program, reuse).unwrap();
+        bind(&program, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let port = SocketAddr::try_from(getsockname(&program).unwrap()).unwrap();
+        let of_port = bound(LOOPBACK, port.port());
+        let held = PortReservation::beside_datagram(&of_port, program.as_fd()).unwrap();
+        assert_eq!(held.port(), port.port());
+        assert_eq!(sockopt::socket_reuseaddr(&program).unwrap(), reuse);
+        let again = PortReservation::beside_datagram(&of_port, program.as_fd());
+        assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(program);
+        let taken = std::net::UdpSocket::bind(port).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        drop(held);
+        std::net::UdpSocket::bind(port).unwrap();
+    }
 }
