@@ -21,16 +21,19 @@ use std::{
     thread,
 };
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::fstat,
+};
 use tidelane_abi::{Message, message};
 use tidelane_host::ListenerFastOpen;
 use tidelane_ring::Doorbell;
-use tidelane_steering::PortReservation;
-use tidelane_wire::IpAddress;
+use tidelane_steering::{BoundSocket, PortReservation};
+use tidelane_wire::{IpAddress, protocol};
 
 use crate::{
     cores::ring,
-    fast_open,
+    datagrams, fast_open,
     netns::NetNs,
     pace::{self, IsBesideCore},
     sockets::{self, Entitlement, KernelSocket},
@@ -72,6 +75,10 @@ pub enum Found {
     Doorbell(Doorbell),
     /// LISTEN, RESERVE: a socket that entitles the program to the socket's port.
     Entitled(Box<Entitled>),
+    /// CLAIM_TUPLE: a socket that proves the program's right to the socket's 3-tuple.
+    Proof(Box<TupleProof>),
+    /// CLAIM_TUPLE: another socket of the kernel also has the 3-tuple.
+    Shared,
 }
 
 /// A program's socket that entitles the program to its port, which is reserved from now on.
@@ -86,6 +93,16 @@ pub struct Entitled {
     /// True for a listener that gets connections from within the host. The program requests these
     /// connections, and the kernel would deliver all of them to this listener.
     pub within_host: bool,
+}
+
+/// A program's socket that is bound to a 3-tuple and has no other use.
+#[derive(Debug)]
+pub struct TupleProof {
+    /// The socket's description.
+    pub socket: KernelSocket,
+    /// The kernel's reservation of the socket's port. `None` if a reservation already has the port
+    /// of a UDP socket.
+    pub reservation: Option<PortReservation>,
 }
 
 /// A task of a user's thread.
@@ -118,7 +135,11 @@ struct User {
 /// Returns the number of descriptors that a message of this kind must have.
 pub fn called_for(kind: u32) -> usize {
     match kind {
-        message::CONTEXT | message::LISTEN | message::RESERVE => 1,
+        message::CONTEXT
+        | message::LISTEN
+        | message::RESERVE
+        | message::OPEN_PORT
+        | message::CLAIM_TUPLE => 1,
         _ => 0,
     }
 }
@@ -267,7 +288,10 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     let first = descriptors.next();
     let found = match first {
         Some(first) if count == called_for(sent.message.kind) => match sent.message.kind {
-            message::CONTEXT => Doorbell::from_untrusted(first).ok().map(Found::Doorbell),
+            message::CONTEXT | message::OPEN_PORT => {
+                Doorbell::from_untrusted(first).ok().map(Found::Doorbell)
+            }
+            message::CLAIM_TUPLE => bound(&first, entitlement, &sent),
             message::LISTEN => listener(&first, entitlement, &sent),
             _ => reserved(&first, entitlement),
         },
@@ -284,12 +308,7 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
     let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;
     pace::rest();
     let fast_open = fast_open::of_listener(fd);
-    let local = socket.local.addr;
-    let mut covered: Vec<IpAddress> = sent.addresses.clone();
-    covered.retain(|addr| socket.ends().any(|end| end.addr.covers(*addr)));
-    if covered.is_empty() {
-        covered.push(local);
-    }
+    let covered = covered(&socket, &sent.addresses);
     let delivered = entitlement.is_delivered_to(&socket, &covered);
     let wanted = delivered && sent.message.within_host != 0;
     let within_host = wanted && entitlement.is_delivered_within_host(&socket);
@@ -300,6 +319,62 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
             fast_open,
             within_host,
         }))
+    })
+}
+
+/// Returns the addresses of the interface that a socket covers, or else the socket's own address.
+fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
+    let covers = |addr: &&IpAddress| socket.ends().any(|end| end.addr.covers(**addr));
+    let covered: Vec<IpAddress> = addresses.iter().filter(covers).copied().collect();
+    match covered.is_empty() {
+        true => vec![socket.local.addr],
+        false => covered,
+    }
+}
+
+/// Checks the socket of a 3-tuple: bound to its port, not connected, not listening, and the only
+/// socket that gets packets of the 3-tuple. The port is reserved first, so that no other socket can
+/// be bound to it, or start to listen on it, after the check.
+fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
+    let socket = entitlement.examine_any(fd.as_fd())?;
+    pace::rest();
+    // The claim is for this socket alone, so the reservation is in no SO_REUSEPORT group.
+    let alone = BoundSocket {
+        reuse_port: None,
+        ..socket.bound_socket()
+    };
+    let is_datagram = socket.protocol == protocol::UDP;
+    let reservation = match is_datagram {
+        true => PortReservation::beside_datagram(&alone, fd.as_fd()),
+        false => PortReservation::beside(&alone),
+    };
+    let reservation = match reservation {
+        Ok(reservation) => Some(reservation),
+        Err(error) if is_datagram && error.kind() == io::ErrorKind::AddrInUse => None,
+        Err(_) => return None,
+    };
+    pace::rest();
+    if !sockets::is_bound_only(fd.as_fd(), &socket) {
+        return None;
+    }
+    let is_shared = match &reservation {
+        Some(own) if is_datagram => {
+            let own = fstat(own).ok()?.st_ino;
+            datagrams::have_another_socket(&socket, own)
+        }
+        Some(_) => {
+            let covered = covered(&socket, &sent.addresses);
+            entitlement.has_listener(&socket, &covered)
+        }
+        // The claim whose reservation has the port decides.
+        None => false,
+    };
+    Some(match is_shared {
+        true => Found::Shared,
+        false => Found::Proof(Box::new(TupleProof {
+            socket,
+            reservation,
+        })),
     })
 }
 

@@ -20,6 +20,7 @@ pub mod congestion;
 pub mod control;
 pub mod core;
 pub mod cores;
+pub mod datagrams;
 pub mod descriptors;
 pub mod fast_open;
 pub mod firewall;

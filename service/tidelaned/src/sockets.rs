@@ -12,22 +12,25 @@ use std::{
 use rustix::{
     fs::fstat,
     io::Errno,
-    net::{AddressFamily, SocketType, bind, getsockname, ipproto, sockopt},
+    net::{AddressFamily, SocketType, bind, getpeername, getsockname, ipproto, sockopt},
 };
 use tidelane_steering::{BoundSocket, Lookup};
-use tidelane_wire::{Endpoint, IpAddress};
+use tidelane_wire::{Endpoint, IpAddress, protocol};
 
 use crate::{netns::NetNs, sys};
 
-/// `TCP_CLOSE` and `TCP_LISTEN` in the kernel.
+/// `TCP_ESTABLISHED`, `TCP_CLOSE` and `TCP_LISTEN` in the kernel.
+const ESTABLISHED: u8 = 1;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 /// Index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// A kernel TCP socket with a local address.
+/// A kernel TCP or UDP socket with a local address.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelSocket {
+    /// IP protocol of the socket: TCP or UDP.
+    pub protocol: u8,
     /// Identity of the socket, which all its descriptors share.
     pub cookie: u64,
     /// Local address and port, `0.0.0.0` or `::` for a wildcard.
@@ -39,10 +42,12 @@ pub struct KernelSocket {
     pub reuse_address: bool,
     /// True if other sockets of the owner may share the port (SO_REUSEPORT).
     reuse_port: bool,
-    /// TCP state, with the kernel's number.
+    /// TCP state, with the kernel's number. A UDP socket is in CLOSE unless it is connected.
     state: u8,
     /// Index of the interface to which the socket is bound, or 0.
     ifindex: u32,
+    /// Inode number of the socket.
+    inode: u64,
     /// Uid of the socket's owner.
     owner: u32,
 }
@@ -58,6 +63,11 @@ impl KernelSocket {
         let dual = self.local.addr == IpAddress::UNSPECIFIED_V6 && !self.v6_only;
         let v4 = Endpoint::new(IpAddress::UNSPECIFIED_V4, self.local.port);
         std::iter::once(self.local).chain(dual.then_some(v4))
+    }
+
+    /// Returns the inode number of the socket.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Returns the parameters of a reservation that can share the socket's port.
@@ -77,13 +87,16 @@ impl KernelSocket {
     }
 }
 
-/// Returns the kernel's description of the socket `fd`. Returns `None` unless `fd` is a TCP socket
-/// with a local port. Returns `None` for an IPv6 link-local address.
+/// Returns the kernel's description of the socket `fd`. Returns `None` unless `fd` is a TCP or UDP
+/// socket with a local port. Returns `None` for an IPv6 link-local address.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
-    let tcp = sockopt::socket_type(fd)? == SocketType::STREAM
-        && sockopt::socket_protocol(fd)? == Some(ipproto::TCP);
-    if !tcp || !matches!(family, AddressFamily::INET | AddressFamily::INET6) {
+    let protocol = match (sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?) {
+        (SocketType::STREAM, Some(ipproto::TCP)) => protocol::TCP,
+        (SocketType::DGRAM, Some(ipproto::UDP)) => protocol::UDP,
+        _ => return Ok(None),
+    };
+    if !matches!(family, AddressFamily::INET | AddressFamily::INET6) {
         return Ok(None);
     }
     let Ok(local) = SocketAddr::try_from(getsockname(fd)?) else {
@@ -93,18 +106,30 @@ pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     if addr.is_link_local_v6() || local.port() == 0 {
         return Ok(None);
     }
-    let mut state = [0];
-    sys::tcp_option(fd, libc::TCP_INFO, &mut state)?;
+    let file = fstat(fd)?;
     Ok(Some(KernelSocket {
+        protocol,
         cookie: sockopt::socket_cookie(fd)?,
         local: Endpoint::new(addr, local.port()),
         v6_only: family == AddressFamily::INET6 && sockopt::ipv6_v6only(fd)?,
         reuse_address: sockopt::socket_reuseaddr(fd)?,
         reuse_port: sockopt::socket_reuseport(fd)?,
-        state: state[0],
+        state: state_of(fd, protocol)?,
         ifindex: sys::bound_interface(fd)?,
-        owner: fstat(fd)?.st_uid,
+        inode: file.st_ino,
+        owner: file.st_uid,
     }))
+}
+
+/// Returns the state of a TCP socket, or the corresponding state of a UDP socket.
+fn state_of(fd: BorrowedFd<'_>, protocol: u8) -> io::Result<u8> {
+    if protocol == protocol::UDP {
+        let is_connected = getpeername(fd).is_ok_and(|peer| peer.is_some());
+        return Ok(if is_connected { ESTABLISHED } else { CLOSE });
+    }
+    let mut state = [0];
+    sys::tcp_option(fd, libc::TCP_INFO, &mut state)?;
+    Ok(state[0])
 }
 
 /// Decides whether a program has a requested port in the kernel.
@@ -138,9 +163,15 @@ impl Entitlement {
         tried.is_ok()
     }
 
-    /// Returns the socket if it belongs to the service's network namespace and may get packets over
-    /// the served interface.
+    /// Returns the TCP socket if it belongs to the service's network namespace and may get packets
+    /// over the served interface.
     pub fn examine(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
+        let socket = self.examine_any(fd)?;
+        (socket.protocol == protocol::TCP).then_some(socket)
+    }
+
+    /// Does the same as [`examine`](Self::examine) for TCP and UDP sockets.
+    pub fn examine_any(&self, fd: BorrowedFd<'_>) -> Option<KernelSocket> {
         let socket = examine(fd).ok().flatten()?;
         let here = NetNs::of_socket(fd).is_ok_and(|namespace| namespace == self.namespace);
         let served = socket.ifindex == 0 || socket.ifindex == self.ifindex;
@@ -164,6 +195,18 @@ impl Entitlement {
             };
             let found = lookup.listener(addr, end.port, LOOPBACK).ok().flatten();
             found.is_some_and(|found| found.cookie == socket.cookie)
+        })
+    }
+
+    /// Returns true if the kernel delivers SYNs for one of `addresses` to another socket. Returns
+    /// false if the kernel cannot be queried.
+    pub fn has_listener(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
+        let Some(lookup) = &mut self.lookup else {
+            return false;
+        };
+        addresses.iter().any(|addr| {
+            let found = lookup.listener(addr.0, socket.local.port, self.ifindex);
+            !matches!(found, Ok(None))
         })
     }
 
