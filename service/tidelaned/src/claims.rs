@@ -8,13 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tidelane_host::{ProgramId, accounts::Charge};
+use tidelane_host::ProgramId;
 use tidelane_steering::{Claim, PortReservation, Scope, StackId, Steering, SteeringError};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{Endpoint, IpAddress, MacAddress, protocol};
+use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
+pub use owner::{Name, Owner, Terms};
 use wants::Wants;
 
+mod owner;
 mod wants;
 
 /// Time within which a program must connect from a port that it reserved.
@@ -31,47 +33,6 @@ const ASK_DELAY_MAX: Duration = Duration::from_secs(5);
 const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
 /// Least number of ports that the pool keeps.
 const POOL_PORTS_MIN: usize = 64;
-
-/// The owner of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
-    /// The listener of the kernel socket with this cookie.
-    Listener(u64),
-    /// The session with this id, which has reserved the port.
-    Session(u64),
-    /// The ephemeral pool.
-    Pool,
-}
-
-impl Owner {
-    /// Returns the initial scope of an owner's claim. The kernel keeps the connections that clients
-    /// opened to a listener before the claim was made.
-    fn scope(self) -> Scope {
-        match self {
-            Self::Pool => Scope::Whole,
-            Self::Listener(_) => Scope::BesideConnections,
-            Self::Session(_) => Scope::BesideKernel,
-        }
-    }
-}
-
-/// The key of a claim: its owner, address and port.
-pub type Name = (Owner, Endpoint);
-
-/// The port reservation behind a claim, and the conditions of its use.
-#[derive(Debug)]
-pub struct Terms {
-    /// The charge for the claim. `None` if the claim is not charged separately.
-    pub charge: Option<Charge>,
-    /// The port's reservation in the kernel. `None` if another claim of the owner has the
-    /// reservation: a socket bound to `::` reserves the port for both IP versions.
-    pub reservation: Option<PortReservation>,
-    /// True if the program's socket has SO_REUSEADDR: other sockets may bind the port while the
-    /// socket's connections exist.
-    pub shared: bool,
-    /// The ids, one per core, of the program whose connections need the port.
-    pub program: Option<Vec<ProgramId>>,
-}
 
 /// The question of a check. The answer decides whether the claim changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +115,9 @@ impl Claims {
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Result<(), SteeringError> {
         self.addresses = addresses;
         let mut wanted: HashMap<Claim, Wants> = HashMap::new();
-        for ((_, endpoint), holding) in &self.holdings {
-            for claim in self.claims_of(*endpoint) {
-                *wanted.entry(claim).or_default().of(holding.scope) += 1;
+        for (name, holding) in &self.holdings {
+            for claim in self.claims_of(*name) {
+                wanted.entry(claim).or_default().add(name.0, holding.scope);
             }
         }
         let before = std::mem::replace(&mut self.made, wanted);
@@ -180,10 +141,24 @@ impl Claims {
         self.holdings.contains_key(&name)
     }
 
+    /// Returns true if the demux has a claim of the same 3-tuples as `name`. Claims whose owners
+    /// have left count, because their connections live.
+    pub fn clashes(&self, name: Name) -> bool {
+        let mut claims = self.claims_of(name).into_iter();
+        claims.any(|claim| self.made.contains_key(&claim))
+    }
+
+    /// Returns true if a port of the mux has claimed a 3-tuple of this TCP endpoint.
+    pub fn are_of_port(&self, endpoint: Endpoint) -> bool {
+        let made = |claim| self.made.get(&claim);
+        let mut claims = self.claims_of((Owner::Pool, endpoint)).into_iter();
+        claims.any(|claim| made(claim).is_some_and(|wants| wants.are_of_port()))
+    }
+
     /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
     /// An existing claim keeps its reservation, even if the owner has left the claim.
     pub fn want(&mut self, name: Name, terms: Terms, now: Instant) -> Result<(), SteeringError> {
-        let (owner, endpoint) = name;
+        let (owner, _) = name;
         if !self.has(name) {
             self.pooled += usize::from(owner == Owner::Pool);
             let holding = Holding {
@@ -194,7 +169,7 @@ impl Claims {
                 next_check: None,
             };
             self.holdings.insert(name, holding);
-            let made = self.add_wants(endpoint, owner.scope());
+            let made = self.add_wants(name, owner.scope());
             made.map_err(|error| self.undo(name, error))?;
         } else if !self.is_wanted(name) {
             let moved = self.set_scope(name, owner.scope());
@@ -209,7 +184,7 @@ impl Claims {
     fn schedule_first(&mut self, name: Name, now: Instant) {
         match name.0 {
             Owner::Pool => self.schedule(name, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
-            Owner::Listener(_) => self.ask_kernel(name, now),
+            Owner::Listener(_) | Owner::Port { .. } => self.ask_kernel(name, now),
             Owner::Session(_) => {
                 self.set_shared(name, true);
                 if let Some(holding) = self.holdings.get_mut(&name) {
@@ -385,7 +360,7 @@ impl Claims {
             return Ok(());
         };
         self.pooled -= usize::from(name.0 == Owner::Pool);
-        self.remove_wants(name.1, holding.scope)
+        self.remove_wants(name, holding.scope)
     }
 
     /// Reserves up to `count` ports at `addr` for the ephemeral pool.
@@ -444,30 +419,27 @@ impl Claims {
             return Ok(());
         }
         // Add the new scope first, so that the demux never drops the claim in between.
-        let added = self.add_wants(name.1, scope);
-        added.and(self.remove_wants(name.1, before))
+        let added = self.add_wants(name, scope);
+        added.and(self.remove_wants(name, before))
     }
 
-    fn add_wants(&mut self, endpoint: Endpoint, scope: Scope) -> Result<(), SteeringError> {
-        self.change_wants(endpoint, |wants| *wants.of(scope) += 1)
+    fn add_wants(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
+        self.change_wants(name, |wants| wants.add(name.0, scope))
     }
 
-    fn remove_wants(&mut self, endpoint: Endpoint, scope: Scope) -> Result<(), SteeringError> {
-        self.change_wants(endpoint, |wants| {
-            let count = wants.of(scope);
-            *count = count.saturating_sub(1);
-        })
+    fn remove_wants(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
+        self.change_wants(name, |wants| wants.remove(name.0, scope))
     }
 
-    /// Changes the owners of the demux's claims of `endpoint` and updates the demux. The function
+    /// Changes the owners of the demux's claims of `name` and updates the demux. The function
     /// changes all of these claims, even if the demux fails for one.
     fn change_wants(
         &mut self,
-        endpoint: Endpoint,
+        name: Name,
         change: impl Fn(&mut Wants),
     ) -> Result<(), SteeringError> {
         let mut result = Ok(());
-        for claim in self.claims_of(endpoint) {
+        for claim in self.claims_of(name) {
             let wants = self.made.entry(claim).or_default();
             let before = wants.scope();
             change(wants);
@@ -484,12 +456,12 @@ impl Claims {
         result
     }
 
-    /// Returns the demux's claims of an endpoint. The list is empty if the interface does not have
-    /// the address, such as 127.0.0.1.
-    fn claims_of(&self, endpoint: Endpoint) -> Vec<Claim> {
+    /// Returns the demux's claims of a claim. The list is empty if the interface does not have the
+    /// address, such as 127.0.0.1.
+    fn claims_of(&self, (owner, endpoint): Name) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,
-            proto: protocol::TCP,
+            proto: owner.protocol(),
             port: endpoint.port,
         };
         let covered = |addr: &&IpAddress| endpoint.addr.covers(**addr);

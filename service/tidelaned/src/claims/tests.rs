@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tidelane_steering::DemuxCounters;
+use tidelane_wire::protocol;
 
 use super::*;
 
@@ -320,4 +321,44 @@ fn ports_of_the_pool_go_back_but_for_a_reserve() {
     assert_eq!(scene.claims.pool_surplus(), 0);
     assert_eq!(scene.claims.next_check(), Some(later + POOL_CHECK_DELAY));
     assert_eq!(scene.claims.count(), POOL_PORTS_MIN);
+}
+
+#[test]
+fn a_port_of_the_mux_has_its_3_tuples_alone() {
+    let mut scene = Scene::new();
+    let port = |cookie, protocol| Owner::Port { cookie, protocol };
+    let (tcp, udp) = (port(1, protocol::TCP), port(2, protocol::UDP));
+    for owner in [tcp, udp] {
+        assert!(!scene.claims.clashes((owner, end(HERE, 80))));
+        scene.want(owner, HERE, 80).unwrap();
+        assert!(scene.claims.clashes((owner, end(HERE, 80))));
+        assert!(
+            scene
+                .claims
+                .clashes((owner, end(IpAddress::UNSPECIFIED_V4, 80)))
+        );
+        assert!(!scene.claims.clashes((owner, end(THERE, 80))));
+    }
+    // The demux looks for connections of the kernel by TCP alone.
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    let claim = Claim {
+        addr: HERE.0,
+        proto: protocol::UDP,
+        port: 80,
+    };
+    let of_udp = |scene: &Scene| scene.told.lock().unwrap().get(&claim).copied();
+    assert_eq!(of_udp(&scene), Some(Scope::Whole));
+    scene.claims.widen((tcp, end(HERE, 80))).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.claims.next_check(), None, "only its program ends it");
+    assert!(scene.claims.are_of_port(end(HERE, 80)));
+    scene.claims.unwant((tcp, end(HERE, 80))).unwrap();
+    assert!(!scene.claims.are_of_port(end(HERE, 80)));
+    assert_eq!(of_udp(&scene), Some(Scope::Whole));
+    scene.claims.unwant((udp, end(HERE, 80))).unwrap();
+    assert!(scene.told.lock().unwrap().is_empty());
+    // Claims of others clash as well.
+    scene.listen(7, IpAddress::UNSPECIFIED_V4, 81);
+    assert!(scene.claims.clashes((tcp, end(HERE, 81))));
+    assert!(!scene.claims.are_of_port(end(HERE, 81)));
 }

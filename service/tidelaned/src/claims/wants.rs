@@ -2,17 +2,39 @@
 
 use tidelane_steering::Scope;
 
+use super::Owner;
+
 /// The number of owners of one demux claim, by scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wants {
     whole: u32,
     beside_connections: u32,
     beside_kernel: u32,
+    /// Number of owners that are ports of the mux, which the other numbers count, too.
+    ports: u32,
 }
 
 impl Wants {
-    /// Returns the number of owners that want this scope, to read or to change.
-    pub(super) fn of(&mut self, scope: Scope) -> &mut u32 {
+    /// Counts one more owner.
+    pub(super) fn add(&mut self, owner: Owner, scope: Scope) {
+        *self.of(scope) += 1;
+        self.ports += u32::from(matches!(owner, Owner::Port { .. }));
+    }
+
+    /// Counts one owner less.
+    pub(super) fn remove(&mut self, owner: Owner, scope: Scope) {
+        let count = self.of(scope);
+        *count = count.saturating_sub(1);
+        let is_port = matches!(owner, Owner::Port { .. });
+        self.ports = self.ports.saturating_sub(u32::from(is_port));
+    }
+
+    /// Returns true if a port of the mux is an owner.
+    pub(super) fn are_of_port(self) -> bool {
+        self.ports > 0
+    }
+
+    fn of(&mut self, scope: Scope) -> &mut u32 {
         match scope {
             Scope::Whole => &mut self.whole,
             Scope::BesideConnections => &mut self.beside_connections,
