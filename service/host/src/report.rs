@@ -2,7 +2,7 @@
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{DropReason, Endpoint};
+use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, Endpoint};
 
 use crate::{Host, binding::Binding};
 
@@ -37,6 +37,14 @@ pub enum SocketState {
 }
 
 impl<P: PacketIo> Host<P> {
+    /// Returns the largest frame in bytes that the interface sends, and true if a received frame
+    /// may have an unfinished checksum.
+    pub fn frame_terms(&self) -> (u32, bool) {
+        let frame_len_max = self.io.routes.interface.mtu + ETHERNET_HEADER_LEN as u32;
+        let mut ports = self.io.ports.iter().map(PacketIo::capabilities);
+        (frame_len_max, ports.any(|port| port.rx_checksum_may_be_partial))
+    }
+
     /// Returns all listeners, then all connections.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {

@@ -26,6 +26,8 @@ const CONTEXTS_MAX: u64 = 8192;
 const LISTENERS_MAX: u64 = 65_536;
 /// Maximum number of ports of all users: half of the capacity of the demux.
 const PORTS_MAX: u64 = 65_536;
+/// Bytes of packet rings of all users' ports. A core keeps them in memory.
+const RING_BYTES_MAX: u64 = 2 << 30;
 /// Number of descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
 /// Number of users from which on a new user makes the accounts forget users without resources.
@@ -49,6 +51,7 @@ impl Accounts {
             (Resource::Contexts, CONTEXTS_MAX),
             (Resource::Listeners, LISTENERS_MAX),
             (Resource::Ports, PORTS_MAX),
+            (Resource::RingBytes, RING_BYTES_MAX),
         ] {
             ledger.set_capacity(resource, capacity);
         }

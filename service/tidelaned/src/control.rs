@@ -22,7 +22,7 @@ use tidelane_host::{Route, RuleSet};
 use tidelane_ring::ServicePageMap;
 use tidelane_steering::mirror::Mirror;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{IpAddress, MacAddress};
+use tidelane_wire::IpAddress;
 
 use crate::{
     access::Access,
@@ -47,6 +47,7 @@ use crate::{
 };
 
 mod operator;
+mod ports;
 mod requests;
 mod sessions;
 
@@ -71,8 +72,6 @@ pub struct Control<P: Port> {
     page: Arc<ServicePageMap>,
     network: Network,
     offloads: Arc<Mutex<Offloads>>,
-    /// The link address that the cores know.
-    link_address: Option<MacAddress>,
     /// Time of the next read of the kernel's settings.
     settings_due: Instant,
     registration: OwnedFd,
@@ -155,7 +154,6 @@ impl<P: Port> Control<P> {
             page,
             network: Network::new(parts.mirror, parts.ifindex),
             offloads: parts.offloads,
-            link_address: None,
             settings_due: now() + SETTINGS_INTERVAL,
             registration: parts.sockets.registration,
             admin: parts.sockets.admin,
@@ -410,10 +408,10 @@ impl<P: Port> Control<P> {
     /// Passes the interface's link address to the cores and the demux, if it has changed.
     fn sync_link_address(&mut self) {
         let address = self.network.link_address();
-        if address == self.link_address {
+        if address == self.shared.link_address {
             return;
         }
-        self.link_address = address;
+        self.shared.link_address = address;
         let Some(mac) = address else {
             return;
         };

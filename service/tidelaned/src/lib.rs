@@ -38,6 +38,7 @@ pub mod orphans;
 pub mod pace;
 pub mod panics;
 pub mod peer;
+pub mod port_book;
 pub mod restorer;
 pub mod rules;
 pub mod runtime;

@@ -29,14 +29,18 @@ use crate::{
 mod bells;
 mod children;
 mod listeners;
-mod standing;
-
-pub use standing::Standing;
+mod next;
 mod place;
+mod ports;
 mod reservations;
 mod sent;
+mod standing;
 
 use place::{Costs, Place};
+
+pub use next::Next;
+pub use ports::OpenPort;
+pub use standing::Standing;
 
 /// Maximum number of connection slots of one program.
 const SLOTS_MAX: u32 = 1 << 16;
@@ -80,6 +84,8 @@ pub struct Session {
     pub peer: Peer,
     /// The program's registration, once it has registered.
     pub registered: Option<Registered>,
+    /// The port that the program has opened. A session with a port registers no program.
+    pub port: Option<OpenPort>,
     /// True for the session of a forked child, which holds connections of its parent.
     is_child: bool,
     /// For a child: the ancestor that connected to the service.
@@ -93,31 +99,6 @@ pub struct Session {
     place: Place,
     /// For a child: the listener of the first connection that it took over, and the time.
     served: Option<(u64, Instant)>,
-}
-
-/// The next step of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// The session goes on, and there may be another message.
-    More,
-    /// The session goes on when there is another message.
-    Continue,
-    /// The session is read again at this time, because its user has used up the messages.
-    Pause(Instant),
-    /// The session is read again after the descriptors of the last message were checked.
-    Wait,
-    /// The session is over.
-    End,
-}
-
-impl Next {
-    /// Returns the step after an answer, which fails if the peer is gone.
-    fn after(answered: &io::Result<()>) -> Self {
-        match answered {
-            Ok(()) => Self::More,
-            Err(_) => Self::End,
-        }
-    }
 }
 
 impl Session {
@@ -149,6 +130,7 @@ impl Session {
             number: shared.session_number(),
             socket,
             registered: None,
+            port: None,
             is_child: false,
             sponsor: None,
             standing: Standing::default(),
@@ -182,6 +164,7 @@ impl Session {
             socket,
             peer: parent.peer.successor(),
             registered: None,
+            port: None,
             is_child: true,
             sponsor: Some(parent.sponsor().successor()),
             standing: parent.standing,
@@ -212,9 +195,14 @@ impl Session {
         number
     }
 
-    /// Returns true if the session may stay open: it is registered, a child's, or not admitted.
+    /// Returns true if the session may stay open: it is in use, a child's, or not admitted.
     pub fn may_stay(&self) -> bool {
-        self.registered.is_some() || self.is_child || self.standing.denied.is_some()
+        self.is_in_use() || self.is_child || self.standing.denied.is_some()
+    }
+
+    /// Returns true if the session has a registered program or a port.
+    pub fn is_in_use(&self) -> bool {
+        self.registered.is_some() || self.port.is_some()
     }
 
     /// Reads the waiting messages, as many as the user may send now. A message with descriptors
@@ -272,6 +260,9 @@ impl Session {
     }
 
     fn handle<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
+        if self.port.is_some() {
+            return self.handle_of_port(shared, request);
+        }
         match (request.kind, self.registered.is_some()) {
             (message::PROBE, false) => self.answer(message::PROBE, self.denial()),
             (message::REGISTER, false) => self.enter(shared, request),
@@ -319,11 +310,7 @@ impl Session {
     }
 
     fn register<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
-        let given = request.name.split(|byte| *byte == 0).next().unwrap_or(&[]);
-        let given = String::from_utf8_lossy(given);
-        if !given.is_empty() {
-            self.name = given.chars().filter(|c| !c.is_control()).collect();
-        }
+        self.set_name(request);
         let cores = shared.cores.len();
         let costs = match Costs::take(self.place.account(), cores) {
             Ok(costs) => costs,
@@ -451,6 +438,9 @@ impl Session {
     pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
         self.note_life(shared);
+        if let Some(port) = self.port.take() {
+            port.close(shared);
+        }
         pace::rest();
         match self.registered.take() {
             Some(registered) => Self::free(registered, shared),

@@ -10,7 +10,7 @@ use rustix::event::Timespec;
 use tidelane_host::{AddressesWithin, Host, RuleSet, Stray};
 use tidelane_steering::SteeringError;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{Endpoint, IpAddress};
+use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
     access::Access,
@@ -25,6 +25,7 @@ use crate::{
     keeper::Keeper,
     kernel_connections::KernelConnections,
     pace::{self, IsBesideCore},
+    port_book::PortBook,
     runtime,
     session::Session,
     short_lived::ShortLived,
@@ -75,6 +76,10 @@ pub struct Shared<P: Port> {
     /// The configured default for a program that did not choose: true if connections over loopback
     /// are accelerated.
     pub loopback: bool,
+    /// Ports of the mux that programs have opened.
+    pub ports: PortBook,
+    /// Link address of the served interface, once it is known.
+    pub link_address: Option<MacAddress>,
     /// Addresses of the served interface.
     addresses: Vec<IpAddress>,
     next_session: u64,
@@ -123,6 +128,8 @@ impl<P: Port> Shared<P> {
             missing_features: Vec::new(),
             within: AddressesWithin::default(),
             loopback: false,
+            ports: PortBook::default(),
+            link_address: None,
             addresses: Vec::new(),
             next_session: 0,
             next_listener: 0,

@@ -26,13 +26,13 @@ macro_rules! resources {
 resources! {
     /// Connections to the registration socket, registered or not.
     Registrations = "registrations",
-    /// Registered programs, each with memory that it shares with the service.
+    /// Registered programs and ports of the mux, each with memory that it shares with the service.
     Programs = "programs",
     /// Contexts of programs: a pair of rings on each core, which each step reads.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",
-    /// Ports that programs reserved.
+    /// Ports that programs reserved, and 3-tuples that ports of the mux claimed.
     Ports = "ports",
     /// Descriptors that the service holds for a user.
     Descriptors = "descriptors",
@@ -51,6 +51,8 @@ resources! {
     Messages = "messages_per_second",
     /// Bytes of stream buffers of connections that no program has accepted yet.
     StagedBytes = "staged_bytes",
+    /// Bytes of packet rings of ports.
+    RingBytes = "ring_bytes",
 }
 
 impl Resource {

@@ -28,6 +28,7 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::StreamBytes, u64::MAX, u64::MAX),
     (Resource::Messages, 10_000, 50_000),
     (Resource::StagedBytes, u64::MAX, u64::MAX),
+    (Resource::RingBytes, 268_435_456, 1_073_741_824),
 ];
 
 /// The file's limits of one user, or of all users except root, by resource.

@@ -90,7 +90,7 @@ impl<P: Port> Control<P> {
         let mut over = Vec::new();
         for session in self.sessions.values_mut() {
             session.standing.denied = access.judge(session.sponsor(), &session.peer).err();
-            if session.standing.denied.is_some() && session.registered.is_some() {
+            if session.standing.denied.is_some() && session.is_in_use() {
                 over.push(session.number);
             }
         }

@@ -62,16 +62,6 @@ impl<P: Port> Control<P> {
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Closes the mux ports of a core whose programs have made them unusable.
-    fn close_corrupt_ports(&mut self, core: usize) {
-        self.shared.cores.call(core, |host, _| {
-            let ports = host.mux_ports_mut();
-            for port in ports.take_corrupt() {
-                ports.close(port);
-            }
-        });
-    }
-
     /// Handles the ends of connections from ports that programs reserved.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {

@@ -62,6 +62,9 @@ impl Registered {
         if !shared.is_reached(socket.local.addr, within_host) {
             return Some(refusal::NOT_ACCELERATED);
         }
+        if socket.ends().any(|end| shared.claims.are_of_port(end)) {
+            return Some(refusal::IN_USE);
+        }
         let left = shared.is_left(socket.cookie) && !self.has_listener(socket.cookie);
         left.then_some(refusal::FORKS)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidelane_abi::message;
+use tidelane_abi::{message, port::PORT_DATA_OFFSET};
 use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 
 /// Descriptors of a session that has not registered: its socket and its process.
@@ -42,10 +42,10 @@ impl Place {
     pub fn cost(&self, kind: u32) -> u64 {
         match kind {
             // Memory is mapped and unmapped.
-            message::REGISTER => 16,
+            message::REGISTER | message::OPEN_PORT => 16,
             // All connections of the process are visited.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
-            message::LISTEN | message::RESERVE => 4,
+            message::LISTEN | message::RESERVE | message::CLAIM_TUPLE => 4,
             _ => 1,
         }
     }
@@ -83,5 +83,29 @@ impl Costs {
     pub fn drop_context(&mut self, cores: usize) {
         self.contexts.shrink(1);
         self.descriptors.shrink(cores as u64);
+    }
+}
+
+/// The charges of a port, apart from its claims.
+#[derive(Debug)]
+pub struct PortCosts {
+    _program: Charge,
+    _ring_bytes: Charge,
+    _descriptors: Charge,
+}
+
+impl PortCosts {
+    /// Charges one more port with packet rings of `ring_len` bytes for each direction on each of
+    /// `cores` cores.
+    pub fn take(account: &Arc<Account>, cores: usize, ring_len: u32) -> Result<Self, Refused> {
+        let cores = cores as u64;
+        let memory = PORT_DATA_OFFSET + u64::from(ring_len);
+        // The program's doorbell, and for each core a doorbell and the descriptors of two memories.
+        let descriptors = 1 + 3 * cores;
+        Ok(Self {
+            _program: account.charge(Resource::Programs, 1)?,
+            _ring_bytes: account.charge(Resource::RingBytes, 2 * cores * memory)?,
+            _descriptors: account.charge(Resource::Descriptors, descriptors)?,
+        })
     }
 }

@@ -44,6 +44,9 @@ impl Session {
             addr,
             port: socket.local.port,
         };
+        if shared.claims.are_of_port(endpoint) {
+            return self.answer(message::RESERVE, refusal::IN_USE);
+        }
         let name = (Owner::Session(self.number), endpoint);
         let charge = match shared.claims.has(name) {
             true => None,

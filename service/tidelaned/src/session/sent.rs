@@ -32,15 +32,19 @@ impl Session {
     pub fn looked<P: Port>(&mut self, shared: &mut Shared<P>, looked: Looked) -> Next {
         let Looked { message, found, .. } = looked;
         let kind = message.kind;
+        let is_of_port = matches!(kind, message::OPEN_PORT | message::CLAIM_TUPLE);
         let done = match (kind, found) {
-            _ if self.registered.is_none() => self.answer(kind, refusal::MALFORMED),
+            _ if self.registered.is_none() && !is_of_port => self.answer(kind, refusal::MALFORMED),
             // A message with the wrong number of descriptors does not come from the program's
             // library.
             (_, Found::WrongCount) => return Next::End,
+            (message::OPEN_PORT, Found::Doorbell(bell)) => self.open_port(shared, &message, bell),
+            (message::CLAIM_TUPLE, Found::Bound(socket)) => self.claim_tuple(shared, *socket),
+            (message::CLAIM_TUPLE, Found::Shared) => self.answer(kind, refusal::IN_USE),
             (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
             (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),
             (message::RESERVE, Found::Entitled(socket)) => self.reserve(shared, &message, *socket),
-            (message::CONTEXT, _) => self.answer(kind, refusal::MALFORMED),
+            (message::CONTEXT | message::OPEN_PORT, _) => self.answer(kind, refusal::MALFORMED),
             _ => self.answer(kind, refusal::NOT_ENTITLED),
         };
         match Next::after(&done) {

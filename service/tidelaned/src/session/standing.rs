@@ -54,6 +54,15 @@ impl Session {
         }
     }
 
+    /// Sets the program's name to the name in the request, if there is one.
+    pub(super) fn set_name(&mut self, request: &Message) {
+        let given = request.name.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let given = String::from_utf8_lossy(given);
+        if !given.is_empty() {
+            self.name = given.chars().filter(|c| !c.is_control()).collect();
+        }
+    }
+
     /// Records the reason for which a socket of the program stays with the kernel.
     pub(super) fn note(&mut self, request: &Message) {
         self.notes.retain(|(inode, _)| *inode != request.inode);

@@ -1,0 +1,185 @@
+//! The ports of the mux that programs have opened, and the claims of these ports.
+//!
+//! A port has the same number on each core. The book says which numbers are in use, and which
+//! kernel sockets back the claims of a port, so that a socket can move its claim to another port.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tidelane_host::{MUX_PORTS_MAX, accounts::UserId};
+use tidelane_mux::{PortId, Tuple};
+use tidelane_wire::Endpoint;
+
+use crate::{
+    claims::{Name, Owner},
+    sockets::KernelSocket,
+};
+
+/// Largest number of ports of a service. Each core has all ports.
+const PORTS_MAX: u32 = MUX_PORTS_MAX as u32;
+
+/// A claim of a port, which the kernel socket with this cookie proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Cookie of the kernel socket.
+    pub cookie: u64,
+    /// The 3-tuple in the mux, with the address to which the socket is bound.
+    pub tuple: Tuple,
+    /// The claims in the demux, one for each IP version.
+    pub names: Vec<Name>,
+}
+
+impl Claimed {
+    /// Returns the claim that `socket` proves.
+    pub fn of(socket: &KernelSocket) -> Self {
+        let owner = Owner::Port {
+            cookie: socket.cookie,
+            protocol: socket.protocol,
+        };
+        Self {
+            cookie: socket.cookie,
+            tuple: Tuple {
+                protocol: socket.protocol,
+                local: socket.local,
+            },
+            names: socket.ends().map(|end| (owner, end)).collect(),
+        }
+    }
+}
+
+/// An open port, or a port that a core has not closed.
+#[derive(Debug)]
+struct Entry {
+    user: UserId,
+    claims: Vec<Claimed>,
+}
+
+/// All ports of a service.
+#[derive(Debug, Default)]
+pub struct PortBook {
+    ports: BTreeMap<u32, Entry>,
+    /// The port that has the claim of a kernel socket, by the socket's cookie.
+    holders: HashMap<u64, PortId>,
+}
+
+impl PortBook {
+    /// Returns true if no port is open.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// Takes the lowest free number for a port of `user`. Returns `None` if all are in use.
+    pub fn open(&mut self, user: UserId) -> Option<PortId> {
+        let used = self
+            .ports
+            .keys()
+            .zip(0..)
+            .take_while(|(used, n)| **used == *n);
+        let free = used.count() as u32;
+        if free >= PORTS_MAX {
+            return None;
+        }
+        let claims = Vec::new();
+        self.ports.insert(free, Entry { user, claims });
+        Some(PortId(free))
+    }
+
+    /// Makes the number of a port free. The port has no claims, and all cores have closed it.
+    pub fn free(&mut self, port: PortId) {
+        let freed = self.ports.remove(&port.0);
+        let has_claims = freed.is_some_and(|entry| !entry.claims.is_empty());
+        assert!(!has_claims, "the claims of a port end before the port");
+    }
+
+    /// Returns the claims of a port.
+    pub fn claims(&self, port: PortId) -> &[Claimed] {
+        self.ports.get(&port.0).map_or(&[], |entry| &entry.claims)
+    }
+
+    /// Returns the port that has the claim of the kernel socket with this cookie, and the port's
+    /// user.
+    pub fn holder(&self, cookie: u64) -> Option<(PortId, UserId)> {
+        let port = *self.holders.get(&cookie)?;
+        Some((port, self.ports.get(&port.0)?.user))
+    }
+
+    /// Records a claim of `port`.
+    pub fn add(&mut self, port: PortId, claimed: Claimed) {
+        if let Some(entry) = self.ports.get_mut(&port.0) {
+            self.holders.insert(claimed.cookie, port);
+            entry.claims.push(claimed);
+        }
+    }
+
+    /// Removes the claim of `port` with this protocol and local endpoint. Returns the claim.
+    pub fn remove(&mut self, port: PortId, protocol: u8, local: Endpoint) -> Option<Claimed> {
+        let tuple = Tuple { protocol, local };
+        let claims = &mut self.ports.get_mut(&port.0)?.claims;
+        let at = claims.iter().position(|claimed| claimed.tuple == tuple)?;
+        let claimed = claims.swap_remove(at);
+        self.holders.remove(&claimed.cookie);
+        Some(claimed)
+    }
+
+    /// Removes and returns the last claim of `port`.
+    pub fn pop(&mut self, port: PortId) -> Option<Claimed> {
+        let claimed = self.ports.get_mut(&port.0)?.claims.pop()?;
+        self.holders.remove(&claimed.cookie);
+        Some(claimed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_wire::{IpAddress, protocol};
+
+    use super::*;
+
+    fn claimed(cookie: u64) -> Claimed {
+        let port = 1000 + cookie as u16;
+        Claimed {
+            cookie,
+            tuple: Tuple {
+                protocol: protocol::UDP,
+                local: Endpoint::new(IpAddress::UNSPECIFIED_V4, port),
+            },
+            names: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_are_used_again_and_bounded() {
+        let mut book = PortBook::default();
+        for expected in 0..PORTS_MAX {
+            assert_eq!(book.open(UserId(7)), Some(PortId(expected)));
+        }
+        assert_eq!(book.open(UserId(7)), None);
+        for number in [9, 4] {
+            book.free(PortId(number));
+        }
+        assert_eq!(book.open(UserId(7)), Some(PortId(4)));
+        assert_eq!(book.open(UserId(7)), Some(PortId(9)));
+        assert_eq!(book.open(UserId(7)), None);
+    }
+
+    #[test]
+    fn a_socket_backs_one_claim() {
+        let mut book = PortBook::default();
+        let (a, b) = (book.open(UserId(1)).unwrap(), book.open(UserId(2)).unwrap());
+        book.add(a, claimed(5));
+        book.add(b, claimed(6));
+        assert_eq!(book.holder(5), Some((a, UserId(1))));
+        assert_eq!(book.holder(7), None);
+        let Tuple { protocol, local } = claimed(5).tuple;
+        assert_eq!(book.remove(b, protocol, local), None);
+        let moved = book.remove(a, protocol, local).expect("it has the claim");
+        assert_eq!((book.holder(5), book.claims(a)), (None, &[][..]));
+        book.add(b, moved);
+        assert_eq!(book.holder(5), Some((b, UserId(2))));
+        book.free(a);
+        assert_eq!(book.pop(b), Some(claimed(5)));
+        assert_eq!(book.pop(b), Some(claimed(6)));
+        assert_eq!((book.pop(b), book.holder(6)), (None, None));
+        book.free(b);
+        assert!(book.is_empty());
+    }
+}

@@ -1,0 +1,30 @@
+//! The next step of a session.
+
+use std::io;
+
+use tidelane_time::Instant;
+
+/// The next step of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The session goes on, and there may be another message.
+    More,
+    /// The session goes on when there is another message.
+    Continue,
+    /// The session is read again at this time, because its user has used up the messages.
+    Pause(Instant),
+    /// The session is read again after the descriptors of the last message were checked.
+    Wait,
+    /// The session is over.
+    End,
+}
+
+impl Next {
+    /// Returns the step after an answer, which fails if the peer is gone.
+    pub(super) fn after(answered: &io::Result<()>) -> Self {
+        match answered {
+            Ok(()) => Self::More,
+            Err(_) => Self::End,
+        }
+    }
+}

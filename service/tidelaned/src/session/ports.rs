@@ -1,0 +1,348 @@
+//! Ports of the mux, for programs with a stack of their own.
+//!
+//! A program opens a port, maps and seals the port's memories, and then claims 3-tuples. Each core
+//! gets the port with the first claim, because the service uses sealed memories only. The cores know
+//! a claim before the demux does, and the demux gives a claim up before the cores do: a packet of a
+//! port never reaches the host's stack.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use tidelane_abi::{
+    Message, message,
+    port::{PORT_RING_LEN_MAX, PORT_RING_LEN_MIN, PacketPort, RX_CHECKSUM_MAY_BE_PARTIAL},
+    refusal,
+};
+use tidelane_host::{
+    Host,
+    accounts::{Charge, Resource},
+};
+use tidelane_mux::{ClaimError, PortId};
+use tidelane_packet_ring::ServiceEnd;
+use tidelane_ring::{
+    Doorbell, PortMemories, PortRegions,
+    registration::{new_message, send_message},
+};
+use tidelane_wire::{Endpoint, IpAddress};
+
+use super::{Session, place::PortCosts};
+use crate::{
+    claims::Terms,
+    core::{Port, now},
+    descriptors::BoundSocket,
+    pace,
+    port_book::Claimed,
+    shared::Shared,
+};
+
+/// A port that a session has opened.
+pub struct OpenPort {
+    id: PortId,
+    ring_len: u32,
+    /// A doorbell to each core.
+    doorbells: Vec<Doorbell>,
+    /// The program's doorbell.
+    bell: Arc<Doorbell>,
+    /// The memories of each core. `None` once the cores have the port.
+    offered: Option<Vec<(PortRegions, PortMemories)>>,
+    _costs: PortCosts,
+}
+
+impl OpenPort {
+    /// Returns the number of the port.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Returns the length of each packet ring in bytes.
+    pub fn ring_len(&self) -> u32 {
+        self.ring_len
+    }
+
+    /// Gives the port to the cores, unless they have it. Returns a constant of [`refusal`] if the
+    /// program has not sealed its memories, or if a core cannot have the port.
+    fn start<P: Port>(&mut self, shared: &Shared<P>) -> Result<(), u32> {
+        let Some(offered) = &self.offered else {
+            return Ok(());
+        };
+        if !offered.iter().all(|(_, memories)| memories.are_sealed()) {
+            return Err(refusal::MALFORMED);
+        }
+        let id = self.id;
+        let opened = shared.cores.call_each(|core| {
+            let end = ServiceEnd::new(&offered[core].0, Some(self.bell.clone()));
+            move |host: &mut Host<P>, _| host.mux_ports_mut().open_at(id, end)
+        });
+        if !opened.is_some_and(|opened| opened.iter().all(|opened| *opened)) {
+            return Err(refusal::LIMIT);
+        }
+        self.offered = None;
+        Ok(())
+    }
+
+    /// Closes the port on all cores after its claims have ended.
+    pub(super) fn close<P: Port>(self, shared: &mut Shared<P>) {
+        let id = self.id;
+        while let Some(claimed) = shared.ports.pop(id) {
+            end_claim(shared, id, &claimed);
+            pace::rest();
+        }
+        shared.cores.unwatch(&self.doorbells);
+        let closed = shared
+            .cores
+            .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().close(id));
+        // A core that does not answer may still have the port, so its number stays in use.
+        if let Some(ends) = closed {
+            shared.ports.free(id);
+            // To unmap the memories takes as long as the program has filled them.
+            shared.keeper.work(move || drop((ends, self)));
+        }
+    }
+}
+
+impl Session {
+    /// Handles a message without descriptors of a session with a port.
+    pub(super) fn handle_of_port<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        request: &Message,
+    ) -> io::Result<()> {
+        match request.kind {
+            message::RELEASE_TUPLE => self.release_tuple(shared, request),
+            kind => self.answer(kind, refusal::MALFORMED),
+        }
+    }
+
+    /// Handles OPEN_PORT.
+    pub(super) fn open_port<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        request: &Message,
+        bell: Doorbell,
+    ) -> io::Result<()> {
+        let ring_len = request.packet_port.ring_len;
+        let is_possible = ring_len.is_power_of_two()
+            && (PORT_RING_LEN_MIN..=PORT_RING_LEN_MAX).contains(&ring_len);
+        if self.is_child || self.is_in_use() || !is_possible {
+            return self.answer(message::PORT_OPENED, refusal::MALFORMED);
+        }
+        if self.denial() != 0 {
+            return self.answer(message::PORT_OPENED, self.denial());
+        }
+        let Some(mac) = shared.link_address else {
+            return self.answer(message::PORT_OPENED, refusal::NOT_ACCELERATED);
+        };
+        let cores = shared.cores.len();
+        let costs = match PortCosts::take(self.place.account(), cores, ring_len) {
+            Ok(costs) => costs,
+            Err(refused) => return self.refuse(message::PORT_OPENED, refused),
+        };
+        let frames = shared.cores.call(0, |host, _| host.frame_terms());
+        let (Some((frame_len_max, partial)), Ok(offered)) = (frames, memories(cores, ring_len))
+        else {
+            return self.answer(message::PORT_OPENED, refusal::LIMIT);
+        };
+        let doorbells = (0..cores).map(|_| Doorbell::new());
+        let doorbells: Vec<Doorbell> = doorbells.collect::<io::Result<_>>()?;
+        shared.cores.watch(&doorbells)?;
+        let Some(id) = shared.ports.open(self.place.user().id()) else {
+            shared.cores.unwatch(&doorbells);
+            return self.answer(message::PORT_OPENED, refusal::LIMIT);
+        };
+        self.set_name(request);
+        let answer = Message {
+            packet_port: PacketPort {
+                number: id.0,
+                cores: cores as u32,
+                ring_len,
+                flags: if partial {
+                    RX_CHECKSUM_MAY_BE_PARTIAL
+                } else {
+                    0
+                },
+                frame_len_max,
+                link_address: mac.0,
+                ..PacketPort::default()
+            },
+            ..new_message(message::PORT_OPENED)
+        };
+        let rings = offered
+            .iter()
+            .flat_map(|(_, memories)| memories.descriptors());
+        let page = std::iter::once(shared.page_fd.as_fd());
+        let bells = doorbells.iter().map(Doorbell::fd);
+        let descriptors: Vec<BorrowedFd<'_>> = rings.chain(page).chain(bells).collect();
+        let sent = send_message(self.socket.as_fd(), &answer, &descriptors);
+        self.port = Some(OpenPort {
+            id,
+            ring_len,
+            doorbells,
+            bell: Arc::new(bell),
+            offered: Some(offered),
+            _costs: costs,
+        });
+        sent
+    }
+
+    /// Handles CLAIM_TUPLE.
+    pub(super) fn claim_tuple<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        bound: BoundSocket,
+    ) -> io::Result<()> {
+        let user = self.place.user().id();
+        let Some(port) = &mut self.port else {
+            return self.answer(message::CLAIM_TUPLE, refusal::MALFORMED);
+        };
+        if let Err(why) = port.start(shared) {
+            return self.answer(message::CLAIM_TUPLE, why);
+        }
+        let (id, local) = (port.id, bound.socket.local);
+        if !shared.is_served(local.addr) {
+            return self.answer(message::CLAIM_TUPLE, refusal::NOT_ACCELERATED);
+        }
+        let claimed = match shared.ports.holder(bound.socket.cookie) {
+            Some((holder, _)) if holder == id => Ok(()),
+            // The socket itself proves the right of its holder. Another user may have the socket
+            // only by an accident, so the claim stays with the user who made it.
+            Some((holder, owner)) if owner == user => take_over(shared, &bound, holder, id),
+            Some(_) => Err(refusal::IN_USE),
+            None => {
+                let ends = bound.socket.ends().count() as u64;
+                match self.place.account().charge(Resource::Ports, ends) {
+                    Ok(charge) => claim(shared, bound, id, charge),
+                    Err(refused) => return self.refuse(message::CLAIM_TUPLE, refused),
+                }
+            }
+        };
+        let answer = Message {
+            refusal: claimed.err().unwrap_or(0),
+            local_addr: local.addr.0,
+            port: local.port.into(),
+            ..new_message(message::CLAIM_TUPLE)
+        };
+        send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// Handles RELEASE_TUPLE.
+    fn release_tuple<P: Port>(
+        &mut self,
+        shared: &mut Shared<P>,
+        request: &Message,
+    ) -> io::Result<()> {
+        let protocol = u8::try_from(request.packet_port.protocol);
+        let (Some(port), Ok(protocol), Ok(number)) =
+            (&self.port, protocol, u16::try_from(request.port))
+        else {
+            return self.answer(message::RELEASE_TUPLE, refusal::MALFORMED);
+        };
+        let local = Endpoint::new(IpAddress(request.local_addr), number);
+        let why = match shared.ports.remove(port.id, protocol, local) {
+            Some(claimed) => {
+                end_claim(shared, port.id, &claimed);
+                0
+            }
+            None => refusal::NOT_ENTITLED,
+        };
+        self.answer(message::RELEASE_TUPLE, why)
+    }
+}
+
+/// Creates the memories of a port for each core.
+fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMemories)>> {
+    let create = |_| {
+        pace::rest();
+        PortMemories::create(ring_len)
+    };
+    (0..cores).map(create).collect()
+}
+
+/// Claims the 3-tuple of a socket that backs no claim yet, first on the cores, then in the demux.
+/// Returns a constant of [`refusal`] on failure.
+fn claim<P: Port>(
+    shared: &mut Shared<P>,
+    bound: BoundSocket,
+    port: PortId,
+    charge: Charge,
+) -> Result<(), u32> {
+    let claimed = Claimed::of(&bound.socket);
+    let is_taken = claimed
+        .names
+        .iter()
+        .any(|name| shared.claims.clashes(*name));
+    let Some(reservation) = bound.reservation.filter(|_| !is_taken) else {
+        return Err(refusal::IN_USE);
+    };
+    let tuple = claimed.tuple;
+    let on_cores = shared
+        .cores
+        .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().claim(tuple, port));
+    let on_cores = on_cores.map(|cores| cores.into_iter().collect::<Result<(), ClaimError>>());
+    let why = match on_cores {
+        Some(Ok(())) => None,
+        Some(Err(ClaimError::InUse)) => Some(refusal::IN_USE),
+        Some(Err(_)) | None => Some(refusal::LIMIT),
+    };
+    if let Some(why) = why {
+        end_claim(shared, port, &claimed);
+        return Err(why);
+    }
+    let (mut charge, mut reservation) = (Some(charge), Some(reservation));
+    let in_demux = claimed.names.iter().try_for_each(|name| {
+        let terms = Terms {
+            charge: charge.take(),
+            reservation: reservation.take(),
+            shared: false,
+            program: None,
+        };
+        shared.claims.want(*name, terms, now())
+    });
+    if let Err(error) = in_demux {
+        eprintln!("tidelaned: cannot claim {}: {error}", tuple.local);
+        end_claim(shared, port, &claimed);
+        return Err(refusal::LIMIT);
+    }
+    shared.ports.add(port, claimed);
+    Ok(())
+}
+
+/// Moves the claim of a socket from port `from` to port `to`, on each core between two packets. The
+/// demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
+fn take_over<P: Port>(
+    shared: &mut Shared<P>,
+    bound: &BoundSocket,
+    from: PortId,
+    to: PortId,
+) -> Result<(), u32> {
+    let tuple = Claimed::of(&bound.socket).tuple;
+    let moved = shared.cores.call_each(|_| {
+        move |host: &mut Host<P>, _| host.mux_ports_mut().move_claim(tuple, from, to)
+    });
+    if !moved.is_some_and(|moved| moved.iter().all(|moved| *moved)) {
+        return Err(refusal::LIMIT);
+    }
+    if let Some(claimed) = shared.ports.remove(from, tuple.protocol, tuple.local) {
+        shared.ports.add(to, claimed);
+    }
+    Ok(())
+}
+
+/// Ends a claim, first in the demux, then on the cores. The reservation of the kernel's port ends
+/// with the claim in the demux.
+fn end_claim<P: Port>(shared: &mut Shared<P>, port: PortId, claimed: &Claimed) {
+    for name in &claimed.names {
+        if let Err(error) = shared.claims.unwant(*name) {
+            eprintln!("tidelaned: cannot give up the claim on {}: {error}", name.1);
+        }
+    }
+    let tuple = claimed.tuple;
+    shared
+        .cores
+        .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().release(tuple, port));
+}
+
+#[cfg(test)]
+mod tests;
