@@ -24,6 +24,8 @@ use crate::{
     shared::Shared,
 };
 
+mod ports;
+
 /// Time limit for a client to send its request and to read the answer.
 const CLIENT_MAX: Duration = Duration::from_millis(500);
 /// Longest request line.
@@ -60,6 +62,7 @@ pub fn serve<P: Port>(
         Some("status") => (Asked::Other, status(shared, sessions)),
         Some("ss") => (Asked::Other, sockets(shared, sessions)),
         Some("stat") => (Asked::Other, counters(shared)),
+        Some("ports") => (Asked::Other, ports::list(shared, sessions)),
         Some("users") => (Asked::Other, users(shared)),
         Some("rules") => {
             let rules = rules::hits(&shared.cores, &shared.rules);
