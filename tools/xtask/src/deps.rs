@@ -16,6 +16,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("service", &["proto", "shm", "nic"]),
     // The library in the program contains no TCP, so it must not depend on `proto`.
     ("app", &["shm"]),
+    // A port moves packets, for a stack of the program.
+    ("app/port", &["shm", "nic"]),
     // The embedded stack is the engine in the program.
     ("app/embedded", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),

@@ -1,0 +1,112 @@
+//! Errors of opening a port.
+
+use std::{fmt, io};
+
+use rustix::io::Errno;
+use tidelane_abi::refusal;
+
+/// Reason why a port was not opened.
+#[derive(Debug)]
+pub enum PortError {
+    /// No service listens at the path.
+    NotRunning,
+    /// This library and the service have different versions of the protocol.
+    VersionMismatch {
+        /// Version of this library.
+        ours: u32,
+        /// Version of the service.
+        theirs: u32,
+    },
+    /// The service does not admit this user, network namespace or cgroup, or the user may not open
+    /// the service's socket.
+    NotAdmitted,
+    /// The user has as many ports, or as much memory of packet rings, as the service allows.
+    Limit,
+    /// The service refused with this constant of [`tidelane_abi::refusal`], such as MALFORMED for an
+    /// impossible [`ring_len`](crate::PortConfig::ring_len).
+    Refused(u32),
+    /// A system call failed.
+    Io(io::Error),
+}
+
+impl PortError {
+    /// Returns the error for a refusal of the service.
+    pub(crate) fn of_refusal(why: u32, theirs: u32) -> Self {
+        match why {
+            refusal::ABI_VERSION => Self::VersionMismatch {
+                ours: tidelane_abi::ABI_VERSION,
+                theirs,
+            },
+            refusal::NAMESPACE | refusal::USER | refusal::CGROUP => Self::NotAdmitted,
+            refusal::LIMIT => Self::Limit,
+            why => Self::Refused(why),
+        }
+    }
+
+    /// Returns the closest kind of an [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NotRunning => io::ErrorKind::NotFound,
+            Self::VersionMismatch { .. } => io::ErrorKind::Unsupported,
+            Self::NotAdmitted => io::ErrorKind::PermissionDenied,
+            Self::Limit => io::ErrorKind::QuotaExceeded,
+            Self::Refused(why) => kind_of(*why),
+            Self::Io(error) => error.kind(),
+        }
+    }
+}
+
+/// Returns the kind of an error for a constant of [`tidelane_abi::refusal`].
+pub(crate) fn kind_of(why: u32) -> io::ErrorKind {
+    match why {
+        refusal::IN_USE => io::ErrorKind::AddrInUse,
+        refusal::NOT_ACCELERATED => io::ErrorKind::AddrNotAvailable,
+        refusal::LIMIT => io::ErrorKind::QuotaExceeded,
+        refusal::MALFORMED => io::ErrorKind::InvalidInput,
+        _ => io::ErrorKind::PermissionDenied,
+    }
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRunning => write!(f, "the tidelane service is not running"),
+            Self::VersionMismatch { ours, theirs } => write!(
+                f,
+                "shared-memory version mismatch: this program has {ours}, the running service \
+                 {theirs}"
+            ),
+            Self::NotAdmitted => write!(f, "the service does not admit this program"),
+            Self::Limit => write!(f, "the user has as many ports as the service allows"),
+            Self::Refused(why) => write!(f, "the service refused (reason {why})"),
+            Self::Io(error) => write!(f, "cannot open a port: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PortError {}
+
+impl From<io::Error> for PortError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Errno> for PortError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::CONNREFUSED => Self::NotRunning,
+            Errno::ACCESS | Errno::PERM => Self::NotAdmitted,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+impl From<PortError> for io::Error {
+    fn from(error: PortError) -> Self {
+        match error {
+            PortError::Io(error) => error,
+            error => io::Error::new(error.kind(), error),
+        }
+    }
+}

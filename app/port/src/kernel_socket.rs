@@ -1,0 +1,46 @@
+//! Kernel sockets that prove the right to a 3-tuple.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
+};
+
+use crate::Protocol;
+
+/// Opens a kernel socket and binds it. If the port of `addr` is 0, the kernel chooses a port. An
+/// IPv6 socket gets IPv6 alone.
+pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match addr {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let (kind, number) = match protocol {
+        Protocol::Tcp => (SocketType::STREAM, ipproto::TCP),
+        Protocol::Udp => (SocketType::DGRAM, ipproto::UDP),
+    };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, Some(number))?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if protocol == Protocol::Tcp {
+        // Connections of an earlier program on this port may be in TIME-WAIT.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    bind(&socket, &addr)?;
+    Ok(socket)
+}
+
+/// Returns the protocol and the local address of a TCP or UDP socket.
+pub fn tuple_of(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
+    let protocol = match sockopt::socket_protocol(socket)? {
+        Some(ipproto::TCP) => Protocol::Tcp,
+        Some(ipproto::UDP) => Protocol::Udp,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    Ok((protocol, SocketAddr::try_from(getsockname(socket)?)?))
+}

@@ -1,0 +1,42 @@
+//! A port of the Tidelane service, for programs with a network stack of their own.
+//!
+//! The service shares its NIC and the addresses of its interface with the ports of programs. A port
+//! receives and sends the packets of the 3-tuples that it has claimed: protocol, local address and
+//! local port. A kernel socket that is bound to the 3-tuple proves the right to it.
+//!
+//! ```no_run
+//! use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
+//! use tidelane_port::{Port, PortConfig};
+//!
+//! let mut port = Port::open(&PortConfig::new("example"))?;
+//! let socket = port.bind_tcp("10.77.0.1:80".parse().unwrap())?;
+//! let mut burst = port.new_burst();
+//! while !port.is_closed() {
+//!     port.rx_burst(&mut burst, BURST_MAX);
+//!     for frame in burst.iter() {
+//!         println!("{} bytes", frame.len());
+//!     }
+//!     port.rx_release(&mut burst);
+//!     port.wait(None)?;
+//! }
+//! # drop(socket);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Port`] is a [`PacketIo`](tidelane_packet_io::PacketIo), so the embedded stack
+//! (`tidelane-embedded`) runs on it. A frame that the port sends must be complete: the service
+//! drops frames with a wrong checksum, a source that the port has not claimed, or another source
+//! MAC address than [`Port::mac`].
+#![forbid(unsafe_code)]
+
+mod control;
+mod error;
+mod kernel_socket;
+mod packets;
+mod port;
+
+pub use crate::{
+    error::PortError,
+    packets::PortBurst,
+    port::{Port, PortConfig, Protocol},
+};

@@ -1,0 +1,145 @@
+//! The packets of a port: the ends of all cores, as one [`PacketIo`].
+
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
+
+use crate::Port;
+
+/// Received frames of a port, which lie in memory of the service.
+#[derive(Debug)]
+pub struct PortBurst {
+    /// The frames of each core.
+    parts: Vec<ProgramBurst>,
+}
+
+impl Burst for PortBurst {
+    #[inline]
+    fn len(&self) -> usize {
+        self.parts.iter().map(Burst::len).sum()
+    }
+
+    #[inline]
+    fn frame(&self, at: usize) -> Option<&[u8]> {
+        let mut at = at;
+        for part in &self.parts {
+            if at < part.len() {
+                return part.frame(at);
+            }
+            at -= part.len();
+        }
+        None
+    }
+}
+
+/// The program's ends of the packet rings, one for each core of the service.
+pub struct Ends {
+    ends: Vec<ProgramEnd>,
+    /// The core from which the next burst takes frames first.
+    first: usize,
+    /// The core from which the last frames came, through which the port sends.
+    last: usize,
+    /// The core whose transmit frame the program fills.
+    filling: Option<usize>,
+}
+
+impl Ends {
+    /// Joins the ends of at least one core.
+    pub fn new(ends: Vec<ProgramEnd>) -> Self {
+        assert!(!ends.is_empty(), "a service has a core");
+        Self {
+            ends,
+            first: 0,
+            last: 0,
+            filling: None,
+        }
+    }
+
+    /// Returns true if a ring does not make sense, so that the port is of no more use.
+    pub fn are_closed(&self) -> bool {
+        self.ends.iter().any(ProgramEnd::is_closed)
+    }
+
+    /// Announces a sleep to all cores. Returns false if one has sent frames.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        self.ends.iter_mut().for_each(ProgramEnd::prepare_to_sleep);
+        !self.ends.iter().any(ProgramEnd::has_frames)
+    }
+
+    /// Ends the announced sleep.
+    pub fn cancel_sleep(&mut self) {
+        self.ends.iter_mut().for_each(ProgramEnd::cancel_sleep);
+    }
+
+    /// Returns true if frames for `core` were published since the last call.
+    pub fn take_published(&mut self, core: usize) -> bool {
+        let end = self.ends.get_mut(core);
+        end.is_some_and(ProgramEnd::take_published)
+    }
+}
+
+impl PacketIo for Port {
+    type Burst = PortBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        self.ends.ends[0].capabilities()
+    }
+
+    fn new_burst(&self) -> PortBurst {
+        let ends = self.ends.ends.iter();
+        PortBurst {
+            parts: ends.map(ProgramEnd::new_burst).collect(),
+        }
+    }
+
+    /// Takes the frames of all cores in rotation, so that no core's frames wait behind another's.
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
+        let Ends {
+            ends, first, last, ..
+        } = &mut self.ends;
+        let mut count = 0;
+        for step in 0..ends.len() {
+            let core = (*first + step) % ends.len();
+            let taken = ends[core].rx_burst(&mut burst.parts[core], max - count);
+            if taken > 0 {
+                *last = core;
+                count += taken;
+            }
+        }
+        *first = (*first + 1) % ends.len();
+        count
+    }
+
+    fn rx_release(&mut self, burst: &mut PortBurst) {
+        for (end, part) in self.ends.ends.iter_mut().zip(&mut burst.parts) {
+            end.rx_release(part);
+        }
+    }
+
+    #[inline]
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        let Ends {
+            ends,
+            last,
+            filling,
+            ..
+        } = &mut self.ends;
+        let core = *filling.get_or_insert(*last);
+        let frame = ends[core].tx_frame();
+        if frame.is_none() {
+            *filling = None;
+        }
+        frame
+    }
+
+    #[inline]
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        let core = self.ends.filling.take().unwrap_or(self.ends.last);
+        self.ends.ends[core].tx_commit(len, checksum);
+    }
+
+    fn tx_flush(&mut self) {
+        self.ends.ends.iter_mut().for_each(PacketIo::tx_flush);
+        self.wake_cores();
+    }
+}

@@ -1,0 +1,266 @@
+//! A port: its life, its claims, and the sleep of its program.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+use tidelane_abi::{
+    message,
+    port::{PacketPort, RX_CHECKSUM_MAY_BE_PARTIAL},
+};
+use tidelane_packet_ring::ProgramEnd;
+use tidelane_ring::{Doorbell, PortRegions, ServicePageMap, registration::new_message, sleep};
+
+use crate::{control::Control, error::PortError, kernel_socket, packets::Ends};
+
+/// Default path of the service's socket. The environment variable TIDELANE_SOCKET overrides it.
+const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
+/// Default length of a packet ring in bytes: 128 frames of 1,500 bytes.
+const RING_LEN: u32 = 256 << 10;
+
+/// Parameters of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Name of the program for `tidelane port list`, at most 31 bytes.
+    pub name: String,
+    /// Bytes of packet data in each direction, for each core of the service. A power of two from
+    /// 16 KiB to 4 MiB. The default is 256 KiB.
+    pub ring_len: u32,
+}
+
+impl PortConfig {
+    /// Returns the default parameters.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ring_len: RING_LEN,
+        }
+    }
+}
+
+/// Protocol of a 3-tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Returns the protocol number in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// A port of the service. The drop of the port ends its claims.
+pub struct Port {
+    control: Control,
+    terms: PacketPort,
+    pub(crate) ends: Ends,
+    /// The page on which the service's cores announce their sleep.
+    page: ServicePageMap,
+    /// The doorbells of the service's cores.
+    doorbells: Vec<Doorbell>,
+    /// The doorbell of this port, which the service rings.
+    own: Doorbell,
+}
+
+impl Port {
+    /// Opens a port of the service whose socket the environment variable TIDELANE_SOCKET names, or
+    /// else of the service `default`.
+    pub fn open(config: &PortConfig) -> Result<Self, PortError> {
+        let path = std::env::var_os("TIDELANE_SOCKET");
+        let path = path.map_or_else(|| SOCKET_PATH.into(), PathBuf::from);
+        Self::open_at(&path, config)
+    }
+
+    /// Opens a port of the service that listens at `path`.
+    pub fn open_at(path: &Path, config: &PortConfig) -> Result<Self, PortError> {
+        let control = Control::connect(path)?;
+        let own = Doorbell::new()?;
+        let (answer, descriptors) = control.open_port(&config.name, config.ring_len, own.fd())?;
+        let terms = answer.packet_port;
+        let invalid = || PortError::from(io::Error::from(io::ErrorKind::InvalidData));
+        let cores = terms.cores as usize;
+        if cores == 0 || descriptors.len() != 3 * cores + 1 {
+            return Err(invalid());
+        }
+        let (memories, others) = descriptors.split_at(2 * cores);
+        let is_partial = terms.flags & RX_CHECKSUM_MAY_BE_PARTIAL != 0;
+        let end = |pair: &[OwnedFd]| {
+            let memories = [pair[0].as_fd(), pair[1].as_fd()];
+            let regions = PortRegions::map(memories, terms.ring_len)?;
+            Ok(ProgramEnd::new(&regions, terms.frame_len_max, is_partial))
+        };
+        let ends = memories.chunks_exact(2).map(end);
+        let ends = Ends::new(ends.collect::<io::Result<Vec<_>>>()?);
+        let page = ServicePageMap::map(others[0].as_fd()).map_err(io::Error::other)?;
+        if page.cores() != terms.cores {
+            return Err(invalid());
+        }
+        let doorbells = descriptors.into_iter().skip(2 * cores + 1);
+        Ok(Self {
+            control,
+            terms,
+            ends,
+            page,
+            doorbells: doorbells.map(Doorbell::from_trusted).collect(),
+            own,
+        })
+    }
+
+    /// Returns the number of the port, as in `tidelane port list`.
+    pub fn number(&self) -> u32 {
+        self.terms.number
+    }
+
+    /// Returns the MAC address of the interface: the source of every frame that the port sends.
+    pub fn mac(&self) -> [u8; 6] {
+        self.terms.link_address
+    }
+
+    /// Claims the 3-tuple of a kernel socket, whose packets the port gets from now on. The socket
+    /// is bound to an address of the interface or to a wildcard address, and is not connected. It
+    /// must not listen, because the kernel would answer.
+    ///
+    /// The service holds the kernel's port until the claim ends, so the program may close the
+    /// socket. If the program passes the socket to another program of the same user, that program
+    /// can move the claim to a port of its own. No packet is lost meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// - `AddrInUse`: another port, program or kernel socket has the 3-tuple.
+    /// - `PermissionDenied`: the socket does not prove the right to the 3-tuple.
+    /// - `AddrNotAvailable`: the address is not an address of the service's interface.
+    /// - `QuotaExceeded`: the user has as many claims as the service allows.
+    /// - `NotConnected`: the service is gone.
+    pub fn claim(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let request = new_message(message::CLAIM_TUPLE);
+        self.control.ask(&request, &[socket]).map(drop)
+    }
+
+    /// Binds a kernel TCP socket to `addr` and claims its 3-tuple. If the port of `addr` is 0, the
+    /// kernel chooses a port: see [`local_addr`](Self::local_addr). Returns the socket, which the
+    /// program may close. The errors are those of `bind` and of [`claim`](Self::claim).
+    pub fn bind_tcp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
+        self.bind(Protocol::Tcp, addr)
+    }
+
+    /// Does the same as [`bind_tcp`](Self::bind_tcp) for UDP.
+    pub fn bind_udp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
+        self.bind(Protocol::Udp, addr)
+    }
+
+    fn bind(&mut self, protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
+        let socket = kernel_socket::bound(protocol, addr)?;
+        self.claim(socket.as_fd())?;
+        Ok(socket)
+    }
+
+    /// Returns the protocol and the local address of a kernel socket.
+    pub fn local_addr(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
+        kernel_socket::tuple_of(socket)
+    }
+
+    /// Ends a claim. `local` is the local address of the socket that proved the claim. The kernel
+    /// answers later packets of the 3-tuple. Returns `PermissionDenied` if the port has no such
+    /// claim.
+    pub fn release(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
+        let mut request = new_message(message::RELEASE_TUPLE);
+        request.packet_port.protocol = protocol.number().into();
+        request.port = local.port().into();
+        request.local_addr = match local.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        self.control.ask(&request, &[]).map(drop)
+    }
+
+    /// Returns true if the service is gone, or has closed the port. Makes one system call.
+    pub fn is_closed(&self) -> bool {
+        self.ends.are_closed() || self.control.is_closed()
+    }
+
+    /// Returns the descriptor that becomes readable when the service has frames for a program that
+    /// sleeps: see [`prepare_to_sleep`](Self::prepare_to_sleep).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.own.fd()
+    }
+
+    /// Returns the descriptor that hangs up when the service is gone (`POLLRDHUP`, `EPOLLRDHUP`).
+    /// The program must not read it.
+    pub fn service_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Announces that the program is going to wait for [`fd`](Self::fd). Returns true if the
+    /// program may wait now; false if frames have arrived. The program calls
+    /// [`cancel_sleep`](Self::cancel_sleep) in both cases, before it receives frames.
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        self.own.drain();
+        self.ends.prepare_to_sleep()
+    }
+
+    /// Ends the announced sleep.
+    pub fn cancel_sleep(&mut self) {
+        self.ends.cancel_sleep();
+    }
+
+    /// Waits until a frame arrives, the service is gone, or `limit` is over. `None` means no limit.
+    /// A signal ends the wait.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut waited = Ok(1);
+        if self.prepare_to_sleep() {
+            let service = self.control.as_fd();
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.own.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(service, PollFlags::RDHUP),
+            ];
+            waited = poll(&mut fds, limit.as_ref());
+        }
+        self.cancel_sleep();
+        match waited {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Rings the doorbell of each core that sleeps and has frames of this port.
+    pub(crate) fn wake_cores(&mut self) {
+        for (core, bell) in self.doorbells.iter().enumerate() {
+            if !self.ends.take_published(core) {
+                continue;
+            }
+            let line = self.page.core(core as u32);
+            if line.is_some_and(|line| sleep::sleeps(&line.needs_wakeup)) {
+                // A broken doorbell is not reported: the socket hangs up when the service dies.
+                bell.ring();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
