@@ -13,6 +13,7 @@ mod admin;
 mod down;
 mod failure;
 mod firewall;
+mod port;
 mod reload;
 mod rules;
 mod run;
@@ -46,6 +47,8 @@ enum Verb {
     Ss(ss::Options),
     /// Show the service's counters
     Stat(stat::Options),
+    /// Show the ports of programs with a network stack of their own
+    Port(port::Options),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Verb::Run(options) => run::run(&options),
         Verb::Ss(options) => ss::ss(&options),
         Verb::Stat(options) => stat::stat(&options),
+        Verb::Port(options) => port::port(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
