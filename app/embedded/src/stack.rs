@@ -85,6 +85,12 @@ impl<P: PacketIo> Stack<P> {
         &self.io.port
     }
 
+    /// Returns the port, for example to announce a sleep. Frames that the program receives or sends
+    /// over it are lost to the stack.
+    pub fn port_mut(&mut self) -> &mut P {
+        &mut self.io.port
+    }
+
     /// Listens at `local` for connections. An unspecified address means all addresses. At most
     /// `backlog` connections wait to be accepted.
     pub fn listen(&mut self, local: Endpoint, backlog: u32) -> Result<Listener, ListenError> {

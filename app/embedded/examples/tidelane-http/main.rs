@@ -1,38 +1,44 @@
-//! An HTTP server on the embedded stack, behind a TUN device: the kernel's programs reach it by the
-//! route to the device. `ip tuntap add mode tun name DEVICE` makes the device. With `--kernel`, the
+//! An HTTP server on the embedded stack. The stack's packets come from a TUN device, or from a port
+//! of the Tidelane service.
+//!
+//! With `--device`, the kernel's programs reach the server by the route to the device. `ip tuntap
+//! add mode tun name DEVICE` makes the device. With `--service`, the server has an address of the
+//! service's interface, beside the kernel and the programs of the service. With `--kernel`, the
 //! same server runs on the kernel's sockets.
 
 mod http;
 mod kernel;
+mod service;
+mod tun;
 mod tun_unsafe;
 
 use std::{
-    fs::File,
-    io::{self, Read},
+    io,
     net::{IpAddr, SocketAddr},
-    os::fd::AsRawFd,
     process::ExitCode,
     time,
 };
 
 use clap::Parser;
-use mio::{Events, Interest, Poll, Token, unix::SourceFd};
 use tidelane_embedded::{
-    Connection, Duration, Endpoint, Event, FnPort, Instant, IpAddress, Listener, PacketIo, Stack,
+    Connection, Duration, Endpoint, Event, Instant, IpAddress, Listener, PacketIo, Stack,
     StackConfig,
 };
 
-/// HTTP server on an embedded TCP stack, behind a TUN device.
+/// HTTP server on an embedded TCP stack, behind a TUN device or on a port of the service.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
     /// Name of the TUN device
-    #[arg(long, required_unless_present = "kernel")]
+    #[arg(long, required_unless_present_any = ["kernel", "service"])]
     device: Option<String>,
+    /// Use a port of the service, whose socket TIDELANE_SOCKET names, and no device
+    #[arg(long, conflicts_with_all = ["device", "kernel"])]
+    service: bool,
     /// Use the kernel's sockets, and no device
     #[arg(long)]
     kernel: bool,
-    /// Address of the server, in the network of the device
+    /// Address of the server: in the network of the device, or of the service's interface
     #[arg(long)]
     address: IpAddr,
     /// Port of the server
@@ -51,12 +57,13 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let served = match options.kernel {
-        true => {
+    let served = match (options.kernel, options.service) {
+        (true, _) => {
             let address = SocketAddr::new(options.address, options.port);
             kernel::serve(address, time::Duration::from_secs(options.seconds))
         }
-        false => serve(&options),
+        (_, true) => service::serve(&options),
+        _ => tun::serve(&options),
     };
     match served {
         Ok(responses) => {
@@ -100,62 +107,31 @@ impl<P: PacketIo> http::Sockets for Embedded<P> {
     }
 }
 
-/// Loss of packets in one direction.
-struct Loss {
-    every: u32,
-    count: u32,
-}
-
-impl Loss {
-    /// Each `every`-th packet is lost; zero means no loss.
-    fn new(every: u32) -> Self {
-        Self { every, count: 0 }
-    }
-
-    /// Returns true if the next packet is lost.
-    fn takes_next(&mut self) -> bool {
-        self.count = self.count.wrapping_add(1);
-        self.every > 0 && self.count.is_multiple_of(self.every)
-    }
-}
-
-/// Returns true if the packet needs no further attempt: the device has taken it, or cannot take it.
-fn send(device: &File, packet: &[u8]) -> bool {
-    // A device takes a whole packet or nothing.
-    rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
-}
-
-/// Serves until the time is over. Returns the number of responses.
-fn serve(options: &Options) -> io::Result<u64> {
-    let device = &tun_unsafe::open(options.device.as_deref().unwrap_or_default())?;
-    let (mut received, mut sent) = (Loss::new(options.lose), Loss::new(options.lose));
-    let receive = |packet: &mut [u8]| {
-        let mut device = device;
-        loop {
-            let len = device.read(packet).ok().filter(|len| *len > 0)?;
-            if !received.takes_next() {
-                return Some(len);
-            }
-        }
-    };
-    let send = |packet: &[u8]| sent.takes_next() || send(device, packet);
-    let port = FnPort::new(options.mtu, receive, send);
-    let address = match options.address {
-        IpAddr::V4(v4) => IpAddress::from_v4(v4.octets()),
-        IpAddr::V6(v6) => IpAddress(v6.octets()),
-    };
+/// Returns the configuration of the server's stack.
+fn stack_config(options: &Options) -> io::Result<StackConfig> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-    let mut stack = Stack::new(StackConfig::new(address, secret), port);
+    Ok(StackConfig::new(address(options), secret))
+}
+
+fn address(options: &Options) -> IpAddress {
+    match options.address {
+        IpAddr::V4(v4) => IpAddress::from_v4(v4.octets()),
+        IpAddr::V6(v6) => IpAddress(v6.octets()),
+    }
+}
+
+/// Serves until the time is over. Returns the number of responses. `wait` waits until the port has
+/// a packet, or this time is over.
+fn serve<P: PacketIo>(
+    options: &Options,
+    mut stack: Stack<P>,
+    mut wait: impl FnMut(&mut P, time::Duration) -> io::Result<()>,
+) -> io::Result<u64> {
     let listener = stack
-        .listen(Endpoint::new(address, options.port), 1024)
+        .listen(Endpoint::new(address(options), options.port), 1024)
         .map_err(|error| io::Error::other(error.to_string()))?;
     let mut server = http::Server::new(Embedded { stack, listener });
-    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));
-    let fd = device.as_raw_fd();
-    let source = &mut SourceFd(&fd);
-    poll.registry()
-        .register(source, Token(0), Interest::READABLE)?;
     println!("ready");
     let start = time::Instant::now();
     let now = || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
@@ -176,18 +152,9 @@ fn serve(options: &Options) -> io::Result<u64> {
         stack.flush();
         if !received {
             let until = stack.next_timeout().map_or(end, |timeout| timeout.min(end));
-            wait(&mut poll, &mut events, until - now())?;
+            let limit = time::Duration::from_nanos((until - now()).as_nanos());
+            wait(stack.port_mut(), limit)?;
         }
     }
     Ok(server.responses)
-}
-
-/// Waits until the device has a packet, or `limit` is over. An event of the device comes once, and
-/// the server reads until no packet waits.
-fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
-    let limit = time::Duration::from_nanos(limit.as_nanos());
-    match poll.poll(events, Some(limit)) {
-        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(()),
-    }
 }

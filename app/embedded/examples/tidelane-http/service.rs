@@ -1,0 +1,34 @@
+//! The server on a port of the Tidelane service.
+
+use std::{io, net::SocketAddr};
+
+use tidelane_embedded::{MacAddress, Stack, StackConfig};
+use tidelane_port::{Port, PortConfig};
+
+use crate::{Options, stack_config};
+
+/// Bytes of packet data in each direction. A response of 1 MiB leaves in a few bursts.
+const RING_LEN: u32 = 1 << 20;
+
+/// Serves until the time is over, or the service ends. Returns the number of responses.
+pub fn serve(options: &Options) -> io::Result<u64> {
+    let config = PortConfig {
+        ring_len: RING_LEN,
+        ..PortConfig::new("tidelane-http")
+    };
+    let mut port = Port::open(&config)?;
+    // The service holds the kernel's port, so the socket is of no more use.
+    drop(port.bind_tcp(SocketAddr::new(options.address, options.port))?);
+    let config = StackConfig {
+        mac: MacAddress(port.mac()),
+        ..stack_config(options)?
+    };
+    let stack = Stack::new(config, port);
+    crate::serve(options, stack, |port: &mut Port, limit| {
+        port.wait(Some(limit))?;
+        match port.is_closed() {
+            true => Err(io::Error::other("the service has ended")),
+            false => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,73 @@
+//! The server behind a TUN device.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::AsRawFd,
+    time::Duration,
+};
+
+use mio::{Events, Interest, Poll, Token, unix::SourceFd};
+use tidelane_embedded::{FnPort, Stack};
+
+use crate::{Options, stack_config, tun_unsafe};
+
+/// Loss of packets in one direction.
+struct Loss {
+    every: u32,
+    count: u32,
+}
+
+impl Loss {
+    /// Each `every`-th packet is lost; zero means no loss.
+    fn new(every: u32) -> Self {
+        Self { every, count: 0 }
+    }
+
+    /// Returns true if the next packet is lost.
+    fn takes_next(&mut self) -> bool {
+        self.count = self.count.wrapping_add(1);
+        self.every > 0 && self.count.is_multiple_of(self.every)
+    }
+}
+
+/// Returns true if the packet needs no further attempt: the device has taken it, or cannot take it.
+fn send(device: &File, packet: &[u8]) -> bool {
+    // A device takes a whole packet or nothing.
+    rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
+}
+
+/// Serves until the time is over. Returns the number of responses.
+pub fn serve(options: &Options) -> io::Result<u64> {
+    let device = &tun_unsafe::open(options.device.as_deref().unwrap_or_default())?;
+    let (mut received, mut sent) = (Loss::new(options.lose), Loss::new(options.lose));
+    let receive = |packet: &mut [u8]| {
+        let mut device = device;
+        loop {
+            let len = device.read(packet).ok().filter(|len| *len > 0)?;
+            if !received.takes_next() {
+                return Some(len);
+            }
+        }
+    };
+    let send = |packet: &[u8]| sent.takes_next() || send(device, packet);
+    let port = FnPort::new(options.mtu, receive, send);
+    let stack = Stack::new(stack_config(options)?, port);
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));
+    let fd = device.as_raw_fd();
+    let source = &mut SourceFd(&fd);
+    poll.registry()
+        .register(source, Token(0), Interest::READABLE)?;
+    crate::serve(options, stack, |_, limit| {
+        wait(&mut poll, &mut events, limit)
+    })
+}
+
+/// Waits until the device has a packet, or `limit` is over. An event of the device comes once, and
+/// the server reads until no packet waits.
+fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
+    match poll.poll(events, Some(limit)) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
