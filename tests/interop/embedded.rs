@@ -44,9 +44,10 @@ fn server(wire: &Wire, lose: u32) -> Result<Running, Stop> {
     Ok(running)
 }
 
-/// Fetches `len` bytes by curl, and compares them with the server's pattern.
-fn fetch(wire: &Wire, len: usize) -> Outcome {
-    let url = format!("http://{}/{len}", ADDRESSES.1);
+/// Fetches `len` bytes by curl from the HTTP server at `server`, and compares them with the
+/// server's pattern.
+pub fn fetch(wire: &Wire, server: &str, len: usize) -> Outcome {
+    let url = format!("http://{server}/{len}");
     let curl = client(wire, "curl").args("-sS --fail --max-time 30 -o got");
     curl.arg(url).run(Duration::from_secs(35))?.success()?;
     let got = fs::read(wire.scratch().join("got"))?;
@@ -62,14 +63,13 @@ fn fetch(wire: &Wire, len: usize) -> Outcome {
     Ok(())
 }
 
-/// Runs wrk for two seconds. Fails if a connection had an error.
-fn load(wire: &Wire, path: &str, header: &str) -> Outcome {
+/// Runs wrk for two seconds against the HTTP server at `server`. Fails if a connection had an
+/// error.
+pub fn load(wire: &Wire, server: &str, path: &str, header: &str) -> Outcome {
     let wrk = client(wire, "wrk")
         .args("-t 1 -c 50 -d 2s --timeout 10s -H")
         .arg(header);
-    let finished = wrk
-        .arg(format!("http://{}/{path}", ADDRESSES.1))
-        .run(SHORT)?;
+    let finished = wrk.arg(format!("http://{server}/{path}")).run(SHORT)?;
     let output = finished.success()?.stdout;
     let failed = output.contains("Socket errors") || output.contains("Non-2xx");
     ensure!(output.contains("Requests/sec") && !failed, "{output}");
@@ -81,11 +81,11 @@ pub fn http_to_the_kernel() -> Outcome {
     let wire = wire_with_device()?;
     let mut server = server(&wire, 0)?;
     for len in [0, 1, 1460, 1461, 100_000, 8_000_000] {
-        fetch(&wire, len)?;
+        fetch(&wire, ADDRESSES.1, len)?;
     }
-    load(&wire, "64", "Connection: keep-alive")?;
-    load(&wire, "64", "Connection: close")?;
-    load(&wire, "100000", "Connection: keep-alive")?;
+    load(&wire, ADDRESSES.1, "64", "Connection: keep-alive")?;
+    load(&wire, ADDRESSES.1, "64", "Connection: close")?;
+    load(&wire, ADDRESSES.1, "100000", "Connection: keep-alive")?;
     server.check_alive()
 }
 
@@ -126,7 +126,7 @@ pub fn http_with_loss() -> Outcome {
     let wire = wire_with_device()?;
     let mut server = server(&wire, 20)?;
     for len in [1, 100_000, 2_000_000] {
-        fetch(&wire, len)?;
+        fetch(&wire, ADDRESSES.1, len)?;
     }
     server.check_alive()
 }
@@ -171,12 +171,12 @@ pub fn a_killed_server() -> Outcome {
     thread::sleep(Duration::from_secs(1));
     first.end(Signal::KILL, SHORT)?;
     let mut second = server(&wire, 0)?;
-    fetch(&wire, 100_000)?;
+    fetch(&wire, ADDRESSES.1, 100_000)?;
     let output = wrk.wait(SHORT)?.success()?.stdout;
     ensure!(
         output.contains("Socket errors"),
         "no connection was reset: {output}"
     );
-    fetch(&wire, 100_000)?;
+    fetch(&wire, ADDRESSES.1, 100_000)?;
     second.check_alive()
 }

@@ -50,6 +50,7 @@ mod machines;
 mod memory;
 mod offloads;
 mod options;
+mod ports;
 mod rings;
 mod security;
 mod servers;
@@ -171,6 +172,11 @@ const CASES: &[Case] = cases![
     embedded::http_with_loss 90,
     embedded::a_c_program_in_a_libuv_loop 60,
     embedded::a_killed_server 60,
+    ports::three_stacks_share_an_address 120,
+    ports::a_dead_program_leaves_the_others 90,
+    ports::a_claimed_3_tuple_is_in_use 60,
+    ports::other_users_have_their_own_rights 60,
+    ports::a_dead_service_ends_the_program 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

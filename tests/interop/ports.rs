@@ -1,0 +1,220 @@
+//! Ports: an HTTP server with a stack of its own, beside a server on the service and one on the
+//! kernel, on the same address.
+
+use std::{fs, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, ensure, service::run_dir, tools,
+    wire::SERVER,
+};
+
+use crate::{
+    commands::{check_refusal, tidelane},
+    embedded::{fetch, load},
+    support::{SHORT, check_load, echo_client, echo_server},
+};
+
+/// Ports of the HTTP server, of the echo server on the service, and of that on the kernel.
+const HTTP: u16 = 8080;
+const ON_SERVICE: u16 = 7000;
+const ON_KERNEL: u16 = 7001;
+/// A user who is not root.
+const OTHER_USER: &str = "65534";
+
+/// Returns the HTTP server on a port of `service`, for TCP port `port`.
+fn http(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
+    let path = tools::binary("tidelane-http")?;
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    Ok(with_arguments(program, service, port))
+}
+
+/// Adds the arguments and the environment of [`http`].
+fn with_arguments(program: Program, service: &Service, port: u16) -> Program {
+    let socket = run_dir(service.name()).join("control.sock");
+    let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    program.args(&format!(
+        "--service --address {SERVER} --port {port} --seconds 80"
+    ))
+}
+
+/// Returns [`http`] for another user than root. The program is copied to a directory that the user
+/// may read.
+fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
+    let copy = wire.scratch().join("tidelane-http");
+    fs::copy(tools::binary("tidelane-http")?, &copy)?;
+    let line = format!("--reuid {OTHER_USER} --clear-groups {}", copy.display());
+    let program = wire.program(Side::Server, "setpriv").args(&line);
+    Ok(with_arguments(program, service, port))
+}
+
+/// Starts a server and waits until it is ready.
+fn start(server: Program) -> Result<Running, Stop> {
+    let mut running = server.spawn()?;
+    tools::wait_until(SHORT, "the server", || {
+        running.check_alive()?;
+        Ok(running.written().0.contains("ready"))
+    })?;
+    Ok(running)
+}
+
+/// Returns the ports that `tidelane port list` shows, as the service's JSON.
+fn ports(service: &Service) -> Result<Vec<Value>, Stop> {
+    let answer = service.ask("ports")?;
+    Ok(answer["ports"].as_array().cloned().unwrap_or_default())
+}
+
+/// Returns an echo client for `port` that runs for three seconds.
+fn clients(wire: &Wire, port: u16) -> Result<Running, Stop> {
+    let client = echo_client(wire, Side::Client, port)?;
+    client
+        .args("--connections 8 --warmup 0 --seconds 3")
+        .spawn()
+}
+
+/// Fails unless the HTTP server serves pages of several sizes.
+fn check_http(wire: &Wire) -> Outcome {
+    let server = format!("{SERVER}:{HTTP}");
+    let sizes = [0, 1, 1460, 1461, 100_000, 8_000_000];
+    sizes.iter().try_for_each(|len| fetch(wire, &server, *len))
+}
+
+/// A program with a stack of its own, a program on the service and a program on the kernel serve
+/// clients of one address at the same time. The commands show the port, its claim and its packets.
+pub fn three_stacks_share_an_address() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let _on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
+    let _on_kernel = echo_server(&wire, None, ON_KERNEL)?;
+    check_http(&wire)?;
+    let beside = [clients(&wire, ON_SERVICE)?, clients(&wire, ON_KERNEL)?];
+    let address = format!("{SERVER}:{HTTP}");
+    load(&wire, &address, "64", "Connection: keep-alive")?;
+    load(&wire, &address, "64", "Connection: close")?;
+    load(&wire, &address, "100000", "Connection: keep-alive")?;
+    for client in beside {
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    let name = service.name();
+    let list = tidelane(&wire, &format!("port list --name {name}"))?.run(SHORT)?;
+    let line = list.stdout.lines().nth(1).unwrap_or_default();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let pid = server.pid().to_string();
+    let claim = address.as_str();
+    ensure!(
+        words == ["0", "tidelane-http", &pid, "0", "1048576", "tcp", claim],
+        "{list}"
+    );
+    tidelane(&wire, &format!("port stat 0 --name {name}"))?.run(SHORT)?;
+    let none = tidelane(&wire, &format!("port stat 1 --name {name}"))?;
+    check_refusal(&none.finish(SHORT)?, "there is no port 1")?;
+    let port = ports(&service)?.into_iter().next().unwrap_or_default();
+    ensure!(
+        port["received"].as_u64() > Some(1000) && port["sent"].as_u64() > Some(1000),
+        "few packets: {port}"
+    );
+    ensure!(
+        port["refused"] == serde_json::json!({}),
+        "refused packets: {port}"
+    );
+    server.check_alive()
+}
+
+/// The program of a port is killed under load, and then the program on the service. The others go
+/// on each time, and the next programs get the same ports.
+pub fn a_dead_program_leaves_the_others() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = start(http(&wire, &service, HTTP)?)?;
+    let on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
+    let _on_kernel = echo_server(&wire, None, ON_KERNEL)?;
+    let url = format!("http://{SERVER}:{HTTP}/64");
+    let wrk = wire.program(Side::Client, "wrk");
+    let wrk = wrk
+        .args("-t 1 -c 20 -d 3s --timeout 10s")
+        .arg(url)
+        .spawn()?;
+    let beside = [clients(&wire, ON_SERVICE)?, clients(&wire, ON_KERNEL)?];
+    std::thread::sleep(Duration::from_secs(1));
+    server.end(Signal::KILL, SHORT)?;
+    for client in beside {
+        check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    }
+    wrk.wait(SHORT)?.success()?;
+    tools::wait_until(SHORT, "the end of the port", || {
+        Ok(ports(&service)?.is_empty())
+    })?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    check_http(&wire)?;
+    on_service.end(Signal::KILL, SHORT)?;
+    check_http(&wire)?;
+    let _on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
+    let client = clients(&wire, ON_SERVICE)?;
+    check_load(&client.wait(SHORT)?.success()?.json()?)?;
+    server.check_alive()
+}
+
+/// No other program gets a 3-tuple that a port has claimed, and a port gets none that another
+/// program has. The 3-tuple is free when the program has ended.
+pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = start(http(&wire, &service, HTTP)?)?;
+    let second = http(&wire, &service, HTTP)?.finish(SHORT)?;
+    check_refusal(&second, "in use")?;
+    for on in [None, Some(&service)] {
+        let echo = wire.load_tool(Side::Server, "echo-server")?.on(on);
+        let finished = echo.arg("--port").arg(HTTP).finish(SHORT)?;
+        let refused = !finished.status.success() && finished.stderr.contains("in use");
+        ensure!(refused, "another program got the port: {finished}");
+    }
+    server.end(Signal::TERM, SHORT)?;
+    tools::wait_until(SHORT, "the end of the port", || {
+        Ok(ports(&service)?.is_empty())
+    })?;
+    for on in [None, Some(&service)] {
+        let echo = echo_server(&wire, on, HTTP)?;
+        check_refusal(&http(&wire, &service, HTTP)?.finish(SHORT)?, "in use")?;
+        echo.end(Signal::KILL, SHORT)?;
+        tools::wait_until(SHORT, "the end of all claims", || {
+            Ok(service.counters()?["claims"] == 0)
+        })?;
+    }
+    Ok(())
+}
+
+/// A user who is not admitted gets no port. An admitted user gets one, with the ports that the
+/// kernel gives to the user.
+pub fn other_users_have_their_own_rights() -> Outcome {
+    let wire = Wire::new()?;
+    let of_root = wire.configured_service("", &[])?;
+    let finished = http_of_other_user(&wire, &of_root, HTTP)?.finish(SHORT)?;
+    check_refusal(&finished, "does not admit")?;
+    ensure!(ports(&of_root)?.is_empty(), "there is a port");
+    of_root.down()?;
+    drop(of_root);
+    let service = wire.service()?;
+    let finished = http_of_other_user(&wire, &service, 80)?.finish(SHORT)?;
+    check_refusal(&finished, "ermission denied")?;
+    let mut other = start(http_of_other_user(&wire, &service, HTTP)?)?;
+    check_refusal(&http(&wire, &service, HTTP)?.finish(SHORT)?, "in use")?;
+    let listed = ports(&service)?;
+    let uids: Vec<String> = listed.iter().map(|port| port["uid"].to_string()).collect();
+    ensure!(uids == [OTHER_USER], "{listed:?}");
+    fetch(&wire, &format!("{SERVER}:{HTTP}"), 100_000)?;
+    other.check_alive()
+}
+
+/// The program of a port learns that its service was killed.
+pub fn a_dead_service_ends_the_program() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = start(http(&wire, &service, HTTP)?)?;
+    service.kill()?;
+    let finished = server.wait(SHORT)?;
+    check_refusal(&finished, "the service has ended")
+}
