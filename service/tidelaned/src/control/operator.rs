@@ -82,6 +82,7 @@ impl<P: Port> Control<P> {
         if reset > 0 {
             eprintln!("tidelaned: reset {reset} open connections that the new rules refuse");
         }
+        self.close_ports_for_rules();
     }
 
     /// Ends the sessions and connections of programs that are no longer admitted.

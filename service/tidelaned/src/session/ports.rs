@@ -1,9 +1,9 @@
 //! Ports of the mux, for programs with a stack of their own.
 //!
 //! A program opens a port, maps and seals the port's memories, and then claims 3-tuples. Each core
-//! gets the port with the first claim, because the service uses sealed memories only. The cores know
-//! a claim before the demux does, and the demux gives a claim up before the cores do: a packet of a
-//! port never reaches the host's stack.
+//! gets the port with the first claim, because the service uses sealed memories only. The cores
+//! know a claim before the demux does, and the demux gives a claim up before the cores do: a packet
+//! of a port never reaches the host's stack.
 
 use std::{
     io,
@@ -131,6 +131,9 @@ impl Session {
         }
         if self.denial() != 0 {
             return self.answer(message::PORT_OPENED, self.denial());
+        }
+        if !shared.rules.accepts_all() {
+            return self.answer(message::PORT_OPENED, refusal::RULES);
         }
         let Some(mac) = shared.link_address else {
             return self.answer(message::PORT_OPENED, refusal::NOT_ACCELERATED);

@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, listen, socket, socketpair, sockopt,
 };
 use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::Interface;
+use tidelane_host::{Action, Interface, RuleSet};
 use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_ring::{ServicePageMap, registration::recv_message};
 use tidelane_steering::{Claim, DemuxCounters, Scope, StackId, Steering, SteeringError};
@@ -571,6 +571,20 @@ fn ports_memory_and_claims_are_limited() {
     assert_eq!(scene.claim(&mut third, &sockets[2]), 0);
     scene.end(&mut second);
     scene.end(&mut third);
+    scene.check_empty();
+}
+
+#[test]
+fn no_port_is_opened_while_there_are_rules() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let mut program = scene.connect(ALICE);
+    scene.shared.rules = RuleSet::new(Vec::new(), Action::Drop);
+    assert_eq!(scene.open(&mut program), Err(refusal::RULES));
+    scene.shared.rules = RuleSet::default();
+    scene.open(&mut program).expect("there is room");
+    scene.end(&mut program);
     scene.check_empty();
 }
 
