@@ -2,13 +2,16 @@
 
 use std::{
     fs,
-    net::{Ipv6Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::OwnedFd,
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tidelane_attacker::{protocol::Service, sockets::Bound};
 use tidelane_steering::Claim;
+
+/// Number of UDP in IP headers.
+const UDP: u8 = 17;
 
 /// Returns both ends of a registration socket. Both are nonblocking.
 pub fn pair() -> (OwnedFd, OwnedFd) {
@@ -24,6 +27,9 @@ pub fn spare() -> Service {
 /// Returns true if the kernel would refuse the claim's port to a new socket.
 pub fn is_held(claim: &Claim) -> bool {
     let ip = Ipv6Addr::from(claim.addr).to_canonical();
+    if claim.proto == UDP {
+        return UdpSocket::bind((ip, claim.port)).is_err();
+    }
     let probe = Bound {
         bind: SocketAddr::new(ip, claim.port),
         device: None,

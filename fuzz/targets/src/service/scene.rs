@@ -17,7 +17,7 @@ use tidelane_attacker::{
 };
 use tidelane_host::{HostRequest, PORTS_PER_REQUEST};
 use tidelane_packet_io::MemPort;
-use tidelane_ring::{Doorbell, ServicePageMap, registration::new_message};
+use tidelane_ring::{Doorbell, PortRegions, ServicePageMap, registration::new_message};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 use tidelaned::{
@@ -103,6 +103,7 @@ impl<'g> Scene<'g> {
         let mut shared = Shared::new(cores, claims, page_fd, descriptors);
         let addresses = [IpAddress::from_v4(SERVICE)];
         shared.set_addresses(&addresses).expect("claims are free");
+        shared.link_address = Some(MACS[0]);
         let mut descriptors = Descriptors::default();
         let shares = Bound {
             reuse_address: true,
@@ -296,6 +297,7 @@ impl<'g> Scene<'g> {
                     });
                 }
                 message::INHERIT => self.add_child(answered),
+                message::PORT_OPENED => seal(&answered),
                 _ => {}
             }
         }
@@ -303,8 +305,17 @@ impl<'g> Scene<'g> {
     }
 
     fn check_claim(&self, message: &Message, kind: Option<Kind>) {
-        let nothing = kind.is_none_or(Kind::permits_no_claim);
-        let claims = matches!(message.kind, message::LISTEN | message::RESERVE);
+        let is_of_port = message.kind == message::CLAIM_TUPLE;
+        let nothing = match kind {
+            Some(Kind::Datagrams) if is_of_port => false,
+            // The victim listens on the port.
+            Some(Kind::SharesVictim) if is_of_port => true,
+            kind => kind.is_none_or(Kind::permits_no_claim),
+        };
+        let claims = matches!(
+            message.kind,
+            message::LISTEN | message::RESERVE | message::CLAIM_TUPLE
+        );
         assert!(!(claims && nothing), "{kind:?} was given a claim");
         let listens = kind.is_some_and(Kind::listens);
         assert!(
@@ -496,5 +507,14 @@ impl<'g> Scene<'g> {
             core.host.sockets(),
             self.claim_set.own_claims()
         )
+    }
+}
+
+/// Maps and seals the memories of an attacker's port, so that the attacker may claim 3-tuples.
+fn seal(answer: &Answer) {
+    for pair in answer.descriptors.chunks_exact(2).take(1) {
+        let memories = [pair[0].as_fd(), pair[1].as_fd()];
+        let mapped = PortRegions::map(memories, answer.message.packet_port.ring_len);
+        mapped.expect("the memories of the service can be mapped");
     }
 }
