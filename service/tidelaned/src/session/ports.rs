@@ -32,7 +32,7 @@ use super::{Session, place::PortCosts};
 use crate::{
     claims::Terms,
     core::{Port, now},
-    descriptors::BoundSocket,
+    descriptors::TupleProof,
     pace,
     port_book::Claimed,
     shared::Shared,
@@ -194,7 +194,7 @@ impl Session {
     pub(super) fn claim_tuple<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
-        bound: BoundSocket,
+        proof: TupleProof,
     ) -> io::Result<()> {
         let user = self.place.user().id();
         let Some(port) = &mut self.port else {
@@ -203,20 +203,20 @@ impl Session {
         if let Err(why) = port.start(shared) {
             return self.answer(message::CLAIM_TUPLE, why);
         }
-        let (id, local) = (port.id, bound.socket.local);
+        let (id, local) = (port.id, proof.socket.local);
         if !shared.is_served(local.addr) {
             return self.answer(message::CLAIM_TUPLE, refusal::NOT_ACCELERATED);
         }
-        let claimed = match shared.ports.holder(bound.socket.cookie) {
+        let claimed = match shared.ports.holder(proof.socket.cookie) {
             Some((holder, _)) if holder == id => Ok(()),
             // The socket itself proves the right of its holder. Another user may have the socket
             // only by an accident, so the claim stays with the user who made it.
-            Some((holder, owner)) if owner == user => take_over(shared, &bound, holder, id),
+            Some((holder, owner)) if owner == user => take_over(shared, &proof, holder, id),
             Some(_) => Err(refusal::IN_USE),
             None => {
-                let ends = bound.socket.ends().count() as u64;
+                let ends = proof.socket.ends().count() as u64;
                 match self.place.account().charge(Resource::Ports, ends) {
-                    Ok(charge) => claim(shared, bound, id, charge),
+                    Ok(charge) => claim(shared, proof, id, charge),
                     Err(refused) => return self.refuse(message::CLAIM_TUPLE, refused),
                 }
             }
@@ -267,16 +267,16 @@ fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMem
 /// Returns a constant of [`refusal`] on failure.
 fn claim<P: Port>(
     shared: &mut Shared<P>,
-    bound: BoundSocket,
+    proof: TupleProof,
     port: PortId,
     charge: Charge,
 ) -> Result<(), u32> {
-    let claimed = Claimed::of(&bound.socket);
+    let claimed = Claimed::of(&proof.socket);
     let is_taken = claimed
         .names
         .iter()
         .any(|name| shared.claims.clashes(*name));
-    let Some(reservation) = bound.reservation.filter(|_| !is_taken) else {
+    let Some(reservation) = proof.reservation.filter(|_| !is_taken) else {
         return Err(refusal::IN_USE);
     };
     let tuple = claimed.tuple;
@@ -316,11 +316,11 @@ fn claim<P: Port>(
 /// demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
 fn take_over<P: Port>(
     shared: &mut Shared<P>,
-    bound: &BoundSocket,
+    proof: &TupleProof,
     from: PortId,
     to: PortId,
 ) -> Result<(), u32> {
-    let tuple = Claimed::of(&bound.socket).tuple;
+    let tuple = Claimed::of(&proof.socket).tuple;
     let moved = shared.cores.call_each(|_| {
         move |host: &mut Host<P>, _| host.mux_ports_mut().move_claim(tuple, from, to)
     });

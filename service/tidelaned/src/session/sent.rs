@@ -39,7 +39,7 @@ impl Session {
             // library.
             (_, Found::WrongCount) => return Next::End,
             (message::OPEN_PORT, Found::Doorbell(bell)) => self.open_port(shared, &message, bell),
-            (message::CLAIM_TUPLE, Found::Bound(socket)) => self.claim_tuple(shared, *socket),
+            (message::CLAIM_TUPLE, Found::Proof(proof)) => self.claim_tuple(shared, *proof),
             (message::CLAIM_TUPLE, Found::Shared) => self.answer(kind, refusal::IN_USE),
             (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
             (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),
