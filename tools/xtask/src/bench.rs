@@ -14,6 +14,7 @@ use tidelane_tests::{
 };
 
 mod bulk;
+mod http;
 mod idle;
 mod machine;
 mod measure;
@@ -78,6 +79,15 @@ pub fn run(options: &Options) -> Result<(), String> {
         AnyPlan::Bulk(mut plan) => {
             plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
             let results = bulk::run(&plan).map_err(reason_of)?;
+            Outcome {
+                heading: plan.heading(),
+                rows: results.rows(&plan),
+                svg: results.svg(&plan),
+            }
+        }
+        AnyPlan::Http(mut plan) => {
+            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
+            let results = http::run(&plan).map_err(reason_of)?;
             Outcome {
                 heading: plan.heading(),
                 rows: results.rows(&plan),

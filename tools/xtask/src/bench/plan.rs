@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::Deserialize;
 
-use super::{bulk::BulkPlan, idle::IdlePlan, mux::MuxPlan};
+use super::{bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, mux::MuxPlan};
 
 /// The plan of a request figure: closed-loop clients that send requests to a server.
 #[derive(Deserialize, Debug, Clone)]
@@ -87,6 +87,8 @@ pub enum AnyPlan {
     Bulk(BulkPlan),
     /// A figure of idle connections.
     Idle(IdlePlan),
+    /// A figure of HTTP servers.
+    Http(HttpPlan),
     /// A figure of the mux.
     Mux(MuxPlan),
 }
@@ -104,6 +106,7 @@ impl AnyPlan {
             Self::Requests(plan) => &plan.title,
             Self::Bulk(plan) => &plan.title,
             Self::Idle(plan) => &plan.title,
+            Self::Http(plan) => &plan.title,
             Self::Mux(plan) => &plan.title,
         }
     }
