@@ -7,6 +7,16 @@ use std::{collections::HashMap, hash::Hash};
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
+/// A part of each body.
+const PAGE: [u8; 26 * 256] = {
+    let mut page = [0; 26 * 256];
+    let mut at = 0;
+    while at < page.len() {
+        page[at] = b'a' + (at % 26) as u8;
+        at += 1;
+    }
+    page
+};
 /// Number of bytes that one call reads.
 const READ_LEN: usize = 16 << 10;
 
@@ -133,8 +143,16 @@ impl Client {
         let header =
             format!("HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: {mode}\r\n\r\n");
         self.response.extend_from_slice(header.as_bytes());
-        self.response
-            .extend((0..len).map(|at| b'a' + (at % 26) as u8));
+        append_body(&mut self.response, len);
         true
+    }
+}
+
+/// Appends a body of `len` bytes: the alphabet again and again.
+fn append_body(response: &mut Vec<u8>, len: usize) {
+    let end = response.len() + len;
+    while response.len() < end {
+        let count = PAGE.len().min(end - response.len());
+        response.extend_from_slice(&PAGE[..count]);
     }
 }

@@ -1,0 +1,243 @@
+//! An HTTP client on the embedded stack, whose packets come from a port of the Tidelane service.
+//!
+//! The client keeps a number of connections busy, each with one request at a time, and checks the
+//! length and the bytes of each response. A server on another port of the same service gets the
+//! packets through memory.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+    time,
+};
+
+use clap::Parser;
+use tidelane_embedded::{
+    Connection, Duration, Endpoint, Event, Instant, IpAddress, MacAddress, Stack, StackConfig,
+};
+use tidelane_port::{Port, PortConfig};
+
+use crate::response::Response;
+
+mod response;
+
+/// Local ports of connections that have one request each. A port rests while the others are used.
+const CLOSING_PORTS: usize = 512;
+/// Bytes of packet data in each direction.
+const RING_LEN: u32 = 1 << 20;
+/// Number of bytes that one call reads.
+const READ_LEN: usize = 64 << 10;
+
+/// HTTP client on an embedded TCP stack, on a port of the service that TIDELANE_SOCKET names.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Options {
+    /// Address of the client: an address of the service's interface
+    #[arg(long)]
+    address: IpAddr,
+    /// Address and port of the server
+    #[arg(long)]
+    connect: SocketAddr,
+    /// Number of connections at a time
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Bytes of each response
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// Use a new connection for each request
+    #[arg(long)]
+    close: bool,
+    /// Seconds until the client ends
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(requests) => {
+            println!("{requests} requests");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tidelane-http-client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the client. Returns the number of responses.
+fn run(options: &Options) -> io::Result<u64> {
+    let mut port = Port::open(&PortConfig {
+        ring_len: RING_LEN,
+        ..PortConfig::new("tidelane-http-client")
+    })?;
+    let count = match options.close {
+        true => options.connections.max(CLOSING_PORTS),
+        false => options.connections,
+    };
+    let locals = claim(&mut port, options.address, count)?;
+    let mut secret = [0; 16];
+    rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+    let config = StackConfig {
+        mac: MacAddress(port.mac()),
+        // A packet to a port of the same service needs no link address.
+        gateway: MacAddress(port.mac()),
+        ..StackConfig::new(address_of(options.address), secret)
+    };
+    let close = if options.close {
+        "Connection: close\r\n"
+    } else {
+        ""
+    };
+    let request = format!(
+        "GET /{} HTTP/1.1\r\nHost: tidelane\r\n{close}\r\n",
+        options.bytes
+    );
+    let mut client = Client {
+        stack: Stack::new(config, port),
+        server: Endpoint::new(address_of(options.connect.ip()), options.connect.port()),
+        request: request.into_bytes(),
+        free: locals.into(),
+        exchanges: HashMap::new(),
+        body_len: options.bytes,
+        close: options.close,
+        done: 0,
+    };
+    client.run(options)
+}
+
+fn address_of(address: IpAddr) -> IpAddress {
+    match address {
+        IpAddr::V4(v4) => IpAddress::from_v4(v4.octets()),
+        IpAddr::V6(v6) => IpAddress(v6.octets()),
+    }
+}
+
+/// Claims `count` ports that the kernel chooses from its ephemeral range.
+fn claim(port: &mut Port, address: IpAddr, count: usize) -> io::Result<Vec<Endpoint>> {
+    let mut locals = Vec::new();
+    for _ in 0..count {
+        let socket = port.bind_tcp(SocketAddr::new(address, 0))?;
+        let (_, local) = Port::local_addr(std::os::fd::AsFd::as_fd(&socket))?;
+        locals.push(Endpoint::new(address_of(local.ip()), local.port()));
+    }
+    Ok(locals)
+}
+
+/// The client.
+struct Client {
+    stack: Stack<Port>,
+    server: Endpoint,
+    request: Vec<u8>,
+    /// Local ports without a connection. The first was used least recently.
+    free: VecDeque<Endpoint>,
+    /// The response and the local port of each connection.
+    exchanges: HashMap<Connection, (Response, Endpoint)>,
+    body_len: usize,
+    close: bool,
+    done: u64,
+}
+
+impl Client {
+    fn run(&mut self, options: &Options) -> io::Result<u64> {
+        let start = time::Instant::now();
+        let now =
+            || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
+        let end = Instant::from_secs(1 + options.seconds);
+        self.stack.poll(now());
+        for _ in 0..options.connections {
+            self.open()?;
+        }
+        let mut buffer = vec![0; READ_LEN];
+        while now() < end {
+            let received = self.stack.poll(now());
+            while let Some(event) = self.stack.next_event() {
+                match event {
+                    Event::Connected(connection) => self.send(connection),
+                    Event::Readable(connection) => self.receive(connection, &mut buffer)?,
+                    Event::Closed(connection, cause) => {
+                        self.end(connection, &format!("{cause:?}"))?
+                    }
+                    Event::Writable(_) | Event::Incoming(_) => {}
+                }
+            }
+            self.stack.flush();
+            if !received {
+                let until = self
+                    .stack
+                    .next_timeout()
+                    .map_or(end, |timeout| timeout.min(end));
+                let limit = time::Duration::from_nanos((until - now()).as_nanos());
+                let port = self.stack.port_mut();
+                port.wait(Some(limit))?;
+                if port.is_closed() {
+                    return Err(io::Error::other("the service has ended"));
+                }
+            }
+        }
+        Ok(self.done)
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        let Some(local) = self.free.pop_front() else {
+            return Err(io::Error::other("no local port is free"));
+        };
+        let opened = self.stack.connect(local, self.server);
+        let connection = opened.map_err(|error| io::Error::other(format!("connect: {error:?}")))?;
+        let response = Response::new(self.body_len);
+        self.exchanges.insert(connection, (response, local));
+        Ok(())
+    }
+
+    fn send(&mut self, connection: Connection) {
+        // A request is shorter than the initial window.
+        self.stack.write(connection, &self.request);
+    }
+
+    fn receive(&mut self, connection: Connection, buffer: &mut [u8]) -> io::Result<()> {
+        loop {
+            let count = self.stack.read(connection, buffer);
+            let Some((response, _)) = self.exchanges.get_mut(&connection) else {
+                return Ok(());
+            };
+            if count == 0 {
+                break;
+            }
+            response.receive(&buffer[..count])?;
+        }
+        let Some((response, _)) = self.exchanges.get_mut(&connection) else {
+            return Ok(());
+        };
+        if !response.is_complete() {
+            return match self.stack.is_end(connection) {
+                true => self.end(connection, "the server closed early"),
+                false => Ok(()),
+            };
+        }
+        self.done += 1;
+        *response = Response::new(self.body_len);
+        if self.close {
+            self.release(connection);
+            return self.open();
+        }
+        self.send(connection);
+        Ok(())
+    }
+
+    /// Closes a connection whose exchange is complete.
+    fn release(&mut self, connection: Connection) {
+        self.stack.close(connection);
+        if let Some((_, local)) = self.exchanges.remove(&connection) {
+            self.free.push_back(local);
+        }
+    }
+
+    /// Handles the end of a connection, which is an error during an exchange.
+    fn end(&mut self, connection: Connection, cause: &str) -> io::Result<()> {
+        match self.exchanges.contains_key(&connection) {
+            true => Err(io::Error::other(format!("a connection ended: {cause}"))),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A response of the HTTP server.
+
+use std::io;
+
+/// Longest head in bytes.
+const HEAD_LEN_MAX: usize = 1024;
+
+/// The received part of a response.
+#[derive(Debug)]
+pub struct Response {
+    /// The head, until it is complete. `None` afterwards.
+    head: Option<Vec<u8>>,
+    /// Bytes of the body that were received.
+    received: usize,
+    /// Bytes of the whole body.
+    body_len: usize,
+}
+
+impl Response {
+    /// Makes a response of which nothing was received. Its body has `body_len` bytes.
+    pub fn new(body_len: usize) -> Self {
+        Self {
+            head: Some(Vec::new()),
+            received: 0,
+            body_len,
+        }
+    }
+
+    /// Handles received bytes. Fails if they are not those of the server.
+    pub fn receive(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
+        let Some(head) = &mut self.head else {
+            return self.receive_body(bytes);
+        };
+        head.extend_from_slice(bytes);
+        let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") else {
+            return match head.len() > HEAD_LEN_MAX {
+                true => wrong("the head of a response has no end"),
+                false => Ok(()),
+            };
+        };
+        if !head.starts_with(b"HTTP/1.1 200 ") {
+            return wrong("the status of a response is not 200");
+        }
+        let body = head.split_off(end + 4);
+        self.head = None;
+        self.receive_body(&body)
+    }
+
+    fn receive_body(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let is_right = |(at, byte): (usize, &u8)| *byte == b'a' + ((self.received + at) % 26) as u8;
+        if self.received + bytes.len() > self.body_len || !bytes.iter().enumerate().all(is_right) {
+            let text = "the body of a response has wrong bytes";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        self.received += bytes.len();
+        Ok(())
+    }
+
+    /// Returns true if the whole response was received.
+    pub fn is_complete(&self) -> bool {
+        self.head.is_none() && self.received == self.body_len
+    }
+}
