@@ -72,6 +72,8 @@ impl PortReservation {
     /// which other sockets with SO_REUSEADDR may be bound. The caller looks for them afterwards.
     pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
         let own = socket_like(bound, SocketType::DGRAM)?;
+        // Programs of this host may send datagrams to the reservation, which nobody reads.
+        sockopt::set_socket_recv_buffer_size(&own, 0)?;
         sockopt::set_socket_reuseaddr(&own, true)?;
         let before = sockopt::socket_reuseaddr(socket)?;
         sockopt::set_socket_reuseaddr(socket, true)?;
