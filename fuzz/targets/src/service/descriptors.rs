@@ -14,6 +14,7 @@ use rustix::{
     fs::{MemfdFlags, memfd_create},
     net::{AddressFamily, SocketType, bind, socket},
 };
+use tidelane_abi::message;
 use tidelane_attacker::sockets::Bound;
 
 use super::test_namespace::{TestNamespace, bound};
@@ -80,16 +81,19 @@ impl Kind {
         Kind::Memory,
     ];
 
-    /// Returns true if this kind of descriptor does not permit a claim. A socket that is bound in
-    /// addition to the victim's socket may reserve the port, because this claim takes no packet for
-    /// which the kernel has a socket.
-    pub fn permits_no_claim(self) -> bool {
-        self >= Kind::ListensLoopback && self != Kind::SharesVictim
-    }
-
-    /// Returns true if the kernel would deliver connections to this kind of descriptor.
-    pub fn listens(self) -> bool {
-        matches!(self, Kind::Listens | Kind::ListensV6 | Kind::ListensShared)
+    /// Returns true if this kind of descriptor permits the claim that a message of the kind
+    /// `message` asks for. A socket that is bound in addition to the victim's socket may reserve
+    /// the port, because this claim takes no packet for which the kernel has a socket.
+    pub fn permits(self, message: u32) -> bool {
+        match message {
+            message::LISTEN => {
+                matches!(self, Self::Listens | Self::ListensV6 | Self::ListensShared)
+            }
+            message::CLAIM_TUPLE => {
+                matches!(self, Self::Bound | Self::BoundToAddress | Self::Datagrams)
+            }
+            _ => self < Self::ListensLoopback || self == Self::SharesVictim,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The programs of a scene: the victim, its attackers, and the peer at the other end of the link.
 
-use std::{io, net::TcpListener, sync::Arc};
+use std::{io, net::TcpListener, os::fd::AsFd, sync::Arc};
 
 use tidelane_attacker::{
     protocol::{Answer, Failure, Service},
@@ -9,7 +9,7 @@ use tidelane_attacker::{
 };
 use tidelane_host::{Bell, Host, HostRequest, Listen, Route};
 use tidelane_packet_io::MemPort;
-use tidelane_ring::{Layout, ProgramRegion};
+use tidelane_ring::{Layout, PortRegions, ProgramRegion};
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
@@ -245,5 +245,14 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     match service.receive() {
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => None,
         answer => Some(answer),
+    }
+}
+
+/// Maps and seals the memories of an attacker's port, so that the attacker may claim 3-tuples.
+pub fn seal(answer: &Answer) {
+    for pair in answer.descriptors.chunks_exact(2).take(1) {
+        let memories = [pair[0].as_fd(), pair[1].as_fd()];
+        let mapped = PortRegions::map(memories, answer.message.packet_port.ring_len);
+        mapped.expect("the memories of the service can be mapped");
     }
 }

@@ -17,7 +17,7 @@ use tidelane_attacker::{
 };
 use tidelane_host::{HostRequest, PORTS_PER_REQUEST};
 use tidelane_packet_io::MemPort;
-use tidelane_ring::{Doorbell, PortRegions, ServicePageMap, registration::new_message};
+use tidelane_ring::{Doorbell, ServicePageMap, registration::new_message};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 use tidelaned::{
@@ -34,7 +34,7 @@ use super::{
     descriptors::{self, Descriptors, Kind},
     fuzz_program::{
         FuzzProgram, MACS, PEER, PEER_PORT, Peer, VICTIM_PORT, Victim, answer, answer_requests,
-        holds_secret, secret, set_network,
+        holds_secret, seal, secret, set_network,
     },
     kernel::{is_held, open_descriptors, pair, spare},
     test_namespace::{SERVICE, TestNamespace, bound},
@@ -305,23 +305,12 @@ impl<'g> Scene<'g> {
     }
 
     fn check_claim(&self, message: &Message, kind: Option<Kind>) {
-        let is_of_port = message.kind == message::CLAIM_TUPLE;
-        let nothing = match kind {
-            Some(Kind::Datagrams) if is_of_port => false,
-            // The victim listens on the port.
-            Some(Kind::SharesVictim) if is_of_port => true,
-            kind => kind.is_none_or(Kind::permits_no_claim),
-        };
         let claims = matches!(
             message.kind,
             message::LISTEN | message::RESERVE | message::CLAIM_TUPLE
         );
-        assert!(!(claims && nothing), "{kind:?} was given a claim");
-        let listens = kind.is_some_and(Kind::listens);
-        assert!(
-            message.kind != message::LISTEN || listens,
-            "{kind:?} was given a listener"
-        );
+        let permitted = kind.is_some_and(|kind| kind.permits(message.kind));
+        assert!(!claims || permitted, "{kind:?} was given a claim");
     }
 
     /// Adds the child that an attacker has announced as a further attacker.
@@ -507,14 +496,5 @@ impl<'g> Scene<'g> {
             core.host.sockets(),
             self.claim_set.own_claims()
         )
-    }
-}
-
-/// Maps and seals the memories of an attacker's port, so that the attacker may claim 3-tuples.
-fn seal(answer: &Answer) {
-    for pair in answer.descriptors.chunks_exact(2).take(1) {
-        let memories = [pair[0].as_fd(), pair[1].as_fd()];
-        let mapped = PortRegions::map(memories, answer.message.packet_port.ring_len);
-        mapped.expect("the memories of the service can be mapped");
     }
 }
