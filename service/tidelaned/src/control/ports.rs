@@ -1,5 +1,5 @@
-//! Ports of the mux that the service closes: their programs have made them unusable, or the operator
-//! has rules that their packets would bypass.
+//! Ports of the mux that the service closes: their programs have made them unusable, or the
+//! operator has rules that their packets would bypass.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;

@@ -143,9 +143,7 @@ impl Session {
             Ok(costs) => costs,
             Err(refused) => return self.refuse(message::PORT_OPENED, refused),
         };
-        let frames = shared.cores.call(0, |host, _| host.frame_terms());
-        let (Some((frame_len_max, partial)), Ok(offered)) = (frames, memories(cores, ring_len))
-        else {
+        let (Some(frames), Ok(offered)) = (frame_terms(shared), memories(cores, ring_len)) else {
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
         let doorbells = (0..cores).map(|_| Doorbell::new());
@@ -161,14 +159,8 @@ impl Session {
                 number: id.0,
                 cores: cores as u32,
                 ring_len,
-                flags: if partial {
-                    RX_CHECKSUM_MAY_BE_PARTIAL
-                } else {
-                    0
-                },
-                frame_len_max,
                 link_address: mac.0,
-                ..PacketPort::default()
+                ..frames
             },
             ..new_message(message::PORT_OPENED)
         };
@@ -252,6 +244,16 @@ impl Session {
         };
         self.answer(message::RELEASE_TUPLE, why)
     }
+}
+
+/// Returns the terms of a port that concern its frames. Returns `None` if a core does not answer.
+fn frame_terms<P: Port>(shared: &Shared<P>) -> Option<PacketPort> {
+    let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
+    Some(PacketPort {
+        flags: u32::from(partial) * RX_CHECKSUM_MAY_BE_PARTIAL,
+        frame_len_max,
+        ..PacketPort::default()
+    })
 }
 
 /// Creates the memories of a port for each core.
