@@ -84,6 +84,19 @@ impl PortReservation {
         Ok(reserved)
     }
 
+    /// Returns true if no other TCP socket can be bound to the port of `bound`, not even with
+    /// SO_REUSEADDR. The kernel lets sockets with SO_REUSEADDR share a port if the first socket of
+    /// the port had the option at its `bind`, whatever options it has now.
+    pub fn is_exclusive(bound: &BoundSocket) -> io::Result<bool> {
+        let probe = socket_like(bound, SocketType::STREAM)?;
+        sockopt::set_socket_reuseaddr(&probe, true)?;
+        match Self::bind(probe, bound.addr, bound.port) {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     fn bind(socket: OwnedFd, addr: [u8; 16], port: u16) -> io::Result<Self> {
         let ip = Ipv6Addr::from(addr).to_canonical();
         bind(&socket, &SocketAddr::new(ip, port))?;
