@@ -13,8 +13,18 @@ use rustix::net::{
 use crate::Protocol;
 
 /// Opens a kernel socket and binds it. If the port of `addr` is 0, the kernel chooses a port. An
-/// IPv6 socket gets IPv6 alone.
+/// IPv6 socket gets IPv6 alone. A TCP socket has SO_REUSEADDR if the port has connections in
+/// TIME-WAIT, and otherwise shares its port with no socket.
 pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
+    match bind_new(protocol, addr, false) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {
+            bind_new(protocol, addr, true)
+        }
+        bound => bound,
+    }
+}
+
+fn bind_new(protocol: Protocol, addr: SocketAddr, reuse: bool) -> io::Result<OwnedFd> {
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -27,10 +37,7 @@ pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    if protocol == Protocol::Tcp {
-        // Connections of an earlier program on this port may be in TIME-WAIT.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-    }
+    sockopt::set_socket_reuseaddr(&socket, reuse)?;
     bind(&socket, &addr)?;
     Ok(socket)
 }

@@ -184,7 +184,13 @@ impl Claims {
     fn schedule_first(&mut self, name: Name, now: Instant) {
         match name.0 {
             Owner::Pool => self.schedule(name, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
-            Owner::Listener(_) | Owner::Port { .. } => self.ask_kernel(name, now),
+            Owner::Listener(_) => self.ask_kernel(name, now),
+            Owner::Port { .. } => {
+                let holding = self.holdings.get(&name);
+                if holding.is_some_and(|holding| !holding.terms.shared) {
+                    self.ask_kernel(name, now);
+                }
+            }
             Owner::Session(_) => {
                 self.set_shared(name, true);
                 if let Some(holding) = self.holdings.get_mut(&name) {

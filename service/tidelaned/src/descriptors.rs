@@ -103,6 +103,8 @@ pub struct TupleProof {
     /// The kernel's reservation of the socket's port. `None` if a reservation already has the port
     /// of a UDP socket.
     pub reservation: Option<PortReservation>,
+    /// True if other TCP sockets with SO_REUSEADDR can be bound to the port, and connect from it.
+    pub shared: bool,
 }
 
 /// A task of a user's thread.
@@ -357,7 +359,7 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
     if !sockets::is_bound_only(fd.as_fd(), &socket) {
         return None;
     }
-    let is_shared = match &reservation {
+    let has_another = match &reservation {
         Some(own) if is_datagram => {
             let own = fstat(own).ok()?.st_ino;
             datagrams::have_another_socket(&socket, own)
@@ -369,13 +371,14 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
         // The claim whose reservation has the port decides.
         None => false,
     };
-    Some(match is_shared {
-        true => Found::Shared,
-        false => Found::Proof(Box::new(TupleProof {
-            socket,
-            reservation,
-        })),
-    })
+    if has_another {
+        return Some(Found::Shared);
+    }
+    Some(Found::Proof(Box::new(TupleProof {
+        socket,
+        reservation,
+        shared: !is_datagram && !PortReservation::is_exclusive(&alone).ok()?,
+    })))
 }
 
 /// Checks a socket that is bound to its port and was not connected since.

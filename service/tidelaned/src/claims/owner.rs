@@ -56,7 +56,8 @@ pub struct Terms {
     /// reservation: a socket bound to `::` reserves the port for both IP versions.
     pub reservation: Option<PortReservation>,
     /// True if the program's socket has SO_REUSEADDR: other sockets may bind the port while the
-    /// socket's connections exist.
+    /// socket's connections exist. Such sockets may connect, so the claim of a port of the mux
+    /// stays beside the kernel's connections.
     pub shared: bool,
     /// The ids, one per core, of the program whose connections need the port.
     pub program: Option<Vec<ProgramId>>,

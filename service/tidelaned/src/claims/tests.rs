@@ -330,7 +330,14 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     let (tcp, udp) = (port(1, protocol::TCP), port(2, protocol::UDP));
     for owner in [tcp, udp] {
         assert!(!scene.claims.clashes((owner, end(HERE, 80))));
-        scene.want(owner, HERE, 80).unwrap();
+        let terms = Terms {
+            charge: None,
+            reservation: None,
+            shared: false,
+            program: None,
+        };
+        let name = (owner, end(HERE, 80));
+        scene.claims.want(name, terms, START).unwrap();
         assert!(scene.claims.clashes((owner, end(HERE, 80))));
         assert!(
             scene
@@ -361,4 +368,16 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     scene.listen(7, IpAddress::UNSPECIFIED_V4, 81);
     assert!(scene.claims.clashes((tcp, end(HERE, 81))));
     assert!(!scene.claims.are_of_port(end(HERE, 81)));
+}
+
+#[test]
+fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
+    let mut scene = Scene::new();
+    let owner = Owner::Port {
+        cookie: 1,
+        protocol: protocol::TCP,
+    };
+    scene.want(owner, HERE, 80).unwrap();
+    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    assert_eq!(scene.claims.next_check(), None, "the scope stays");
 }

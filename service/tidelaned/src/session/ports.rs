@@ -278,6 +278,7 @@ fn claim<P: Port>(
         .names
         .iter()
         .any(|name| shared.claims.clashes(*name));
+    let shared_port = proof.shared;
     let Some(reservation) = proof.reservation.filter(|_| !is_taken) else {
         return Err(refusal::IN_USE);
     };
@@ -300,7 +301,7 @@ fn claim<P: Port>(
         let terms = Terms {
             charge: charge.take(),
             reservation: reservation.take(),
-            shared: false,
+            shared: shared_port,
             program: None,
         };
         shared.claims.want(*name, terms, now())

@@ -328,7 +328,7 @@ fn a_claim_is_on_all_cores_and_ends_with_the_session() {
             refusal::NOT_ENTITLED
         );
         assert_eq!(scene.owner(protocol, port), None);
-        assert!(scene.demux.get().0.is_empty());
+        assert!(!scene.demux.get().0.contains(&(protocol, port)));
         taken(port).expect("the port is free");
         let (again, port) = bound(kind, "0.0.0.0", 0, false);
         assert_eq!(scene.claim(&mut program, &again), 0);
