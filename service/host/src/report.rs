@@ -42,7 +42,10 @@ impl<P: PacketIo> Host<P> {
     pub fn frame_terms(&self) -> (u32, bool) {
         let frame_len_max = self.io.routes.interface.mtu + ETHERNET_HEADER_LEN as u32;
         let mut ports = self.io.ports.iter().map(PacketIo::capabilities);
-        (frame_len_max, ports.any(|port| port.rx_checksum_may_be_partial))
+        (
+            frame_len_max,
+            ports.any(|port| port.rx_checksum_may_be_partial),
+        )
     }
 
     /// Returns all listeners, then all connections.

@@ -160,22 +160,22 @@ fn a_reserved_udp_port_stays_when_its_program_leaves() {
 }
 
 #[test]
-fn a_port_is_exclusive_unless_its_first_socket_had_so_reuseaddr() {
+fn a_port_is_exclusive_if_no_socket_can_be_bound_beside() {
     if !may_reserve() {
         return;
     }
     for reuse in [false, true] {
         let program = bind_as(0, 0, reuse, false).unwrap();
-        // The option of now does not count.
+        // A kernel may still count the option that the socket had at its bind.
         sockopt::set_socket_reuseaddr(&program, false).unwrap();
         let port = SocketAddr::try_from(getsockname(&program).unwrap()).unwrap();
         let of_port = bound(LOOPBACK, port.port());
         let _held = PortReservation::beside(&of_port).unwrap();
         let is_exclusive = PortReservation::is_exclusive(&of_port).unwrap();
-        assert_eq!(is_exclusive, !reuse);
+        assert!(is_exclusive || reuse);
         let second = bind_as(0, port.port(), true, false);
         assert_eq!(is_in_use(&second), is_exclusive);
         // A second socket cannot listen beside the reservation.
-        assert!(second.is_err() || listen(&second.unwrap(), 1).is_err());
+        assert!(second.is_err() || listen(second.unwrap(), 1).is_err());
     }
 }

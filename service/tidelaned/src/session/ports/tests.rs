@@ -89,11 +89,14 @@ impl CoreLink<MemPort> for Link {
 
 /// A demux that records its claims and counts its changes.
 #[derive(Clone, Default)]
-struct Record(Arc<Mutex<(BTreeSet<(u8, u16)>, usize)>>);
+struct Record(Arc<Mutex<(Claimed, usize)>>);
+
+/// Claims, as protocol and port.
+type Claimed = BTreeSet<(u8, u16)>;
 
 impl Record {
-    /// Returns the claims, as protocol and port, and the number of changes so far.
-    fn get(&self) -> (BTreeSet<(u8, u16)>, usize) {
+    /// Returns the claims, and the number of changes so far.
+    fn get(&self) -> (Claimed, usize) {
         self.0.lock().expect("no test has failed").clone()
     }
 }
