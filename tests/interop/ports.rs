@@ -6,8 +6,10 @@ use std::{fs, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Program, Running, Service, Side, Stop, Wire, ensure, service::run_dir, tools,
-    wire::SERVER,
+    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
+    service::run_dir,
+    tools,
+    wire::{INTERFACE, SERVER},
 };
 
 use crate::{
@@ -120,6 +122,39 @@ pub fn three_stacks_share_an_address() -> Outcome {
         port["refused"] == serde_json::json!({}),
         "refused packets: {port}"
     );
+    server.check_alive()
+}
+
+/// Returns the number of packets that the server's interface has sent.
+fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
+    let file = format!("/sys/class/net/{INTERFACE}/statistics/tx_packets");
+    let space = wire.namespace(Side::Server);
+    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    Ok(text.trim().parse()?)
+}
+
+/// Two programs with stacks of their own exchange packets through memory, without the NIC.
+pub fn two_ports_exchange_packets_in_memory() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let path = tools::binary("tidelane-http-client")?;
+    for load in ["--bytes 64", "--bytes 100000", "--bytes 64 --close"] {
+        let before = sent_packets(&wire)?;
+        let client = wire.program(Side::Server, &path.to_string_lossy());
+        let socket = run_dir(service.name()).join("control.sock");
+        let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+        let client = client.args(&format!("--address {SERVER} --connect {SERVER}:{HTTP}"));
+        let finished = client
+            .args("--connections 20 --seconds 2")
+            .args(load)
+            .run(SHORT)?;
+        let requests = finished.stdout.split(' ').next().unwrap_or_default();
+        let requests: u64 = requests.parse()?;
+        ensure!(requests > 500, "{load}: {finished}");
+        let sent = sent_packets(&wire)? - before;
+        ensure!(sent < 50, "{load}: {sent} packets left the interface");
+    }
     server.check_alive()
 }
 
