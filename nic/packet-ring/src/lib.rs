@@ -9,6 +9,8 @@
 //! The program may write anything into its own memory at any time. The service copies each frame to
 //! private memory before it looks at the frame. A program that writes impossible indices or lengths
 //! makes its own end corrupt ([`ServiceEnd::is_corrupt`]), and nothing else.
+//!
+//! [`PacketIo`]: tidelane_packet_io::PacketIo
 
 mod program_end;
 mod service_end;

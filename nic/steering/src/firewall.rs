@@ -2,7 +2,7 @@
 //!
 //! Packets of the service pass none of these hooks. Received packets leave the kernel in XDP,
 //! before all hooks. Sent packets enter the kernel behind all hooks. An operator who relies on a
-//! hook must know that, so [`Firewall::look`] names each hook.
+//! hook must know that, so [`Firewall::hooks`] names each hook.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket

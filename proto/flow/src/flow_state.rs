@@ -97,7 +97,7 @@ pub mod flags {
     pub const PERSIST: u32 = 1 << 22;
     /// `rto_deadline` is the tail loss probe timeout.
     pub const PTO_ARMED: u32 = 1 << PTO_SHIFT;
-    /// Bit number of [`PROBE`].
+    /// Bit number of [`PTO_ARMED`].
     pub const PTO_SHIFT: u32 = 23;
     /// All flags that give the meaning of `rto_deadline`.
     pub const TIMER: u32 = RTO_ARMED | PERSIST | PTO_ARMED;
