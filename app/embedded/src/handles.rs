@@ -16,6 +16,9 @@ pub struct StackConfig {
     pub mac: MacAddress,
     /// Link address for peers that are no known neighbours.
     pub gateway: MacAddress,
+    /// True if other stacks have the same addresses, as behind a port of the mux, and the port
+    /// drops forged packets. If false, the stack drops packets from its own addresses.
+    pub shared_addresses: bool,
     /// Options of new connections.
     pub options: SocketOptions,
 }
@@ -30,6 +33,7 @@ impl StackConfig {
             addresses: vec![address],
             mac: MacAddress::default(),
             gateway: MacAddress::default(),
+            shared_addresses: false,
             options: SocketOptions::default(),
         }
     }

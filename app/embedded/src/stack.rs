@@ -30,6 +30,8 @@ pub struct Stack<P: PacketIo> {
     burst: Option<P::Burst>,
     /// Addresses of this end.
     addresses: Vec<IpAddress>,
+    /// True if other stacks have the same addresses.
+    shared_addresses: bool,
     /// Options of new connections.
     options: SocketOptions,
     /// Time of the last poll.
@@ -54,6 +56,7 @@ impl<P: PacketIo> Stack<P> {
             engine: Engine::new(config.engine, config.secret),
             io: Io::new(port, config.mac, config.gateway),
             addresses: config.addresses,
+            shared_addresses: config.shared_addresses,
             options: config.options,
             now: Instant(0),
             last_port: first_port,
@@ -245,7 +248,8 @@ impl<P: PacketIo> Stack<P> {
             || src.is_unspecified()
             || src.is_this_network_v4()
             || src.is_loopback();
-        if is_martian || self.addresses.contains(&src) {
+        let is_own = !self.shared_addresses && self.addresses.contains(&src);
+        if is_martian || is_own {
             return Err(DropReason::MartianSource);
         }
         match (packet.protocol, packet.dst.is_v4()) {

@@ -81,6 +81,7 @@ fn run(options: &Options) -> io::Result<u64> {
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
     let config = StackConfig {
         mac: MacAddress(port.mac()),
+        shared_addresses: true,
         // A packet to a port of the same service needs no link address.
         gateway: MacAddress(port.mac()),
         ..StackConfig::new(address_of(options.address), secret)

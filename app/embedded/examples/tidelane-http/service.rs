@@ -21,6 +21,7 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     drop(port.bind_tcp(SocketAddr::new(options.address, options.port))?);
     let config = StackConfig {
         mac: MacAddress(port.mac()),
+        shared_addresses: true,
         ..stack_config(options)?
     };
     let stack = Stack::new(config, port);
