@@ -7,8 +7,8 @@
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
-//! | an event of a channel ([`record_event`], [`finish`]) | into their ready lists | the channel wakes |
-//! | a change by this process ([`on_readiness_change`]) | into their ready lists | the channel wakes |
+//! | events of a channel ([`finish`]) | into their ready lists | the channel wakes |
+//! | an own change ([`on_readiness_change`]) | into their ready lists | the channel wakes |
 //! | `epoll_ctl` ([`on_armed`]) | into this ready list | none |
 //!
 //! A doorbell wakes one thread at a time. A woken thread that leaves work undone wakes the next
