@@ -1,8 +1,8 @@
 //! Loads of the mux: packets between one NIC and many ports, all of which are busy (MultiStack,
 //! Figure 4).
 
-use tidelane_mux::{Mux, PortId, Tuple};
-use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
+use tidelane_mux::{Mux, PortId, Tuple, copy_to};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
 use tidelane_wire::{
@@ -104,9 +104,7 @@ fn frame(src: Endpoint, dst: Endpoint) -> Vec<u8> {
 }
 
 fn send(port: &mut impl PacketIo, frame: &[u8]) {
-    let room = port.tx_frame().expect("the link has a free frame");
-    room[..frame.len()].copy_from_slice(frame);
-    port.tx_commit(frame.len(), TxChecksum::Done);
+    assert!(copy_to(port, frame), "the link has a free frame");
 }
 
 /// Receives all frames. Returns their number.

@@ -47,10 +47,7 @@ pub struct Results(BTreeMap<Key, Vec<Sample>>);
 /// Runs all rounds of a plan.
 pub fn run(plan: &BulkPlan) -> Result<Results, Stop> {
     let heading = plan.heading();
-    println!(
-        "{}\n{}\n{}\n",
-        heading.title, heading.paper, heading.placement
-    );
+    heading.print();
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);

@@ -106,10 +106,7 @@ pub struct Results(BTreeMap<(Server, u64), Vec<f64>>);
 pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
     tools::require_tools(&["wrk", "nginx"])?;
     let heading = plan.heading();
-    println!(
-        "{}\n{}\n{}\n",
-        heading.title, heading.paper, heading.placement
-    );
+    heading.print();
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);

@@ -26,10 +26,7 @@ const GRACE: Duration = Duration::from_secs(20);
 pub fn run(plan: &Plan, with_tidelane: bool) -> Result<Results, Stop> {
     let mut results = Results::default();
     let heading = plan.heading();
-    println!(
-        "{}\n{}\n{}\n",
-        heading.title, heading.paper, heading.placement
-    );
+    heading.print();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
         let setup = Setup::new(plan, with_tidelane)?;

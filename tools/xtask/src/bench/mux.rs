@@ -98,10 +98,7 @@ pub struct Results {
 /// Runs all rounds of a plan.
 pub fn run(plan: &MuxPlan) -> Result<Results, Stop> {
     let heading = plan.heading();
-    println!(
-        "{}\n{}\n{}\n",
-        heading.title, heading.paper, heading.placement
-    );
+    heading.print();
     let wire = Wire::new()?;
     let mut results = Results::default();
     for round in 0..plan.rounds {

@@ -164,6 +164,11 @@ pub struct Heading {
 }
 
 impl Heading {
+    /// Prints the title, the source and the placement.
+    pub fn print(&self) {
+        println!("{}\n{}\n{}\n", self.title, self.paper, self.placement);
+    }
+
     /// Returns the target of a row, if it has one.
     pub fn target(&self, case: &str, metric: &str) -> Option<f64> {
         let found = self
