@@ -122,6 +122,8 @@ pub fn three_stacks_share_an_address() -> Outcome {
         port["refused"] == serde_json::json!({}),
         "refused packets: {port}"
     );
+    // The large pages leave the port as GSO frames.
+    ensure!(port["gso_frames"].as_u64() > Some(100), "{port}");
     server.check_alive()
 }
 

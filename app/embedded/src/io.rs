@@ -6,10 +6,11 @@ use tidelane_engine::{
     CloseCause, Driver, Event as EngineEvent, FlowId, FlowKey, FlowRoute, IpAddress, IpChange,
     LinkId, ListenerId, NewFlow, Origin, SegmentOut, TxFull,
 };
-use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_wire::{
-    DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress, TCP_HEADER_LEN,
-    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
+    DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, MacAddress,
+    TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum,
+    write_tcp_checksum,
 };
 
 use crate::{
@@ -17,6 +18,8 @@ use crate::{
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
+/// Length of all headers of a segment with all options, in bytes.
+const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32;
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 /// Offset of the data offset in a TCP header.
@@ -56,6 +59,8 @@ pub struct Binding {
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed: bool,
+    /// Payload bytes of a full segment, as the last segment stated; zero before.
+    segment_size: u16,
 }
 
 /// A report of the engine that the stack passes to the program.
@@ -219,6 +224,45 @@ impl<P: PacketIo> Io<P> {
         Ok(())
     }
 
+    /// Sends `out` as a GSO frame, which the link splits into segments. `buffer` holds the payload.
+    fn write_gso_frame(
+        &mut self,
+        out: &SegmentOut,
+        template: &mut HeaderTemplate,
+        buffer: &StreamBuffer,
+    ) -> Result<(), TxFull> {
+        let header_len = TCP_HEADER_LEN + out.options.len();
+        let tcp_len = header_len + out.payload_len as usize;
+        let headers = self.port.tx_gso_headers();
+        let ip_id = template.ip_id();
+        let header = template.write_before(headers, tcp_len as u16, out.ecn, ip_id);
+        let Some(header) = header.and_then(|header| header.get_mut(..header_len)) else {
+            self.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
+        };
+        emit_tcp(header, &out.segment(&[]).header());
+        write_partial_checksum(header, template.pseudo_header(tcp_len as u16));
+        let tcp_start = template.headers_len();
+        let gso = GsoParameters {
+            headers_len: (tcp_start + header_len) as u16,
+            segment_size: out.segment_size,
+            tcp_start: tcp_start as u16,
+            is_v6: template.is_v6(),
+        };
+        let payload = buffer.slices(out.payload_pos, out.payload_len);
+        if self
+            .port
+            .tx_gso_send(GsoPayload::Private(payload), gso)
+            .is_err()
+        {
+            self.blocked = true;
+            return Err(TxFull);
+        }
+        let segments = out.payload_len.div_ceil(u32::from(out.segment_size.max(1)));
+        template.advance_ip_id(segments as u16);
+        Ok(())
+    }
+
     /// Sends a segment of a connection.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         // The binding leaves its place while the port is borrowed.
@@ -226,8 +270,13 @@ impl<P: PacketIo> Io<P> {
         let Some(mut binding) = place.and_then(Option::take) else {
             return Ok(());
         };
-        let payload = (out.payload_len > 0).then_some(&binding.tx);
-        let sent = self.write_frame(out, &mut binding.template, payload);
+        binding.segment_size = out.segment_size;
+        let sent = if out.payload_len > u32::from(out.segment_size) {
+            self.write_gso_frame(out, &mut binding.template, &binding.tx)
+        } else {
+            let payload = (out.payload_len > 0).then_some(&binding.tx);
+            self.write_frame(out, &mut binding.template, payload)
+        };
         self.bindings[flow.index()] = Some(binding);
         sent
     }
@@ -339,7 +388,20 @@ impl<P: PacketIo> Driver for Io<P> {
             readable_reported: false,
             wants_room: false,
             closed: false,
+            segment_size: 0,
         });
+    }
+
+    /// Returns the payload limit of a GSO frame of the port. A program's TCP options would be the
+    /// same in all segments of a GSO frame, so a stack with such options sends none.
+    fn burst_len(&self, flow: FlowId) -> u32 {
+        let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
+        let segment_size = binding.map_or(0, |binding| binding.segment_size);
+        if segment_size < GSO_SEGMENT_MIN || self.options.is_some() {
+            return 0;
+        }
+        let len_max = self.port.capabilities().tx_gso_len_max;
+        len_max.saturating_sub(HEADERS_LEN_MAX)
     }
 
     fn set_ip(&mut self, flow: FlowId, change: IpChange) {

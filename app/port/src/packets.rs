@@ -1,6 +1,8 @@
 //! The packets of a port: the ends of all cores, as one [`PacketIo`].
 
-use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_packet_io::{
+    Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
+};
 use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
 
 use crate::Port;
@@ -136,6 +138,17 @@ impl PacketIo for Port {
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
         let core = self.ends.filling.take().unwrap_or(self.ends.last);
         self.ends.ends[core].tx_commit(len, checksum);
+    }
+
+    /// Returns the buffer of the core through which the port sends.
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        let core = self.ends.last;
+        self.ends.ends[core].tx_gso_headers()
+    }
+
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
+        let core = self.ends.last;
+        self.ends.ends[core].tx_gso_send(payload, gso)
     }
 
     fn tx_flush(&mut self) {

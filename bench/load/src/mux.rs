@@ -20,8 +20,8 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
-use tidelane_mux::{Outlet, Ports, Tuple, copy_to};
-use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
+use tidelane_mux::{GsoFrame, Outlet, Ports, Tuple, copy_to};
+use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::{ProgramBurst, ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
 use tidelane_steering::{Buffers, Claim, Demux, Scope, StackId, Steering};
@@ -296,6 +296,16 @@ struct ToNic<'a, N> {
 }
 
 impl<N: PacketIo> Outlet for ToNic<'_, N> {
+    fn nic_capabilities(&self) -> Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool {
+        let taken = frame.send(self.nic).is_ok();
+        self.count += u64::from(taken) * frame.segments() as u64;
+        taken
+    }
+
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
         let taken = copy_to(self.nic, frame);
         self.count += u64::from(taken);

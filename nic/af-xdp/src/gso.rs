@@ -10,7 +10,7 @@
 
 use std::io;
 
-use tidelane_packet_io::{GsoParameters, LinkFull, SharedPayload};
+use tidelane_packet_io::{GsoParameters, GsoPayload, LinkFull};
 
 use crate::sys::PacketSocket;
 
@@ -54,7 +54,7 @@ impl GsoSocket {
     /// Sends the headers, followed by `payload`.
     pub(crate) fn send(
         &mut self,
-        payload: SharedPayload<'_>,
+        payload: GsoPayload<'_>,
         gso: GsoParameters,
     ) -> Result<(), LinkFull> {
         let header = &mut self.headers[..SEGMENTATION_HEADER_LEN];

@@ -7,9 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tidelane_packet_io::{
-    Capabilities, GsoParameters, LinkFull, PacketIo, SharedPayload, TxChecksum,
-};
+use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
 
 use crate::{
     XdpError,
@@ -362,11 +360,7 @@ impl PacketIo for XdpPort {
         }
     }
 
-    fn tx_gso_send(
-        &mut self,
-        payload: SharedPayload<'_>,
-        gso: GsoParameters,
-    ) -> Result<(), LinkFull> {
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         self.tx_flush();
         let socket = self.gso.as_mut().ok_or(LinkFull)?;
         socket.send(payload, gso)?;

@@ -8,7 +8,7 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use tidelane_packet_io::SharedPayload;
+use tidelane_packet_io::GsoPayload;
 
 /// `setsockopt(SOL_XDP)`: number of frames that one `sendto` may send in copy mode (Linux 6.17).
 pub(crate) const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
@@ -220,16 +220,16 @@ impl PacketSocket {
     }
 
     /// Sends one frame: `headers`, then `payload`.
-    pub(crate) fn send(&self, headers: &[u8], payload: SharedPayload<'_>) -> io::Result<()> {
+    pub(crate) fn send(&self, headers: &[u8], payload: GsoPayload<'_>) -> io::Result<()> {
         let run = |start: *const u8, len| libc::iovec {
             iov_base: start.cast::<c_void>().cast_mut(),
             iov_len: len,
         };
-        let mut runs = [
-            run(headers.as_ptr(), headers.len()),
-            run(payload[0].as_ptr().cast(), payload[0].len()),
-            run(payload[1].as_ptr().cast(), payload[1].len()),
-        ];
+        let payload = match payload {
+            GsoPayload::Private(parts) => parts.map(|part| run(part.as_ptr(), part.len())),
+            GsoPayload::Shared(parts) => parts.map(|part| run(part.as_ptr().cast(), part.len())),
+        };
+        let mut runs = [run(headers.as_ptr(), headers.len()), payload[0], payload[1]];
         // SAFETY: all zero is a valid `msghdr`: no name, no runs, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = runs.as_mut_ptr();

@@ -3,12 +3,9 @@
 //! The layer has no clock: the driver sets the time of the next frames with [`Capture::set_time`],
 //! in real or in virtual time. A write error ends the capture, never the traffic.
 
-use std::{
-    io::{self, Write},
-    sync::atomic::Ordering,
-};
+use std::io::{self, Write};
 
-use crate::{Burst, Capabilities, GsoParameters, LinkFull, PacketIo, SharedPayload, TxChecksum};
+use crate::{Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
 
 const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const BLOCK_INTERFACE: u32 = 1;
@@ -175,16 +172,13 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         self.port.tx_gso_headers()
     }
 
-    fn tx_gso_send(
-        &mut self,
-        payload: SharedPayload<'_>,
-        gso: GsoParameters,
-    ) -> Result<(), LinkFull> {
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         self.port.tx_gso_send(payload, gso)?;
         if self.error.is_none() {
-            let mut frame = self.port.tx_gso_headers()[..usize::from(gso.headers_len)].to_vec();
-            let payload = payload.into_iter().flatten();
-            frame.extend(payload.map(|byte| byte.load(Ordering::Relaxed)));
+            let headers_len = usize::from(gso.headers_len);
+            let mut frame = self.port.tx_gso_headers()[..headers_len].to_vec();
+            frame.resize(headers_len + payload.len(), 0);
+            payload.copy_to(&mut frame[headers_len..]);
             self.error = self
                 .writer
                 .write_frame(self.time_ns, OUTBOUND, &frame)

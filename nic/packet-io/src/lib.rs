@@ -5,14 +5,14 @@
 //! then releases the burst. A transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicU8;
-
 mod capture;
 mod checksum;
+mod gso;
 mod mem;
 
 pub use capture::Capture;
 pub use checksum::finish_checksum;
+pub use gso::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload};
 pub use mem::{MemBurst, MemConfig, MemPort};
 
 /// Frames that one burst may hold.
@@ -32,6 +32,14 @@ pub trait Burst {
 
     /// Returns the bytes of frame `at`, counted from zero; `None` if the burst has no frame `at`.
     fn frame(&self, at: usize) -> Option<&[u8]>;
+
+    /// Returns the payload bytes of each segment if frame `at` is a GSO frame, which the receiver
+    /// has to split; zero for another frame. Only programs send GSO frames to a receiver.
+    #[inline]
+    fn segment_size(&self, at: usize) -> u16 {
+        let _ = at;
+        0
+    }
 
     /// Iterates over the bytes of all frames.
     #[inline]
@@ -68,24 +76,6 @@ pub struct Capabilities {
     /// Largest GSO frame in bytes; zero if the port has no GSO frames.
     pub tx_gso_len_max: u32,
 }
-
-/// Parameters for the segmentation of a GSO frame by the link. Each segment gets the headers, with
-/// its own lengths, sequence number and checksums, and a part of the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GsoParameters {
-    /// Length of all headers from the link header to the TCP header.
-    pub headers_len: u16,
-    /// Payload bytes of each segment except the last segment (MSS).
-    pub segment_size: u16,
-    /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the GSO frame.
-    pub tcp_start: u16,
-    /// True if the IP header is IPv6.
-    pub is_v6: bool,
-}
-
-/// Payload of a GSO frame in memory that a program may be writing to: two parts, because a stream
-/// buffer wraps.
-pub type SharedPayload<'a> = [&'a [AtomicU8]; 2];
 
 /// The link has no space for a GSO frame now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,11 +118,7 @@ pub trait PacketIo {
     /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
     /// followed by the payload, after all frames committed before. The call reads the payload once,
     /// at any time.
-    fn tx_gso_send(
-        &mut self,
-        payload: SharedPayload<'_>,
-        gso: GsoParameters,
-    ) -> Result<(), LinkFull> {
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let _ = (payload, gso);
         Err(LinkFull)
     }

@@ -1,12 +1,17 @@
 //! The program's end of a port.
 
-use tidelane_abi::port::PORT_FRAME_LEN_MAX;
-use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_abi::port::{PORT_FRAME_LEN_MAX, gso_len_max};
+use tidelane_packet_io::{
+    Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
+};
 use tidelane_ring::{
     PacketConsumer, PacketPlace, PacketProducer, PacketView, PortRegions, PushError, sleep,
 };
 
 use crate::view_unsafe;
+
+/// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
+const GSO_HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
 /// Frames that a program has received, in the service's memory.
 #[derive(Debug)]
@@ -34,6 +39,8 @@ pub struct ProgramEnd {
     from_service: PacketConsumer,
     view: PacketView,
     capabilities: Capabilities,
+    /// Headers of the next GSO frame.
+    gso_headers: [u8; GSO_HEADERS_LEN_MAX],
     /// Frames in bursts. The service gets their room back when there is none.
     lent: usize,
     /// True if a flush has published frames: see [`take_published`](Self::take_published).
@@ -62,8 +69,9 @@ impl ProgramEnd {
                 // The mux checks complete checksums.
                 tx_checksum: false,
                 rx_checksum_may_be_partial,
-                tx_gso_len_max: 0,
+                tx_gso_len_max: gso_len_max(regions.ring_len),
             },
+            gso_headers: [0; GSO_HEADERS_LEN_MAX],
             lent: 0,
             published: false,
             sleep: 0,
@@ -149,6 +157,29 @@ impl PacketIo for ProgramEnd {
                 None
             }
         }
+    }
+
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        &mut self.gso_headers
+    }
+
+    /// Copies the payload into the ring. The service writes the checksums of the segments.
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
+        let headers = &self.gso_headers[..usize::from(gso.headers_len)];
+        let len = headers.len() + payload.len();
+        let frame = match self.to_service.frame_of(len as u32) {
+            Ok(frame) if !self.closed => frame,
+            Ok(_) | Err(PushError::Full) => return Err(LinkFull),
+            Err(PushError::Corrupt) => {
+                self.closed = true;
+                return Err(LinkFull);
+            }
+        };
+        let (to_headers, to_payload) = frame.split_at_mut(headers.len());
+        to_headers.copy_from_slice(headers);
+        payload.copy_to(to_payload);
+        self.to_service.commit_gso(gso.segment_size);
+        Ok(())
     }
 
     #[inline]

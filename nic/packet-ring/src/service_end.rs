@@ -14,6 +14,8 @@ pub struct ServiceBurst {
     bytes: Vec<u8>,
     /// End of each frame in `bytes`.
     ends: Vec<usize>,
+    /// GSO frames: number in the burst and segment size, in the order of the burst.
+    gso: Vec<(usize, u16)>,
 }
 
 impl Burst for ServiceBurst {
@@ -30,6 +32,15 @@ impl Burst for ServiceBurst {
             _ => *self.ends.get(at - 1)?,
         };
         self.bytes.get(start..end)
+    }
+
+    #[inline]
+    fn segment_size(&self, at: usize) -> u16 {
+        if self.gso.is_empty() {
+            return 0;
+        }
+        let found = self.gso.binary_search_by_key(&at, |(number, _)| *number);
+        found.map_or(0, |place| self.gso[place].1)
     }
 }
 
@@ -87,15 +98,21 @@ impl PacketIo for ServiceEnd {
         ServiceBurst::default()
     }
 
+    /// Copies at most `max` frames to `burst`. Stops after a frame if the burst has as many bytes
+    /// as `max` frames of the largest length, so that GSO frames get no larger share of a core.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {
             return 0;
         }
         let before = burst.len();
-        while burst.len() - before < max {
+        let len_max = burst.bytes.len() + max * PORT_FRAME_LEN_MAX as usize;
+        while burst.len() - before < max && burst.bytes.len() < len_max {
             match self.from_program.take() {
                 Ok(Some(place)) => {
+                    if place.segment_size() > 0 {
+                        burst.gso.push((burst.ends.len(), place.segment_size()));
+                    }
                     self.from_program.append_to(place, &mut burst.bytes);
                     burst.ends.push(burst.bytes.len());
                 }
@@ -113,6 +130,7 @@ impl PacketIo for ServiceEnd {
     fn rx_release(&mut self, burst: &mut ServiceBurst) {
         burst.bytes.clear();
         burst.ends.clear();
+        burst.gso.clear();
     }
 
     #[inline]

@@ -5,8 +5,8 @@
 //! the frame. Frames that ports send leave by the first NIC queue of this core.
 
 use tidelane_engine::LinkId;
-use tidelane_mux::{Outlet, Ports, copy_to};
-use tidelane_packet_io::{Burst, PacketIo};
+use tidelane_mux::{GsoFrame, Outlet, Ports, copy_to};
+use tidelane_packet_io::{Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
 
@@ -20,16 +20,21 @@ pub type MuxPorts = Ports<ServiceEnd>;
 
 /// The NIC, for packets of ports.
 struct Nic<'a, P> {
-    queue: Option<&'a mut P>,
+    queue: &'a mut P,
     sent: bool,
 }
 
 impl<P: PacketIo> Outlet for Nic<'_, P> {
+    fn nic_capabilities(&self) -> Capabilities {
+        self.queue.capabilities()
+    }
+
+    fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool {
+        frame.send(self.queue).is_ok()
+    }
+
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
-        let taken = self
-            .queue
-            .as_mut()
-            .is_some_and(|queue| copy_to(*queue, frame));
+        let taken = copy_to(self.queue, frame);
         self.sent |= taken;
         taken
     }
@@ -81,10 +86,10 @@ impl<P: PacketIo> Host<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn serve_mux_ports(&mut self) -> bool {
-        let mut nic = Nic {
-            queue: self.io.ports.first_mut(),
-            sent: false,
+        let Some(queue) = self.io.ports.first_mut() else {
+            return false;
         };
+        let mut nic = Nic { queue, sent: false };
         let count = self.mux_ports.take_turns(&mut nic);
         self.io.tx_queued |= nic.sent;
         self.mux_ports.flush();

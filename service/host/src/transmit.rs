@@ -1,7 +1,7 @@
 //! Sends the engine's segments: writes headers, payload and checksum to frames of a port.
 
 use tidelane_engine::{SegmentOut, TxFull};
-use tidelane_packet_io::{GsoParameters, PacketIo, TxChecksum};
+use tidelane_packet_io::{GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_ring::{ProgramRegion, StreamBuffer};
 use tidelane_wire::{
     DropReason, HeaderTemplate, SegmentHeader, TCP_HEADER_LEN, TcpOptions, checksum, emit_tcp_with,
@@ -161,7 +161,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
             tcp_start: tcp_start as u16,
             is_v6: template.is_v6(),
         };
-        if port.tx_gso_send(runs, gso).is_err() {
+        if port.tx_gso_send(GsoPayload::Shared(runs), gso).is_err() {
             *self.blocked = true;
             return Err(TxFull);
         }

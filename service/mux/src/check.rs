@@ -6,7 +6,10 @@ use tidelane_wire::{
     tcp_checksum_ok,
 };
 
-use crate::claims::{Claims, PROTOCOLS, PortId};
+use crate::{
+    claims::{Claims, PROTOCOLS, PortId},
+    gso::GsoFrame,
+};
 
 const TCP: u8 = PROTOCOLS[0];
 const UDP: u8 = PROTOCOLS[1];
@@ -27,6 +30,8 @@ pub enum SendRefusal {
     /// The destination is no possible peer: loopback, "this network", or multicast and broadcast
     /// for TCP.
     Destination,
+    /// A GSO frame cannot be split: see [`GsoFrame::new`].
+    Segmentation,
 }
 
 /// A packet whose 3-tuples are known.
@@ -67,41 +72,71 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     }
 }
 
-/// Checks a frame that `port` sends. `mac` and `addresses` are those of the interface.
-pub fn check_sent(
-    frame: &[u8],
-    port: PortId,
-    claims: &Claims,
-    mac: MacAddress,
-    addresses: &[IpAddress],
-) -> Result<Ends, SendRefusal> {
-    let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
-    if packet.src_mac != mac {
-        return Err(SendRefusal::SourceMac);
+/// Properties that a packet of a port must have.
+pub struct Sender<'a> {
+    /// The port.
+    pub port: PortId,
+    /// The claims of all ports.
+    pub claims: &'a Claims,
+    /// Link address of the interface.
+    pub mac: MacAddress,
+    /// Addresses of the interface.
+    pub addresses: &'a [IpAddress],
+}
+
+impl Sender<'_> {
+    /// Checks a frame that the port sends.
+    #[inline]
+    pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {
+        let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
+        let ends = self.check_ends(&packet)?;
+        let is_right = match ends.protocol {
+            TCP => tcp_checksum_ok(packet.src, packet.dst, packet.payload, false),
+            _ => is_udp_checksum_right(&packet),
+        };
+        match is_right {
+            true => Ok(ends),
+            false => Err(SendRefusal::Malformed(DropReason::BadChecksum)),
+        }
     }
-    let ends = ends(&packet).map_err(SendRefusal::Malformed)?;
-    if !addresses.contains(&ends.src.addr) {
-        return Err(SendRefusal::SourceAddress);
+
+    /// Checks a GSO frame that the port sends. The checksum of the TCP header may have any value.
+    /// `frame_len_max` is the largest frame of the link in bytes.
+    pub fn check_gso<'f>(
+        &self,
+        frame: &'f [u8],
+        segment_size: u16,
+        frame_len_max: usize,
+    ) -> Result<(Ends, GsoFrame<'f>), SendRefusal> {
+        let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
+        let ends = self.check_ends(&packet)?;
+        let gso = GsoFrame::new(frame, &packet, segment_size, frame_len_max);
+        Ok((ends, gso.ok_or(SendRefusal::Segmentation)?))
     }
-    if claims.owner(ends.protocol, ends.src) != Some(port) {
-        return Err(SendRefusal::SourcePort);
-    }
-    let dst = ends.dst.addr;
-    let to_many = dst.is_multicast_or_broadcast();
-    if dst.is_unspecified()
-        || dst.is_loopback()
-        || dst.is_this_network_v4()
-        || (to_many && ends.protocol == TCP)
-    {
-        return Err(SendRefusal::Destination);
-    }
-    let is_right = match ends.protocol {
-        TCP => tcp_checksum_ok(packet.src, packet.dst, packet.payload, false),
-        _ => is_udp_checksum_right(&packet),
-    };
-    match is_right {
-        true => Ok(ends),
-        false => Err(SendRefusal::Malformed(DropReason::BadChecksum)),
+
+    /// Checks the addresses and ports of a packet.
+    #[inline]
+    fn check_ends(&self, packet: &Packet<'_>) -> Result<Ends, SendRefusal> {
+        if packet.src_mac != self.mac {
+            return Err(SendRefusal::SourceMac);
+        }
+        let ends = ends(packet).map_err(SendRefusal::Malformed)?;
+        if !self.addresses.contains(&ends.src.addr) {
+            return Err(SendRefusal::SourceAddress);
+        }
+        if self.claims.owner(ends.protocol, ends.src) != Some(self.port) {
+            return Err(SendRefusal::SourcePort);
+        }
+        let dst = ends.dst.addr;
+        let to_many = dst.is_multicast_or_broadcast();
+        if dst.is_unspecified()
+            || dst.is_loopback()
+            || dst.is_this_network_v4()
+            || (to_many && ends.protocol == TCP)
+        {
+            return Err(SendRefusal::Destination);
+        }
+        Ok(ends)
     }
 }
 

@@ -21,14 +21,22 @@
 
 mod check;
 mod claims;
+mod gso;
 mod mux;
+mod outlet;
+mod port_counters;
+mod port_end;
 mod ports;
 mod ready;
 
 pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
+    gso::GsoFrame,
     mux::{Counters, Mux},
-    ports::{Outlet, PortCounters, PortEnd, Ports, PortsFull, copy_to},
+    outlet::{Outlet, copy_to},
+    port_counters::PortCounters,
+    port_end::PortEnd,
+    ports::{Ports, PortsFull},
     ready::{Doorbell, MuxPort},
 };

@@ -1,11 +1,14 @@
 //! A mux that owns its NIC and its way to the host.
 
-use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
+use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
     claims::PortId,
-    ports::{Outlet, PortEnd, Ports, PortsFull, copy_to},
+    gso::GsoFrame,
+    outlet::{Outlet, copy_to},
+    port_end::PortEnd,
+    ports::{Ports, PortsFull},
     ready::Doorbell,
 };
 
@@ -36,6 +39,16 @@ struct Outside<N, H> {
 }
 
 impl<N: PacketIo, H: PacketIo> Outlet for Outside<N, H> {
+    fn nic_capabilities(&self) -> Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool {
+        let taken = frame.send(&mut self.nic).is_ok();
+        self.counters.nic_overruns += u64::from(!taken);
+        taken
+    }
+
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
         let taken = copy_to(&mut self.nic, frame);
         self.counters.nic_overruns += u64::from(!taken);
@@ -75,6 +88,11 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         let port = self.ports.open(io)?;
         let partial = self.outside.nic.capabilities().rx_checksum_may_be_partial;
         Ok((port, self.ports.doorbell(port, partial)))
+    }
+
+    /// Returns the NIC.
+    pub fn nic(&self) -> &N {
+        &self.outside.nic
     }
 
     /// Returns the ports.

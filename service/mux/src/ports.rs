@@ -1,19 +1,19 @@
 //! The ports of a mux: their packet rings, 3-tuples, turns and counters.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_packet_io::{Burst, MemPort, PacketIo, TxChecksum};
-use tidelane_packet_ring::ServiceEnd;
+use tidelane_abi::port::PORT_FRAME_LEN_MAX;
+use tidelane_packet_io::Burst;
 use tidelane_wire::{
-    Endpoint, IpAddress, MacAddress, parse_frame, parse_icmp_error, parse_icmpv6_error, protocol,
+    IpAddress, MacAddress, parse_frame, parse_icmp_error, parse_icmpv6_error, protocol,
 };
 
 use crate::{
-    check::{SendRefusal, check_sent, ends},
+    check::{Ends, SendRefusal, Sender, ends},
     claims::{ClaimError, Claims, PortId, Tuple},
+    outlet::{Outlet, copy_to},
+    port_counters::PortCounters,
+    port_end::PortEnd,
     ready::{Doorbell, ReadySet},
 };
 
@@ -24,73 +24,9 @@ const STEP_MAX: usize = 256;
 /// Ports that one step looks at for new frames.
 const LOOKS_MAX: usize = 32;
 
-/// The mux's end of a port's packet rings. The frames that it receives lie in memory that the
-/// program cannot write to, so that a packet stays as the mux has checked it.
-pub trait PortEnd: PacketIo {
-    /// True if the mux looks for frames of idle ports. False if the program's end rings a
-    /// [`Doorbell`].
-    const POLLED: bool;
-
-    /// Returns true if the program has sent frames that the mux has not received.
-    fn has_frames(&self) -> bool;
-
-    /// Returns true if the program has made the port unusable, so that its owner has to close it.
-    fn is_corrupt(&self) -> bool;
-}
-
-impl PortEnd for MemPort {
-    const POLLED: bool = false;
-
-    fn has_frames(&self) -> bool {
-        self.rx_queued() > 0
-    }
-
-    fn is_corrupt(&self) -> bool {
-        false
-    }
-}
-
-impl PortEnd for ServiceEnd {
-    const POLLED: bool = true;
-
-    #[inline]
-    fn has_frames(&self) -> bool {
-        ServiceEnd::has_frames(self)
-    }
-
-    fn is_corrupt(&self) -> bool {
-        ServiceEnd::is_corrupt(self)
-    }
-}
-
-/// Receiver of the packets that ports send to other stacks. Both methods return false if the packet
-/// was lost.
-pub trait Outlet {
-    /// Sends a packet through the NIC.
-    fn send_to_nic(&mut self, frame: &[u8]) -> bool;
-
-    /// Gives a packet to the host.
-    fn give_to_host(&mut self, frame: &[u8]) -> bool;
-}
-
 /// Error of [`Ports::open`]: the largest number of ports is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
-
-/// Counters of one port.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Packets that the port has received.
-    pub received: u64,
-    /// Packets that the port has sent.
-    pub sent: u64,
-    /// Packets for the port that were lost because the port had no room.
-    pub overruns: u64,
-    /// Packets of the port that were lost because the NIC or the host had no room.
-    pub lost: u64,
-    /// Packets of the port that were not sent, by reason.
-    pub refused: BTreeMap<SendRefusal, u64>,
-}
 
 /// A port.
 struct Port<P> {
@@ -131,6 +67,8 @@ pub struct Ports<P: PortEnd> {
     queued: Vec<PortId>,
     /// An empty burst, which all ports use in turn; `None` while its frames are processed.
     burst: Option<P::Burst>,
+    /// A segment of a GSO frame.
+    segment: Vec<u8>,
     /// Ports that have become corrupt.
     corrupt: Vec<PortId>,
 }
@@ -152,6 +90,7 @@ impl<P: PortEnd> Ports<P> {
             turns: VecDeque::new(),
             queued: Vec::new(),
             burst: None,
+            segment: Vec::new(),
             corrupt: Vec::new(),
         }
     }
@@ -346,13 +285,16 @@ impl<P: PortEnd> Ports<P> {
         let Some(mut burst) = self.burst.take() else {
             return 0;
         };
-        let mut count = 0;
         if let Some(port) = self.port_mut(id) {
             port.in_turns = false;
-            count = port.io.rx_burst(&mut burst, TURN_MAX);
+            port.io.rx_burst(&mut burst, TURN_MAX);
         }
-        for frame in burst.iter() {
-            self.forward(id, frame, outlet);
+        let mut count = 0;
+        for (at, frame) in burst.iter().enumerate() {
+            count += match burst.segment_size(at) {
+                0 => self.forward(id, frame, outlet),
+                segment_size => self.forward_gso(id, (frame, segment_size), outlet),
+            };
         }
         if let Some(port) = self.port_mut(id) {
             port.io.rx_release(&mut burst);
@@ -361,38 +303,118 @@ impl<P: PortEnd> Ports<P> {
             }
         }
         self.burst = Some(burst);
-        if count == TURN_MAX {
+        if count >= TURN_MAX {
             self.add_turn(id);
         }
         count
     }
 
-    /// Checks a packet that a port sends, and forwards it.
-    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) {
-        let checked = check_sent(frame, id, &self.claims, self.mac, &self.addresses);
-        let Some(port) = self.port_mut(id) else {
-            return;
+    /// Returns the properties that a packet of `port` must have.
+    fn sender(&self, port: PortId) -> Sender<'_> {
+        Sender {
+            port,
+            claims: &self.claims,
+            mac: self.mac,
+            addresses: &self.addresses,
+        }
+    }
+
+    /// Checks a packet that a port sends, and forwards the packet. Returns 1.
+    #[inline]
+    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) -> usize {
+        match self.sender(id).check(frame) {
+            Ok(ends) => {
+                self.count_sent(id, 1);
+                let destination = self.destination(&ends);
+                self.deliver(id, destination, frame, outlet);
+            }
+            Err(refusal) => self.refuse(id, refusal),
+        }
+        1
+    }
+
+    /// Checks a GSO frame that a port sends, and forwards the frame or its segments. Returns the
+    /// number of segments. `sent` has the frame and its segment size.
+    #[cold]
+    #[inline(never)]
+    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Outlet) -> usize {
+        let nic = outlet.nic_capabilities();
+        let frame_len_max = nic.tx_frame_len_max.min(PORT_FRAME_LEN_MAX) as usize;
+        let checked = self.sender(id).check_gso(sent.0, sent.1, frame_len_max);
+        let (ends, gso) = match checked {
+            Ok(checked) => checked,
+            Err(refusal) => {
+                self.refuse(id, refusal);
+                return 1;
+            }
         };
-        let ends = match checked {
-            Ok(ends) => ends,
-            Err(refusal) => return *port.counters.refused.entry(refusal).or_default() += 1,
-        };
-        port.counters.sent += 1;
-        let taken = match self.destination(ends.protocol, ends.dst) {
+        self.count_sent(id, gso.segments());
+        if let Some(port) = self.port_mut(id) {
+            port.counters.gso_frames += 1;
+        }
+        let destination = self.destination(&ends);
+        if destination == Destination::Nic && gso.len() <= nic.tx_gso_len_max as usize {
+            if !outlet.send_gso_to_nic(&gso) {
+                self.count_lost(id, gso.segments());
+            }
+            return gso.segments();
+        }
+        let mut segment = std::mem::take(&mut self.segment);
+        for at in 0..gso.segments() {
+            gso.write_segment(at, &mut segment);
+            self.deliver(id, destination, &segment, outlet);
+        }
+        self.segment = segment;
+        gso.segments()
+    }
+
+    /// Gives a checked packet of port `id` to its destination.
+    #[inline]
+    fn deliver(
+        &mut self,
+        id: PortId,
+        destination: Destination,
+        frame: &[u8],
+        outlet: &mut impl Outlet,
+    ) {
+        let taken = match destination {
             Destination::Port(to) => return self.give(to, frame),
             Destination::Host => outlet.give_to_host(frame),
             Destination::Nic => outlet.send_to_nic(frame),
         };
-        if !taken && let Some(port) = self.port_mut(id) {
-            port.counters.lost += 1;
+        if !taken {
+            self.count_lost(id, 1);
         }
     }
 
-    fn destination(&self, protocol: u8, dst: Endpoint) -> Destination {
-        if !self.addresses.contains(&dst.addr) {
+    #[inline]
+    fn count_sent(&mut self, id: PortId, packets: usize) {
+        if let Some(port) = self.port_mut(id) {
+            port.counters.sent += packets as u64;
+        }
+    }
+
+    #[cold]
+    fn count_lost(&mut self, id: PortId, packets: usize) {
+        if let Some(port) = self.port_mut(id) {
+            port.counters.lost += packets as u64;
+        }
+    }
+
+    /// Counts a packet of port `id` that is not sent.
+    #[cold]
+    fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
+        if let Some(port) = self.port_mut(id) {
+            *port.counters.refused.entry(refusal).or_default() += 1;
+        }
+    }
+
+    #[inline]
+    fn destination(&self, ends: &Ends) -> Destination {
+        if !self.addresses.contains(&ends.dst.addr) {
             return Destination::Nic;
         }
-        match self.claims.owner(protocol, dst) {
+        match self.claims.owner(ends.protocol, ends.dst) {
             Some(port) => Destination::Port(port),
             None => Destination::Host,
         }
@@ -462,16 +484,4 @@ impl<P: PortEnd> Ports<P> {
         }
         self.queued = queued;
     }
-}
-
-/// Copies a frame to the next free frame of `to`. Returns false if there is none, or if the frame
-/// is too long for `to`.
-pub fn copy_to<T: PacketIo>(to: &mut T, frame: &[u8]) -> bool {
-    let room = to.tx_frame();
-    let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
-        return false;
-    };
-    room.copy_from_slice(frame);
-    to.tx_commit(frame.len(), TxChecksum::Done);
-    true
 }

@@ -36,7 +36,7 @@ pub use registration::{FlowNumbers, Message, flow_features, message, not_acceler
 
 /// Version of the ABI. Every change of this crate increases it. The service refuses the
 /// registration of a program with another version.
-pub const ABI_VERSION: u32 = 16;
+pub const ABI_VERSION: u32 = 17;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// Magic number at the start of the service page.

@@ -27,8 +27,21 @@ pub const PORT_DATA_OFFSET: u64 = 4096;
 pub const PORT_RING_LEN_MIN: u32 = 16 * 1024;
 /// Largest length of a port's packet ring in bytes.
 pub const PORT_RING_LEN_MAX: u32 = 4 * 1024 * 1024;
-/// Largest frame of a port in bytes.
+/// Largest frame of a port in bytes, except a GSO frame.
 pub const PORT_FRAME_LEN_MAX: u32 = 2048;
+/// Largest GSO frame that a program may send, in bytes: an Ethernet header and the longest packet.
+pub const PORT_GSO_LEN_MAX: u32 = 14 + 65_535;
+
+/// Returns the largest GSO frame in a packet ring of `ring_len` bytes. A ring has room for four
+/// such frames, so that the program fills one while the service reads another.
+pub const fn gso_len_max(ring_len: u32) -> u32 {
+    let part = ring_len / 4 - PACKET_UNIT;
+    if part < PORT_GSO_LEN_MAX {
+        part
+    } else {
+        PORT_GSO_LEN_MAX
+    }
+}
 
 /// A word in a cache line of its own.
 #[repr(C, align(64))]
@@ -59,8 +72,12 @@ pub struct PortHead {
 pub struct PacketHead {
     /// Length of the frame in bytes, or [`PACKET_SKIP`].
     pub len: u32,
+    /// Zero for a frame of at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame, which only a
+    /// program sends: payload bytes of each TCP segment except the last segment. The service
+    /// ignores the checksum fields of a GSO frame, and writes those of its segments.
+    pub segment_size: u16,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: u16,
 }
 
 /// A port of the service's mux: a pair of packet rings for each core of the service.

@@ -7,6 +7,7 @@ use std::{ptr::NonNull, slice, sync::Arc};
 
 use tidelane_abi::port::{
     PACKET_SKIP, PACKET_UNIT, PORT_DATA_OFFSET, PORT_FRAME_LEN_MAX, PacketHead, PortHead,
+    gso_len_max,
 };
 
 use crate::{
@@ -17,8 +18,6 @@ use crate::{
 
 /// Length of the head of an entry in bytes.
 const HEAD_LEN: u32 = size_of::<PacketHead>() as u32;
-/// Units of an entry with the longest frame.
-const ENTRY_UNITS_MAX: u32 = units(PORT_FRAME_LEN_MAX);
 
 /// Returns the number of units of an entry with a frame of `len` bytes.
 const fn units(len: u32) -> u32 {
@@ -82,13 +81,20 @@ impl Memory {
     }
 }
 
+/// Room for a frame: its position in units, and its length in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    at: usize,
+    len: u32,
+}
+
 /// The producing end of a packet ring. Each ring must have only one producer.
 #[derive(Debug)]
 pub struct PacketProducer {
     cursor: ProducerCursor,
     units: u32,
-    /// Position of the room that the caller has for its next frame.
-    room: Option<usize>,
+    /// Room that the caller has for its next frame.
+    room: Option<Room>,
     memory: Memory,
 }
 
@@ -108,33 +114,48 @@ impl PacketProducer {
     /// [`commit`](Self::commit).
     #[inline]
     pub fn frame(&mut self) -> Result<&mut [u8], PushError> {
-        let at = match self.room {
-            Some(at) => at,
-            None => self.find_room()?,
+        self.frame_of(PORT_FRAME_LEN_MAX)
+    }
+
+    /// Returns room for a frame of `len` bytes, which may be longer than [`PORT_FRAME_LEN_MAX`]
+    /// for a GSO frame. The room of an earlier call that was not committed ends.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if the ring has no room now, or never has room because `len` is greater than
+    /// [`gso_len_max`].
+    #[inline]
+    pub fn frame_of(&mut self, len: u32) -> Result<&mut [u8], PushError> {
+        let room = match self.room {
+            Some(room) if room.len == len => room,
+            _ => self.find_room(len)?,
         };
-        self.room = Some(at);
-        // SAFETY: `find_room` returned a position with room for the longest entry within the ring.
-        // Only this end writes the memory. The consumer does not read the entry before it is
+        self.room = Some(room);
+        // SAFETY: `find_room` returned a position with room for an entry of this length within the
+        // ring. Only this end writes the memory. The consumer does not read the entry before it is
         // published.
         Ok(unsafe {
-            let start = self.memory.unit(at).add(HEAD_LEN as usize);
-            slice::from_raw_parts_mut(start, PORT_FRAME_LEN_MAX as usize)
+            let start = self.memory.unit(room.at).add(HEAD_LEN as usize);
+            slice::from_raw_parts_mut(start, len as usize)
         })
     }
 
-    /// Returns the position of room for the longest entry. Skips the end of the ring if the end is
-    /// too short.
+    /// Returns room for a frame of `len` bytes. Skips the end of the ring if the end is too short.
     #[inline]
-    fn find_room(&mut self) -> Result<usize, PushError> {
-        let at = self.claim(ENTRY_UNITS_MAX)?;
-        let left = self.units - at as u32;
-        if left >= ENTRY_UNITS_MAX {
-            return Ok(at);
+    fn find_room(&mut self, len: u32) -> Result<Room, PushError> {
+        if len > PORT_FRAME_LEN_MAX && len > gso_len_max(self.units * PACKET_UNIT) {
+            return Err(PushError::Full);
         }
-        self.claim(left + ENTRY_UNITS_MAX)?;
-        self.write_head(at, PACKET_SKIP);
+        let needed = units(len);
+        let at = self.claim(needed)?;
+        let left = self.units - at as u32;
+        if left >= needed {
+            return Ok(Room { at, len });
+        }
+        self.claim(left + needed)?;
+        self.write_head(at, PACKET_SKIP, 0);
         self.cursor.commit_many(left);
-        Ok(0)
+        Ok(Room { at: 0, len })
     }
 
     /// Queues the first `len` bytes of the frame that [`frame`](Self::frame) returned last. The
@@ -146,8 +167,25 @@ impl PacketProducer {
     #[inline]
     pub fn commit(&mut self, len: u32) {
         assert!(len <= PORT_FRAME_LEN_MAX, "the frame is too long");
-        let at = self.room.take().expect("the caller has a frame");
-        self.write_head(at, len);
+        self.commit_entry(len, 0);
+    }
+
+    /// Queues the whole room that [`frame_of`](Self::frame_of) returned last as a GSO frame.
+    /// `segment_size` is the number of payload bytes of each segment, and not zero.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no frame.
+    pub fn commit_gso(&mut self, segment_size: u16) {
+        let len = self.room.map_or(0, |room| room.len);
+        self.commit_entry(len, segment_size);
+    }
+
+    #[inline]
+    fn commit_entry(&mut self, len: u32, segment_size: u16) {
+        let room = self.room.take().expect("the caller has a frame");
+        assert!(len <= room.len, "the frame is longer than its room");
+        self.write_head(room.at, len, segment_size);
         self.cursor.commit_many(units(len));
     }
 
@@ -163,8 +201,12 @@ impl PacketProducer {
             .claim_many(units, &self.memory.peer().consumed.word)
     }
 
-    fn write_head(&mut self, at: usize, len: u32) {
-        let head = PacketHead { len, reserved: 0 };
+    fn write_head(&mut self, at: usize, len: u32, segment_size: u16) {
+        let head = PacketHead {
+            len,
+            segment_size,
+            reserved: 0,
+        };
         // SAFETY: the position is within the ring, and a unit has room and alignment for a head.
         unsafe {
             self.memory
@@ -192,6 +234,7 @@ impl PacketProducer {
 pub struct PacketPlace {
     at: u32,
     len: u32,
+    segment_size: u16,
 }
 
 impl PacketPlace {
@@ -204,6 +247,12 @@ impl PacketPlace {
     /// Returns true if the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the payload bytes of each segment of a GSO frame; zero for another frame.
+    #[inline]
+    pub fn segment_size(&self) -> u16 {
+        self.segment_size
     }
 }
 
@@ -232,17 +281,24 @@ impl PacketConsumer {
         let Some((mut at, mut known)) = self.known()? else {
             return Ok(None);
         };
-        let mut len = self.read_len(at);
-        if len == PACKET_SKIP {
+        let mut head = self.read_head(at);
+        if head.len == PACKET_SKIP {
             self.skip(at, known)?;
             (at, known) = match self.known()? {
                 Some(next) => next,
                 None => return Ok(None),
             };
             // A producer skips the end of the ring, and the next entry is at its start.
-            len = self.read_len(at);
+            head = self.read_head(at);
         }
-        if len > PORT_FRAME_LEN_MAX {
+        let PacketHead {
+            len, segment_size, ..
+        } = head;
+        let len_max = match segment_size {
+            0 => PORT_FRAME_LEN_MAX,
+            _ => gso_len_max(self.units * PACKET_UNIT),
+        };
+        if len > len_max {
             return Err(Corrupt);
         }
         let units = units(len);
@@ -250,7 +306,11 @@ impl PacketConsumer {
             return Err(Corrupt);
         }
         self.cursor.commit_many(units);
-        Ok(Some(PacketPlace { at, len }))
+        Ok(Some(PacketPlace {
+            at,
+            len,
+            segment_size,
+        }))
     }
 
     /// Returns the position of the next entry, and the number of units that the ring is known to
@@ -272,14 +332,13 @@ impl PacketConsumer {
     }
 
     #[inline]
-    fn read_len(&self, at: u32) -> u32 {
+    fn read_head(&self, at: u32) -> PacketHead {
         // SAFETY: the position is within the ring, and a unit has room and alignment for a head.
-        // The volatile read happens exactly once, so the caller validates the value that it uses.
-        let head = unsafe {
+        // The volatile read happens exactly once, so the caller validates the values that it uses.
+        unsafe {
             let unit = self.memory.unit(at as usize).cast::<PacketHead>();
             unit.read_volatile()
-        };
-        head.len
+        }
     }
 
     /// Appends a copy of a frame to `bytes`.

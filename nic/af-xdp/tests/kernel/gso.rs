@@ -7,7 +7,7 @@ use std::{
 
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
-use tidelane_packet_io::{GsoParameters, PacketIo};
+use tidelane_packet_io::{GsoParameters, GsoPayload, PacketIo};
 use tidelane_steering::{Buffers, Demux};
 
 use crate::{
@@ -72,7 +72,8 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
         tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
         is_v6: false,
     };
-    port.tx_gso_send([before_wrap, after_wrap], gso).unwrap();
+    let shared = GsoPayload::Shared([before_wrap, after_wrap]);
+    port.tx_gso_send(shared, gso).unwrap();
     assert_eq!(port.counters().tx_gso_frames, 1);
 
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);

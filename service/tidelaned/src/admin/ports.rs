@@ -56,6 +56,7 @@ pub(super) fn list<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value 
 fn add(sum: &mut PortCounters, counters: &PortCounters) {
     sum.received += counters.received;
     sum.sent += counters.sent;
+    sum.gso_frames += counters.gso_frames;
     sum.overruns += counters.overruns;
     sum.lost += counters.lost;
     for (reason, count) in &counters.refused {
@@ -83,6 +84,7 @@ fn port_to_json(
         "claims": claims.iter().map(claim_text).collect::<Vec<String>>(),
         "received": counters.received,
         "sent": counters.sent,
+        "gso_frames": counters.gso_frames,
         "overruns": counters.overruns,
         "lost": counters.lost,
         "refused": refused,
@@ -106,5 +108,6 @@ fn reason_name(reason: SendRefusal) -> &'static str {
         SendRefusal::SourceAddress => "source_address",
         SendRefusal::SourcePort => "source_port",
         SendRefusal::Destination => "destination",
+        SendRefusal::Segmentation => "segmentation",
     }
 }

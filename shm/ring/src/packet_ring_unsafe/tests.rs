@@ -76,7 +76,19 @@ fn frames_keep_their_room_until_the_release() {
 #[test]
 fn no_index_and_no_length_leads_outside_the_ring() {
     let units = PORT_RING_LEN_MIN / PACKET_UNIT;
-    let lens = [0, 1, 8, 9, 2047, 2048, 2049, 4096, 1 << 31, PACKET_SKIP];
+    let lens = [
+        0,
+        1,
+        8,
+        9,
+        2047,
+        2048,
+        2049,
+        gso_len_max(PORT_RING_LEN_MIN),
+        gso_len_max(PORT_RING_LEN_MIN) + 1,
+        1 << 31,
+        PACKET_SKIP,
+    ];
     let indices = [
         1,
         2,
@@ -88,13 +100,17 @@ fn no_index_and_no_length_leads_outside_the_ring() {
         1 << 31,
         u32::MAX,
     ];
-    for index in indices {
+    let pairs = indices
+        .into_iter()
+        .flat_map(|index| [(index, 0), (index, 1448)]);
+    for (index, segment_size) in pairs {
         for first in lens {
             for second in lens {
                 let (_producer, mut consumer, program) = ring(PORT_RING_LEN_MIN);
                 let head = |at: u64, len: u32| {
                     let at = PORT_DATA_OFFSET + at * u64::from(PACKET_UNIT);
-                    assert!(program.own.copy_in(at, &len.to_ne_bytes()));
+                    let bytes = [len.to_ne_bytes(), u32::to_ne_bytes(segment_size)];
+                    assert!(program.own.copy_in(at, bytes.as_flattened()));
                 };
                 for at in 0..u64::from(units) {
                     head(at, second);
@@ -106,11 +122,38 @@ fn no_index_and_no_length_leads_outside_the_ring() {
                 while let Ok(Some(place)) = consumer.take() {
                     let end = place.at * PACKET_UNIT + HEAD_LEN + place.len;
                     assert!(end <= PORT_RING_LEN_MIN, "{index} {first} {second}");
+                    let is_gso = place.segment_size > 0;
+                    assert_eq!(is_gso, segment_size > 0);
+                    assert!(is_gso || place.len <= PORT_FRAME_LEN_MAX);
                     steps += 1;
                     assert!(steps <= units, "more entries than units");
                 }
             }
         }
+    }
+}
+
+#[test]
+fn gso_frames_pass_between_other_frames() {
+    let ring_len = 4 * PORT_RING_LEN_MIN;
+    let (mut producer, mut consumer, _program) = ring(ring_len);
+    let len_max = gso_len_max(ring_len);
+    assert_eq!(producer.frame_of(len_max + 1).err(), Some(PushError::Full));
+    for round in 0..1000_u32 {
+        let len = PORT_FRAME_LEN_MAX + round * 131 % (len_max - PORT_FRAME_LEN_MAX + 1);
+        let gso = vec![round as u8; len as usize];
+        push(&mut producer, &frame_of(round as usize)).unwrap();
+        // Room without a commit changes nothing.
+        producer.frame().unwrap()[0] = 0xaa;
+        producer.frame_of(len).unwrap().copy_from_slice(&gso);
+        producer.commit_gso(1448);
+        producer.publish();
+        assert_eq!(pop(&mut consumer), Some(frame_of(round as usize)));
+        let place = consumer.take().expect("a sound ring").expect("a frame");
+        let mut bytes = Vec::new();
+        consumer.append_to(place, &mut bytes);
+        assert!(bytes == gso && place.segment_size() == 1448);
+        consumer.release();
     }
 }
 

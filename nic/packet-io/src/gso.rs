@@ -1,0 +1,66 @@
+//! GSO frames: one frame with the payload of many TCP segments, which the link splits.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Smallest segment in payload bytes of a GSO frame that a receiver splits in software. The limit
+/// bounds the work for one frame, and allows the default MSS of IPv4 with timestamps.
+pub const GSO_SEGMENT_MIN: u16 = 512;
+
+/// Parameters for the segmentation of a GSO frame by the link. Each segment gets the headers, with
+/// its own lengths, sequence number and checksums, and a part of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GsoParameters {
+    /// Length of all headers from the link header to the TCP header.
+    pub headers_len: u16,
+    /// Payload bytes of each segment except the last segment (MSS).
+    pub segment_size: u16,
+    /// Offset of the TCP header, whose checksum field holds the pseudo-header sum of the GSO frame.
+    pub tcp_start: u16,
+    /// True if the IP header is IPv6.
+    pub is_v6: bool,
+}
+
+/// Payload of a GSO frame, in two parts, because a stream buffer wraps.
+#[derive(Clone, Copy, Debug)]
+pub enum GsoPayload<'a> {
+    /// Memory of this process.
+    Private([&'a [u8]; 2]),
+    /// Memory that a program may be writing to.
+    Shared([&'a [AtomicU8]; 2]),
+}
+
+impl GsoPayload<'_> {
+    /// Returns the length of the payload in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Private([first, second]) => first.len() + second.len(),
+            Self::Shared([first, second]) => first.len() + second.len(),
+        }
+    }
+
+    /// Returns true if the payload has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the payload to `to`.
+    ///
+    /// # Panics
+    ///
+    /// If `to` has another length than the payload.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        assert_eq!(to.len(), self.len(), "room of another length");
+        match self {
+            Self::Private([first, second]) => {
+                let (to_first, to_second) = to.split_at_mut(first.len());
+                to_first.copy_from_slice(first);
+                to_second.copy_from_slice(second);
+            }
+            Self::Shared(parts) => {
+                for (to, byte) in to.iter_mut().zip(parts.iter().copied().flatten()) {
+                    *to = byte.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}

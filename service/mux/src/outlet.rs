@@ -1,0 +1,33 @@
+//! The ways of packets out of a set of ports: the NIC and the host.
+
+use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
+
+use crate::gso::GsoFrame;
+
+/// Receiver of the packets that ports send to other stacks. The methods that send return false if
+/// the packet was lost.
+pub trait Outlet {
+    /// Returns the capabilities of the NIC.
+    fn nic_capabilities(&self) -> Capabilities;
+
+    /// Sends a GSO frame through the NIC, whose capabilities allow this length.
+    fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool;
+
+    /// Sends a packet through the NIC.
+    fn send_to_nic(&mut self, frame: &[u8]) -> bool;
+
+    /// Gives a packet to the host.
+    fn give_to_host(&mut self, frame: &[u8]) -> bool;
+}
+
+/// Copies a frame to the next free frame of `to`. Returns false if there is none, or if the frame
+/// is too long for `to`.
+pub fn copy_to<T: PacketIo>(to: &mut T, frame: &[u8]) -> bool {
+    let room = to.tx_frame();
+    let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
+        return false;
+    };
+    room.copy_from_slice(frame);
+    to.tx_commit(frame.len(), TxChecksum::Done);
+    true
+}

@@ -1,0 +1,22 @@
+//! Counters of a port.
+
+use std::collections::BTreeMap;
+
+use crate::check::SendRefusal;
+
+/// Counters of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Packets that the port has received.
+    pub received: u64,
+    /// Packets that the port has sent. Each segment of a GSO frame counts.
+    pub sent: u64,
+    /// GSO frames that the port has sent.
+    pub gso_frames: u64,
+    /// Packets for the port that were lost because the port had no room.
+    pub overruns: u64,
+    /// Packets of the port that were lost because the NIC or the host had no room.
+    pub lost: u64,
+    /// Packets of the port that were not sent, by reason.
+    pub refused: BTreeMap<SendRefusal, u64>,
+}

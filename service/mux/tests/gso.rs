@@ -1,0 +1,442 @@
+//! GSO frames of ports: the segments that other stacks and the NIC get, and the frames that are
+//! refused.
+
+use tidelane_mux::*;
+use tidelane_packet_io::{
+    Burst, Capabilities, GSO_SEGMENT_MIN, GsoParameters, GsoPayload, LinkFull, MemBurst, MemConfig,
+    MemPort, PacketIo, TxChecksum,
+};
+use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
+use tidelane_ring::PortRegions;
+use tidelane_wire::{
+    Ecn, Endpoint, HeaderTemplate, IpAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions,
+    Timestamps, checksum, emit_tcp, parse_frame, write_partial_checksum, write_tcp_checksum,
+};
+
+use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
+
+mod frames;
+
+const RING_LEN: u32 = 512 * 1024;
+/// TCP port of the first port of the mux.
+const FIRST: u16 = 1000;
+const LOCAL_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+const PEER_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+const MSS: u16 = 1448;
+
+/// Returns the payload of the largest segment to `dst` with timestamps on a link with MTU 1500.
+fn mss_to(dst: IpAddress) -> u16 {
+    if dst.is_v4() { MSS } else { MSS - 20 }
+}
+
+/// A NIC that keeps the GSO frames which it gets.
+struct Nic {
+    port: MemPort,
+    gso_len_max: u32,
+    headers: [u8; 114],
+    sent: Vec<(Vec<u8>, GsoParameters)>,
+}
+
+impl PacketIo for Nic {
+    type Burst = MemBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_gso_len_max: self.gso_len_max,
+            ..self.port.capabilities()
+        }
+    }
+
+    fn new_burst(&self) -> MemBurst {
+        self.port.new_burst()
+    }
+
+    fn rx_burst(&mut self, burst: &mut MemBurst, max: usize) -> usize {
+        self.port.rx_burst(burst, max)
+    }
+
+    fn rx_release(&mut self, burst: &mut MemBurst) {
+        self.port.rx_release(burst);
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.port.tx_frame()
+    }
+
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        self.port.tx_commit(len, checksum);
+    }
+
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        &mut self.headers
+    }
+
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
+        let headers_len = usize::from(gso.headers_len);
+        let mut frame = self.headers[..headers_len].to_vec();
+        frame.resize(headers_len + payload.len(), 0);
+        payload.copy_to(&mut frame[headers_len..]);
+        self.sent.push((frame, gso));
+        Ok(())
+    }
+
+    fn tx_flush(&mut self) {
+        self.port.tx_flush();
+    }
+}
+
+/// A mux with two ports, which have claimed TCP ports [`FIRST`] and [`FIRST`] + 1 on all addresses.
+struct Net {
+    mux: Mux<Nic, MemPort, ServiceEnd>,
+    peer: MemPort,
+    programs: [ProgramEnd; 2],
+    ids: [PortId; 2],
+}
+
+impl Net {
+    /// `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero.
+    fn new(gso_len_max: u32) -> Self {
+        let config = MemConfig {
+            partial_checksums: false,
+            frames: 4096,
+            ..MemConfig::default()
+        };
+        let (peer, port) = MemPort::pair(config);
+        let nic = Nic {
+            port,
+            gso_len_max,
+            headers: [0; 114],
+            sent: Vec::new(),
+        };
+        let (_host, mux_host) = MemPort::pair(config);
+        let mut mux = Mux::new(nic, mux_host, MAC, vec![LOCAL, LOCAL_V6], 2);
+        let opened = [0, 1].map(|number| {
+            let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
+            let (id, _) = mux.open(ServiceEnd::new(&service, None)).expect("room");
+            for addr in [LOCAL, LOCAL_V6] {
+                let local = Endpoint::new(addr, FIRST + number);
+                let tuple = Tuple { protocol: 6, local };
+                assert_eq!(mux.ports_mut().claim(tuple, id), Ok(()));
+            }
+            (id, ProgramEnd::new(&program, 1514, false))
+        });
+        let [(first, first_end), (second, second_end)] = opened;
+        Self {
+            mux,
+            peer,
+            programs: [first_end, second_end],
+            ids: [first, second],
+        }
+    }
+
+    /// Sends a GSO frame of the first port, and runs the mux.
+    fn send(&mut self, frame: &[u8], headers_len: usize, segment_size: u16) {
+        let (headers, payload) = frame.split_at(headers_len);
+        let program = &mut self.programs[0];
+        program.tx_gso_headers()[..headers_len].copy_from_slice(headers);
+        let (before_wrap, after_wrap) = payload.split_at(payload.len() / 3);
+        let gso = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size,
+            // The service reads neither of the other fields.
+            tcp_start: 0,
+            is_v6: false,
+        };
+        let payload = GsoPayload::Private([before_wrap, after_wrap]);
+        assert_eq!(program.tx_gso_send(payload, gso), Ok(()));
+        program.tx_flush();
+        while self.mux.step() {}
+    }
+
+    fn counters(&self) -> PortCounters {
+        let counters = self.mux.ports().port_counters(self.ids[0]);
+        counters.expect("the port is open").clone()
+    }
+}
+
+/// A stream of segments from the first port.
+#[derive(Clone, Copy)]
+struct Stream {
+    src: IpAddress,
+    dst: IpAddress,
+    dst_port: u16,
+    flags: TcpFlags,
+}
+
+impl Stream {
+    fn to(dst: IpAddress) -> Self {
+        Self {
+            src: if dst.is_v4() { LOCAL } else { LOCAL_V6 },
+            dst,
+            dst_port: 9,
+            flags: TcpFlags::ACK
+                .union(TcpFlags::PSH)
+                .union(TcpFlags::FIN)
+                .union(TcpFlags::CWR),
+        }
+    }
+
+    /// Returns a frame with `payload` and the length of its headers. `before` bytes and `segments`
+    /// segments come before the frame.
+    fn frame(self, payload: &[u8], before: usize, segments: u16) -> (Vec<u8>, usize) {
+        let template = HeaderTemplate::new(MAC, PEER_MAC, self.src, self.dst).unwrap();
+        let header = SegmentHeader {
+            src_port: FIRST,
+            dst_port: self.dst_port,
+            seq: SeqNumber(u32::MAX - 5000).add(before as u32),
+            ack: SeqNumber(77),
+            flags: self.flags,
+            wnd: 501,
+            urgent: 0,
+            options: TcpOptions::from_timestamps(Some(Timestamps { tsval: 5, tsecr: 6 })),
+        };
+        let tcp_len = (header.len() + payload.len()) as u16;
+        let headers_len = template.headers_len() + header.len();
+        let mut frame = vec![0; headers_len];
+        let ip_id = u16::MAX.wrapping_add(segments);
+        let start = template.write(&mut frame, tcp_len, Ecn::Ect0, ip_id);
+        emit_tcp(&mut frame[start..], &header);
+        let pseudo = template.pseudo_header(tcp_len);
+        write_tcp_checksum(&mut frame[start..], pseudo, checksum::sum(payload));
+        frame.extend_from_slice(payload);
+        (frame, headers_len)
+    }
+
+    /// Returns the segments as a stack without GSO would send them.
+    fn segments(self, payload: &[u8], segment_size: u16) -> Vec<Vec<u8>> {
+        let size = usize::from(segment_size);
+        let count = payload.len().div_ceil(size);
+        let segments = payload.chunks(size).enumerate().map(|(at, part)| {
+            let mut segment = self;
+            if at > 0 {
+                segment.flags.remove(TcpFlags::CWR);
+            }
+            if at + 1 < count {
+                segment.flags.remove(TcpFlags::PSH.union(TcpFlags::FIN));
+            }
+            segment.frame(part, at * size, at as u16).0
+        });
+        segments.collect()
+    }
+}
+
+fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+#[test]
+fn the_segments_are_those_of_a_stack_without_gso() {
+    let mut sent = 0;
+    let mut net = Net::new(0);
+    for dst in [PEER, PEER_V6] {
+        let mss = mss_to(dst);
+        for (len, size) in [(1449, mss), (1428 * 40, mss), (65_000, 1400), (5000, 512)] {
+            let (stream, payload) = (Stream::to(dst), payload(len));
+            let (frame, headers_len) = stream.frame(&payload, 0, 0);
+            net.send(&frame, headers_len, size);
+            let expected = stream.segments(&payload, size);
+            sent += expected.len() as u64;
+            assert!(receive(&mut net.peer) == expected, "{dst:?} {len} {size}");
+        }
+    }
+    let counters = net.counters();
+    assert_eq!((counters.sent, counters.lost), (sent, 0));
+    assert_eq!(counters.gso_frames, 8);
+    assert!(counters.refused.is_empty());
+}
+
+#[test]
+fn a_nic_with_gso_gets_the_whole_frame() {
+    let mut net = Net::new(65_549);
+    for dst in [PEER, PEER_V6] {
+        let (stream, payload) = (Stream::to(dst), payload(30_000));
+        let (mut frame, headers_len) = stream.frame(&payload, 0, 0);
+        net.send(&frame, headers_len, mss_to(dst));
+        assert!(receive(&mut net.peer).is_empty());
+        let (got, gso) = net.mux.nic().sent.last().expect("a frame").clone();
+        let template = HeaderTemplate::new(MAC, PEER_MAC, stream.src, dst).unwrap();
+        let tcp_start = template.headers_len();
+        let pseudo = template.pseudo_header((frame.len() - tcp_start) as u16);
+        write_partial_checksum(&mut frame[tcp_start..], pseudo);
+        assert!(got == frame);
+        let expected = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size: mss_to(dst),
+            tcp_start: tcp_start as u16,
+            is_v6: dst == PEER_V6,
+        };
+        assert_eq!(gso, expected);
+    }
+    assert_eq!(net.counters().sent, 21 + 22);
+    // The NIC cannot take this frame, so that the mux splits it.
+    let (stream, payload) = (Stream::to(PEER), payload(10_000));
+    let (frame, headers_len) = stream.frame(&payload, 0, 0);
+    let mut net = Net::new(5000);
+    net.send(&frame, headers_len, MSS);
+    assert!(receive(&mut net.peer) == stream.segments(&payload, MSS));
+}
+
+#[test]
+fn another_port_gets_segments() {
+    let mut net = Net::new(65_549);
+    let stream = Stream {
+        dst_port: FIRST + 1,
+        ..Stream::to(LOCAL)
+    };
+    let payload = payload(20_000);
+    let (frame, headers_len) = stream.frame(&payload, 0, 0);
+    net.send(&frame, headers_len, MSS);
+    assert!(receive(&mut net.programs[1]) == stream.segments(&payload, MSS));
+    assert!(net.mux.nic().sent.is_empty());
+}
+
+#[test]
+fn frames_that_cannot_be_split_are_refused() {
+    let (stream, payload) = (Stream::to(PEER), payload(4000));
+    let (genuine, headers_len) = stream.frame(&payload, 0, 0);
+    let with_flags = |flags| {
+        let stream = Stream { flags, ..stream };
+        stream.frame(&payload, 0, 0).0
+    };
+    let padded = [&genuine[..], &[0; 4]].concat();
+    let foreign = Stream {
+        src: PEER,
+        ..stream
+    };
+    let cut = SendRefusal::Segmentation;
+    let cases = [
+        (with_flags(TcpFlags::SYN), MSS, cut),
+        (with_flags(TcpFlags::RST), MSS, cut),
+        (with_flags(TcpFlags::ACK.union(TcpFlags::URG)), MSS, cut),
+        (genuine.clone(), GSO_SEGMENT_MIN - 1, cut),
+        (genuine.clone(), 1, cut),
+        // One segment, which is no GSO frame.
+        (genuine.clone(), 4000, cut),
+        // The link carries frames of 1,514 bytes.
+        (genuine.clone(), 1514 - headers_len as u16 + 1, cut),
+        (padded, MSS, cut),
+        (
+            foreign.frame(&payload, 0, 0).0,
+            MSS,
+            SendRefusal::SourceAddress,
+        ),
+    ];
+    for (gso_len_max, (frame, segment_size, refusal)) in [0, 65_549]
+        .into_iter()
+        .flat_map(|len| cases.clone().map(|case| (len, case)))
+    {
+        let mut net = Net::new(gso_len_max);
+        net.send(&frame, headers_len, segment_size);
+        assert!(receive(&mut net.peer).is_empty() && net.mux.nic().sent.is_empty());
+        let counters = net.counters();
+        assert_eq!(counters.sent, 0);
+        assert_eq!(
+            counters.refused.get(&refusal),
+            Some(&1),
+            "{refusal:?} {segment_size}"
+        );
+    }
+}
+
+/// Whatever a program writes into the headers of a GSO frame, only segments of its own 3-tuple with
+/// valid headers leave the mux.
+#[test]
+fn damaged_headers_make_no_wrong_segment() {
+    let stream = Stream::to(PEER);
+    let payload = payload(3000);
+    let (genuine, headers_len) = stream.frame(&payload, 0, 0);
+    let (mut refused, mut passed) = (0, 0);
+    for bit in 0..headers_len * 8 {
+        let mut frame = genuine.clone();
+        frame[bit / 8] ^= 1 << (bit % 8);
+        for gso_len_max in [0, 65_549] {
+            let mut net = Net::new(gso_len_max);
+            net.send(&frame, headers_len, MSS);
+            let mut out = receive(&mut net.peer);
+            out.extend(net.mux.nic().sent.iter().map(|(frame, _)| frame.clone()));
+            if out.is_empty() {
+                refused += 1;
+            } else {
+                passed += 1;
+            }
+            for frame in out {
+                let packet = parse_frame(&frame).expect("valid headers");
+                assert_eq!((packet.src_mac, packet.src), (MAC, LOCAL), "bit {bit}");
+                assert_eq!(packet.payload[..2], FIRST.to_be_bytes(), "bit {bit}");
+            }
+        }
+    }
+    // Every bit of the addresses and lengths matters, and a bit of the sequence number does not.
+    assert!(
+        refused > 200 && passed > 200,
+        "{refused} refused, {passed} passed"
+    );
+}
+
+/// A port that floods with GSO frames has a turn of about 64 KiB, as any other port.
+#[test]
+fn gso_frames_get_no_larger_share() {
+    let mut net = Net::new(65_549);
+    let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
+    let [greedy, modest] = &mut net.programs;
+    let mut queued = 0;
+    loop {
+        greedy.tx_gso_headers()[..headers_len].copy_from_slice(&frame[..headers_len]);
+        let gso = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size: MSS,
+            tcp_start: 0,
+            is_v6: false,
+        };
+        let payload = GsoPayload::Private([&frame[headers_len..], &[]]);
+        if greedy.tx_gso_send(payload, gso).is_err() {
+            break;
+        }
+        queued += 1;
+    }
+    greedy.tx_flush();
+    assert!(queued >= 4, "{queued}");
+    let single = Sent::out(FIRST + 1).frame();
+    let answer = Sent::to(FIRST + 1).frame();
+    assert!(send(modest, &single) && send(&mut net.peer, &answer));
+    net.mux.step();
+    assert_eq!(receive(&mut net.peer), [single]);
+    assert_eq!(receive(&mut net.programs[1]), [answer]);
+    assert!(net.mux.nic().sent.len() <= 2, "a turn is about 64 KiB");
+    while net.mux.step() {}
+    assert_eq!(net.mux.nic().sent.len(), queued);
+}
+
+/// The consumer reports the segment size with the right frame of a burst.
+#[test]
+fn a_burst_tells_gso_frames_from_others() {
+    let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
+    let (mut end, mut program) = (
+        ServiceEnd::new(&service, None),
+        ProgramEnd::new(&program, 1514, false),
+    );
+    let single = Sent::out(FIRST).frame();
+    let (frame, headers_len) = Stream::to(PEER).frame(&payload(3000), 0, 0);
+    for _ in 0..3 {
+        assert!(send(&mut program, &single));
+        program.tx_gso_headers()[..headers_len].copy_from_slice(&frame[..headers_len]);
+        let gso = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size: MSS,
+            tcp_start: 0,
+            is_v6: false,
+        };
+        let payload = GsoPayload::Private([&frame[headers_len..], &[]]);
+        assert_eq!(program.tx_gso_send(payload, gso), Ok(()));
+        program.tx_flush();
+    }
+    let mut burst = end.new_burst();
+    assert_eq!(end.rx_burst(&mut burst, 32), 6);
+    for at in 0..6 {
+        let is_gso = at % 2 == 1;
+        assert_eq!(burst.segment_size(at), if is_gso { MSS } else { 0 });
+        let expected = if is_gso { &frame } else { &single };
+        assert!(burst.frame(at) == Some(expected));
+    }
+    end.rx_release(&mut burst);
+}

@@ -1,0 +1,140 @@
+//! GSO on a port of the mux: the embedded stack sends bulk data as GSO frames through shared
+//! memory, and the mux splits the frames for a NIC without GSO, with and without loss.
+
+use std::{cell::RefCell, rc::Rc};
+
+use tidelane_embedded::{
+    Connection, Duration, Endpoint, FnPort, Instant, IpAddress, MacAddress, MemConfig, MemPort,
+    PacketIo, Stack, StackConfig,
+};
+use tidelane_mux::{Mux, PortCounters, Tuple};
+use tidelane_packet_io::{Burst, TxChecksum};
+use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
+use tidelane_ring::PortRegions;
+
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
+const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
+/// The server, which the embedded stack on the port serves.
+const SERVER: Endpoint = Endpoint::new(LOCAL, 1000);
+const RING_LEN: u32 = 256 * 1024;
+/// Bytes that the server sends.
+const LEN: usize = 2_000_000;
+
+type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
+type Send = Box<dyn FnMut(&[u8]) -> bool>;
+
+/// Makes the port of the peer at the other end of the NIC. Each `loss`-th packet to the peer is
+/// lost; zero means no loss. The port accepts no packet longer than the MTU.
+fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
+    let wire = Rc::new(RefCell::new(wire));
+    let (rx, mut count) = (Rc::clone(&wire), 0_u32);
+    let receive = move |packet: &mut [u8]| {
+        loop {
+            let port = &mut *rx.borrow_mut();
+            let mut burst = port.new_burst();
+            port.rx_burst(&mut burst, 1);
+            let frame = burst.frame(0).map(<[u8]>::to_vec);
+            port.rx_release(&mut burst);
+            let frame = frame?;
+            assert!(
+                frame.len() <= 1514,
+                "a frame is longer than the link allows"
+            );
+            count += 1;
+            if loss == 0 || count % loss > 0 {
+                packet[..frame.len() - 14].copy_from_slice(&frame[14..]);
+                return Some(frame.len() - 14);
+            }
+        }
+    };
+    let send = move |packet: &[u8]| {
+        let port = &mut *wire.borrow_mut();
+        let Some(frame) = port.tx_frame() else {
+            return false;
+        };
+        frame[..6].copy_from_slice(&MAC.0);
+        frame[6..12].copy_from_slice(&PEER_MAC.0);
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14..14 + packet.len()].copy_from_slice(packet);
+        port.tx_commit(14 + packet.len(), TxChecksum::Done);
+        port.tx_flush();
+        true
+    };
+    FnPort::new(1500, Box::new(receive), Box::new(send))
+}
+
+/// Sends [`LEN`] bytes from a server on a port to the peer, and compares. Returns the counters of
+/// the port.
+fn transfer(loss: u32) -> PortCounters {
+    let config = MemConfig {
+        partial_checksums: false,
+        frames: 1024,
+        ..MemConfig::default()
+    };
+    let (wire, nic) = MemPort::pair(config);
+    let (_host, to_host) = MemPort::pair(config);
+    let mut mux = Mux::new(nic, to_host, MAC, vec![LOCAL], 1);
+    let (service, program) = PortRegions::heap(RING_LEN).unwrap();
+    let (id, _) = mux.open(ServiceEnd::new(&service, None)).unwrap();
+    let tuple = Tuple {
+        protocol: 6,
+        local: SERVER,
+    };
+    mux.ports_mut().claim(tuple, id).unwrap();
+    let config = StackConfig {
+        mac: MAC,
+        gateway: PEER_MAC,
+        ..StackConfig::new(LOCAL, [1; 16])
+    };
+    let mut stack = Stack::new(config, ProgramEnd::new(&program, 1514, false));
+    let listener = stack.listen(SERVER, 8).unwrap();
+    let mut peer = Stack::new(StackConfig::new(PEER, [9; 16]), peer_port(wire, loss));
+    let mut now = Instant::from_secs(1);
+    peer.poll(now);
+    let client = peer.connect(Endpoint::new(PEER, 0), SERVER).unwrap();
+    let data: Vec<u8> = (0..LEN).map(|n| (n * 31 % 251) as u8).collect();
+    let (mut server, mut sent, mut got) = (None::<Connection>, 0, Vec::new());
+    for _ in 0..1_000_000 {
+        now += Duration::from_micros(100);
+        peer.poll(now);
+        let received = peer.received(client).concat();
+        peer.consume(client, received.len());
+        got.extend(received);
+        peer.flush();
+        mux.step();
+        stack.poll(now);
+        server = server.or_else(|| stack.accept(listener));
+        if let Some(server) = server {
+            sent += stack.write(server, &data[sent..]);
+            stack.flush();
+        }
+        mux.step();
+        if got.len() == LEN {
+            assert!(got == data, "the bytes differ");
+            return mux.ports().port_counters(id).unwrap().clone();
+        }
+    }
+    panic!("the peer has {} of {LEN} bytes", got.len());
+}
+
+#[test]
+fn bulk_data_leaves_a_port_as_gso_frames() {
+    let counters = transfer(0);
+    assert!(counters.refused.is_empty(), "{counters:?}");
+    assert_eq!(counters.lost, 0);
+    // Most segments are in GSO frames of many segments.
+    assert!(counters.gso_frames > 10, "{counters:?}");
+    assert!(counters.sent > 8 * counters.gso_frames, "{counters:?}");
+}
+
+#[test]
+fn lost_segments_of_gso_frames_are_sent_again() {
+    for loss in [20, 50] {
+        let counters = transfer(loss);
+        assert!(counters.refused.is_empty(), "{counters:?}");
+        assert!(counters.gso_frames > 10, "{counters:?}");
+        assert!(counters.sent > LEN as u64 / 1448, "{counters:?}");
+    }
+}
