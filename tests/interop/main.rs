@@ -174,6 +174,8 @@ const CASES: &[Case] = cases![
     embedded::a_killed_server 60,
     ports::three_stacks_share_an_address 120,
     ports::two_ports_exchange_packets_in_memory 60,
+    ports::a_port_reaches_a_server_on_the_service 60,
+    ports::a_program_on_the_service_reaches_a_port 60,
     ports::a_dead_program_leaves_the_others 90,
     ports::a_claimed_3_tuple_is_in_use 60,
     ports::other_users_have_their_own_rights 60,

@@ -135,14 +135,11 @@ fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     Ok(text.trim().parse()?)
 }
 
-/// Two programs with stacks of their own exchange packets through memory, without the NIC.
-pub fn two_ports_exchange_packets_in_memory() -> Outcome {
-    let wire = Wire::new()?;
-    let service = wire.service()?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+/// Runs an HTTP client on a port against a server of the same host. No packet leaves the interface.
+fn load_in_memory(wire: &Wire, service: &Service) -> Outcome {
     let path = tools::binary("tidelane-http-client")?;
     for load in ["--bytes 64", "--bytes 100000", "--bytes 64 --close"] {
-        let before = sent_packets(&wire)?;
+        let before = sent_packets(wire)?;
         let client = wire.program(Side::Server, &path.to_string_lossy());
         let socket = run_dir(service.name()).join("control.sock");
         let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
@@ -154,10 +151,62 @@ pub fn two_ports_exchange_packets_in_memory() -> Outcome {
         let requests = finished.stdout.split(' ').next().unwrap_or_default();
         let requests: u64 = requests.parse()?;
         ensure!(requests > 500, "{load}: {finished}");
-        let sent = sent_packets(&wire)? - before;
+        let sent = sent_packets(wire)? - before;
         ensure!(sent < 50, "{load}: {sent} packets left the interface");
     }
+    Ok(())
+}
+
+/// Two programs with stacks of their own exchange packets through memory, without the NIC.
+pub fn two_ports_exchange_packets_in_memory() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    load_in_memory(&wire, &service)?;
     server.check_alive()
+}
+
+/// A program with a stack of its own is a client of a server on the service, through memory.
+pub fn a_port_reaches_a_server_on_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let path = tools::binary("tidelane-http")?;
+    let server = wire.program(Side::Server, &path.to_string_lossy());
+    let server = server.args(&format!(
+        "--kernel --address {SERVER} --port {HTTP} --seconds 80"
+    ));
+    let mut server = start(server.accelerated(&service))?;
+    tools::wait_until(SHORT, "the listener", || service.has_listener(HTTP))?;
+    load_in_memory(&wire, &service)?;
+    server.check_alive()
+}
+
+/// A program on the service is a client of a server with a stack of its own, through memory. When
+/// the server has ended, the program is refused.
+pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
+    tools::require_tools(&["curl"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = start(http(&wire, &service, HTTP)?)?;
+    let before = sent_packets(&wire)?;
+    let fetched = || {
+        let curl = wire
+            .program(Side::Server, "curl")
+            .args("-sS --fail --max-time 20 -o own");
+        let curl = curl.arg(format!("http://{SERVER}:{HTTP}/3000000"));
+        curl.accelerated(&service).finish(Duration::from_secs(25))
+    };
+    fetched()?.success()?;
+    let got = fs::read(wire.scratch().join("own"))?;
+    let pattern = (0..3_000_000).map(|at| b'a' + (at % 26) as u8);
+    ensure!(pattern.eq(got.iter().copied()), "{} bytes", got.len());
+    let sent = sent_packets(&wire)? - before;
+    ensure!(sent < 50, "{sent} packets left the interface");
+    server.end(Signal::KILL, SHORT)?;
+    tools::wait_until(SHORT, "the end of the port", || {
+        Ok(ports(&service)?.is_empty())
+    })?;
+    check_refusal(&fetched()?, "Failed to connect")
 }
 
 /// The program of a port is killed under load, and then the program on the service. The others go

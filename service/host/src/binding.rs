@@ -38,6 +38,11 @@ pub enum Path {
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
     },
+    /// Over the link in memory to the ports of the mux.
+    Mux {
+        /// Ethernet and IP header, with the interface's link address at both ends.
+        template: HeaderTemplate,
+    },
     /// Nowhere: a rule drops the segments by which the program opens the connection.
     Nowhere,
 }
@@ -47,14 +52,16 @@ impl Path {
     pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         match self {
             Self::Local | Self::Nowhere => None,
-            Self::Port { template, .. } | Self::Waiting { template, .. } => Some(template),
+            Self::Port { template, .. }
+            | Self::Waiting { template, .. }
+            | Self::Mux { template } => Some(template),
         }
     }
 
     /// Returns the neighbour that the path holds.
     pub fn hop_mut(&mut self) -> Option<&mut HopId> {
         match self {
-            Self::Local | Self::Nowhere => None,
+            Self::Local | Self::Mux { .. } | Self::Nowhere => None,
             Self::Port { hop, .. } | Self::Waiting { hop, .. } => hop.as_mut(),
         }
     }
@@ -131,7 +138,7 @@ impl Binding {
     pub fn new(path: Path, local_port: u16) -> Self {
         let service_flags = match path {
             Path::Local => service_flags::LOCAL_PATH,
-            Path::Port { .. } | Path::Waiting { .. } | Path::Nowhere => 0,
+            Path::Port { .. } | Path::Waiting { .. } | Path::Mux { .. } | Path::Nowhere => 0,
         };
         Self {
             home: STAGING,

@@ -36,7 +36,7 @@ impl<P: PacketIo> Host<P> {
         let id = fragment.packet_id;
         let elsewhere = |siblings: &Siblings| siblings.elsewhere_in_fragments(id.id);
         if let Some(core) = self.siblings.as_ref().and_then(elsewhere) {
-            self.hand_to(core, frame, partial_allowed);
+            self.hand_to(core, link, frame, partial_allowed);
             return Ok(());
         }
         if !self.io.routes.is_local(id.dst) {
@@ -49,7 +49,7 @@ impl<P: PacketIo> Host<P> {
         if self.mux_ports_mut().receive(&whole, true) {
             return Ok(());
         }
-        if self.siblings.is_some() && self.hand_over(&whole, partial_allowed) {
+        if self.siblings.is_some() && self.hand_over(link, &whole, partial_allowed) {
             return Ok(());
         }
         self.receive_other(now, link, &whole, partial_allowed)

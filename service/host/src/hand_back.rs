@@ -16,6 +16,7 @@ use tidelane_wire::{
 use crate::{
     Host, HostRequest,
     io::{HostIo, LOCAL_PATH_LINK},
+    mux_link::MUX_LINK,
 };
 
 /// Limit of frames that wait for the driver. Further segments are answered with a RST.
@@ -107,7 +108,8 @@ impl<P: PacketIo> HostIo<P> {
     #[cold]
     pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
         let port = out.key.local.port;
-        let is_reset = out.flags == TcpFlags::RST && out.link != LOCAL_PATH_LINK;
+        let from_wire = out.link != LOCAL_PATH_LINK && out.link != MUX_LINK;
+        let is_reset = out.flags == TcpFlags::RST && from_wire;
         let listens = || self.listeners.iter().any(|(_, l)| l.local.port == port);
         let leaves = is_reset && self.hand_back.has_room() && listens();
         if leaves {

@@ -26,6 +26,7 @@ use crate::{
     local_path::{self, LocalPath},
     local_ports::LocalPorts,
     memory::{Staging, StreamMemory},
+    mux_link::{self, MUX_LINK, MuxLink},
     ports::PortPool,
     program::Programs,
     routes::Routes,
@@ -49,6 +50,8 @@ pub struct HostIo<P> {
     pub ports: Vec<P>,
     /// The local path: segments between programs of this host.
     pub local_path: LocalPath,
+    /// The link to the ports of the mux.
+    pub mux_link: MuxLink,
     /// The interface's routes and neighbours.
     pub routes: Routes,
     /// The host's addresses that are not the interface's.
@@ -121,6 +124,7 @@ impl<P: PacketIo> HostIo<P> {
             ports,
             super_payload_max,
             local_path: LocalPath::default(),
+            mux_link: MuxLink::default(),
             routes,
             within: AddressesWithin::default(),
             programs: Programs::default(),
@@ -314,10 +318,10 @@ impl<P: PacketIo> Driver for HostIo<P> {
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
-        let mtu = if link == LOCAL_PATH_LINK {
-            local_path::MTU
-        } else {
-            self.routes.interface.mtu
+        let mtu = match link {
+            LOCAL_PATH_LINK => local_path::MTU,
+            MUX_LINK => mux_link::MTU,
+            _ => self.routes.interface.mtu,
         };
         FlowRoute { link, mtu }
     }
@@ -354,6 +358,15 @@ impl<P: PacketIo> HostIo<P> {
             Path::Local => return self.transmit_local(flow, out),
             Path::Nowhere => return Ok(()),
             Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
+            Path::Mux { template } => {
+                let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
+                    return Self::never_written();
+                };
+                let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+                return self
+                    .mux_link
+                    .transmit(counters, blocked, out, template, source);
+            }
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
             // The path to the peer may have changed since its first SYN.

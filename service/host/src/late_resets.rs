@@ -9,7 +9,7 @@ use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::HeaderTemplate;
 
-use crate::{binding::Path, io::HostIo, transmit::transmitter};
+use crate::{binding::Path, io::HostIo, mux_link::MUX_LINK, transmit::transmitter};
 
 /// Limit of waiting resets; further resets are lost.
 const WAITING_MAX: usize = 65_536;
@@ -36,7 +36,7 @@ impl<P: PacketIo> HostIo<P> {
             return;
         };
         let template = match &binding.path {
-            Path::Port { template, .. } => Some(*template),
+            Path::Port { template, .. } | Path::Mux { template } => Some(*template),
             Path::Local => None,
             // The neighbour is unknown, or a rule drops the segments.
             Path::Waiting { .. } | Path::Nowhere => return,
@@ -51,6 +51,11 @@ impl<P: PacketIo> HostIo<P> {
     pub(crate) fn send_late_resets(&mut self) {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
+                Some(template) if out.link == MUX_LINK => {
+                    let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+                    self.mux_link
+                        .transmit(counters, blocked, out, template, None)
+                }
                 Some(template) => transmitter!(self).transmit_single(out, template, None),
                 None => self
                     .local_path

@@ -35,6 +35,7 @@ mod listeners;
 mod local_path;
 mod local_ports;
 mod memory;
+mod mux_link;
 mod mux_ports;
 mod options;
 mod paths;
@@ -278,7 +279,7 @@ impl<P: PacketIo> Host<P> {
         self.io.now = now;
         let mut worked = self.receive_ports(now);
         worked |= self.siblings.is_some() && self.receive_handed_over(now);
-        worked |= !self.mux_ports.is_empty() && self.serve_mux_ports();
+        worked |= !self.mux_ports.is_empty() && self.serve_mux_ports(now);
         if !self.io.local_path.is_empty() {
             self.receive_local(now);
             worked = true;
@@ -290,6 +291,9 @@ impl<P: PacketIo> Host<P> {
         }
         self.run_timers(now);
         self.end_batch(now);
+        if !self.io.mux_link.to_ports.is_empty() {
+            self.send_to_mux_ports(now);
+        }
         if self.has_changes() {
             self.publish(now);
         }

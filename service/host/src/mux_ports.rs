@@ -2,15 +2,23 @@
 //! addresses. See `docs/design/mux.md`.
 //!
 //! The host gives each received frame to the port that has claimed it, before its own engine sees
-//! the frame. Frames that ports send leave by the first NIC queue of this core.
+//! the frame. Frames that ports send leave by the first NIC queue of this core. Frames between
+//! ports and sockets of the service pass over the link in memory (`mux_link.rs`).
 
-use tidelane_engine::LinkId;
+use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{GsoFrame, Outlet, Ports, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
+use tidelane_wire::{
+    Ecn, Endpoint, FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_tcp,
+    protocol,
+};
 
-use crate::{Host, HostRequest};
+use crate::{
+    Host, HostRequest,
+    mux_link::{self, FrameQueue, MUX_LINK},
+};
 
 /// Largest number of ports.
 pub const MUX_PORTS_MAX: usize = 4096;
@@ -18,13 +26,15 @@ pub const MUX_PORTS_MAX: usize = 4096;
 /// The ports of one core.
 pub type MuxPorts = Ports<ServiceEnd>;
 
-/// The NIC, for packets of ports.
-struct Nic<'a, P> {
+/// The ways of ports' packets out of the mux: a NIC queue, and the link to the engine.
+struct Ways<'a, P> {
     queue: &'a mut P,
+    to_engine: &'a mut FrameQueue,
+    /// True if a frame was passed to the queue.
     sent: bool,
 }
 
-impl<P: PacketIo> Outlet for Nic<'_, P> {
+impl<P: PacketIo> Outlet for Ways<'_, P> {
     fn nic_capabilities(&self) -> Capabilities {
         self.queue.capabilities()
     }
@@ -39,9 +49,10 @@ impl<P: PacketIo> Outlet for Nic<'_, P> {
         taken
     }
 
-    /// Drops the packet: a port reaches no sockets of its own host.
-    fn give_to_host(&mut self, _frame: &[u8]) -> bool {
-        false
+    /// Queues the packet for the engine. A port reaches sockets of the service, and no sockets of
+    /// the kernel.
+    fn give_to_host(&mut self, frame: &[u8]) -> bool {
+        copy_to(self.to_engine, frame)
     }
 }
 
@@ -81,22 +92,114 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Returns the route to a port that has claimed `peer`, an address of the interface.
+    pub(crate) fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
+        let is_claimed = self.io.routes.is_local(peer.addr)
+            && self.mux_ports.claims().owner(protocol::TCP, peer).is_some();
+        is_claimed.then_some(FlowRoute {
+            link: MUX_LINK,
+            mtu: mux_link::MTU,
+        })
+    }
+
     /// Sends packets of ports, and shows the packets of this step to the ports' programs. Returns
     /// true if a port has sent a packet.
     #[cold]
     #[inline(never)]
-    pub(crate) fn serve_mux_ports(&mut self) -> bool {
+    pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
         let Some(queue) = self.io.ports.first_mut() else {
             return false;
         };
-        let mut nic = Nic { queue, sent: false };
-        let count = self.mux_ports.take_turns(&mut nic);
-        self.io.tx_queued |= nic.sent;
+        let mut ways = Ways {
+            queue,
+            to_engine: &mut self.io.mux_link.from_ports,
+            sent: false,
+        };
+        let count = self.mux_ports.take_turns(&mut ways);
+        self.io.tx_queued |= ways.sent;
+        self.receive_from_mux_ports(now);
         self.mux_ports.flush();
         let request = HostRequest::CorruptPorts;
         if self.mux_ports.has_corrupt() && !self.io.requests.contains(&request) {
             self.io.request(request);
         }
         count > 0
+    }
+
+    /// Receives the packets of ports for sockets of the service.
+    fn receive_from_mux_ports(&mut self, now: Instant) {
+        if self.io.mux_link.from_ports.is_empty() {
+            return;
+        }
+        let mut frames = std::mem::take(&mut self.io.mux_link.from_ports);
+        for frame in frames.iter() {
+            self.receive_frame(now, MUX_LINK, frame, false);
+        }
+        self.io.arrival = None;
+        frames.clear();
+        self.io.mux_link.from_ports = frames;
+        self.send_batches();
+    }
+
+    /// Gives the frames of the engine to the ports that have claimed them. The engine gets a RST
+    /// for a segment that no port has claimed, as from a host without the port (RFC 9293
+    /// §3.10.7.1).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_to_mux_ports(&mut self, now: Instant) {
+        let mut frames = std::mem::take(&mut self.io.mux_link.to_ports);
+        for frame in frames.iter() {
+            if !self.mux_ports.receive(frame, false) {
+                self.answer_without_port(now, frame);
+            }
+        }
+        frames.clear();
+        // The answers cause no segments, because a RST is not answered.
+        self.io.mux_link.to_ports = frames;
+        self.mux_ports.flush();
+    }
+
+    /// Resets the flow that sent `frame`.
+    fn answer_without_port(&mut self, now: Instant, frame: &[u8]) {
+        let Ok(packet) = parse_frame(frame) else {
+            return;
+        };
+        let Ok(segment) = parse_tcp(packet.payload) else {
+            return;
+        };
+        if segment.flags.contains(TcpFlags::RST) {
+            return;
+        }
+        let arrival = Arrival {
+            key: FlowKey {
+                local: Endpoint::new(packet.src, segment.src_port),
+                peer: Endpoint::new(packet.dst, segment.dst_port),
+            },
+            link: MUX_LINK,
+            ecn: Ecn::NotEct,
+        };
+        self.engine
+            .segment_arrives(now, &arrival, &reset_for(&segment), &mut self.io);
+    }
+}
+
+/// Returns the RST of a closed port for `segment` (RFC 9293 §3.10.7.1).
+fn reset_for<'a>(segment: &Segment<'_>) -> Segment<'a> {
+    let (seq, ack, flags) = if segment.flags.contains(TcpFlags::ACK) {
+        (segment.ack, SeqNumber(0), TcpFlags::RST)
+    } else {
+        let end = segment.seq.add(segment.len());
+        (SeqNumber(0), end, TcpFlags::RST.union(TcpFlags::ACK))
+    };
+    Segment {
+        src_port: segment.dst_port,
+        dst_port: segment.src_port,
+        seq,
+        ack,
+        flags,
+        wnd: 0,
+        urgent: 0,
+        options: TcpOptions::NONE,
+        payload: &[],
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     hash::first_ip_id,
     hops::HopId,
     io::{HostIo, LOCAL_PATH_LINK},
+    mux_link::MUX_LINK,
     slots,
 };
 
@@ -47,6 +48,10 @@ impl<P: PacketIo> HostIo<P> {
         };
         template.set_flow_label(key.hash64(self.label_seed) as u32);
         template.set_ip_id(first_ip_id(&self.secret, key, self.now));
+        if link == MUX_LINK {
+            template.set_link(from, from);
+            return Path::Mux { template };
+        }
         let back = self.routes.known_mac(peer).or(self.arrival);
         match back {
             Some(to) if self.arrival.is_some() && !self.routes.is_routed(peer) => {
@@ -160,6 +165,7 @@ impl<P: PacketIo> HostIo<P> {
         for binding in self.bindings.iter_mut().flatten() {
             match &mut binding.path {
                 Path::Local | Path::Nowhere | Path::Waiting { hop: None, .. } => {}
+                Path::Mux { template } => template.set_link(from, from),
                 Path::Port {
                     hop: None,
                     template,
@@ -196,7 +202,9 @@ impl<P: PacketIo> HostIo<P> {
                 continue;
             };
             let (hop, template) = match binding.path {
-                Path::Local | Path::Nowhere | Path::Port { hop: None, .. } => continue,
+                Path::Local | Path::Mux { .. } | Path::Nowhere | Path::Port { hop: None, .. } => {
+                    continue;
+                }
                 Path::Port { hop, template } | Path::Waiting { hop, template } => (hop, template),
             };
             let next = self.routes.hop_to(template.peer());

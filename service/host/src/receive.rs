@@ -8,7 +8,7 @@ use tidelane_wire::{
     parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, tcp_checksum_ok,
 };
 
-use crate::{Host, Siblings, io::LOCAL_PATH_LINK};
+use crate::{Host, Siblings, io::LOCAL_PATH_LINK, mux_link::MUX_LINK};
 
 /// Link number of the first port (NIC queue) of this core.
 const OWN_LINK: LinkId = LinkId(1);
@@ -77,7 +77,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Sends the batches of frames for other cores.
     #[inline]
-    fn send_batches(&mut self) {
+    pub(crate) fn send_batches(&mut self) {
         if let Some(siblings) = &mut self.siblings {
             self.io.counters.drops[DropReason::CoreBusy.index()] += siblings.flush();
         }
@@ -91,9 +91,10 @@ impl<P: PacketIo> Host<P> {
             let Some(next) = self.siblings.as_mut().and_then(Siblings::next) else {
                 break;
             };
-            for (frame, partial_allowed) in next.0.frames() {
+            for (frame, link) in next.0.frames() {
                 // The answer leaves by a queue of this core.
-                self.receive_frame(now, OWN_LINK, frame, partial_allowed);
+                let link = if link == MUX_LINK { link } else { OWN_LINK };
+                self.receive_frame(now, link, frame, next.0.partial_allowed());
             }
             if self.io.hand_back.is_asked() {
                 self.hand_back(next.0.frames().map(|(frame, _)| frame));
@@ -119,7 +120,7 @@ impl<P: PacketIo> Host<P> {
         frame: &[u8],
         partial_allowed: bool,
     ) {
-        if self.siblings.is_some() && self.hand_over(frame, partial_allowed) {
+        if self.siblings.is_some() && self.hand_over(link, frame, partial_allowed) {
             return;
         }
         let taken = match parse_frame_v4(frame) {
@@ -157,21 +158,27 @@ impl<P: PacketIo> Host<P> {
     /// Hands a frame over if its flow belongs to another core. Returns true if the frame was handed
     /// over.
     #[inline(never)]
-    pub(crate) fn hand_over(&mut self, frame: &[u8], partial_allowed: bool) -> bool {
+    pub(crate) fn hand_over(&mut self, link: LinkId, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {
             return false;
         };
         let Some(core) = siblings.elsewhere(&packet) else {
             return false;
         };
-        self.hand_to(core, frame, partial_allowed);
+        self.hand_to(core, link, frame, partial_allowed);
         true
     }
 
-    /// Hands a frame over to `core`.
-    pub(crate) fn hand_to(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
+    /// Hands a frame that arrived on `link` over to `core`.
+    pub(crate) fn hand_to(
+        &mut self,
+        core: usize,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+    ) {
         if let Some(siblings) = &mut self.siblings {
-            siblings.hand_over(core, frame, partial_allowed);
+            siblings.hand_over(core, link, frame, partial_allowed);
             self.io.counters.handed_over += 1;
         }
     }
@@ -210,9 +217,9 @@ impl<P: PacketIo> Host<P> {
         if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
-        // Connections between addresses of this host use the local path. `HostIo::admits` checks
-        // other sources, and only for segments without a flow.
-        if self.io.routes.is_local_unlikely(src()) {
+        // Connections between addresses of this host use the local path, or the link to the ports
+        // of the mux. `HostIo::admits` checks other sources, and only for segments without a flow.
+        if self.io.routes.is_local_unlikely(src()) && link != MUX_LINK {
             return Err(DropReason::MartianSource);
         }
         if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {

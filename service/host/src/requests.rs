@@ -327,7 +327,8 @@ impl<P: PacketIo> Host<P> {
             addr: IpAddress(request.peer_addr),
             port: request.peer_port,
         };
-        let found = match self.route_within(program, peer) {
+        let within = self.route_within(program, peer);
+        let found = match within.or_else(|| self.route_to_port(peer)) {
             Some(route) => Ok(route),
             None => self.route_to(now, peer),
         };

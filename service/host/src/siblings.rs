@@ -10,6 +10,7 @@ use std::sync::{
     mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
 };
 
+use tidelane_engine::LinkId;
 use tidelane_ring::core_of;
 use tidelane_wire::{Packet, protocol};
 
@@ -54,32 +55,38 @@ impl Place {
 pub(crate) struct Batch {
     /// The frames, one after the other.
     bytes: Vec<u8>,
-    /// Length of each frame in bytes.
-    lens: Vec<u32>,
+    /// Length of each frame in bytes, and the link on which it arrived.
+    lens: Vec<(u32, LinkId)>,
     /// True if the frames' checksums may be partial.
     partial_allowed: bool,
 }
 
 impl Batch {
-    fn push(&mut self, frame: &[u8], partial_allowed: bool) {
+    fn push(&mut self, link: LinkId, frame: &[u8], partial_allowed: bool) {
         self.bytes.extend_from_slice(frame);
-        self.lens.push(frame.len() as u32);
-        self.partial_allowed = partial_allowed;
+        self.lens.push((frame.len() as u32, link));
+        self.partial_allowed |= partial_allowed;
     }
 
-    /// Returns each frame, and whether its checksum may be partial.
-    pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], bool)> {
+    /// Returns true if the frames' checksums may be partial.
+    pub(crate) fn partial_allowed(&self) -> bool {
+        self.partial_allowed
+    }
+
+    /// Returns each frame, and the link on which it arrived.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], LinkId)> {
         let mut rest = &self.bytes[..];
-        self.lens.iter().map_while(move |len| {
+        self.lens.iter().map_while(move |(len, link)| {
             let (frame, next) = rest.split_at_checked(*len as usize)?;
             rest = next;
-            Some((frame, self.partial_allowed))
+            Some((frame, *link))
         })
     }
 
     fn clear(&mut self) {
         self.bytes.clear();
         self.lens.clear();
+        self.partial_allowed = false;
     }
 }
 
@@ -170,10 +177,16 @@ impl Siblings {
         (core != self.place.core).then_some(core as usize)
     }
 
-    /// Adds a frame to the batch for `core`.
-    pub(crate) fn hand_over(&mut self, core: usize, frame: &[u8], partial_allowed: bool) {
+    /// Adds a frame that arrived on `link` to the batch for `core`.
+    pub(crate) fn hand_over(
+        &mut self,
+        core: usize,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+    ) {
         if let Some(Some(channel)) = self.outgoing.get_mut(core) {
-            channel.filling.push(frame, partial_allowed);
+            channel.filling.push(link, frame, partial_allowed);
         }
     }
 
@@ -271,8 +284,8 @@ mod tests {
         };
         assert!(!last.has_work() && last.next().is_none());
         for round in 0..2 * BATCHES_MAX as u8 {
-            first.hand_over(2, &[round; 3], true);
-            first.hand_over(2, &[round, 1], true);
+            first.hand_over(2, LinkId(1), &[round; 3], true);
+            first.hand_over(2, LinkId(9), &[round, 1], false);
             let lost = first.flush();
             assert_eq!(lost, if (round as usize) < BATCHES_MAX { 0 } else { 2 });
         }
@@ -280,15 +293,19 @@ mod tests {
         for round in 0..BATCHES_MAX as u8 {
             let next = last.next().expect("a batch");
             let frames: Vec<_> = next.0.frames().collect();
-            assert_eq!(frames, [(&[round; 3][..], true), (&[round, 1][..], true)]);
+            let expected = [(&[round; 3][..], LinkId(1)), (&[round, 1][..], LinkId(9))];
+            assert_eq!(frames, expected);
+            assert!(next.0.partial_allowed());
             last.recycle(next);
         }
         assert!(!last.has_work() && last.next().is_none());
         // The batch is reused, and is empty.
-        first.hand_over(2, &[7], false);
+        first.hand_over(2, LinkId(1), &[7], false);
         assert_eq!(first.flush(), 0);
         let next = last.next().expect("a batch");
-        assert_eq!(next.0.frames().collect::<Vec<_>>(), [(&[7][..], false)]);
+        let frames: Vec<_> = next.0.frames().collect();
+        assert_eq!(frames, [(&[7][..], LinkId(1))]);
+        assert!(!next.0.partial_allowed());
     }
 
     #[test]

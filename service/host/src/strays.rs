@@ -6,6 +6,7 @@ use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, Ma
 
 use crate::{
     io::{HostIo, LOCAL_PATH_LINK},
+    mux_link::MUX_LINK,
     transmit::transmitter,
 };
 
@@ -33,7 +34,8 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Drops and counts a segment without a flow whose source no genuine peer has.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
-        if link == LOCAL_PATH_LINK {
+        // The mux has checked the sources of packets of ports.
+        if link == LOCAL_PATH_LINK || link == MUX_LINK {
             return Verdict::Accept;
         }
         match self.routes.check_peer(key.peer.addr) {
@@ -59,17 +61,27 @@ impl<P: PacketIo> HostIo<P> {
                 .then_some(())
                 .ok_or(TxFull);
         }
-        let Some(mac) = self.mac_for_reply(out.key.peer.addr, self.arrival) else {
+        let from = self.routes.interface.mac;
+        let to = match out.link {
+            MUX_LINK => Some(from),
+            _ => self.mac_for_reply(out.key.peer.addr, self.arrival),
+        };
+        let Some(mac) = to else {
             self.counters.drops[DropReason::NoNeighbor.index()] += 1;
             return Ok(());
         };
-        let from = self.routes.interface.mac;
         let ends = (out.key.local.addr, out.key.peer.addr);
         let Some(mut template) = HeaderTemplate::new(from, mac, ends.0, ends.1) else {
             return Ok(());
         };
         template.set_fields(fields);
         // An answer without a flow has DF and the identification zero, as in Linux.
+        if out.link == MUX_LINK {
+            let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+            return self
+                .mux_link
+                .transmit(counters, blocked, out, &mut template, None);
+        }
         transmitter!(self).transmit(out, &mut template, None)
     }
 }

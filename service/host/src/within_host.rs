@@ -9,7 +9,9 @@ use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
 use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
 use tidelane_packet_io::PacketIo;
 
-use crate::{Host, ProgramId, io::LOCAL_PATH_LINK, local_path, requests::Start};
+use crate::{
+    Host, ProgramId, io::LOCAL_PATH_LINK, local_path, mux_link::MUX_LINK, requests::Start,
+};
 
 /// Source address of connections to `127.0.0.0/8`.
 const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
@@ -111,7 +113,7 @@ impl<P: PacketIo> Host<P> {
                 false => Err(unreachable),
             };
         }
-        if route.link == LOCAL_PATH_LINK {
+        if route.link == LOCAL_PATH_LINK || route.link == MUX_LINK {
             return Ok(peer.addr);
         }
         let found = self.io.routes.lookup(peer.addr);

@@ -68,13 +68,13 @@ impl Guest {
     }
 
     /// Sends a request, if the ring has room.
-    fn ask(&mut self, request: ControlRequest) -> bool {
+    pub fn ask(&mut self, request: ControlRequest) -> bool {
         let pushed = self.requests.push(request).is_ok();
         self.requests.publish();
         pushed
     }
 
-    fn events(&mut self) -> Vec<ControlEvent> {
+    pub fn events(&mut self) -> Vec<ControlEvent> {
         let events = std::iter::from_fn(|| self.events.pop().expect("a sound ring")).collect();
         self.events.release();
         events
@@ -105,7 +105,7 @@ fn request(kind: u32) -> ControlRequest {
     }
 }
 
-fn connect(peer: IpAddress, port: u16) -> ControlRequest {
+pub fn connect(peer: IpAddress, port: u16) -> ControlRequest {
     ControlRequest {
         peer_addr: peer.0,
         peer_port: port,

@@ -18,5 +18,6 @@ mod limits;
 mod martians;
 mod memory;
 mod mtu;
+mod mux_ports;
 mod rules;
 mod strangers;

@@ -1,0 +1,163 @@
+//! The link between the engine of the host and the ports of the mux, in memory. Programs with
+//! sockets on the service and programs with stacks of their own reach each other over this link.
+
+use tidelane_engine::{LinkId, SegmentOut, TxFull};
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_wire::HeaderTemplate;
+
+use crate::{
+    HostCounters,
+    transmit::{Source, Transmitter},
+};
+
+/// Number of the link to the ports of the mux.
+pub const MUX_LINK: LinkId = LinkId(u16::MAX);
+/// Largest frame of the link in bytes.
+const FRAME_LEN_MAX: usize = 2048;
+/// MTU of the link in bytes.
+pub const MTU: u32 = FRAME_LEN_MAX as u32 - 14;
+/// Limit of frames that wait in each direction.
+const FRAMES_MAX: usize = 1024;
+
+/// Frames that wait, oldest first.
+#[derive(Default)]
+pub struct FrameQueue {
+    bytes: Vec<u8>,
+    /// End of each frame in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl FrameQueue {
+    /// Returns true if no frame waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the end of the last frame.
+    fn end(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}
+
+impl Burst for FrameQueue {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn frame(&self, at: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(at)?;
+        let start = match at {
+            0 => 0,
+            _ => *self.ends.get(at - 1)?,
+        };
+        self.bytes.get(start..end)
+    }
+}
+
+/// The queue as the port of a transmitter. Receives nothing.
+impl PacketIo for FrameQueue {
+    type Burst = Self;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_frame_len_max: FRAME_LEN_MAX as u32,
+            tx_checksum: false,
+            rx_checksum_may_be_partial: false,
+            tx_gso_len_max: 0,
+        }
+    }
+
+    fn new_burst(&self) -> Self {
+        Self::default()
+    }
+
+    fn rx_burst(&mut self, _burst: &mut Self, _max: usize) -> usize {
+        0
+    }
+
+    fn rx_release(&mut self, burst: &mut Self) {
+        burst.clear();
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        if self.ends.len() >= FRAMES_MAX {
+            return None;
+        }
+        let start = self.end();
+        self.bytes.resize(start + FRAME_LEN_MAX, 0);
+        self.bytes.get_mut(start..)
+    }
+
+    fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {
+        let end = self.end() + len;
+        self.bytes.truncate(end);
+        self.ends.push(end);
+    }
+
+    fn tx_flush(&mut self) {}
+}
+
+/// The frames that wait on the link, in both directions.
+#[derive(Default)]
+pub struct MuxLink {
+    /// Frames of the engine for ports.
+    pub to_ports: FrameQueue,
+    /// Frames of ports for the engine.
+    pub from_ports: FrameQueue,
+}
+
+impl MuxLink {
+    /// Sends `out` to the port that has claimed its destination. Sets `blocked` to true if the link
+    /// has no room.
+    pub fn transmit(
+        &mut self,
+        counters: &mut HostCounters,
+        blocked: &mut bool,
+        out: &SegmentOut,
+        template: &mut HeaderTemplate,
+        source: Source<'_>,
+    ) -> Result<(), TxFull> {
+        let mut queued = false;
+        let transmitter = Transmitter {
+            ports: std::slice::from_mut(&mut self.to_ports),
+            counters,
+            queued: &mut queued,
+            blocked,
+        };
+        // The queue is the first and only port of this transmitter.
+        let mut out = *out;
+        out.link = LinkId(1);
+        transmitter.transmit_single(&out, template, source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_in_order_and_the_queue_is_bounded() {
+        let mut queue = FrameQueue::default();
+        for number in 0..FRAMES_MAX {
+            let frame = queue.tx_frame().expect("room");
+            frame[0] = number as u8;
+            queue.tx_commit(1 + number % 3, TxChecksum::Done);
+        }
+        assert!(queue.tx_frame().is_none());
+        assert_eq!(Burst::len(&queue), FRAMES_MAX);
+        for (number, frame) in queue.iter().enumerate() {
+            assert_eq!((frame[0], frame.len()), (number as u8, 1 + number % 3));
+        }
+        queue.clear();
+        assert!(FrameQueue::is_empty(&queue) && queue.tx_frame().is_some());
+        // A frame that was not committed is no frame.
+        assert!(queue.frame(0).is_none());
+    }
+}

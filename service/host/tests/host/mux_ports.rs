@@ -1,0 +1,237 @@
+//! Packets between ports of the mux and sockets on the service of the same host.
+
+use std::sync::{Arc, atomic::AtomicU32};
+
+use tidelane_abi::control_event;
+use tidelane_mux::{PortId, Tuple};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
+use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
+use tidelane_ring::{PortRegions, core_of};
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{
+    Ecn, Endpoint, HeaderTemplate, MacAddress, SegmentHeader, SeqNumber, TcpFlags, checksum,
+    emit_tcp, parse_frame, parse_tcp, write_tcp_checksum,
+};
+
+use crate::{
+    limits::{Guest, connect},
+    rig::{Core, OUR_MAC},
+    stage::{LOCAL, PORT, Stage, listen, segment},
+};
+
+const NOW: Instant = Instant::from_secs(1);
+/// TCP port that the program with a stack of its own has claimed.
+const CLAIMED: u16 = 7000;
+
+/// The program's ends of a port, one for each core.
+struct Program {
+    ends: Vec<ProgramEnd>,
+    id: PortId,
+}
+
+impl Program {
+    /// Opens a port of a service with these cores.
+    fn open(cores: &mut [&mut Core]) -> Self {
+        let id = PortId(3);
+        let tuple = Tuple {
+            protocol: 6,
+            local: Endpoint::new(LOCAL, CLAIMED),
+        };
+        let ends = cores.iter_mut().map(|core| {
+            let (service, program) = PortRegions::heap(64 * 1024).expect("there is memory");
+            let ports = core.host.mux_ports_mut();
+            assert!(ports.open_at(id, ServiceEnd::new(&service, None)));
+            assert_eq!(ports.claim(tuple, id), Ok(()));
+            ProgramEnd::new(&program, 1514, false)
+        });
+        Self {
+            ends: ends.collect(),
+            id,
+        }
+    }
+
+    /// Sends a segment to the host's own address through the rings of `core`.
+    fn send(&mut self, core: usize, header: &SegmentHeader) {
+        let frame = frame(OUR_MAC, header);
+        let end = &mut self.ends[core];
+        end.tx_frame().expect("room")[..frame.len()].copy_from_slice(&frame);
+        end.tx_commit(frame.len(), TxChecksum::Done);
+        end.tx_flush();
+    }
+
+    /// Returns the segments that have arrived through the rings of `core`.
+    fn received(&mut self, core: usize) -> Vec<SegmentHeader> {
+        let end = &mut self.ends[core];
+        let mut burst = end.new_burst();
+        end.rx_burst(&mut burst, BURST_MAX);
+        let segments = burst.iter().map(|frame| {
+            let packet = parse_frame(frame).expect("a packet");
+            assert_eq!((packet.src, packet.dst), (LOCAL, LOCAL));
+            assert_eq!((packet.src_mac, packet.dst_mac), (OUR_MAC, OUR_MAC));
+            parse_tcp(packet.payload).expect("a segment").header()
+        });
+        let segments = segments.collect();
+        end.rx_release(&mut burst);
+        segments
+    }
+}
+
+/// Returns a frame between two sockets of the host's own address.
+fn frame(from: MacAddress, header: &SegmentHeader) -> Vec<u8> {
+    let template = HeaderTemplate::new(from, OUR_MAC, LOCAL, LOCAL).expect("one version");
+    let (start, len) = (template.headers_len(), header.len());
+    let mut frame = vec![0; start + len];
+    template.write(&mut frame, len as u16, Ecn::NotEct, 0);
+    let tcp = &mut frame[start..];
+    emit_tcp(tcp, header);
+    write_tcp_checksum(tcp, template.pseudo_header(len as u16), checksum::Sum::ZERO);
+    frame
+}
+
+fn from_port(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
+    SegmentHeader {
+        src_port: CLAIMED,
+        ..segment(flags, seq, ack)
+    }
+}
+
+#[test]
+fn a_port_connects_to_a_listener_on_the_service() {
+    let mut stage = Stage::new();
+    let _program = listen(&mut stage.core.host, 1 << 20);
+    let mut port = Program::open(&mut [&mut stage.core]);
+    port.send(0, &from_port(TcpFlags::SYN, 7, 0));
+    stage.run();
+    let answers = port.received(0);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].flags, TcpFlags::SYN.union(TcpFlags::ACK));
+    assert_eq!(answers[0].ack, SeqNumber(8));
+    let ack = answers[0].seq.to_u32().wrapping_add(1);
+    port.send(0, &from_port(TcpFlags::ACK, 8, ack));
+    stage.run();
+    port.send(0, &from_port(TcpFlags::ACK.union(TcpFlags::FIN), 8, ack));
+    stage.run();
+    // The ACK may be delayed.
+    stage.now += Duration::from_millis(100);
+    stage.run();
+    stage.now += Duration::from_millis(100);
+    stage.run();
+    let answers = port.received(0);
+    assert_eq!(answers.last().map(|answer| answer.ack), Some(SeqNumber(9)));
+    assert!(stage.core.sent().is_empty(), "a frame left by the NIC");
+}
+
+#[test]
+fn a_port_without_a_listener_gets_a_reset() {
+    let mut stage = Stage::new();
+    let mut port = Program::open(&mut [&mut stage.core]);
+    port.send(0, &from_port(TcpFlags::SYN, 7, 0));
+    stage.run();
+    let answers = port.received(0);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].flags, TcpFlags::RST.union(TcpFlags::ACK));
+    assert_eq!(answers[0].ack, SeqNumber(8));
+    assert!(stage.core.sent().is_empty());
+}
+
+/// A frame of the wire with the address of this host as its source is forged, whatever ports exist.
+#[test]
+fn the_wire_cannot_speak_for_a_port() {
+    let mut stage = Stage::new();
+    let _program = listen(&mut stage.core.host, 1 << 20);
+    let mut port = Program::open(&mut [&mut stage.core]);
+    let forged = frame(
+        MacAddress([2, 0, 0, 0, 0, 66]),
+        &from_port(TcpFlags::SYN, 7, 0),
+    );
+    stage.core.receives(&forged);
+    stage
+        .core
+        .receives(&frame(OUR_MAC, &from_port(TcpFlags::SYN, 7, 0)));
+    stage.run();
+    assert!(port.received(0).is_empty() && stage.core.sent().is_empty());
+    assert_eq!(stage.core.counter("drop_martian_source"), 2);
+}
+
+#[test]
+fn the_wire_cannot_speak_for_a_port_on_another_core() {
+    let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let mut cores = Core::several(&rings);
+    let owner = core_of(CLAIMED, PORT, 2) as usize;
+    cores[1 - owner].receives(&frame(OUR_MAC, &from_port(TcpFlags::SYN, 7, 0)));
+    for core in [1 - owner, owner] {
+        assert!(cores[core].answers(NOW).is_empty());
+    }
+    assert_eq!(cores[owner].counter("drop_martian_source"), 1);
+}
+
+/// A port may send through any core. The core of the flow answers through its own rings.
+#[test]
+fn frames_of_a_port_reach_the_core_of_their_flow() {
+    let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let mut cores = Core::several(&rings);
+    let owner = core_of(CLAIMED, PORT, 2) as usize;
+    let _program = listen(&mut cores[owner].host, 1 << 20);
+    let [first, second] = &mut cores[..] else {
+        panic!("two cores");
+    };
+    let mut port = Program::open(&mut [first, second]);
+    port.send(1 - owner, &from_port(TcpFlags::SYN, 7, 0));
+    for core in [1 - owner, owner] {
+        assert!(cores[core].answers(NOW).is_empty());
+    }
+    assert!(port.received(1 - owner).is_empty());
+    let answers = port.received(owner);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].flags, TcpFlags::SYN.union(TcpFlags::ACK));
+}
+
+#[test]
+fn a_program_of_the_service_connects_to_a_port() {
+    let mut stage = Stage::new();
+    let mut guest = Guest::new(&mut stage, 1000);
+    let ports: Vec<u16> = (40_000..40_100).collect();
+    stage.core.host.add_ports(stage.now, LOCAL, &ports);
+    let mut port = Program::open(&mut [&mut stage.core]);
+    assert!(guest.ask(connect(LOCAL, CLAIMED)));
+    stage.run();
+    let syn = port.received(0).pop().expect("a SYN");
+    assert_eq!((syn.flags, syn.dst_port), (TcpFlags::SYN, CLAIMED));
+    assert!(ports.contains(&syn.src_port));
+    let answer = SegmentHeader {
+        src_port: CLAIMED,
+        dst_port: syn.src_port,
+        ..segment(
+            TcpFlags::SYN.union(TcpFlags::ACK),
+            99,
+            syn.seq.to_u32().wrapping_add(1),
+        )
+    };
+    port.send(0, &answer);
+    stage.run();
+    let kinds: Vec<u32> = guest.events().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [control_event::CONNECT_STARTED]);
+    let ack = port.received(0).pop().expect("an ACK");
+    assert_eq!((ack.flags, ack.ack), (TcpFlags::ACK, SeqNumber(100)));
+    assert!(stage.core.sent().is_empty());
+}
+
+/// A port that ends leaves its 3-tuples to the kernel, which would answer with a RST.
+#[test]
+fn a_port_that_has_ended_resets_its_peers() {
+    let mut stage = Stage::new();
+    let mut guest = Guest::new(&mut stage, 1000);
+    let ports: Vec<u16> = (40_000..40_100).collect();
+    stage.core.host.add_ports(stage.now, LOCAL, &ports);
+    let port = Program::open(&mut [&mut stage.core]);
+    assert!(guest.ask(connect(LOCAL, CLAIMED)));
+    stage.run();
+    assert_eq!(stage.core.counter("attempt_fails"), 0);
+    // The port ends without an answer. The next SYN finds no port.
+    assert!(stage.core.host.mux_ports_mut().close(port.id).is_some());
+    for _ in 0..200 {
+        stage.now += Duration::from_millis(10);
+        stage.run();
+    }
+    assert_eq!(stage.core.counter("attempt_fails"), 1);
+}
