@@ -1,5 +1,9 @@
-//! Sessions of forked children, and connections that are migrated between processes: see
-//! `docs/design/fork.md`.
+//! The session of a forked child with the service (the process `tidelaned`), and the migration of a
+//! connection from one process to another.
+//!
+//! After `fork`, parent and child both *hold* a connection: each has a descriptor of it. The bytes
+//! of the connection are in the memory of one of the two processes. TAKE migrates the connection to
+//! the process that sends this request. The design is in `docs/design/fork.md`.
 
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
@@ -16,8 +20,8 @@ use crate::{
     session::ClientSession,
 };
 
-/// Most attempts to take a connection while another process moves its bytes. The other process may
-/// be stopped for a while.
+/// Most attempts to take a connection while another process reads or writes the connection's bytes.
+/// That process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -26,8 +30,7 @@ const TX_LOG2_MIN: u8 = 12;
 
 /// A child's session with the service, which its parent prepares before `fork`.
 ///
-/// Dropping the value, or the end of the process, releases the child's hold on the connections that
-/// it inherited.
+/// When the child drops the value or ends, it no longer holds the connections that it inherited.
 #[derive(Debug)]
 pub struct ChildSession {
     /// The registration socket of the child.

@@ -1,5 +1,8 @@
 //! A context: the rings over which one thread of the program exchanges requests and events with the
-//! cores of the service.
+//! cores (polling threads) of the service.
+//!
+//! Most requests and events concern a *slot*. A slot is the record of one connection in the memory
+//! that program and service share. A slot belongs to one core.
 
 use std::{
     os::fd::BorrowedFd,
@@ -22,7 +25,8 @@ use crate::{
 
 /// The rings of a program for one thread, or for several threads under the caller's lock.
 ///
-/// Requests stay queued until `flush` publishes them. Events wait in the rings until `poll`.
+/// Requests stay queued until `flush` publishes them. Events stay in the rings until `poll` reports
+/// them.
 #[derive(Debug)]
 pub struct Context {
     /// Number of the context within the program.
@@ -32,9 +36,11 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// The core that was asked for the last active open from an ephemeral port.
+    /// Counter of the active opens from ephemeral ports. Its value modulo the number of cores
+    /// selects the core.
     next_core: u32,
-    /// For each slot, the number of the last flush that published it, with the bits of `submitted`.
+    /// For each slot, the parts that the module `submitted` names: the flush for which the slot's
+    /// last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
@@ -54,8 +60,8 @@ pub enum ClientEvent {
         slot: u32,
         /// Generation of the slot.
         generation: u32,
-        /// Number of bytes that the SYN can carry. If it is not 0, the SYN waits for that payload,
-        /// or for `OPEN_NOW`.
+        /// Number of payload bytes that the SYN can carry (Fast Open). If the number is not 0, the
+        /// service sends the SYN when the program writes payload or sets the flag `OPEN_NOW`.
         syn_room: u32,
     },
     /// The active open failed.
@@ -65,7 +71,7 @@ pub enum ClientEvent {
         /// One of [`tidelane_abi::close_cause`].
         cause: u32,
     },
-    /// The service does not carry this connection. The program has to connect with the kernel.
+    /// The service does not carry this connection. The program has to connect through the kernel.
     ConnectKernel {
         /// Cookie of the connect request.
         cookie: u64,
@@ -75,7 +81,7 @@ pub enum ClientEvent {
     /// A listener has a new established connection.
     ///
     /// Create its stream with `Program::stream` and put it into the accept queue. When `accept`
-    /// returns the connection, set `TAKEN` and call `Context::accept_taken`.
+    /// returns the connection, set the stream's flag `TAKEN` and call `Context::accept_taken`.
     Accepted {
         /// Cookie of the listener.
         cookie: u64,
@@ -171,8 +177,8 @@ impl Context {
         }
     }
 
-    /// Queues an active open. `ClientEvent::ConnectStarted`, `ConnectFailed` or `ConnectKernel`
-    /// answers it.
+    /// Queues an active open. The service answers with the event `ConnectStarted`, `ConnectFailed`
+    /// or `ConnectKernel`.
     pub fn connect(&mut self, request: &Connect) -> Result<(), QueueError> {
         let cores = self.cores.len() as u32;
         let core = if request.local_port == 0 {
@@ -274,8 +280,8 @@ impl Context {
     }
 
     /// Queues an ADVANCE request for a changed stream: the service reads the stream's new positions
-    /// and flags from its slot. Queues one request per stream and flush. Does nothing if the stream
-    /// is unchanged.
+    /// and flags from its slot. Queues at most one request per stream and flush. Does nothing if
+    /// the stream is unchanged.
     #[inline(always)]
     pub fn submit(&mut self, stream: &mut Stream) {
         if !stream.take_due() {
@@ -298,8 +304,7 @@ impl Context {
         }
     }
 
-    /// Does the work of `submit` for a slot that was not submitted since it was last trimmed, or
-    /// never.
+    /// Does the work of `submit` for a slot that was never submitted, or not since its last trim.
     #[inline(never)]
     fn submit_first(&mut self, slot: u32) {
         if self.submitted.len() <= slot as usize {
@@ -386,7 +391,7 @@ impl Context {
         heads.map(|head| &head.needs_wakeup)
     }
 
-    /// Withdraws `prepare_to_sleep` after waking up.
+    /// Ends the effect of `prepare_to_sleep` after waking up: events do not ring the doorbell.
     pub fn cancel_sleep(&mut self) {
         self.sleep_words().for_each(sleep::cancel_sleep);
     }

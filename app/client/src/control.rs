@@ -27,8 +27,8 @@ use crate::ListenerHandle;
 
 /// Longest wait for an answer of the service.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Lowest number to which the library moves its descriptors, if the limit permits. Programs may
-/// expect to get low descriptors in order.
+/// Lowest number to which the library moves its own descriptors, if RLIMIT_NOFILE permits. The low
+/// numbers stay free, because programs may expect to get them in order.
 const DESCRIPTOR_MIN: i32 = 768;
 
 /// The error of a failed registration.
@@ -58,7 +58,7 @@ pub enum RegisterError {
 #[derive(Debug)]
 pub struct NotAdmitted {
     control: Control,
-    /// NAMESPACE, USER or CGROUP, which are the same in [`refusal`] and in [`not_accelerated`].
+    /// NAMESPACE, USER or CGROUP. Each has one value in both [`refusal`] and [`not_accelerated`].
     why: u32,
 }
 
@@ -100,7 +100,8 @@ pub enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: Descriptor,
-    /// Lock that a thread holds from its request to the answer, because answers carry no number.
+    /// Lock that a thread holds from its request to the answer, because an answer does not name its
+    /// request.
     exchange: Mutex<()>,
 }
 
@@ -125,7 +126,8 @@ impl Control {
         })
     }
 
-    /// Registers the program. The answer comes with the descriptors of its memory and doorbells.
+    /// Registers the program. The answer comes with the descriptors of the program's memory, of the
+    /// service page, and of the doorbells of the service's cores.
     pub(crate) fn register(&self, name: &str) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mut request = new_message(message::REGISTER);
         let len = name.floor_char_boundary(request.name.len() - 1);
@@ -211,7 +213,8 @@ impl Control {
                 _ => Refusal::Io(error),
             }
         })?;
-        // If this answer came late, the next request would take it for its own: end the session.
+        // Without an answer in time, end the session: the next request would take a late answer for
+        // its own.
         let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
         };

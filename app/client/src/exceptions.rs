@@ -24,7 +24,7 @@ pub struct Addresses {
     is_v4: bool,
 }
 
-/// The error of a text that is no exception. The error's text says which syntax was expected.
+/// The error of parsing a word that is not an exception. The text names the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadException(&'static str);
 

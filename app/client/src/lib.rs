@@ -1,5 +1,7 @@
-//! The ring API in Rust: the program's side of the shared memory. This crate knows neither TCP nor
-//! errno.
+//! The program's side of the memory that a program shares with the service. The service (the
+//! process `tidelaned`) runs TCP for the program. This crate knows neither TCP nor errno.
+//!
+//! The crate `tidelane-sockets` implements the socket calls of unmodified programs on this crate.
 //!
 //! ```text
 //! Program   one per process: region, service page, registration socket; `&self`, thread-safe
@@ -11,9 +13,9 @@
 //! ADVANCE request for a changed stream, at most one per stream and flush. `context.flush()`
 //! publishes the queued requests, and rings the service's doorbell if the service sleeps.
 //!
-//! The library trusts the service with the payload. A bug of the service must not corrupt the
-//! memory of this process, so the library validates the service's values that decide which memory
-//! the process accesses. The library handles an invalid value like the death of the service.
+//! This crate trusts the service with the payload. A bug of the service must not corrupt the memory
+//! of the program, so this crate validates the service's values that decide which memory is
+//! accessed. An invalid value has the effect of the death of the service.
 #![forbid(unsafe_code)]
 
 mod child_session;

@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// Returns true if the service's configuration accelerates connections within the host
-    /// (loopback). The answer counts for a program whose user has chosen neither.
+    /// (loopback). A choice that the user made for this program takes precedence.
     pub fn wants_within_host(&self) -> bool {
         self.within_host
     }
@@ -256,13 +256,13 @@ impl Program {
         self.send(&request);
     }
 
-    /// Creates the stream of a connection that an event announced. `flags` are its initial
+    /// Creates the stream of a connection that an event announced. `flags` are the stream's initial
     /// [`tidelane_abi::program_flags`]. Returns `None` if `slot` is out of range.
     pub fn stream(&self, slot: u32, generation: u32, flags: u32) -> Option<Stream> {
         Stream::new(self.session.clone(), slot, generation, flags)
     }
 
-    /// Asks the service for its values of a connection of this program, for TCP_INFO.
+    /// Asks the service for the TCP state of a connection of this program, for TCP_INFO.
     pub fn numbers(&self, stream: &Stream) -> Result<FlowNumbers, Refusal> {
         let mut request = new_message(message::NUMBERS);
         request.slot = stream.slot();
@@ -288,8 +288,9 @@ impl Program {
         }
     }
 
-    /// Migrates a connection from another process to `context` of this program, which holds the
-    /// connection, too. Returns the connection's stream.
+    /// Migrates a connection from another process to `context` of this program. Returns the
+    /// connection's stream. The program must hold the connection, too, because it inherited the
+    /// connection over `fork`.
     pub fn take(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
@@ -320,8 +321,8 @@ impl Program {
                 }
             }
         }
-        // Without a context nothing can access the region, and the child may have little address
-        // space left (RLIMIT_AS).
+        // Replace the region only if a context exists, which could access it. The child may have
+        // little address space left (RLIMIT_AS).
         if self.session.next_context.load(Ordering::Relaxed) > 0 {
             let _ = self.session.region.replace_after_fork();
         }

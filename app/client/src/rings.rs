@@ -1,4 +1,5 @@
-//! The rings of a context with one core of the service.
+//! The rings between a context of the program and one core (polling thread) of the service. A
+//! `Context` has one set of rings per core.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -10,7 +11,7 @@ use tidelane_ring::{
 
 use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
-/// The parts of a context's word for a slot.
+/// The parts of a word in `Context::submitted`, the table that has one word per slot.
 pub(crate) mod submitted {
     /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
     pub const UNTRIMMED: u64 = 1 << 63;
@@ -59,7 +60,7 @@ impl Rings {
         }
     }
 
-    /// Queues a request while the ring is full or corrupt. `flush` tells the two cases apart.
+    /// Queues a request while the ring is full or corrupt. `flush` distinguishes the two cases.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {

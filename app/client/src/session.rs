@@ -73,7 +73,7 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // `slots_shift` is `None` only if the region has no slots. No caller uses the 0.
+            // `slots_shift` is `None` only if the region has no slots. The 0 is then never used.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -155,7 +155,7 @@ impl Buffers {
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
-        // The previous use of the slot is over, even if this process has not seen the event.
+        // The previous use of the slot is over, even if this process has not seen its RELEASED.
         self.free_closed(slot);
         let slot = slot as usize;
         if self.closed.len() <= slot {

@@ -10,10 +10,10 @@
 //! buffer. A write that does not fit replaces the buffer by a buffer of at least twice the size,
 //! and copies the unacknowledged bytes to the new buffer.
 //!
-//! The service may still read the replaced, or outgrown, buffer. The service is done with the
-//! outgrown buffer when it echoes the word of the new buffer (its offset and size). The service is
-//! also done when the peer has acknowledged all bytes that were in the outgrown buffer, because
-//! later bytes are only in the new buffer.
+//! The service may still read the replaced, or outgrown, buffer. The stream frees the outgrown
+//! buffer in either of two cases. First, the service has echoed the word of the new buffer, which
+//! encodes the buffer's offset and size. Second, the peer has acknowledged all bytes that were in
+//! the outgrown buffer, because later bytes are only in the new buffer.
 
 mod receive;
 mod transmit;
@@ -96,7 +96,7 @@ pub struct Stream {
     tx_head: u32,
     /// Position up to which the peer has acknowledged: the last valid value that was loaded.
     tx_acked: u32,
-    /// Most unacknowledged bytes, until the stream loads the service's values again.
+    /// Most unacknowledged bytes, as computed when the stream last loaded the service's values.
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
@@ -228,7 +228,7 @@ impl Stream {
         for buffer in buffers.chain(outgrown) {
             allocator.free(buffer);
         }
-        // The slot may belong to another connection by now and must not be written.
+        // CLOSE keeps `drop` from writing to the slot, which may belong to another connection now.
         self.flags |= program_flags::CLOSE;
     }
 
@@ -393,7 +393,8 @@ impl Stream {
         }
     }
 
-    /// Asks for a FIN after the bytes that were written. The program can write no more bytes.
+    /// Asks the service to send a FIN after the bytes that were written. The program can write no
+    /// more bytes.
     pub fn shutdown_write(&mut self) {
         self.set_flag(program_flags::SHUT_WRITE);
     }

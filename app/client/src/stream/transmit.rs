@@ -20,8 +20,8 @@ const TX_LOG2_FIRST: u8 = 12;
 /// largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
-/// Number of bytes that a write may take while the unsent bytes are below TCP_NOTSENT_LOWAT, even
-/// if the option is smaller than this.
+/// Number of bytes that a write may always take while the unsent bytes are below TCP_NOTSENT_LOWAT.
+/// The write may exceed the value of the option.
 const UNSENT_SLACK: u32 = 16 << 10;
 
 /// Send buffers that were replaced and that the service may still read.

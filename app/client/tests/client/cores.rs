@@ -1,5 +1,5 @@
-//! A program with a service of several cores: requests about a slot go to the core that has the
-//! slot.
+//! Tests of a program with a service of several cores: requests about a slot go to the core that
+//! owns the slot.
 
 use std::sync::{
     Arc,
@@ -31,7 +31,7 @@ impl Core {
     }
 }
 
-/// A program with one context, and the sides of the cores.
+/// A program with one context, and each core's side of this context.
 struct Service {
     cores: Vec<Core>,
     region: Arc<ProgramRegion>,
@@ -114,8 +114,7 @@ fn requests_about_a_slot_ring_only_its_core() {
 #[test]
 fn slots_without_a_core_are_ignored() {
     let mut service = service();
-    // The layout has 96 slots in three ranges of 32. With other numbers, some slots may be left
-    // over.
+    // Each of the 96 slots has a core, so use a slot that does not exist.
     service.context.assign(u32::MAX);
     service.context.flush();
     assert!(service.cores.iter_mut().all(|core| core.words().is_empty()));
@@ -158,7 +157,7 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
     }
 }
 
-/// Round robin that starts at the process id made simulated runs with several cores irreproducible.
+/// A round robin that starts at the process id would make simulated runs irreproducible.
 #[test]
 fn in_memory_connects_begin_with_the_same_core_in_every_process() {
     let mut service = service();

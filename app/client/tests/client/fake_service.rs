@@ -1,4 +1,4 @@
-//! A service's side of the shared memory, driven step by step.
+//! A fake service for the tests: the service's side of the shared memory, driven step by step.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use tidelane_ring::{
     words::DataWord,
 };
 
-/// The service's private state of a connection.
+/// The fake service's private state of a connection.
 pub struct Connection {
     pub generation: u32,
     /// The send buffer as last adopted. The latest ADVANCE may not have been handled yet.
@@ -29,7 +29,7 @@ pub struct Connection {
     pub flags: u32,
 }
 
-/// A service with a single context.
+/// A service with one core and a program of one context.
 pub struct FakeService {
     pub region: Arc<ProgramRegion>,
     pub page: Arc<ServicePageMap>,
@@ -169,7 +169,7 @@ impl FakeService {
         }
     }
 
-    /// All bytes written and not acknowledged, read from the buffer that the service knows.
+    /// Returns the bytes written and not acknowledged, from the send buffer that was last adopted.
     pub fn unacked(&self, slot: u32) -> Vec<u8> {
         let connection = &self.connections[&slot];
         let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
@@ -192,7 +192,8 @@ impl FakeService {
             .store(connection.tx_acked, Ordering::Release);
     }
 
-    /// Receives bytes. Returns false without memory.
+    /// Stores bytes in the receive buffer, as if the peer had sent them. Returns false if there is
+    /// no memory for a buffer.
     pub fn receive(&mut self, slot: u32, bytes: &[u8]) -> bool {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -248,7 +249,7 @@ impl FakeService {
             .unwrap();
     }
 
-    /// Sends the last event of a connection.
+    /// Ends the use of a slot, and queues RELEASED, the last event of its connection.
     pub fn release(&mut self, slot: u32) {
         self.connections.remove(&slot);
         let half = self.region.slot(slot).unwrap();

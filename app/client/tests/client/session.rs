@@ -1,3 +1,5 @@
+//! Tests of a session over the registration socket, from registration to the service's death.
+
 use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
@@ -37,7 +39,7 @@ impl Drop for SocketPath {
     }
 }
 
-/// Listens, and serves one program in a thread.
+/// Listens at `path`, and calls `work` in a thread with the socket of the first program.
 fn serve<T: Send + 'static>(
     path: &SocketPath,
     work: impl FnOnce(OwnedFd) -> T + Send + 'static,
@@ -159,7 +161,7 @@ fn refusals_and_version_mismatches_are_reported() {
     service.join().unwrap();
 }
 
-/// Serves a session up to the point at which the program is alone.
+/// Registers the program, and answers its requests up to UNLISTEN.
 fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     let service = register(socket);
     let (request, descriptors) = receive(&service.socket);

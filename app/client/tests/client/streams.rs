@@ -1,3 +1,5 @@
+//! Tests of a stream: its buffers, limits and flags, and impossible values of the service.
+
 use std::{
     io::{IoSlice, IoSliceMut},
     sync::atomic::Ordering,
@@ -42,7 +44,8 @@ impl Setup {
     }
 }
 
-/// The byte at a position of a stream. The period is not a power of two.
+/// Returns the byte at a position of a stream. The bytes repeat only after 2^21 positions, so no
+/// buffer of the tests holds a repetition.
 fn byte(stream: u32, pos: u32) -> u8 {
     (pos.wrapping_mul(2_654_435_761) >> 13) as u8 ^ stream as u8
 }
@@ -115,12 +118,12 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
 #[test]
 fn an_echo_of_an_earlier_use_of_the_buffer_frees_nothing() {
     let mut s = setup(1 << 20);
-    // The service has seen an 8 KiB buffer, which then becomes free ...
+    // The service has seen an 8 KiB buffer, which then becomes free.
     assert_eq!(s.stream.write(&bytes(1, 0, 8000)), 8000);
     s.exchange();
     s.service.acknowledge(SLOT, 8000);
     assert!(s.stream.trim());
-    // ... and is reused as the successor of a small buffer that the service begins to use.
+    // The same 8 KiB buffer then replaces a 4 KiB buffer that still holds unacknowledged bytes.
     assert_eq!(s.stream.write(&bytes(1, 8000, 100)), 100);
     let word = s
         .service
