@@ -2,7 +2,8 @@
  *
  *   echo_uv DEVICE A.B.C.D PORT SECONDS
  *
- * The loop waits for the device and for the stack's next timer. It may wait for more events. */
+ * The loop waits for packets of the device and for the stack's next timer. A program can add events
+ * of its own to the loop. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -20,7 +21,7 @@
 /* Largest number of connections. */
 #define CLIENTS_MAX 256
 
-/* A connection, and the data that the stack has not taken back yet. */
+/* A connection, and the received data that was not echoed yet. */
 struct client {
     tle_connection connection;
     char data[65536];
@@ -44,7 +45,7 @@ static int send_packet(void *user, const void *packet, size_t len) {
     return 1;
 }
 
-/* Returns the client of a connection; NULL if there is none. */
+/* Returns the client of a connection, or NULL. Connection 0 finds an unused client. */
 static struct client *find(tle_connection connection) {
     for (int at = 0; at < CLIENTS_MAX; at++)
         if (clients[at].connection == connection)
@@ -52,7 +53,7 @@ static struct client *find(tle_connection connection) {
     return NULL;
 }
 
-/* Echoes as much as possible. */
+/* Echoes received data until none is left or the send buffer is full. */
 static void serve(tle_connection connection) {
     struct client *client = find(connection);
     if (!client)
@@ -88,7 +89,7 @@ static void accept_all(void) {
     }
 }
 
-/* Runs the stack until no packet waits, and sets the timer. */
+/* Runs the stack until no packet waits. */
 static void turn(void) {
     int received;
     do {

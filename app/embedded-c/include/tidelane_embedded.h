@@ -19,8 +19,8 @@ extern "C" {
 /* A stack. */
 struct tle_stack;
 
-/* A connection of a stack. Zero is no connection. The handle of a closed connection is never used
- * again: all functions then do nothing. */
+/* The handle of a connection. Zero stands for no connection. The stack never uses the handle of a
+ * closed connection again, and all functions ignore such a handle. */
 typedef uint64_t tle_connection;
 
 /* The functions that move the stack's IP packets. */
@@ -40,8 +40,8 @@ struct tle_port {
 enum tle_kind {
     TLE_INCOMING = 1,  /* a connection can be accepted */
     TLE_CONNECTED = 2, /* an active open is complete */
-    TLE_READABLE = 3,  /* there is new data, or the peer has closed; once until the program reads */
-    TLE_WRITABLE = 4,  /* there is room, after a tle_write that took only a part */
+    TLE_READABLE = 3,  /* new data, or the peer has closed; not repeated until the program reads */
+    TLE_WRITABLE = 4,  /* there is room, after a tle_write that took only a part of its data */
     TLE_CLOSED = 5,    /* the connection is over; the program still has to close it */
 };
 
@@ -54,12 +54,12 @@ struct tle_event {
     tle_connection connection;
 };
 
-/* Makes a stack with the address `address`. `secret` keys initial sequence numbers: 16 random bytes
- * that nobody else knows. Returns NULL if the MTU is below 1280 or above 65535. */
+/* Makes a stack with the address `address`. `secret` is the key of the initial sequence numbers: 16
+ * random bytes that nobody else knows. Returns NULL if the MTU is below 1280 or above 65535. */
 struct tle_stack *tle_new(const struct tle_port *port, const uint8_t address[16],
                           const uint8_t secret[16]);
 
-/* Ends a stack. Its connections vanish without a word to their peers. NULL does nothing. */
+/* Frees a stack and its connections. The peers get neither FIN nor RST. Ignores NULL. */
 void tle_free(struct tle_stack *stack);
 
 /* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, and 0
@@ -69,25 +69,26 @@ int tle_poll(struct tle_stack *stack, uint64_t now_ns);
 /* Returns the time of the next timer; UINT64_MAX if no timer runs. */
 uint64_t tle_next_timeout(const struct tle_stack *stack);
 
-/* Sends what TCP allows to send now (tcp_output of UTCP). */
+/* Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper calls this
+ * function tcp_output. */
 void tle_flush(struct tle_stack *stack);
 
-/* Handles one received IP packet (tcp_input of UTCP). A program whose port receives packets needs
- * tle_poll only. */
+/* Handles one received IP packet. The MultiStack paper calls this function tcp_input. A program
+ * does not need it if `receive` of its port returns the packets to tle_poll. */
 void tle_input(struct tle_stack *stack, const void *packet, size_t len);
 
-/* Listens at `port`. At most `backlog` connections wait. Returns the listener; -1 if the port is in
- * use. */
+/* Listens at `port`. At most `backlog` connections wait to be accepted. Returns the listener; -1 if
+ * the port is in use. */
 int64_t tle_listen(struct tle_stack *stack, uint16_t port, uint32_t backlog);
 
 /* Ends a listener. Connections that were not accepted are reset. */
 void tle_unlisten(struct tle_stack *stack, uint32_t listener);
 
-/* Returns the oldest connection that waits; 0 if there is none. */
+/* Returns the oldest connection that waits to be accepted; 0 if there is none. */
 tle_connection tle_accept(struct tle_stack *stack, uint32_t listener);
 
-/* Opens a connection to `peer`. Returns 0 if that is impossible. TLE_CONNECTED or TLE_CLOSED
- * follows. */
+/* Opens a connection to `peer`. Returns 0 on failure. Otherwise the event TLE_CONNECTED or
+ * TLE_CLOSED follows. */
 tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint16_t port);
 
 /* Copies received data. Returns the number of bytes; 0 if there is none. */
@@ -96,19 +97,21 @@ size_t tle_read(struct tle_stack *stack, tle_connection connection, void *buffer
 /* Copies data to the send buffer as far as there is room. Returns the number of bytes. */
 size_t tle_write(struct tle_stack *stack, tle_connection connection, const void *data, size_t len);
 
-/* Returns 1 if all data of the peer is read and no more can follow, and for an invalid handle. */
+/* Returns 1 if all data of the peer is read and no more can follow. Also returns 1 for an invalid
+ * handle. */
 int tle_is_end(struct tle_stack *stack, tle_connection connection);
 
 /* Closes the sending direction: the peer gets all data and a FIN. */
 void tle_shutdown(struct tle_stack *stack, tle_connection connection);
 
-/* Closes a connection: the stack sends the remaining data and a FIN (tcp_close of UTCP). */
+/* Closes a connection: the stack sends the remaining data and a FIN. The MultiStack paper calls
+ * this function tcp_close. */
 void tle_close(struct tle_stack *stack, tle_connection connection);
 
 /* Resets a connection. */
 void tle_abort(struct tle_stack *stack, tle_connection connection);
 
-/* Takes the next event. Returns 1, or 0 if there is none. */
+/* Writes the next event to `event`. Returns 1, or 0 if there is no event. */
 int tle_next_event(struct tle_stack *stack, struct tle_event *event);
 
 #ifdef __cplusplus

@@ -1,5 +1,7 @@
-//! The functions of `tidelane_embedded.h`. Each function trusts its pointers, as C functions do. A
-//! panic ends the process, because it cannot pass through C.
+//! The functions of `tidelane_embedded.h`, the embedded TCP stack for C. Each function trusts its
+//! pointers, as C functions do. A panic ends the process, because C cannot unwind.
+//!
+//! "The caller's promise" in the comments is the section *Safety* of the function.
 
 use std::{ffi::c_void, slice};
 
@@ -13,10 +15,10 @@ const MTU_RANGE: std::ops::RangeInclusive<u32> = 1280..=65_535;
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
 type Send = Box<dyn FnMut(&[u8]) -> bool>;
 
-/// `struct tle_stack`.
+/// `struct tle_stack` of the header, which C sees only as a pointer.
 pub struct TleStack(Stack<FnPort<Receive, Send>>);
 
-/// `struct tle_port`.
+/// `struct tle_port` of the header: the C functions that move the stack's IP packets.
 #[repr(C)]
 pub struct TlePort {
     user: *mut c_void,
@@ -25,7 +27,7 @@ pub struct TlePort {
     mtu: u32,
 }
 
-/// `struct tle_event`.
+/// `struct tle_event` of the header.
 #[repr(C)]
 pub struct TleEvent {
     kind: i32,
@@ -37,7 +39,7 @@ pub struct TleEvent {
 ///
 /// # Safety
 ///
-/// The pointers are those of the header. The functions of `port` may be called until `tle_free`.
+/// The pointers are valid. The stack may call the functions of `port` until `tle_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tle_new(
     port: *const TlePort,
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn tle_free(stack: *mut TleStack) {
     }
 }
 
-/// Runs the stack once.
+/// Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived.
 ///
 /// # Safety
 ///
@@ -92,7 +94,7 @@ pub unsafe extern "C" fn tle_poll(stack: *mut TleStack, now_ns: u64) -> i32 {
     unsafe { &mut *stack }.0.poll(Instant(now_ns)).into()
 }
 
-/// Returns the time of the next timer.
+/// Returns the time of the next timer in nanoseconds, or `u64::MAX`.
 ///
 /// # Safety
 ///
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn tle_next_timeout(stack: *const TleStack) -> u64 {
     timeout.map_or(u64::MAX, |at| at.0)
 }
 
-/// Sends.
+/// Sends the segments that TCP allows to send now.
 ///
 /// # Safety
 ///
@@ -115,7 +117,7 @@ pub unsafe extern "C" fn tle_flush(stack: *mut TleStack) {
     unsafe { &mut *stack }.0.flush();
 }
 
-/// Handles a packet.
+/// Handles a received IP packet.
 ///
 /// # Safety
 ///
@@ -127,7 +129,7 @@ pub unsafe extern "C" fn tle_input(stack: *mut TleStack, packet: *const u8, len:
     stack.0.input_packet(packet);
 }
 
-/// Listens.
+/// Listens at `port` of the stack's address. Returns the listener, or -1.
 ///
 /// # Safety
 ///
@@ -156,7 +158,7 @@ pub unsafe extern "C" fn tle_unlisten(stack: *mut TleStack, listener: u32) {
         .unlisten(Listener::from_u32(listener));
 }
 
-/// Accepts a connection.
+/// Accepts the oldest connection of a listener. Returns 0 if there is none.
 ///
 /// # Safety
 ///
@@ -170,7 +172,7 @@ pub unsafe extern "C" fn tle_accept(stack: *mut TleStack, listener: u32) -> u64 
     accepted.map_or(0, Connection::to_u64)
 }
 
-/// Opens a connection.
+/// Opens a connection from an ephemeral port. Returns 0 on failure.
 ///
 /// # Safety
 ///
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn tle_connect(
     opened.map_or(0, Connection::to_u64)
 }
 
-/// Reads.
+/// Copies received data to `buffer`. Returns the number of bytes.
 ///
 /// # Safety
 ///
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn tle_read(
     stack.0.read(Connection::from_u64(connection), buffer)
 }
 
-/// Writes.
+/// Copies data to the send buffer. Returns the number of bytes.
 ///
 /// # Safety
 ///
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn tle_write(
     stack.0.write(Connection::from_u64(connection), data)
 }
 
-/// Returns 1 at the end of the peer's data.
+/// Returns 1 if all data of the peer is read and no more can follow.
 ///
 /// # Safety
 ///
@@ -273,7 +275,7 @@ pub unsafe extern "C" fn tle_abort(stack: *mut TleStack, connection: u64) {
     stack.0.abort(Connection::from_u64(connection));
 }
 
-/// Takes an event.
+/// Writes the next event to `event`. Returns 1, or 0 if there is no event.
 ///
 /// # Safety
 ///

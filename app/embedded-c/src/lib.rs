@@ -1,3 +1,4 @@
-//! The embedded stack for C: `include/tidelane_embedded.h` documents the functions.
+//! The embedded TCP stack (`tidelane-embedded`) for C programs. `include/tidelane_embedded.h`
+//! documents the functions.
 
 mod calls_unsafe;

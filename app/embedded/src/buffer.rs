@@ -1,7 +1,7 @@
-//! The data of one direction of a connection.
+//! The buffer that holds the data of one direction of a connection.
 
-/// A ring buffer that is addressed by stream positions: numbers of bytes, modulo 2^32. The ring has
-/// no memory until the first [`reserve`](Self::reserve).
+/// A ring buffer that is addressed by stream positions. A stream position counts the bytes of one
+/// direction, modulo 2^32. The ring has no memory until the first [`reserve`](Self::reserve).
 #[derive(Debug, Default)]
 pub struct StreamBuffer {
     /// The ring. Its length is zero or a power of two.

@@ -16,8 +16,9 @@ pub struct StackConfig {
     pub mac: MacAddress,
     /// Link address for peers that are no known neighbours.
     pub gateway: MacAddress,
-    /// True if other stacks have the same addresses, as behind a port of the mux, and the port
-    /// drops forged packets. If false, the stack drops packets from its own addresses.
+    /// True if other stacks have the same addresses, as on a port of the Tidelane service. The port
+    /// must then drop packets with forged sources. If false, the stack drops packets whose source
+    /// is one of its own addresses.
     pub shared_addresses: bool,
     /// Options of new connections.
     pub options: SocketOptions,
@@ -55,8 +56,8 @@ impl Listener {
     }
 }
 
-/// A connection of a stack. The handle of a closed connection is invalid: all functions then do
-/// nothing, also if the stack uses the connection's place again.
+/// The handle of a connection. The handle of a closed connection is invalid: functions that get it
+/// do nothing, even if a later connection has the same flow id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Connection {
     pub(crate) flow: FlowId,

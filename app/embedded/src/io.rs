@@ -1,4 +1,5 @@
-//! The engine's driver: buffers, headers and events of all connections, and the port.
+//! The part of a stack that the engine calls (its `Driver`): buffers, headers and events of all
+//! connections, and the port.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -51,11 +52,11 @@ pub struct Binding {
     pub listener: Option<ListenerId>,
     /// True if the peer has closed its direction.
     pub peer_closed: bool,
-    /// Reason for the end of the connection.
+    /// Reason for the end of the connection, or `None` before the end.
     pub cause: Option<CloseCause>,
-    /// True if the program has an event of new data, and has not read since.
+    /// True if an event has reported new data, and the program has not read since.
     pub readable_reported: bool,
-    /// True if the program found no room to write, and waits for an event.
+    /// True if a write found no room for all of its data, so that an event has to report room.
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed: bool,
@@ -96,7 +97,7 @@ pub struct Io<P> {
     pub reports: VecDeque<Report>,
     /// Connections that the program may accept, oldest first.
     pub accept_queue: VecDeque<(ListenerId, FlowId)>,
-    /// Source of the present frame.
+    /// Source link address of the frame that is being processed.
     pub arrival: Option<MacAddress>,
     /// Number of connections that the stack has had.
     pub generations: u32,
@@ -106,7 +107,7 @@ pub struct Io<P> {
     pub options: Option<Box<dyn OptionHandler>>,
     /// Resets of ended connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
-    /// Dropped packets.
+    /// Number of dropped packets by reason.
     pub drops: Drops,
 }
 
@@ -265,7 +266,7 @@ impl<P: PacketIo> Io<P> {
 
     /// Sends a segment of a connection.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
-        // The binding leaves its place while the port is borrowed.
+        // Take the binding out of the table, because `write_frame` borrows all of `self`.
         let place = self.bindings.get_mut(flow.index());
         let Some(mut binding) = place.and_then(Option::take) else {
             return Ok(());
@@ -350,7 +351,7 @@ impl<P: PacketIo> Driver for Io<P> {
                 self.bindings[flow.index()] = None;
                 return;
             }
-            // Urgent data stays in the stream. Errors of the path end no connection.
+            // Urgent data stays in the stream. A soft error (ICMP) does not end the connection.
             EngineEvent::Urgent(_)
             | EngineEvent::UrgentByte(_)
             | EngineEvent::FinAcked

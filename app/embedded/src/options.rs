@@ -1,11 +1,11 @@
-//! TCP options of the program, beyond those that the engine knows.
+//! TCP options that the program adds to the options of the engine.
 
 use tidelane_wire::{FlowKey, TcpFlags};
 
 /// Largest length in bytes of the options of a program in one segment.
 pub const OPTION_LEN_MAX: u8 = 20;
 
-/// A TCP option that a program adds to the stack: protocol innovation in one file (MultiStack §4).
+/// A TCP option that a program adds to the stack without a change of the stack (MultiStack §4).
 ///
 /// A peer that does not know the option ignores it (RFC 9293 §3.1, MUST-6).
 pub trait OptionHandler {

@@ -17,7 +17,7 @@ use crate::{
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
-/// The link of a stack. A stack has one port.
+/// The engine's number of the only link. A stack has one port.
 const LINK: LinkId = LinkId(0);
 /// Local ports for active opens in which the program names no port (RFC 6056 §2.1).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
@@ -38,7 +38,7 @@ pub struct Stack<P: PacketIo> {
     now: Instant,
     /// Local port that the stack chose last for an active open.
     last_port: u16,
-    /// True if the port may deliver frames with an unfinished checksum.
+    /// True if the port may deliver frames whose sender left the checksum to offload.
     partial_checksums: bool,
 }
 
@@ -88,8 +88,8 @@ impl<P: PacketIo> Stack<P> {
         &self.io.port
     }
 
-    /// Returns the port, for example to announce a sleep. Frames that the program receives or sends
-    /// over it are lost to the stack.
+    /// Returns the port, for example to announce a sleep. The stack does not see frames that the
+    /// program itself receives or sends over the port.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.io.port
     }

@@ -196,7 +196,7 @@ fn events_name_each_change_once() {
     assert_eq!(pair.server.received(accepted).concat(), b"onetwo");
     pair.server.consume(accepted, 3);
     assert_eq!(pair.server.received(accepted).concat(), b"two");
-    // More than all of it.
+    // Consume more than the unread bytes.
     pair.server.consume(accepted, 1000);
     assert_eq!(pair.server.received(accepted).concat(), b"");
     pair.client.close(connection);
@@ -219,7 +219,7 @@ fn a_handle_of_a_closed_connection_does_nothing() {
     assert_eq!(pair.client.write(client, b"late"), 0);
     assert_eq!(pair.client.read(client, &mut [0; 8]), 0);
     assert!(pair.client.info(client).is_none());
-    // A new connection in the same place does not answer to the old handle.
+    // A new connection with the same flow id ignores the old handle.
     let next = pair
         .client
         .connect(Endpoint::new(ADDRESSES[0], 0), SERVER)
@@ -325,7 +325,7 @@ fn impossible_sources_get_no_answer() {
     for source in sources {
         let mut pair = Pair::new(0);
         pair.server.listen(SERVER, 8).unwrap();
-        // The forger takes a packet of the client, and puts another source into it.
+        // Replace the source address of a packet of the client.
         let local = Endpoint::new(ADDRESSES[0], 0);
         pair.client.connect(local, SERVER).unwrap();
         pair.client.flush();

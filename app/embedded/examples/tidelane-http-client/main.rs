@@ -1,8 +1,9 @@
-//! An HTTP client on the embedded stack, whose packets come from a port of the Tidelane service.
+//! An HTTP client on the embedded stack, whose packets come from a port of the Tidelane service. A
+//! port is shared memory over which a program exchanges packets with the service.
 //!
 //! The client keeps a number of connections busy, each with one request at a time, and checks the
-//! length and the bytes of each response. A server on another port of the same service gets the
-//! packets through memory.
+//! length and the bytes of each response. If the server is on another port of the same service, the
+//! service copies the packets from port to port.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,9 +23,10 @@ use crate::response::Response;
 
 mod response;
 
-/// Local ports of connections that have one request each. A port rests while the others are used.
+/// Least number of local TCP ports with `--close`. The client uses them in turn, so that the last
+/// connection of a port is over when the port is used again.
 const CLOSING_PORTS: usize = 512;
-/// Bytes of packet data in each direction.
+/// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 1 << 20;
 /// Number of bytes that one call reads.
 const READ_LEN: usize = 64 << 10;
@@ -115,7 +117,7 @@ fn address_of(address: IpAddr) -> IpAddress {
     }
 }
 
-/// Claims `count` ports that the kernel chooses from its ephemeral range.
+/// Claims `count` local TCP ports, which the kernel chooses from its ephemeral range.
 fn claim(port: &mut Port, address: IpAddr, count: usize) -> io::Result<Vec<Endpoint>> {
     let mut locals = Vec::new();
     for _ in 0..count {
@@ -126,7 +128,7 @@ fn claim(port: &mut Port, address: IpAddr, count: usize) -> io::Result<Vec<Endpo
     Ok(locals)
 }
 
-/// The client.
+/// The client: its stack, and one exchange (request and response) per connection.
 struct Client {
     stack: Stack<Port>,
     server: Endpoint,
@@ -192,7 +194,7 @@ impl Client {
     }
 
     fn send(&mut self, connection: Connection) {
-        // A request is shorter than the initial window.
+        // The send buffer is empty, so it takes the whole request.
         self.stack.write(connection, &self.request);
     }
 

@@ -1,4 +1,4 @@
-//! A response of the HTTP server.
+//! Checks the responses of the HTTP server `tidelane-http`.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Makes a response of which nothing was received. Its body has `body_len` bytes.
+    /// Makes the state before the first byte of a response whose body has `body_len` bytes.
     pub fn new(body_len: usize) -> Self {
         Self {
             head: Some(Vec::new()),
@@ -26,7 +26,7 @@ impl Response {
         }
     }
 
-    /// Handles received bytes. Fails if they are not those of the server.
+    /// Handles received bytes. Fails if the status is not 200, or the body is not the server's.
     pub fn receive(&mut self, bytes: &[u8]) -> io::Result<()> {
         let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
         let Some(head) = &mut self.head else {

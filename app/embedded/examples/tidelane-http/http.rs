@@ -1,5 +1,5 @@
-//! The paper's HTTP server: a GET of `/N` gets N bytes. The source is the same on the embedded
-//! stack and on the kernel's sockets.
+//! The HTTP server of the MultiStack paper: the response to a GET of `/N` has N bytes. The server
+//! runs on the trait [`Sockets`], which the embedded stack and the kernel's sockets implement.
 
 use std::{collections::HashMap, hash::Hash};
 
@@ -7,7 +7,7 @@ use std::{collections::HashMap, hash::Hash};
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
-/// A part of each body.
+/// The alphabet, repeated. Each body consists of copies of this page.
 const PAGE: [u8; 26 * 256] = {
     let mut page = [0; 26 * 256];
     let mut at = 0;
@@ -20,7 +20,7 @@ const PAGE: [u8; 26 * 256] = {
 /// Number of bytes that one call reads.
 const READ_LEN: usize = 16 << 10;
 
-/// Connections without blocking calls: those of a stack, or of the kernel.
+/// The calls that the server makes for its connections. No call blocks.
 pub trait Sockets {
     /// A connection.
     type Connection: Copy + Eq + Hash;
@@ -34,10 +34,10 @@ pub trait Sockets {
     /// Writes data as far as there is room. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
 
-    /// Returns true if no more data can follow.
+    /// Returns true if all data was read and no more data can follow.
     fn is_end(&mut self, connection: Self::Connection) -> bool;
 
-    /// Closes a connection after the written data.
+    /// Closes a connection. The peer gets the written data and a FIN.
     fn close(&mut self, connection: Self::Connection);
 }
 
@@ -85,7 +85,8 @@ impl<S: Sockets> Server<S> {
         self.sockets.close(connection);
     }
 
-    /// Reads requests and writes responses as far as possible.
+    /// Reads the requests of a connection and writes the responses, as far as the calls do not
+    /// block.
     pub fn serve(&mut self, connection: S::Connection) {
         let Some(client) = self.clients.get_mut(&connection) else {
             return;
@@ -98,8 +99,8 @@ impl<S: Sockets> Server<S> {
                 break;
             }
         }
-        // A client may send several requests at once. The next response begins when the stack has
-        // taken the one before.
+        // A client may send several requests at once. A response begins when the stack has taken
+        // all bytes of the previous response.
         loop {
             let written = self.sockets.write(connection, &client.response);
             client.response.drain(..written);

@@ -1,4 +1,4 @@
-//! The server on the kernel's sockets, in a loop of mio over epoll.
+//! The HTTP server on the kernel's sockets, in an event loop of the crate mio (epoll).
 
 use std::{
     collections::HashMap,
@@ -61,7 +61,7 @@ impl Sockets for Kernel {
             return 0;
         };
         let mut written = 0;
-        // An event of room comes only after a call that found none.
+        // mio is edge-triggered: it reports room only after a write that found no room.
         while written < data.len() {
             match stream.write(&data[written..]) {
                 Ok(count) => written += count,
@@ -80,7 +80,7 @@ impl Sockets for Kernel {
     }
 }
 
-/// Serves at `address` for `limit`. Returns the number of responses.
+/// Serves at `address` until the time `limit` is over. Returns the number of responses.
 pub fn serve(address: SocketAddr, limit: Duration) -> io::Result<u64> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(address)?;

@@ -1,9 +1,9 @@
 //! An HTTP server on the embedded stack. The stack's packets come from a TUN device, or from a port
 //! of the Tidelane service.
 //!
-//! With `--device`, the kernel's programs reach the server by the route to the device. `ip tuntap
-//! add mode tun name DEVICE` makes the device. With `--service`, the server has an address of the
-//! service's interface, beside the kernel and the programs of the service. With `--kernel`, the
+//! With `--device`, programs on the kernel's stack reach the server by the route to the device. `ip
+//! tuntap add mode tun name DEVICE` makes the device. With `--service`, the server has an address
+//! of the service's interface, which the kernel and other programs use, too. With `--kernel`, the
 //! same server runs on the kernel's sockets.
 
 mod http;
@@ -121,8 +121,8 @@ fn address(options: &Options) -> IpAddress {
     }
 }
 
-/// Serves until the time is over. Returns the number of responses. `wait` waits until the port has
-/// a packet, or this time is over.
+/// Serves until the time of `options` is over. Returns the number of responses. `wait` returns when
+/// the stack's port has a packet, or after the given time.
 fn serve<P: PacketIo>(
     options: &Options,
     mut stack: Stack<P>,

@@ -1,4 +1,5 @@
-//! The server on a port of the Tidelane service.
+//! The HTTP server on a port of the Tidelane service. A port is shared memory over which a program
+//! exchanges packets with the service.
 
 use std::{io, net::SocketAddr};
 
@@ -7,7 +8,7 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::{Options, stack_config};
 
-/// Bytes of packet data in each direction. A response of 1 MiB leaves in a few bursts.
+/// Length of the packet ring of each direction in bytes. A response of 1 MiB fits into a few rings.
 const RING_LEN: u32 = 1 << 20;
 
 /// Serves until the time is over, or the service ends. Returns the number of responses.
@@ -17,7 +18,7 @@ pub fn serve(options: &Options) -> io::Result<u64> {
         ..PortConfig::new("tidelane-http")
     };
     let mut port = Port::open(&config)?;
-    // The service holds the kernel's port, so the socket is of no more use.
+    // The service keeps the TCP port reserved in the kernel, so the socket is not needed any more.
     drop(port.bind_tcp(SocketAddr::new(options.address, options.port))?);
     let config = StackConfig {
         mac: MacAddress(port.mac()),

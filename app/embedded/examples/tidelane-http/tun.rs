@@ -1,4 +1,4 @@
-//! The server behind a TUN device.
+//! The HTTP server behind a TUN device.
 
 use std::{
     fs::File,
@@ -12,14 +12,14 @@ use tidelane_embedded::{FnPort, Stack};
 
 use crate::{Options, stack_config, tun_unsafe};
 
-/// Loss of packets in one direction.
+/// Artificial loss of packets in one direction.
 struct Loss {
     every: u32,
     count: u32,
 }
 
 impl Loss {
-    /// Each `every`-th packet is lost; zero means no loss.
+    /// Creates the loss of each `every`-th packet. Zero means no loss.
     fn new(every: u32) -> Self {
         Self { every, count: 0 }
     }
@@ -31,7 +31,7 @@ impl Loss {
     }
 }
 
-/// Returns true if the packet needs no further attempt: the device has taken it, or cannot take it.
+/// Sends a packet. Returns false if the device has no room, so that a later attempt may succeed.
 fn send(device: &File, packet: &[u8]) -> bool {
     // A device takes a whole packet or nothing.
     rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
@@ -63,8 +63,8 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     })
 }
 
-/// Waits until the device has a packet, or `limit` is over. An event of the device comes once, and
-/// the server reads until no packet waits.
+/// Waits until the device has a packet, or `limit` is over. mio is edge-triggered: it reports the
+/// device again only after the server has read all packets.
 fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
     match poll.poll(events, Some(limit)) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
