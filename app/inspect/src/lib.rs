@@ -1,9 +1,10 @@
-//! Detects programs that the preload library cannot serve, before `exec` starts them.
+//! Detects programs that the preload library `libtidelane.so` cannot serve, before `exec` starts
+//! them. The callers are `tidelane run`, and the library when a program calls `exec`.
 //!
 //! The dynamic loader loads the library (LD_PRELOAD), and the library intercepts the calls that a
 //! program makes through glibc (`docs/socket-calls.md`). The library cannot serve a program that
 //! lacks this loader, or that makes system calls without glibc. [`inspect`] finds the reason in
-//! the program's file. A script has the reason of its interpreter.
+//! the program's file. For a script, [`inspect`] examines the script's interpreter.
 //!
 //! The inspection allocates no memory, takes no lock and needs little stack, so that a child may
 //! run it between `vfork` and `exec`.
@@ -99,8 +100,8 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Returns why the library cannot serve a program. Returns `None` if the library can serve it,
-/// or if the program's file cannot be read.
+/// Returns the reason why the library cannot serve a program. Returns `None` if the library can
+/// serve the program, or if the program's file cannot be read.
 ///
 /// `program` is a path. If `search` (the value of PATH) is given and `program` contains no slash,
 /// `program` is a name to find in the directories of `search`, as with `execvp`.

@@ -1,4 +1,5 @@
-//! The connection to the service's registration socket, which is also the life of a port.
+//! The connection of a port to the service's registration socket. The service closes the port when
+//! this connection ends.
 
 use std::{
     io,
@@ -71,8 +72,8 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for the answer. Returns an error of the kind of the refusal, or
-    /// `NotConnected` if the service is gone.
+    /// Sends a request and waits for the answer. If the service refuses, the kind of the error is
+    /// the result of `kind_of`. If the service is gone, the kind is `NotConnected`.
     pub fn ask(&self, request: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         send_message(self.0.as_fd(), request, descriptors).map_err(gone)?;

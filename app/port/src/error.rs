@@ -10,9 +10,9 @@ use tidelane_abi::refusal;
 pub enum PortError {
     /// No service listens at the path.
     NotRunning,
-    /// This library and the service have different versions of the protocol.
+    /// This crate and the service have different ABI versions.
     VersionMismatch {
-        /// Version of this library.
+        /// Version of this crate.
         ours: u32,
         /// Version of the service.
         theirs: u32,

@@ -2,7 +2,7 @@
 //!
 //! The service shares its NIC and the addresses of its interface with the ports of programs. A port
 //! receives and sends the packets of the 3-tuples that it has claimed: protocol, local address and
-//! local port. A kernel socket that is bound to the 3-tuple proves the right to it.
+//! local port. To claim a 3-tuple, the program passes a kernel socket that is bound to it.
 //!
 //! ```no_run
 //! use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! [`Port`] is a [`PacketIo`](tidelane_packet_io::PacketIo), so the embedded stack
-//! (`tidelane-embedded`) runs on it. A frame that the port sends must be complete: the service
+//! (`tidelane-embedded`) runs on a port. A frame that the port sends must be complete: the service
 //! drops frames with a wrong checksum, a source that the port has not claimed, or another source
 //! MAC address than [`Port::mac`].
 #![forbid(unsafe_code)]

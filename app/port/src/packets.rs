@@ -1,4 +1,5 @@
-//! The packets of a port: the ends of all cores, as one [`PacketIo`].
+//! The packets of a port. A port has a pair of packet rings with each core (polling thread) of the
+//! service. This module joins the program's ends of these rings to one [`PacketIo`].
 
 use tidelane_packet_io::{
     Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
@@ -7,7 +8,7 @@ use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
 
 use crate::Port;
 
-/// Received frames of a port, which lie in memory of the service.
+/// Received frames of a port, which lie in memory that the service shares with the program.
 #[derive(Debug)]
 pub struct PortBurst {
     /// The frames of each core.
@@ -38,14 +39,14 @@ pub struct Ends {
     ends: Vec<ProgramEnd>,
     /// The core from which the next burst takes frames first.
     first: usize,
-    /// The core from which the last frames came, through which the port sends.
+    /// The core from which the last frames came. The port sends through this core.
     last: usize,
     /// The core whose transmit frame the program fills.
     filling: Option<usize>,
 }
 
 impl Ends {
-    /// Joins the ends of at least one core.
+    /// Joins the ends of all cores. There must be at least one core.
     pub fn new(ends: Vec<ProgramEnd>) -> Self {
         assert!(!ends.is_empty(), "a service has a core");
         Self {
@@ -56,12 +57,13 @@ impl Ends {
         }
     }
 
-    /// Returns true if a ring does not make sense, so that the port is of no more use.
+    /// Returns true if a ring contains an impossible value, so that the port is unusable.
     pub fn are_closed(&self) -> bool {
         self.ends.iter().any(ProgramEnd::is_closed)
     }
 
-    /// Announces a sleep to all cores. Returns false if one has sent frames.
+    /// Announces a sleep to all cores. Returns true if no core has sent frames, so that the program
+    /// may sleep.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.ends.iter_mut().for_each(ProgramEnd::prepare_to_sleep);
         !self.ends.iter().any(ProgramEnd::has_frames)
