@@ -60,7 +60,8 @@ pub struct Binding {
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed: bool,
-    /// Payload bytes of a full segment, as the last segment stated; zero before.
+    /// Payload bytes of a full segment, as the engine passed it with the last segment. Zero before
+    /// the first segment.
     segment_size: u16,
 }
 
@@ -393,8 +394,9 @@ impl<P: PacketIo> Driver for Io<P> {
         });
     }
 
-    /// Returns the payload limit of a GSO frame of the port. A program's TCP options would be the
-    /// same in all segments of a GSO frame, so a stack with such options sends none.
+    /// Returns the payload limit of a GSO frame in bytes, or 0 if the connection cannot use GSO. A
+    /// program's TCP options would be the same in all segments of a GSO frame, so a stack with an
+    /// option handler sends no GSO frames.
     fn burst_len(&self, flow: FlowId) -> u32 {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let segment_size = binding.map_or(0, |binding| binding.segment_size);

@@ -142,7 +142,8 @@ impl PacketIo for Port {
         self.ends.ends[core].tx_commit(len, checksum);
     }
 
-    /// Returns the buffer of the core through which the port sends.
+    /// Returns the buffer for the headers of a GSO frame. The frame goes to the core through which
+    /// the port sends.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
         let core = self.ends.last;
         self.ends.ends[core].tx_gso_headers()

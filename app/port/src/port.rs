@@ -1,4 +1,5 @@
-//! A port: its life, its claims, and the sleep of its program.
+//! A port of the Tidelane service: opening, claims of 3-tuples, and sleeping until frames arrive. A
+//! port is shared memory over which a program exchanges frames with the service.
 
 use std::{
     fmt, io,
@@ -65,7 +66,7 @@ impl Protocol {
     }
 }
 
-/// A port of the service. The drop of the port ends its claims.
+/// A port of the service. Dropping the port ends its claims.
 pub struct Port {
     control: Control,
     terms: PacketPort,
@@ -132,13 +133,14 @@ impl Port {
         self.terms.link_address
     }
 
-    /// Claims the 3-tuple of a kernel socket, whose packets the port gets from now on. The socket
-    /// is bound to an address of the interface or to a wildcard address, and is not connected. It
-    /// must not listen, because the kernel would answer.
+    /// Claims the 3-tuple of a kernel socket: protocol, local address and local port. From then on,
+    /// this port receives the packets of the 3-tuple. The socket is bound to an address of the
+    /// interface or to a wildcard address, and is not connected. The socket must not listen,
+    /// because the kernel would answer.
     ///
-    /// The service holds the kernel's port until the claim ends, so the program may close the
-    /// socket. If the program passes the socket to another program of the same user, that program
-    /// can move the claim to a port of its own. No packet is lost meanwhile.
+    /// The service keeps the local port reserved in the kernel until the claim ends, so the program
+    /// may close the socket. If the program passes the socket to another program of the same user,
+    /// that program can move the claim to a port of its own. No packet is lost meanwhile.
     ///
     /// # Errors
     ///

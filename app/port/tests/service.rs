@@ -1,4 +1,5 @@
-//! A port, with a service of the test at the other end of its socket and its packet rings.
+//! Tests of a port. A fake service is at the other end of the port's registration socket and packet
+//! rings.
 
 use std::{
     io,
@@ -54,7 +55,7 @@ impl Drop for SocketPath {
     }
 }
 
-/// The service's side of an open port.
+/// The fake service's side of an open port.
 struct Service {
     socket: OwnedFd,
     ends: Vec<ServiceEnd>,
@@ -118,7 +119,7 @@ impl Service {
     }
 }
 
-/// Opens a port of a service of the test.
+/// Opens a port of a fake service.
 fn open(test: &str) -> (Port, Service) {
     let path = SocketPath::new(test);
     let listener = path.listen();
@@ -182,7 +183,8 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
     port.rx_release(&mut burst);
     frames.sort_unstable();
     assert_eq!(frames, (0..50).collect::<Vec<u8>>());
-    // A frame that the program fills stays with its core, whatever arrives meanwhile.
+    // A frame that the program fills goes to the core that was chosen first, even if frames of
+    // another core arrive before the commit.
     send(&mut service.ends[0], 4);
     assert_eq!(receive(&mut port), [4]);
     port.tx_frame().expect("there is room")[..60].fill(5);
@@ -272,7 +274,7 @@ fn claims_carry_the_socket_and_refusals_become_errors() {
         (6, u32::from(local.port()))
     );
     assert_eq!(release.local_addr[10..], [0xff, 0xff, 127, 0, 0, 1]);
-    // The service has closed the socket with the thread.
+    // The fake service's socket was closed when its thread ended.
     let error = port.bind_tcp(any).expect_err("the service is gone");
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
     // The kernel's own refusal comes first.
