@@ -3,7 +3,7 @@
 //! Each exported function that POSIX lists as a cancellation point begins with
 //! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns
 //! `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` acts on the request. libc then unwinds
-//! the thread. At this point, the library's frames hold no resources. The functions are
+//! the thread. At this point, the library's stack frames hold no resources. The functions are
 //! `extern "C-unwind"`, so that libc can unwind them.
 
 use std::{
@@ -27,7 +27,8 @@ unsafe extern "C-unwind" {
 /// Type of a signal handler with SA_SIGINFO.
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Address of libc's handler of SIGCANCEL, or 0 while it is unknown.
+/// Address of libc's handler of SIGCANCEL, the signal of `pthread_cancel`, or 0 while the address
+/// is unknown.
 static LIBC_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the calling thread if its cancellation is pending and enabled.
@@ -114,8 +115,8 @@ fn thread_id(thread: pthread_t) -> Option<usize> {
     let mut clock = 0;
     // SAFETY: the caller passes a living thread, and `clock` is a valid variable.
     let result = unsafe { libc::pthread_getcpuclockid(thread, &mut clock) };
-    // The kernel encodes the thread id in a clock id as its complement, above three bits
-    // (CPUCLOCK_PID).
+    // A clock id holds the complement of the thread id, shifted left by three bits (Linux:
+    // CPUCLOCK_PID).
     (result == 0).then_some(!(clock >> 3) as u32 as usize)
 }
 

@@ -1,4 +1,7 @@
 //! Calls that create, bind and connect sockets, and calls for their addresses and options.
+//!
+//! A tracked socket is a TCP socket that this library may accelerate. The crate `tidelane_sockets`
+//! handles calls on tracked sockets. It returns `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -39,6 +42,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller upholds the safety contract.
     let mut result = unsafe { handled_or_system_call(handled, libc::SYS_bind, args) } as c_int;
+    // The service may still hold the port for a program that has ended.
     if result < 0
         && is_errno(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
@@ -195,7 +199,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     // SAFETY: the caller upholds the safety contract.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // An untracked socket is usually the UDP socket of a resolver. `adopt` rejects it.
+        // An untracked socket is usually the UDP socket of a resolver, which `adopt` rejects.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });

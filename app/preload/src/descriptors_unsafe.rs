@@ -1,4 +1,7 @@
 //! Calls on descriptors: flags, duplicates and closing. Also the end of the process.
+//!
+//! A foreign descriptor is a descriptor that the library does not know: neither a tracked socket or
+//! epoll instance, nor a descriptor of the library itself. The kernel handles its calls.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -11,6 +14,7 @@ use crate::libc_abi_unsafe::{handled_or_system_call, system_call};
 const SIOCOUTQ: c_ulong = 0x5411;
 /// The ioctl SIOCINQ, which has the number of FIONREAD.
 const SIOCINQ: c_ulong = 0x541b;
+/// The ioctl SIOCATMARK: is the read position at the urgent mark?
 const SIOCATMARK: c_ulong = 0x8905;
 
 /// `close(2)`.
@@ -40,7 +44,8 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // The kernel handles CLOSE_RANGE_CLOEXEC, which does not close descriptors immediately, and
-    // refuses unknown flags. In a process with one thread, CLOSE_RANGE_UNSHARE makes no difference.
+    // refuses unknown flags. CLOSE_RANGE_UNSHARE makes a difference only if there are several
+    // threads.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
@@ -188,7 +193,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     unsafe { handled_or_system_call(handled, libc::SYS_ioctl, args) as c_int }
 }
 
-/// `sockatmark(3)`. The `ioctl` that libc's function makes cannot be interposed.
+/// `sockatmark(3)`. libc's function calls `ioctl` within libc, where this library cannot interpose.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! Calls that pass connections to another program: `exec`, and messages with descriptors.
+//! Calls that may pass connections to another program: `exec`, and messages with descriptors. An
+//! accelerated connection cannot be passed on, so the library reports the attempt.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -15,7 +16,7 @@ type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 
 unsafe extern "C" {
-    /// The environment. It is read one element at a time.
+    /// The program's environment: libc's array of C strings, which a null pointer ends.
     static environ: *const *const c_char;
 }
 
@@ -196,8 +197,8 @@ extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_vo
     })
 }
 
-/// Exports a variadic function. The function jumps to libc's function with all arguments of the
-/// program.
+/// Exports a variadic function of the `exec` family. The function calls `before_exec`, and then
+/// jumps to libc's function with the program's arguments in the same registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_list {
     ($name:ident, $c_name:literal) => {
@@ -310,7 +311,8 @@ pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Returns an error if a message with these ancillary descriptors must not be sent.
+/// Checks the descriptors that a message passes to another process (SCM_RIGHTS). Returns an error
+/// if the message must not be sent.
 ///
 /// # Safety
 ///

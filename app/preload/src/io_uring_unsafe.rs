@@ -1,8 +1,8 @@
-//! The functions of liburing that create an io_uring instance. The instance's system calls bypass
-//! libc.
+//! The functions of liburing that create an io_uring instance. This library cannot serve sockets
+//! over io_uring, because the operations of an instance bypass libc.
 //!
-//! The functions return negated error numbers, like liburing's functions. If the program may use
-//! io_uring, they call liburing's own functions.
+//! The exported functions return negated error numbers, like liburing's functions. If the program
+//! may use io_uring, the exported functions call liburing's functions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

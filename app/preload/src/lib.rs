@@ -1,13 +1,14 @@
 //! `libtidelane.so`, which interposes libc's socket calls by `LD_PRELOAD`.
 //!
-//! Each exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost
-//! of a load and a branch. If the descriptor is not tracked, the function makes the same system
-//! call as libc. The library never calls a libc function that it interposes, except through
-//! `next_symbol` of `hand_over_unsafe`.
+//! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. Each
+//! exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost of a
+//! load and a branch. If the descriptor is not tracked, the function makes the same system call as
+//! libc. The library never calls a libc function that it interposes, except through `next_symbol`
+//! of `hand_over_unsafe`.
 //!
-//! The library does not see all calls. It misses system calls that a program makes itself (Go,
-//! static binaries). It also misses stdio on `stdin`, `stdout` and `stderr` after a connection was
-//! duplicated to their descriptors (`dup2`).
+//! The library does not see all calls. It misses system calls that a program makes without libc
+//! (Go, static binaries). It also misses stdio on `stdin`, `stdout` and `stderr` after a connection
+//! was duplicated to their descriptors (`dup2`).
 
 mod bytes_unsafe;
 mod cancellation_unsafe;

@@ -96,7 +96,8 @@ const fn is_cancellation_point(number: i64) -> bool {
     )
 }
 
-/// Converts the result of a handled call. Makes the system call if the library did not handle it.
+/// Converts the result of a handled call. Makes the system call if `handled` is `None`: the library
+/// leaves the call to the kernel.
 ///
 /// # Safety
 ///

@@ -1,5 +1,8 @@
-//! Signal handlers. The library's handler runs before each of the program's handlers. It defers
-//! signals that arrive within a section ([`section_unsafe`]).
+//! The calls that install signal handlers.
+//!
+//! A section is a part of the library that no handler of the program may interrupt
+//! ([`section_unsafe`]). Therefore the library installs its own handler in place of the program's.
+//! The library's handler calls the program's handler, or defers the signal to the end of a section.
 
 use std::{
     ffi::{c_int, c_void},
@@ -50,6 +53,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
     }
 }
 
+/// Returns the address of the library's handler.
 fn arrived_address() -> sighandler_t {
     let on_signal: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
     on_signal as sighandler_t
@@ -58,7 +62,8 @@ fn arrived_address() -> sighandler_t {
 /// Returns true if the library can install its own handler in front of the handler in `act`.
 fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    // A one-shot handler would be removed before a deferred signal is sent again.
+    // The kernel would remove a one-shot handler (SA_RESETHAND) before a deferred signal is sent
+    // again.
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
     is_handler
@@ -68,7 +73,8 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Replaces the library's handler by the program's previous handler in a result of the kernel.
+/// Stores the program's previous handler in `old` if the kernel has returned the library's handler
+/// there.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }

@@ -1,4 +1,5 @@
-//! `posix_spawn`: checks for connections that the spawned program would get.
+//! The functions of `posix_spawn`, which report an accelerated connection that the spawned program
+//! would get. Such a connection cannot be passed on to another program.
 //!
 //! The spawned program gets the descriptors that the file actions name, and the standard
 //! descriptors of this process.

@@ -1,4 +1,5 @@
-//! `syscall(2)`, which calls the exported functions by number. libuv uses it to close descriptors.
+//! `syscall(2)`, which calls the exported functions by number. libuv, for example, closes
+//! descriptors through `syscall`.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -61,7 +62,7 @@ fn io_uring_by_number(number: c_long) -> Option<c_long> {
     refused.then(|| fail_with_errno(libc::ENOSYS) as c_long)
 }
 
-/// Makes calls that execute a program.
+/// Makes a call that executes a program. Returns `None` for other calls.
 ///
 /// # Safety
 ///
@@ -72,7 +73,7 @@ unsafe fn exec_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     executes.then(|| unsafe { hand_over_unsafe::by_number(number, args) as c_long })
 }
 
-/// Makes calls that read and write.
+/// Makes a call that reads or writes payload. Returns `None` for other calls.
 ///
 /// # Safety
 ///
@@ -107,7 +108,7 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     Some(result as c_long)
 }
 
-/// Makes calls that create, connect and configure sockets.
+/// Makes a call that creates, connects or configures a socket. Returns `None` for other calls.
 ///
 /// # Safety
 ///
@@ -139,7 +140,7 @@ unsafe fn control_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> 
     Some(c_long::from(result))
 }
 
-/// Makes calls on descriptors.
+/// Makes a call that closes, duplicates or controls a descriptor. Returns `None` for other calls.
 ///
 /// # Safety
 ///
@@ -167,7 +168,7 @@ unsafe fn descriptors_by_number(number: c_long, args: [usize; 6]) -> Option<c_lo
     Some(c_long::from(result))
 }
 
-/// Makes calls that wait for events.
+/// Makes a call that waits for events. Returns `None` for other calls.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! One connection of the relay. It joins a slot of the program and a kernel socket.
+//! One connection of the relay, the fake service of these tests. The connection copies bytes
+//! between a slot (the record of a connection in shared memory) and a kernel socket.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -31,9 +32,12 @@ pub struct Connection {
     rx_read: u32,
     tx_head: u32,
     tx: Option<StreamBuffer>,
+    /// The program's flags: bits of `program_flags`.
     flags: u32,
     tx_acked: u32,
+    /// The relay's flags: bits of `service_flags`.
     service: u32,
+    /// True after the relay has shut down the sending side of `socket`.
     shut: bool,
 }
 
@@ -134,7 +138,7 @@ impl Connection {
         half.flags.store(self.service, Release);
     }
 
-    /// Copies bytes in both directions as far as possible. Returns the result of the step.
+    /// Copies bytes in both directions, until nothing can be copied without waiting.
     pub fn step(&mut self, region: &ProgramRegion) -> Progress {
         let mut progress = Progress::default();
         self.send(region, &mut progress);

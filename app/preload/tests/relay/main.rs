@@ -1,4 +1,4 @@
-//! Tests of the library without privileges and without Tidelane's TCP.
+//! Tests of the preload library `libtidelane.so`, without privileges and without Tidelane's TCP.
 //!
 //! A fake service, the relay, carries each connection of a program over its own kernel socket. The
 //! C programs of `tests/posix` must give the same results as on the kernel alone.
@@ -85,7 +85,8 @@ fn library() -> PathBuf {
     profile.join("libtidelane.so")
 }
 
-/// Starts a peer for a single case, so that cases do not affect each other.
+/// Starts the program `peer`, with which one case exchanges data. Each case has a peer of its own,
+/// so that cases do not affect each other.
 fn peer(programs: &Scratch) -> Killed {
     let socket = programs.path("peer.sock");
     let _ = std::fs::remove_file(&socket);
@@ -135,8 +136,8 @@ fn text(output: &Output) -> String {
     format!("{out}{err}{}", output.status)
 }
 
-/// Prefixes of cases that need the real service. The relay does not migrate connections to forked
-/// children, and has no urgent data and no SO_REUSEPORT groups.
+/// Prefixes of the names of cases that need the real service. The relay does not migrate
+/// connections to forked children, and has no urgent data and no SO_REUSEPORT groups.
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
 /// Further cases that need the real service.

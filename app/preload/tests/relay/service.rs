@@ -1,4 +1,5 @@
-//! The service of the relay, which handles registrations, contexts, listeners and connects.
+//! The relay: a fake service for these tests, which handles the registrations, contexts, listeners
+//! and active opens of programs.
 
 use std::{
     collections::HashMap,
@@ -178,8 +179,8 @@ impl Session {
                 ));
             }
         }
-        // The relay checks at this interval for space in kernel sockets, because it gets no event
-        // for it.
+        // The relay checks at this interval whether kernel sockets have room, because `fds` does
+        // not include POLLOUT.
         let often = Timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
