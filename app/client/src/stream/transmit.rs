@@ -152,8 +152,8 @@ impl Stream {
         count.min(capacity.saturating_sub(unacked) as usize)
     }
 
-    /// Replaces the send buffer by one for `needed` bytes, or by the largest one that memory
-    /// permits. Without memory, the buffer stays.
+    /// Replaces the send buffer by a buffer for `needed` bytes, or by the largest buffer that
+    /// memory permits. Without memory, the old buffer stays.
     fn grow(&mut self, needed: u32) {
         let capacity = self.tx_buffer.map_or(0, |buffer| buffer.log2);
         let wanted = (needed.next_power_of_two().ilog2() as u8).max(TX_LOG2_FIRST);

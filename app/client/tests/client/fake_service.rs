@@ -19,7 +19,7 @@ use tidelane_ring::{
 /// The fake service's private state of a connection.
 pub struct Connection {
     pub generation: u32,
-    /// The send buffer as last adopted. The latest ADVANCE may not have been handled yet.
+    /// The send buffer that the last handled ADVANCE request announced.
     tx: Option<StreamBuffer>,
     pub tx_head: u32,
     pub tx_acked: u32,

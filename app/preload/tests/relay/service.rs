@@ -33,7 +33,8 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// Offset from the port of a program's listener to the port on which the relay listens for it.
+/// Offset from the port of a program's listener to the port of the relay's listener for the
+/// program.
 pub const PORT_SHIFT: i32 = -20_000;
 const SLOTS: u32 = 256;
 
