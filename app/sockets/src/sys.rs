@@ -237,7 +237,7 @@ pub(crate) fn set_socket_option(
         value.len(),
         0,
     ];
-    // SAFETY: `value` is live and as long as said.
+    // SAFETY: `value` is live and has the given length.
     unsafe { call(libc::SYS_setsockopt, args) }
 }
 
@@ -372,7 +372,7 @@ fn epoll_pwait(
         mask_pointer,
         SIGNAL_MASK_LEN,
     ];
-    // SAFETY: `into` and `mask` are live and as long as said.
+    // SAFETY: `into` and `mask` are live and have the given lengths.
     unsafe { cancellation_unsafe::call(libc::SYS_epoll_pwait, args) }
 }
 
@@ -392,7 +392,7 @@ fn epoll_pwait2(
         mask_pointer,
         SIGNAL_MASK_LEN,
     ];
-    // SAFETY: `into`, `timeout` and `mask` are live and as long as said.
+    // SAFETY: `into`, `timeout` and `mask` are live and have the given lengths.
     unsafe { cancellation_unsafe::call(libc::SYS_epoll_pwait2, args) }
 }
 
@@ -408,7 +408,8 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// Waits for events of `fds` with `ppoll`. Returns the number of ready ones. `None` waits forever.
+/// Waits for events of `fds` with `ppoll`. Returns the number of ready entries. `None` waits
+/// forever.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -429,7 +430,7 @@ pub(crate) fn ppoll(
         SIGNAL_MASK_LEN,
         0,
     ];
-    // SAFETY: `fds`, `timeout` and `mask` are live and as long as said.
+    // SAFETY: `fds`, `timeout` and `mask` are live and have the given lengths.
     let poll = || unsafe { cancellation_unsafe::call(libc::SYS_ppoll, args) };
     if timeout_ns != Some(0) || mask.is_some() {
         return suspended(poll);

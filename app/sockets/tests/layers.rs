@@ -23,7 +23,8 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// All files: the module's path (`socket/inner`), and its code without comments and tests.
+/// Returns all files: the path of each module (`socket/inner`), and its code without comments and
+/// tests.
 fn files() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     collect(&source(), &mut found);
@@ -57,8 +58,8 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == top)
 }
 
-/// The paths in the code that start with `root`, with braces expanded: `crate::{a::b, c}` yields
-/// `a::b` and `c`.
+/// Returns the paths in the code that start with `root`, with braces expanded. `crate::{a::b, c}`
+/// yields `a/b` and `c`.
 fn paths(code: &str, root: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices(root) {
@@ -102,7 +103,7 @@ fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a 
     }
 }
 
-/// The file that a path leads to: the longest prefix that is a file.
+/// Returns the file of a path: the longest prefix of the path that is a file.
 fn file_of(path: &str, files: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {
@@ -116,7 +117,7 @@ fn file_of(path: &str, files: &BTreeMap<String, String>) -> Option<String> {
     }
 }
 
-/// The imports of each file.
+/// Returns the files that each file imports.
 fn imports(files: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
     let mut edges = BTreeMap::new();
     for (module, code) in files {

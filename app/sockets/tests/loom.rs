@@ -1,5 +1,6 @@
-//! Model checks of the wake-up protocol. Run with `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! tidelane-sockets --test loom`.
+//! Loom tests of `src/sys/sleepers.rs`, the protocol by which an event wakes a thread that sleeps
+//! on a doorbell. Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tidelane-sockets --test
+//! loom`.
 #![cfg(loom)]
 
 use loom::{
@@ -8,7 +9,7 @@ use loom::{
 };
 use sleepers::Sleepers;
 
-// The crate uses more of the file than the models.
+// The tests do not use all functions of the file.
 #[allow(dead_code)]
 #[path = "../src/sys/sleepers.rs"]
 mod sleepers;
@@ -34,7 +35,8 @@ impl Instance {
         self.sleepers.wake(|| *self.edge.lock().unwrap() = true);
     }
 
-    /// Consumes the doorbell's edge, as the kernel's `epoll_wait` does.
+    /// Returns true if the doorbell has an edge. Consumes the edge, as the kernel's `epoll_wait`
+    /// does.
     fn takes_edge(&self) -> bool {
         std::mem::take(&mut *self.edge.lock().unwrap())
     }
@@ -46,7 +48,8 @@ impl Instance {
         self.wake();
     }
 
-    /// Takes one event, like a wait with room for one, and wakes the next thread for the rest.
+    /// Returns true if an event was pending. Takes this event, like a wait with room for one event,
+    /// and wakes the next thread if events are left.
     fn take_one(&self) -> bool {
         let mut ready = self.ready.lock().unwrap();
         let some = *ready > 0;

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A request may arrive between the check of the word and the wait. Therefore the system call is in
-//! a code sequence of its own (`cancellable`). The handler of SIGCANCEL moves a thread that is
-//! within the sequence, and has not completed the call, to its end. The result of a completed call
-//! is never lost.
+//! a code sequence of its own (`cancellable`). If SIGCANCEL interrupts a thread in this sequence
+//! before the system call is complete, the handler moves the thread to the end of the sequence. The
+//! result of a completed call is never lost.
 
 use std::{
     ffi::c_int,
@@ -191,7 +191,8 @@ pub unsafe fn request(thread: libc::pthread_t) {
     let _ = thread;
 }
 
-/// Handles SIGCANCEL. Returns true if libc's handler may run, because no section was interrupted.
+/// Handles SIGCANCEL. Returns true if libc's handler may run, because the signal did not interrupt
+/// a section (`section_unsafe`).
 ///
 /// # Safety
 ///

@@ -30,7 +30,8 @@ pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Re
         0,
         0,
     ];
-    // SAFETY: both runs are live, as long as said, and may be written through a shared reference.
+    // SAFETY: both runs are live, have the given lengths, and may be written through a shared
+    // reference.
     unsafe { call(libc::SYS_preadv, args) }
 }
 
@@ -44,6 +45,6 @@ pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Er
         0,
         0,
     ];
-    // SAFETY: `into` is live and as long as said.
+    // SAFETY: `into` is live and has the given length.
     unsafe { call(libc::SYS_pread64, args) }
 }

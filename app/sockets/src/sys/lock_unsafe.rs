@@ -2,8 +2,8 @@
 //! where libc's locks do not.
 //!
 //! The program's signal handlers do not run while a thread holds a lock (`section_unsafe`). The
-//! lock records its owner nevertheless, to detect a handler that the library does not know of
-//! instead of deadlocking.
+//! library may not know of a handler, which then runs nevertheless. The lock records its owner, so
+//! that the use of the lock in such a handler ends the process instead of deadlocking.
 
 use std::{
     cell::UnsafeCell,
@@ -147,7 +147,7 @@ fn reentered() -> ! {
     std::process::abort()
 }
 
-/// Holds the lock while it lives.
+/// A held lock, which dropping the guard releases.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     /// Checks the lock order in debug builds.

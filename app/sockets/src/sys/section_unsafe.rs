@@ -2,8 +2,9 @@
 //!
 //! A handler may use sockets, fork, allocate, or jump out of the interrupted call. If a handler
 //! interrupted a section, it would find locks that its own thread holds, and half-changed memory.
-//! Therefore the library installs its own handler in front of the program's handlers (`preload`),
-//! and defers a signal that arrives within a section to the end of the section.
+//! Therefore the library installs its own handler in front of the program's handlers
+//! (`signals_unsafe` in the crate `tidelane-preload`), and defers a signal that arrives within a
+//! section to the end of the section.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
@@ -173,11 +174,11 @@ fn change_mask(how: i32, mask: SignalMask) -> Result<SignalMask, Errno> {
         0,
         0,
     ];
-    // SAFETY: both masks are live and as long as said.
+    // SAFETY: both masks are live and have the given length.
     unsafe { call(libc::SYS_rt_sigprocmask, args) }.map(|_| before)
 }
 
-/// Keeps a section open while it lives.
+/// An open section, which ends when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Section(());
 
@@ -255,8 +256,8 @@ pub unsafe fn defer_signal(
     let mask = mask.cast::<SignalMask>();
     // SAFETY: as above. The kernel takes the mask over when the handler returns.
     unsafe {
-        // This handler may have interrupted another call of this function, before it blocked the
-        // signals. The interrupted call stores the thread's original mask later, and that counts.
+        // This handler may have interrupted another call of this function before that call blocked
+        // the signals. The interrupted call then replaces this value by the thread's original mask.
         state.mask.store(*mask, Ordering::Relaxed);
         *mask |= all();
     }

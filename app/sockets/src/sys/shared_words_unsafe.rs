@@ -17,8 +17,8 @@ impl<const N: usize> SharedWords<N> {
         if pages == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the pages are mapped for as long as the process lives, aligned and zero, and are
-        // used as nothing else.
+        // SAFETY: the pages are mapped as long as the process lives, aligned and zero. Nothing else
+        // uses them.
         Some(Self(unsafe { &*pages.cast::<[AtomicU32; N]>() }))
     }
 
