@@ -1,4 +1,5 @@
-//! The session of the process with the service, its channels, and the time without a service.
+//! The session of this process with the service (the process `tidelaned`, which runs TCP), the
+//! channels of the session, and the time without a service.
 //!
 //! | module | contents |
 //! |---|---|

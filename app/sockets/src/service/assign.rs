@@ -1,13 +1,14 @@
-//! Moving the events of a connection to another channel.
+//! Moving the events of a connection to another channel: to other rings that this process shares
+//! with the service.
 
 use super::{channel::Channel, channels, connection::Connection, session};
 
 impl Channel {
     /// Makes the service report the events of `connection` to this channel.
     ///
-    /// The request goes through the default channel whenever possible. The service reads the
-    /// channels in any order, so requests through two channels could be carried out in the wrong
-    /// order when a connection is added to one epoll instance and soon after to another one.
+    /// The request goes through the default channel whenever possible. A program may add a
+    /// connection to one epoll instance and soon after to another one. If the two requests went
+    /// through two channels, the service could carry them out in the wrong order.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {

@@ -1,4 +1,5 @@
-//! A channel to the service: a context with its rings and its doorbell (an eventfd).
+//! A channel to the service (the process `tidelaned`): a context with its rings and its doorbell
+//! (an eventfd). The cores of the service are its polling threads.
 //!
 //! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
 //! channel.

@@ -1,8 +1,8 @@
-//! A connection of this process.
+//! An accelerated connection of this process: a connection that the service carries.
 
 use tidelane_client::Stream;
 
-/// A connection and the session that it belongs to.
+/// An accelerated connection, and the session with the service to which the connection belongs.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,

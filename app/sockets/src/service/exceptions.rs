@@ -1,4 +1,5 @@
-//! Sockets that are left to the kernel although the service would take them.
+//! Sockets that are left to the kernel although the service (the process `tidelaned`) would carry
+//! their connections.
 //!
 //! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix

@@ -5,6 +5,7 @@ use super::session::{self, ProcessSession};
 /// Two bytes whose addresses are the epoll data of the library's own descriptors. No program uses
 /// these addresses as data. The first byte is for doorbells, the second for the control socket.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
+
 /// Returns true if the kernel's event is about one of the library's own descriptors. Also records
 /// that the service is gone, if its control socket hung up.
 pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {

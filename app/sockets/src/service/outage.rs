@@ -1,4 +1,4 @@
-//! The time without a service: listeners wait for the next service.
+//! The time without a service (the process `tidelaned`): listeners wait for the next service.
 //!
 //! If a listener's service is gone, or if the listener was opened without a service, it is only in
 //! the kernel. No event announces a new service. Therefore one of the sleeping threads wakes up

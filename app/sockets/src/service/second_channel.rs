@@ -1,9 +1,13 @@
 //! The second channel that an epoll instance polls: the default channel.
 //!
-//! A program that polls a listener before it adds the listener to an epoll instance joins the
-//! listener to the default channel. When the listener is added to an epoll instance, that
-//! instance's channel joins, too, and the service delivers connections to both. Therefore a thread
-//! that waits in the epoll instance sleeps on both doorbells.
+//! Each epoll instance has a channel: rings and a doorbell that this process shares with the
+//! service. Sockets in no epoll instance use the default channel. A channel joins a listener so
+//! that the service delivers the listener's connections to the channel.
+//!
+//! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
+//! instance. Then the default channel joins the listener first, and the channel of the instance
+//! joins later. The service delivers connections to both channels. Therefore a thread that waits in
+//! the epoll instance sleeps on both doorbells.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +15,8 @@ use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
 /// Makes the channels of epoll instances poll the default channel, too, if the default channel has
-/// joined the same listener. `channel` is about to join; the channels `others` joined before.
+/// joined the same listener. `channel` is about to join the listener, which the channels `others`
+/// joined before.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))

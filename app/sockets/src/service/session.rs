@@ -1,5 +1,5 @@
-//! The session of this process with the service. The first `connect` or `listen` creates the
-//! session. A forked child gives the parent's session up.
+//! The session of this process with the service (the process `tidelaned`). The first `connect` or
+//! `listen` creates the session. A forked child gives the parent's session up.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -97,8 +97,8 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static TEMPLATE: Lock<RawFd> = Lock::new(-1);
 /// True after a failed registration was reported on standard error.
 static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
-/// The connection to a service that does not admit this process. Through the connection, the
-/// service and `tidelane ss` learn of the process's sockets.
+/// The connection to a service that does not admit this process. Over this connection, the process
+/// still reports its sockets, which `tidelane ss` lists.
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
@@ -240,7 +240,7 @@ fn retire(last: Option<&'static ProcessSession>) {
 }
 
 /// Waits until the service has cleaned up after programs that have ended. Returns true if the
-/// service answered: it answers after the clean-up.
+/// service answers, which it does after the clean-up.
 pub(crate) fn await_ended_programs() -> bool {
     // `enter` returns `None` in a signal handler that interrupted a registration of this thread.
     let Some(_registering) = REGISTERING.enter() else {

@@ -1,4 +1,5 @@
-//! Handling of the service's events about new connections.
+//! Handling of the service's events about new connections. The events arrive on a channel, the
+//! rings that this process shares with the service.
 
 use tidelane_client::{ClientEvent, StreamOptions};
 
@@ -10,7 +11,8 @@ use super::{
 };
 use crate::service::{Channel, Connection, session};
 
-/// A connection as an event announces it.
+/// A connection as an event announces it. `slot` and `generation` identify its record in shared
+/// memory, and `cookie` its socket or listener.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,

@@ -52,6 +52,7 @@ impl Inner {
         }
     }
 
+    /// Submits written bytes to the service.
     pub(crate) fn after_write(&mut self, socket: &Socket) {
         let channel: Option<&'static Channel> = self.channel;
         if let Some(connection) = self.connection()

@@ -1,4 +1,5 @@
-//! The value of TCP_CC_INFO: `union tcp_cc_info` of Linux. CUBIC and NewReno have no such value.
+//! The value of TCP_CC_INFO: `union tcp_cc_info` of Linux. The value is empty for CUBIC and
+//! NewReno.
 
 use tidelane_abi::{FlowNumbers, congestion, flow_features};
 

@@ -1,10 +1,14 @@
 //! SO_REUSEPORT groups that are left to the kernel.
 //!
 //! The service selects a listener of a group by a hash. A group is left to the kernel as a whole in
-//! two cases: a BPF program selects its listeners, or one of its listeners has to stay with the
-//! kernel, because the service's listeners would otherwise get all connections. A group is
-//! identified by the local address of its listeners, within this process and the processes that it
-//! forks.
+//! two cases:
+//!
+//! * A BPF program selects the listener for each connection.
+//! * One listener of the group has to stay with the kernel. This listener would get no connections
+//!   if the service had the other listeners.
+//!
+//! The local address of the listeners identifies a group, within this process and the processes
+//! that it forks.
 
 use std::os::fd::RawFd;
 

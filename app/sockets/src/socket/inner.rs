@@ -57,6 +57,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Returns the data of a free socket.
     pub(crate) const fn free(generation: u32) -> Self {
         Self {
             state: State::Free,

@@ -1,7 +1,8 @@
 //! A listener in both stacks: the service's listener, its channels, and its accept queue.
 //!
-//! A channel joins a listener so that the service delivers connections of the listener to the
-//! channel. The kernel socket listens at the same port, for connections over other interfaces.
+//! A channel is a set of rings that this process shares with the service. A channel joins a
+//! listener so that the service delivers connections of the listener to the channel. The kernel
+//! socket listens at the same port, for connections over other interfaces.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 
@@ -61,7 +62,7 @@ impl Listening {
     }
 
     /// Returns true if the service has the listener. If a new service does not have the listener,
-    /// requests it from the service, at most once in [`RETRY_NS`].
+    /// asks the service to listen, at most once in [`RETRY_NS`].
     fn reattach(&mut self, fd: RawFd, cookie: u64) -> bool {
         let known = session::current().map(|session| session.generation);
         if let Some((_, session)) = self.handle

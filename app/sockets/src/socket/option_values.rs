@@ -3,8 +3,8 @@
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Options whose value the library stores, and returns from `getsockopt`. The service only knows
-/// the options that are in [`FORWARDED`], too.
+/// Options whose value the library stores, and returns from `getsockopt`. The library passes only
+/// the options in [`FORWARDED`] to the service.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),

@@ -1,5 +1,5 @@
-//! Socket options. The library applies an option, or records its value for `getsockopt`, or refuses
-//! it with the kernel's error for unknown options.
+//! Socket options. The library applies an option, or only records its value for `getsockopt`, or
+//! refuses the option with the kernel's error or ENOPROTOOPT.
 
 use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
@@ -320,7 +320,7 @@ impl Inner {
         numbers.or_else(|| asked().map(|number| number as u16))
     }
 
-    /// Returns the value of an integer option, or `None` if the kernel has to be asked.
+    /// Returns the value of an integer option, or `None` if only the kernel knows the value.
     pub(crate) fn int_option(&mut self, level: i32, name: i32) -> Option<i32> {
         if let Some(flag) = flag_of(level, name) {
             return Some(i32::from(self.options.flags & flag != 0));

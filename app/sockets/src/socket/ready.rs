@@ -10,13 +10,13 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Readiness of a connection of the parent process that this process cannot have.
+/// Readiness of a connection of the parent process that this process cannot take over.
 const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Returns the events that the kernel's poll would report, as EPOLL* bits, which equal the
-    /// POLL* bits. Computes EPOLLOUT only if it is `wanted`, because it costs an access to another
-    /// cache line.
+    /// POLL* bits. Computes EPOLLOUT only if `wanted` contains EPOLLOUT, because the computation
+    /// reads another cache line.
     // The function is inlined: a call would cost 20 instructions for each socket of a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::{Inner, Socket};
 
-/// Refers to a registration: the number of the channel, and the index in its interest list.
+/// A reference to a registration: the number of the epoll instance's channel, and the index of the
+/// registration in the instance's interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchRef {
     pub(crate) channel: u32,

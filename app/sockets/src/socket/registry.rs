@@ -1,4 +1,5 @@
-//! Lookup of the sockets of this process by descriptor, slot and number.
+//! Lookup of the sockets of this process by descriptor, by slot and by number. A slot is the record
+//! of a connection in the memory that the process shares with the service.
 
 use std::os::fd::RawFd;
 
@@ -16,6 +17,7 @@ static BY_DESCRIPTOR: DescriptorTable<Socket> = DescriptorTable::new();
 static BY_SLOT: NumberTable<Socket, SLOTS_MAX> = NumberTable::new();
 /// Sockets by their own numbers.
 static BY_NUMBER: NumberTable<Socket, SOCKETS_MAX> = NumberTable::new();
+/// The pool of unused sockets.
 static FREE: Pool<Socket> = Pool::new();
 
 /// Returns the tracked socket that a descriptor refers to.

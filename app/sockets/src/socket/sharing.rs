@@ -1,4 +1,4 @@
-//! Connections that several processes hold after `fork`.
+//! Connections that several processes hold after `fork`: each has a descriptor of the connection.
 //!
 //! The payload of a connection is in the memory of one process at a time. A process that uses the
 //! connection migrates it to itself: see `docs/design/fork.md`.
@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child:
-/// the socket has a connection, which both hold from now on, or listens in both stacks.
+/// the socket has a connection, which parent and child both hold from now on, or the socket listens
+/// in both stacks.
 ///
 /// A child that serves its parent's listener may have changed to a user that the service would not
 /// let register. Such a child needs the prepared session, too.
@@ -105,9 +106,9 @@ pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     }
 }
 
-/// Migrates the connection to this process, which waits for an event of it, if an event is pending.
-/// Without an event the connection stays in the other process. Otherwise two waiting processes
-/// would take the connection from each other forever.
+/// Migrates the connection to this process if an event of the connection is pending. The caller
+/// waits for such an event. Without an event the connection stays in the other process. Otherwise
+/// two waiting processes would take the connection from each other forever.
 #[cold]
 pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();

@@ -1,4 +1,5 @@
-//! The state machine of a socket.
+//! The state machine of a socket. An accelerated connection is a connection that the service (the
+//! process `tidelaned`) carries.
 //!
 //! ```text
 //!      socket()            connect                           handshake ends
@@ -30,7 +31,7 @@
 //! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
 //! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | migrates | ECONNRESET |
 //! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | migrates | ECONNRESET |
-//! | `shutdown` | kernel | fails it | FIN, end | ENOTCONN | kernel | kernel | migrates | ENOTCONN |
+//! | `shutdown` | kernel | aborts | FIN, end | ENOTCONN | kernel | kernel | migrates | ENOTCONN |
 //! | `setsockopt` | both | applied | applied | applied | both | kernel | migrates | applied |
 //! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
 //! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |
@@ -66,9 +67,10 @@ pub(crate) enum State {
     Listening(Listening),
     /// A kernel socket, which the library does not touch any more.
     Kernel,
-    /// A connection of the parent process, which this process may take. The value is its number.
+    /// A connection of the parent process, which this process may take over. The value is the
+    /// number of the connection.
     Inherited(u64),
-    /// A connection of the parent process, which this process cannot have.
+    /// A connection of the parent process, which this process cannot take over.
     Forked,
 }
 

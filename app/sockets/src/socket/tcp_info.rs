@@ -46,8 +46,8 @@ impl Inner {
         info
     }
 
-    /// Asks the service for its values of the connection. Returns `None` without a connection, or
-    /// if the service is gone.
+    /// Asks the service for the TCP state of the connection. Returns `None` without a connection,
+    /// or if the service is gone.
     pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
