@@ -1,5 +1,6 @@
-//! The system calls, one file for each family. A call is handled, fails with an errno, or is left
-//! to the kernel (`None`).
+//! The socket calls of the program, one module for each family. The crate `tidelane-preload` calls
+//! these functions. A function returns the result of the call, or an errno, or `None` if the kernel
+//! has to handle the call.
 //!
 //! | module | calls |
 //! |---|---|
@@ -13,7 +14,7 @@
 //! | `descriptors` | `close`, `dup`, `fcntl` |
 //! | `process`, `exit` | `fork`; the end of the process |
 //! | `hand_over` | connections that are passed to another program |
-//! | `io_uring` | io_uring |
+//! | `io_uring` | whether the program may use io_uring |
 //! | `programs` | `exec` and `posix_spawn` of programs that the library cannot serve |
 
 mod bounce;

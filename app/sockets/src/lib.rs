@@ -1,5 +1,5 @@
-//! POSIX sockets over the ring API: descriptors, blocking calls, epoll, options and errno. This
-//! crate knows no TCP.
+//! POSIX sockets over the ring API of `tidelane-client`: descriptors, blocking calls, epoll,
+//! options and errno. This crate knows no TCP. TCP runs in the service, the process `tidelaned`.
 //!
 //! `libtidelane.so` calls the functions of [`calls`] for descriptors that the library tracks. A
 //! function returns `None` if the caller has to make the system call instead. A socket starts as a
@@ -29,7 +29,7 @@
 //! of each kind, except that it takes the lock of a new socket while it holds the listener's.
 //! `sys/order.rs` asserts the order in debug builds.
 
-// The model checks of `tests/loom.rs` compile a single file of this crate.
+// The loom tests (`tests/loom.rs`) compile a single file of this crate.
 #![cfg(not(loom))]
 
 pub mod calls;

@@ -30,7 +30,8 @@ impl Drop for Bounce {
     }
 }
 
-/// Frees the lock of the pool in a child after fork.
+/// Frees the lock of the pool in a child after fork, because the lock's owner may be a thread that
+/// does not exist in the child.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

@@ -1,4 +1,7 @@
-//! New sockets, active opens and `shutdown`.
+//! The calls `socket`, `connect` and `shutdown`.
+//!
+//! The service (the process `tidelaned`) or the kernel carries out an active open. The request and
+//! its answer go through a channel: rings that this process shares with the service.
 
 use std::os::fd::RawFd;
 
@@ -76,8 +79,8 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     Some(socket)
 }
 
-/// Refuses a `bind` of a socket that has a connection, because the kernel socket behind it may be
-/// unbound.
+/// Fails `bind` on a socket that has a connection. The kernel might allow the call, because the
+/// kernel socket behind an accelerated connection may be unbound.
 pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
     match socket.find(fd)?.state {
         State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
@@ -154,7 +157,7 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
 }
 
 /// Begins an active open. `with_data` is true for MSG_FASTOPEN. With TCP Fast Open, waits until the
-/// service has told how many bytes the SYN can carry.
+/// service has announced the number of bytes that the SYN can carry.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -187,6 +190,7 @@ pub(crate) fn begin(
 
 /// The result of [`start`]: the stack that opens the connection.
 enum Started {
+    /// The service carries the connection.
     Accelerated,
     /// The service has the connect request, and decides whether it carries the connection.
     Asked,
@@ -293,7 +297,8 @@ fn local_reservation(
     }
 }
 
-/// Returns the channel of the socket's first epoll registration, or else the expected channel.
+/// Returns the channel of the first epoll instance with which the socket is registered, or else the
+/// channel that `channels::expect` set.
 fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
     let watched = inner.watches(socket).next();
     match watched {
@@ -302,12 +307,12 @@ fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channe
     }
 }
 
-/// Waits for the slot of a connection that is being opened, before its socket is added to the epoll
-/// instance of `channel`.
+/// Waits until the service has announced the slot (the record in shared memory) of a connection
+/// that is being opened. The caller is about to add the socket to the epoll instance of `channel`.
 ///
-/// Before CONNECT_STARTED, the service sends events to the channel of the request, where perhaps no
-/// thread waits. Once its slot is known, the connection can be assigned to `channel`. The wait is
-/// rare, because the request mostly goes through `channel`.
+/// Before the event CONNECT_STARTED, the service sends events to the channel of the request, where
+/// perhaps no thread waits. Once the slot is known, the connection can be assigned to `channel`.
+/// The wait is rare, because the request mostly goes through `channel`.
 pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
     channels::expect(channel);
     let on_other_channel = socket.enter(fd).is_some_and(|inner| {
@@ -321,8 +326,9 @@ pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static C
     }
 }
 
-/// Adds the kernel socket to the kernel's epoll instances (`in_kernel`), or removes it. The kernel
-/// would report EPOLLHUP for the unconnected kernel socket of an accelerated connection.
+/// Adds the kernel socket to the kernel's epoll instances if `in_kernel` is true. Otherwise removes
+/// the kernel socket, because the kernel would report EPOLLHUP for the unconnected kernel socket of
+/// an accelerated connection.
 fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;

@@ -75,7 +75,8 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // The kernel has the registrations of a fresh socket, and drops them at the close.
+    // The kernel's epoll instances also have the registrations of a fresh socket. The kernel drops
+    // these registrations at the close.
     let watches: Vec<WatchRef> = inner.watches(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -227,8 +228,8 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         // The kernel socket of a listener never blocks.
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
-        // The kernel keeps flags per open file description, and the placeholder descriptors of all
-        // accelerated connections share one open file description.
+        // Do not set the kernel's flags: the kernel keeps flags per open file description, and the
+        // placeholder descriptors of all accelerated connections share one open file description.
         State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };

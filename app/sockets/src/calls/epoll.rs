@@ -2,7 +2,8 @@
 //!
 //! The program's epoll descriptor is a kernel epoll instance. The instance contains the kernel's
 //! descriptors and the doorbell eventfd, by which the service wakes a sleeping thread. Ready
-//! accelerated sockets are in a ready list of the library: [`Instance`].
+//! accelerated sockets are in a ready list of the library: [`Instance`]. Each instance has a
+//! channel: rings that this process shares with the service (the process `tidelaned`).
 
 use std::os::fd::RawFd;
 

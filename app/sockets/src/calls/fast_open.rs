@@ -1,9 +1,9 @@
 //! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
-//! The service's event CONNECT_STARTED tells the number of bytes that the SYN can carry. The SYN
-//! waits for these bytes. A `send` with MSG_FASTOPEN provides them itself. After `connect` with
-//! TCP_FASTOPEN_CONNECT, the first write of any kind provides them; until this write the socket is
-//! writable, and no SYN is sent.
+//! The service's event CONNECT_STARTED contains the number of bytes that the SYN can carry. The SYN
+//! waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After `connect`
+//! with TCP_FASTOPEN_CONNECT, the first write of any kind provides the bytes. Until this write the
+//! socket is writable, and no SYN is sent.
 
 use std::os::fd::RawFd;
 
@@ -56,7 +56,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
 }
 
 /// Sends the SYN with the first bytes of a write, and returns the number of these bytes. If the SYN
-/// carries none, a nonblocking call fails with EINPROGRESS.
+/// carries no bytes, a nonblocking call fails with EINPROGRESS.
 pub(crate) fn send_with_syn(
     socket: &'static Socket,
     fd: RawFd,

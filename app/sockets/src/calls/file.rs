@@ -59,8 +59,8 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // The buffer is full or the socket is off the fast path. `transfer::send` in
-            // `copy_bounced` waits for room or returns the error.
+            // The send buffer is full, or the write is not eligible for the fast path.
+            // `transfer::send` in `copy_bounced` waits for room or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -112,7 +112,8 @@ pub fn splice_in(
     };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     if room == 0 && !(waits && socket.blocks()) {
-        // An empty send tells if the connection was shut down or reset, or if its buffer is full.
+        // An empty send fails if the connection was shut down or reset. Otherwise the send buffer
+        // is full.
         return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
             Ok(_) => fail(libc::EAGAIN),
             Err(error) => Some(Err(error)),

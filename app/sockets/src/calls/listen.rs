@@ -1,5 +1,8 @@
 //! The calls `listen` and `accept`. A listener is in both stacks: a program accepts connections of
-//! the service and of the kernel from one descriptor.
+//! the service (the process `tidelaned`) and of the kernel from one descriptor.
+//!
+//! A channel is a set of rings that this process shares with the service. A channel joins a
+//! listener so that the service delivers the listener's connections to the channel.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -73,7 +76,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             fd,
             Listening::new(Some(handle), backlog, opening),
         ))),
-        // There is no service now. The next service gets the listener.
+        // No service runs. The process offers the listener to the next service.
         Err(not_accelerated::SERVICE_GONE) => {
             if let Err(error) = report::fall_back(fd, "listen", not_accelerated::SERVICE_GONE) {
                 return Some(Err(error));

@@ -19,7 +19,8 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Returns true if one of the descriptors is tracked.
+/// Returns true if one of the descriptors is a tracked socket, or an epoll instance that may have
+/// events of accelerated sockets.
 pub fn has_tracked(fds: &[pollfd]) -> bool {
     fds.iter().any(|entry| {
         registry::of(entry.fd).is_some() || instance::of(entry.fd).is_some_and(is_active)
@@ -98,8 +99,8 @@ fn has_events_of_both_stacks(fd: RawFd) -> bool {
     inner.is_some_and(|inner| matches!(inner.state, State::Listening(_)))
 }
 
-/// Requests the connections of listeners among the descriptors, and processes pending events of
-/// their channels.
+/// Asks the service to deliver the connections of listeners among the descriptors. Processes the
+/// pending events of the channels on which these connections arrive.
 fn request_connections(fds: &[pollfd]) {
     for entry in fds {
         let Some(socket) = registry::of(entry.fd) else {

@@ -1,7 +1,7 @@
 //! The handlers that run before `fork`, and after it in the parent and in the child.
 //!
-//! A child inherits listeners, and attaches a listener to the service at its first use. Parent and
-//! child both hold the connections: see `docs/design/fork.md`.
+//! A child inherits listeners. At its first use of a listener, the child asks the service to listen
+//! for the child, too. Parent and child both hold the connections: see `docs/design/fork.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,8 +23,8 @@ static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
 /// thread.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
-/// Returns true if the tables describe this process. A child between `vfork` and `exec` shares the
-/// memory of its parent.
+/// Returns true if the library's tables of descriptors describe this process. A child between
+/// `vfork` and `exec` shares the memory, and thus the tables, of its parent.
 pub fn owns_tables() -> bool {
     session::owns_tables()
 }
@@ -59,7 +59,7 @@ pub fn after_fork(in_the_child: bool) {
 
 /// Runs before `fork`, in the thread that calls it.
 extern "C" fn before() {
-    // No signal handler runs from here on until one of the two functions below has run.
+    // No signal handler runs from here on until `in_parent` or `in_child` has run.
     section_unsafe::enter();
     let mut any = false;
     for fd in table::descriptors() {

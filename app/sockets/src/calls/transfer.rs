@@ -369,6 +369,7 @@ fn transmit(
         Err(WOULD_BLOCK)
     };
     let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
+    // If the connection fails and only the SYN's payload was written, the call returns the error.
     let unopened = in_syn == done && !matches!(result, Some(Err(WOULD_BLOCK)));
     if done > 0 && !unopened && !matches!(result, Some(Ok(_))) {
         return Some(Ok(done));

@@ -1,4 +1,5 @@
-//! An epoll instance, or the default instance of the process: a channel with its interest list.
+//! An epoll instance, or the default instance of the process. An instance has a channel (rings that
+//! this process shares with the service) and an interest list.
 
 use std::{
     os::fd::RawFd,
@@ -20,7 +21,7 @@ static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTab
 /// Serialises the creation of instances.
 static MAKING: Lock<()> = Lock::new(());
 
-/// An epoll instance. Instances are never freed, only reused.
+/// An epoll instance that the library tracks. Instances are never freed, only reused.
 #[derive(Debug)]
 pub struct Instance {
     channel: &'static Channel,
@@ -184,8 +185,8 @@ fn make(channel: &'static Channel) -> &'static Instance {
 }
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
-/// still refer to the socket. Otherwise a wait would report a number that may mean another file by
-/// now. The kernel does keep these registrations.
+/// still refer to the socket. The closed number may soon refer to another file, for which a wait
+/// must not report events of the socket. The kernel, in contrast, keeps such registrations.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
     for watch in watches {

@@ -2,8 +2,11 @@
 //!
 //! The kernel's outer instance contains the kernel's inner instance. The kernel therefore reports
 //! an event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
-//! the inner channel. The service rings the doorbell only after a sleep was announced, and the
-//! doorbell does not tell which socket is ready. Therefore a wait in the outer instance announces
+//! the inner instance's channel. By this doorbell the service wakes a thread for an event of an
+//! accelerated socket.
+//!
+//! The service rings a doorbell only after a thread has announced its sleep to the channel. The
+//! doorbell does not show which socket is ready. Therefore a wait in the outer instance announces
 //! its sleep to the inner channels, and checks the inner ready lists itself.
 
 use std::os::fd::RawFd;

@@ -1,19 +1,19 @@
 //! Wake-ups of waiters: the threads that sleep until a socket is ready. Each change of a socket's
 //! readiness calls a function of this module.
 //!
-//! Threads wait in two ways: in an epoll instance with which the socket is registered, and for the
-//! socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels where its events
-//! arrive.
+//! Threads wait in two ways. Some wait in an epoll instance with which the socket is registered.
+//! Others wait for the socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels
+//! where the socket's events arrive.
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
-//! | events of a channel ([`finish`]) | into their ready lists | the channel wakes |
-//! | an own change ([`on_readiness_change`]) | into their ready lists | the channel wakes |
-//! | `epoll_ctl` ([`on_armed`]) | into this ready list | none |
+//! | events of a channel ([`finish`]) | put into their ready lists | woken by the channel |
+//! | a call of this process ([`on_readiness_change`]) | put into their ready lists | woken |
+//! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
 //! A doorbell wakes one thread at a time. A woken thread that leaves work undone wakes the next
 //! thread ([`Channel::wake_sleepers`]). The kernel reports a doorbell's edge once. A thread that
-//! gets the edge without having slept wakes a sleeping thread instead of itself.
+//! consumes the edge although it did not sleep has to wake a sleeping thread.
 
 use std::sync::atomic::Ordering;
 

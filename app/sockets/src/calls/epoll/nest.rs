@@ -1,7 +1,8 @@
 //! `epoll_wait` on an epoll instance that contains other epoll instances.
 //!
-//! The outer instance is the one of the call. An inner instance is registered with the outer
-//! instance, directly or through another inner instance.
+//! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
+//! outer instance, directly or through another inner instance. Each instance has a channel: the
+//! rings and the doorbell over which the service reports the events of accelerated sockets.
 
 use libc::epoll_event;
 
