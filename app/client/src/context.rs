@@ -1,5 +1,5 @@
 //! A context: the rings over which one thread of the program exchanges requests and events with the
-//! cores (polling threads) of the service.
+//! cores (polling threads) of the service, the process `tidelaned`.
 //!
 //! Most requests and events concern a *slot*. A slot is the record of one connection in the memory
 //! that program and service share. A slot belongs to one core.

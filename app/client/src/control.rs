@@ -1,5 +1,5 @@
-//! The program's end of the registration socket, over which the program sends the requests that do
-//! not go through rings.
+//! The program's end of the registration socket of the service (the process `tidelaned`). Over this
+//! socket, the program sends the requests that do not go through rings.
 
 use std::{
     fmt, io,
@@ -27,7 +27,7 @@ use crate::ListenerHandle;
 
 /// Longest wait for an answer of the service.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Lowest number to which the library moves its own descriptors, if RLIMIT_NOFILE permits. The low
+/// Lowest number to which this crate moves its own descriptors, if RLIMIT_NOFILE permits. The low
 /// numbers stay free, because programs may expect to get them in order.
 const DESCRIPTOR_MIN: i32 = 768;
 
@@ -36,9 +36,9 @@ const DESCRIPTOR_MIN: i32 = 768;
 pub enum RegisterError {
     /// No service listens at the path.
     NotRunning,
-    /// The library and the service have different ABI versions.
+    /// This crate and the service have different ABI versions.
     VersionMismatch {
-        /// Version of this library.
+        /// Version of this crate.
         ours: u32,
         /// Version of the service.
         theirs: u32,
@@ -298,7 +298,7 @@ impl Refusal {
     }
 }
 
-/// Moves one of the library's own descriptors to a high number, if possible.
+/// Moves one of this crate's own descriptors to a high number, if possible.
 pub(crate) fn move_to_high_number(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
     match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {

@@ -1,4 +1,5 @@
-//! Sockets that the user of `tidelane run` leaves to the kernel.
+//! Sockets that the user of `tidelane run` leaves to the kernel, so that the service (the process
+//! `tidelaned`) does not accelerate them.
 //!
 //! `tidelane run` passes the exceptions in the environment variable `TIDELANE_KERNEL`. The value is
 //! a list of words with spaces between: `listen`, `connect`, `port:22`, `port:8000-8099` or

@@ -1,5 +1,5 @@
-//! The session of a program with the service: registration, and the requests that are not bound to
-//! a context.
+//! The session of a program with the service (the process `tidelaned`): registration, and the
+//! requests that are not bound to a context.
 
 use std::{
     io,

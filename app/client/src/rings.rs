@@ -1,5 +1,5 @@
-//! The rings between a context of the program and one core (polling thread) of the service. A
-//! `Context` has one set of rings per core.
+//! The rings between a context of the program and one core (polling thread) of the service, the
+//! process `tidelaned`. A `Context` has one set of rings per core.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,4 +1,5 @@
-//! The session with the service: the state that a program's contexts and streams share.
+//! The session with the service (the process `tidelaned`): the state that a program's contexts and
+//! streams share.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The bytes and flags of one connection.
+//! The bytes and flags of one connection that the service (the process `tidelaned`) carries.
 //!
 //! ```text
 //!            tx_acked          tx_head               rx_read           rx_head

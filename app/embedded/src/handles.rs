@@ -14,7 +14,7 @@ pub struct StackConfig {
     pub addresses: Vec<IpAddress>,
     /// Link address of this end.
     pub mac: MacAddress,
-    /// Link address for peers that are no known neighbours.
+    /// Link address of the router, for peers whose link address is not known.
     pub gateway: MacAddress,
     /// True if other stacks have the same addresses, as on a port of the Tidelane service. The port
     /// must then drop packets with forged sources. If false, the stack drops packets whose source

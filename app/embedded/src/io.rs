@@ -46,7 +46,7 @@ pub struct Binding {
     pub rx_read: u32,
     /// Stream position up to which the program has written.
     pub tx_head: u32,
-    /// Number of the connection, which tells connections apart that have the same flow id.
+    /// Number that distinguishes connections with the same flow id.
     pub generation: u32,
     /// Listener of a connection that the program has not accepted.
     pub listener: Option<ListenerId>,

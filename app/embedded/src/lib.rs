@@ -1,4 +1,4 @@
-//! A TCP stack that a program links, as UTCP in the paper MultiStack (§4).
+//! A TCP stack that a program links, like UTCP in the paper MultiStack (§4).
 //!
 //! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
 //! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in

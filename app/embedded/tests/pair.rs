@@ -434,7 +434,7 @@ fn a_program_adds_a_tcp_option() {
         pair.step();
         read += pair.server.read(server, &mut [0; 65_536]);
     }
-    // Every segment arrived, and the option counted each.
+    // Each end has seen the numbers of all segments of the peer, in order.
     for seen in [seen_by_client, seen_by_server] {
         let seen = seen.borrow();
         assert!(seen.len() > 8, "{} segments", seen.len());

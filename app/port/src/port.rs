@@ -69,9 +69,10 @@ impl Protocol {
 /// A port of the service. Dropping the port ends its claims.
 pub struct Port {
     control: Control,
+    /// The values with which the service opened the port.
     terms: PacketPort,
     pub(crate) ends: Ends,
-    /// The page on which the service's cores announce their sleep.
+    /// The page on which the service's cores (polling threads) announce their sleep.
     page: ServicePageMap,
     /// The doorbells of the service's cores.
     doorbells: Vec<Doorbell>,

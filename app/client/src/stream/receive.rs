@@ -1,4 +1,5 @@
-//! The receive side of a stream. The service writes received bytes to a buffer in shared memory.
+//! The receive side of a stream. The service (the process `tidelaned`) writes received bytes to a
+//! buffer in shared memory.
 
 use std::{
     io::IoSliceMut,

@@ -1,5 +1,5 @@
-//! The send side of a stream. The bytes are in an elastic buffer of the program: see the module
-//! `stream`.
+//! The send side of a stream. The service (the process `tidelaned`) reads the bytes from an elastic
+//! buffer of the program: see the module `stream`.
 
 use std::{
     io::IoSlice,

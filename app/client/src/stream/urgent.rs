@@ -3,10 +3,11 @@
 //! As in Linux, only the last byte of the peer's urgent data is urgent. `read` returns the bytes
 //! before the mark. With SO_OOBINLINE, `read` at the mark returns the urgent byte and the bytes
 //! after it. Without SO_OOBINLINE, `read` at the mark returns 0 until `pass_mark` skips the urgent
-//! byte; `urgent_byte` returns the urgent byte as soon as it has arrived.
+//! byte. `urgent_byte` returns the urgent byte as soon as the byte has arrived.
 //!
-//! The service sets a flag in the word of the receive buffer when the peer sends urgent data. The
-//! stream loads the mark only if the flag is set, so that other streams have no extra cost.
+//! The service (the process `tidelaned`) sets a flag in the word of the receive buffer when the
+//! peer sends urgent data. The stream loads the mark only if the flag is set, so that other streams
+//! have no extra cost.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -176,8 +177,9 @@ impl Stream {
         }
     }
 
-    /// Returns the position at which `read` stops: the mark if it is before `head`, the end of the
-    /// received bytes, otherwise `head`. With SO_OOBINLINE, a mark at the read position is ignored.
+    /// Returns the position at which `read` stops. `head` is the end of the received bytes. The
+    /// result is the mark if the mark is before `head`, or else `head`. With SO_OOBINLINE, a mark
+    /// at the read position is ignored.
     pub(super) fn clamp_to_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
         let Some(mark) = self.reload_mark() else {

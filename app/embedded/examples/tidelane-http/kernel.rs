@@ -17,7 +17,7 @@ use crate::http::{Server, Sockets};
 /// Token of the listener. Connections have the tokens from 1 on.
 const LISTENER: Token = Token(0);
 
-/// The kernel's connections.
+/// The kernel's listener and connections, as the sockets of the HTTP server.
 struct Kernel {
     registry: Registry,
     listener: TcpListener,

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The connections of a stack.
+/// An embedded stack and its listener, as the sockets of the HTTP server.
 struct Embedded<P: PacketIo> {
     stack: Stack<P>,
     listener: Listener,

@@ -8,7 +8,7 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::{Options, stack_config};
 
-/// Length of the packet ring of each direction in bytes. A response of 1 MiB fits into a few rings.
+/// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 1 << 20;
 
 /// Serves until the time is over, or the service ends. Returns the number of responses.
