@@ -1,4 +1,6 @@
-//! Sends to an address, which may open a connection (MSG_FASTOPEN).
+//! The call `sendto`, which may open a connection (MSG_FASTOPEN). The crate `tidelane_sockets`
+//! handles the call on TCP sockets that this library may accelerate. It returns `None` for a call
+//! that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 

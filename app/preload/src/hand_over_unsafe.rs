@@ -1,5 +1,6 @@
-//! Calls that may pass connections to another program: `exec`, and messages with descriptors. An
-//! accelerated connection cannot be passed on, so the library reports the attempt.
+//! Calls that may pass connections to another program: `exec`, and messages with descriptors. A
+//! connection that the service (the process `tidelaned`) carries cannot be passed on, so the
+//! library reports the attempt.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},

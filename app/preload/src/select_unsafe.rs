@@ -1,4 +1,5 @@
-//! `select` and `pselect`, implemented with the library's `poll`.
+//! `select` and `pselect`, implemented with the library's `poll`. A tracked descriptor refers to a
+//! TCP socket that the library may accelerate, or to an epoll instance.
 
 use std::{
     ffi::{c_int, c_void},

@@ -1,5 +1,6 @@
 //! The functions of `posix_spawn`, which report an accelerated connection that the spawned program
-//! would get. Such a connection cannot be passed on to another program.
+//! would get. An accelerated connection (carried by the service, the process `tidelaned`) cannot be
+//! passed on to another program.
 //!
 //! The spawned program gets the descriptors that the file actions name, and the standard
 //! descriptors of this process.

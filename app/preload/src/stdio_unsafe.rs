@@ -1,9 +1,10 @@
 //! stdio streams on sockets: `fdopen`, `fileno`.
 //!
 //! libc's streams make their system calls within libc, where this library cannot interpose.
-//! `fdopen` therefore creates streams on tracked sockets with I/O functions that call this library
-//! (`fopencookie`). libc knows no descriptor for these streams, so this module keeps a list of
-//! their descriptors for `fileno`.
+//! Therefore `fdopen` treats tracked sockets differently: TCP sockets that this library may
+//! accelerate. The I/O functions of a stream on a tracked socket call this library (`fopencookie`).
+//! libc knows no descriptor for these streams, so this module keeps a list of their descriptors for
+//! `fileno`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
