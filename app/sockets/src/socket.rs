@@ -1,4 +1,5 @@
-//! A TCP socket: the library's state for one open file description.
+//! A TCP socket: the library's state for one open file description. The service (the process
+//! `tidelaned`) or the kernel carries the socket's connection.
 //!
 //! | module | contents |
 //! |---|---|
@@ -84,8 +85,9 @@ impl Socket {
     /// Takes the socket's lock, if `fd` refers to the socket. A connection that was migrated to
     /// another process is brought back.
     ///
-    /// Returns `None` if the descriptor was closed meanwhile, or if a signal handler interrupted
-    /// its own thread while it held the lock. The system call then returns the right error.
+    /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
+    /// handler that interrupted this thread while the thread held the lock. The system call then
+    /// returns the right error.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;

@@ -154,7 +154,7 @@ fn leaving_reports_other_sleepers() {
         });
         let others_left = sleepers.leave();
         let ours_left = other.join().unwrap();
-        // The last thread that leaves sees no other one.
+        // The last thread that leaves sees no other sleeping thread.
         assert!(!(others_left && ours_left));
         sleepers.wake(|| panic!("nobody sleeps"));
     });

@@ -1,4 +1,5 @@
-//! Calls that duplicate or close descriptors, or that get or set their status flags.
+//! Calls that duplicate or close descriptors, or that get or set their status flags. The service
+//! (the process `tidelaned`) carries accelerated connections. The kernel carries all others.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 

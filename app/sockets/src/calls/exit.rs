@@ -1,5 +1,5 @@
-//! The end of the process: closes connections, so that the service sends the rest of their data and
-//! a FIN.
+//! The end of the process: closes connections, so that the service (the process `tidelaned`) sends
+//! the rest of their data and a FIN.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

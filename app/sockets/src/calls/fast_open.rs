@@ -1,7 +1,7 @@
 //! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
-//! The service's event CONNECT_STARTED contains the number of bytes that the SYN can carry. The SYN
-//! waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After `connect`
+//! The service (the process `tidelaned`) reports the number of bytes that the SYN can carry. The
+//! SYN waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After `connect`
 //! with TCP_FASTOPEN_CONNECT, the first write of any kind provides the bytes. Until this write the
 //! socket is writable, and no SYN is sent.
 

@@ -1,5 +1,6 @@
-//! `sendfile` and `splice`. `sendfile` reads the file directly into the send buffer. `splice`
-//! passes the payload through a bounce buffer, which costs a second copy.
+//! `sendfile` and `splice` on accelerated connections, which the service (the process `tidelaned`)
+//! carries. `sendfile` reads the file directly into the send buffer. `splice` passes the payload
+//! through a bounce buffer, which costs a second copy.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 

@@ -1,10 +1,11 @@
 //! Connections that a program passes to another program, by SCM_RIGHTS over a unix socket or by
 //! `exec`.
 //!
-//! An accelerated connection cannot be passed on in either way. Its descriptor is a placeholder
-//! socket, and only the library's tables in this process lead from the placeholder to the
-//! connection. The library reports the attempt. Without a report, the receiver would only see a
-//! connection on which no data arrives. See `docs/socket-calls.md`.
+//! The service (the process `tidelaned`) carries an accelerated connection, which cannot be passed
+//! on in either way. The descriptor of the connection is a placeholder socket, and only the
+//! library's tables in this process lead from the placeholder to the connection. The library
+//! reports the attempt. Without a report, the receiver would only see a connection on which no data
+//! arrives. See `docs/socket-calls.md`.
 
 use std::os::fd::RawFd;
 

@@ -1,9 +1,10 @@
 //! io_uring, whose operations bypass this library.
 //!
-//! An io_uring operation on an accelerated connection would reach the placeholder socket in the
-//! kernel, and never complete. libuv, for example, registers its descriptors with epoll through
-//! io_uring. Therefore a program may not create an io_uring instance. The program then uses the
-//! same calls as on a kernel without io_uring.
+//! The service (the process `tidelaned`) carries an accelerated connection. In the kernel, the
+//! descriptor of the connection is only a placeholder socket. An io_uring operation would reach the
+//! placeholder, and never complete. libuv, for example, registers its descriptors with epoll
+//! through io_uring. Therefore a program may not create an io_uring instance. The program then uses
+//! the same calls as on a kernel without io_uring.
 
 use crate::service::session;
 

@@ -1,4 +1,5 @@
-//! The calls `getsockname` and `getpeername`.
+//! The calls `getsockname` and `getpeername` on connections that the service (the process
+//! `tidelaned`) carries.
 
 use std::os::fd::RawFd;
 

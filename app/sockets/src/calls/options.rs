@@ -1,4 +1,5 @@
-//! The calls `setsockopt` and `getsockopt`.
+//! The calls `setsockopt` and `getsockopt`. The service (the process `tidelaned`) needs the options
+//! of the connections that it carries.
 
 use std::os::fd::RawFd;
 

@@ -1,4 +1,5 @@
-//! `poll` and `select` over accelerated sockets and kernel descriptors together.
+//! `poll` and `select` over accelerated sockets and kernel descriptors together. The service (the
+//! process `tidelaned`) carries the connections of accelerated sockets.
 
 use std::os::fd::RawFd;
 

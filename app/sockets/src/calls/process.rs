@@ -1,7 +1,8 @@
 //! The handlers that run before `fork`, and after it in the parent and in the child.
 //!
-//! A child inherits listeners. At its first use of a listener, the child asks the service to listen
-//! for the child, too. Parent and child both hold the connections: see `docs/design/fork.md`.
+//! A child inherits listeners. At its first use of a listener, the child asks the service (the
+//! process `tidelaned`) to listen for the child, too. Parent and child both hold the connections:
+//! see `docs/design/fork.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-//! The calls that read and write payload: `recv`, `send` and their variants.
+//! The calls that read and write payload: `recv`, `send` and their variants. They copy the payload
+//! of connections that the service (the process `tidelaned`) carries.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -189,7 +190,7 @@ fn receive(
     if done > 0 { Some(Ok(done)) } else { result }
 }
 
-/// Calls `attempt` once, or, if `waits` is true, until it returns something else than EAGAIN.
+/// Calls `attempt` once. If `waits` is true, repeats the call as long as `attempt` returns EAGAIN.
 fn attempt_or_wait(
     socket: &'static Socket,
     fd: RawFd,

@@ -1,5 +1,5 @@
 //! Distribution of a channel's events to sockets and ready lists. A channel holds the ring over
-//! which the service reports events of accelerated sockets.
+//! which the service (the process `tidelaned`) reports events of accelerated sockets.
 //!
 //! ```text
 //! channel's events -> drain -> socket's registrations -> ready list -> take_ready -> program

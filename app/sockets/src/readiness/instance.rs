@@ -1,5 +1,5 @@
-//! An epoll instance, or the default instance of the process. An instance has a channel (rings that
-//! this process shares with the service) and an interest list.
+//! An epoll instance, or the default instance of the process. An instance has an interest list, and
+//! a channel: rings that this process shares with the service (the process `tidelaned`).
 
 use std::{
     os::fd::RawFd,
@@ -26,19 +26,19 @@ static MAKING: Lock<()> = Lock::new(());
 pub struct Instance {
     channel: &'static Channel,
     interest: Lock<Interest>,
-    /// The registrations of other epoll instances with this one.
+    /// The registrations of other epoll instances with this instance.
     pub(super) nested: Lock<Vec<Nested>>,
-    /// True if an epoll instance is registered with this one, or was.
+    /// True if an epoll instance is, or was, registered with this instance.
     pub(super) has_nested: AtomicBool,
     /// True if a tracked socket was registered with EPOLLONESHOT in the kernel's epoll instance.
     kernel_one_shots: AtomicBool,
 }
 
-/// A registration of an epoll instance with an outer one.
+/// A registration of an inner epoll instance with an outer epoll instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nested {
     pub(super) inner: &'static Instance,
-    /// Descriptor of `inner` under which it is registered.
+    /// Descriptor under which `inner` is registered.
     pub(super) fd: RawFd,
     /// EPOLL* bits that the program asked for.
     pub(super) events: u32,
@@ -124,7 +124,7 @@ impl Instance {
         self.kernel_one_shots.load(Ordering::Relaxed)
     }
 
-    /// Removes this instance from all outer instances, and all inner instances from this one.
+    /// Removes this instance from all outer instances, and all inner instances from this instance.
     fn leave_nested(&'static self) {
         self.nested.lock().clear();
         for outer in all().filter(|outer| outer.has_nested()) {

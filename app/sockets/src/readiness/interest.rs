@@ -1,4 +1,5 @@
-//! The interest list of an epoll instance, and its ready list.
+//! The interest list of an epoll instance, and its ready list. The ready list is for events that
+//! the service (the process `tidelaned`) reports. The kernel keeps a ready list for its own events.
 
 use std::os::fd::RawFd;
 

@@ -2,8 +2,8 @@
 //!
 //! The kernel's outer instance contains the kernel's inner instance. The kernel therefore reports
 //! an event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
-//! the inner instance's channel. By this doorbell the service wakes a thread for an event of an
-//! accelerated socket.
+//! the inner instance's channel. By this doorbell the service (the process `tidelaned`) wakes a
+//! thread for an event of an accelerated socket.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel. The
 //! doorbell does not show which socket is ready. Therefore a wait in the outer instance announces
@@ -82,7 +82,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns true if an epoll instance is registered with this one, or was.
+    /// Returns true if an epoll instance is, or was, registered with this instance.
     #[inline]
     pub(crate) fn has_nested(&self) -> bool {
         self.has_nested.load(std::sync::atomic::Ordering::Acquire)

@@ -1,5 +1,5 @@
-//! Threads that wait for sockets and for kernel descriptors. The service reports events of
-//! accelerated sockets over channels, each of which has rings and a doorbell.
+//! Threads that wait for sockets and for kernel descriptors. The service (the process `tidelaned`)
+//! reports events of accelerated sockets over channels, each of which has rings and a doorbell.
 //!
 //! No wake-up is lost: a thread first announces its sleep (`Channel::arm`), then checks its
 //! condition once more, then sleeps. A thread that takes an event off a ring wakes the threads that

@@ -1,5 +1,6 @@
 //! Wake-ups of waiters: the threads that sleep until a socket is ready. Each change of a socket's
-//! readiness calls a function of this module.
+//! readiness calls a function of this module. The service (the process `tidelaned`) reports events
+//! over channels, each of which has rings and a doorbell.
 //!
 //! Threads wait in two ways. Some wait in an epoll instance with which the socket is registered.
 //! Others wait for the socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels

@@ -1,5 +1,5 @@
 //! Moving the events of a connection to another channel: to other rings that this process shares
-//! with the service.
+//! with the service (the process `tidelaned`).
 
 use super::{channel::Channel, channels, connection::Connection, session};
 

@@ -1,8 +1,8 @@
 //! The channels of this process: one for each tracked epoll instance, and the default channel.
 //!
-//! A `Channel` holds rings over which the process exchanges requests and events with the service.
-//! Its memory is never freed: an unused channel waits in a pool until another epoll instance takes
-//! it.
+//! A `Channel` holds rings over which this process exchanges requests and events with the service
+//! (the process `tidelaned`). Channels are never freed: an unused channel waits in a pool until
+//! another epoll instance takes it.
 
 use super::channel::Channel;
 use crate::{

@@ -1,4 +1,5 @@
-//! An accelerated connection of this process: a connection that the service carries.
+//! An accelerated connection of this process: a connection that the service (the process
+//! `tidelaned`) carries.
 
 use tidelane_client::Stream;
 

@@ -1,4 +1,5 @@
-//! The library's own descriptors among the events of an epoll instance.
+//! The library's own descriptors among the events of an epoll instance: the doorbells by which the
+//! service (the process `tidelaned`) wakes threads, and the control socket of the session.
 
 use super::session::{self, ProcessSession};
 
@@ -6,8 +7,8 @@ use super::session::{self, ProcessSession};
 /// these addresses as data. The first byte is for doorbells, the second for the control socket.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 
-/// Returns true if the kernel's event is about one of the library's own descriptors. Also records
-/// that the service is gone, if its control socket hung up.
+/// Returns true if the kernel's event is about one of the library's own descriptors. If the control
+/// socket hung up, also records that the service is gone.
 pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
     let data = event.u64;
     if data == internal_tag(1)

@@ -1,5 +1,5 @@
-//! Reports of sockets that stay with the kernel: to the service for `tidelane ss`, and on standard
-//! error with TIDELANE_STRICT.
+//! Reports of sockets that stay with the kernel: to the service (the process `tidelaned`) for
+//! `tidelane ss`, and on standard error with TIDELANE_STRICT.
 
 use std::os::fd::RawFd;
 

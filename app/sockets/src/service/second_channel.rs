@@ -1,8 +1,8 @@
 //! The second channel that an epoll instance polls: the default channel.
 //!
 //! Each epoll instance has a channel: rings and a doorbell that this process shares with the
-//! service. Sockets in no epoll instance use the default channel. A channel joins a listener so
-//! that the service delivers the listener's connections to the channel.
+//! service (the process `tidelaned`). Sockets in no epoll instance use the default channel. A
+//! channel joins a listener so that the service delivers the listener's connections to the channel.
 //!
 //! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
 //! instance. Then the default channel joins the listener first, and the channel of the instance

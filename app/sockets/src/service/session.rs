@@ -32,11 +32,11 @@ const SPIN_NS: u64 = 20_000;
 
 /// A successful registration with the service.
 ///
-/// The value is never freed, because threads refer to it without a lock. Its memory and descriptors
-/// are freed after the next session has replaced it.
+/// The value is never freed, because threads refer to it without a lock. The shared memory and the
+/// descriptors of the session are freed after the next session has replaced this session.
 #[derive(Debug)]
 pub(crate) struct ProcessSession {
-    /// `None` after the next session has replaced this one.
+    /// `None` after the next session has replaced this session.
     program: Lock<Option<Program>>,
     /// True if the service is known to be gone. The flag stays valid without the `program`.
     gone: Arc<AtomicBool>,
@@ -53,7 +53,8 @@ impl ProcessSession {
         }
     }
 
-    /// Returns the client of this session, or `None` after the next session has replaced this one.
+    /// Returns the session's `Program`, through which this process calls the service. Returns
+    /// `None` after the next session has replaced this session.
     pub(crate) fn program(&self) -> Option<Program> {
         self.program.enter()?.clone()
     }

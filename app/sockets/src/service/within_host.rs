@@ -1,4 +1,6 @@
-//! Connections within the host: over loopback, or to an address of the host's other interfaces.
+//! Connections within the host: over loopback, or to an address of the host's other interfaces. The
+//! service (the process `tidelaned`) accelerates these connections if the user of the program or
+//! the configuration of the service asks for it.
 
 use std::os::fd::{AsRawFd, RawFd};
 

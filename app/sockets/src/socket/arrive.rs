@@ -1,5 +1,5 @@
-//! Handling of the service's events about new connections. The events arrive on a channel, the
-//! rings that this process shares with the service.
+//! Handling of events about new connections. The events arrive on a channel, the rings that this
+//! process shares with the service (the process `tidelaned`).
 
 use tidelane_client::{ClientEvent, StreamOptions};
 

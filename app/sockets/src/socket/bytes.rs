@@ -1,4 +1,5 @@
-//! The payload of a socket: checks before a read or write, and bookkeeping afterwards.
+//! The payload of a socket whose connection the service (the process `tidelaned`) carries: checks
+//! before a read or write, and bookkeeping afterwards.
 
 use std::sync::atomic::AtomicU8;
 

@@ -20,8 +20,8 @@ pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
             (info, INFO_LEN_MAX)
         }
         congestion::DCTCP => {
-            // Without ECN, Linux' DCTCP falls back to NewReno and reports zeros. `dctcp_ce_state`
-            // belongs to the receiving direction and is not kept here.
+            // Without ECN, Linux' DCTCP falls back to NewReno and reports zeros. The service does
+            // not report `dctcp_ce_state`, which belongs to the receiving direction.
             if numbers.features & flow_features::ECN != 0 {
                 info[..2].copy_from_slice(&1u16.to_ne_bytes());
                 for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {

@@ -1,7 +1,7 @@
 //! SO_REUSEPORT groups that are left to the kernel.
 //!
-//! The service selects a listener of a group by a hash. A group is left to the kernel as a whole in
-//! two cases:
+//! The service (the process `tidelaned`) selects a listener of a group by a hash. A group is left
+//! to the kernel as a whole in two cases:
 //!
 //! * A BPF program selects the listener for each connection.
 //! * One listener of the group has to stay with the kernel. This listener would get no connections

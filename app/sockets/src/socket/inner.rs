@@ -1,4 +1,5 @@
-//! The data under a socket's lock, and its changes by the service's events.
+//! The data under a socket's lock, and its changes by events of the service (the process
+//! `tidelaned`).
 
 use tidelane_abi::{close_cause, service_flags};
 
@@ -130,7 +131,8 @@ impl Inner {
         }
     }
 
-    /// Handles the end of the handshake, and the death of the service before its answer.
+    /// Handles the end of the handshake. Also handles the death of the service before the service
+    /// has answered the connect request.
     fn refresh_connecting(&mut self) {
         let State::Connecting(connecting) = &mut self.state else {
             return;

@@ -1,4 +1,5 @@
-//! Options that the kernel checks and normalizes, on a temporary socket.
+//! Options of accelerated connections that the kernel checks and normalizes, on a temporary socket.
+//! The service (the process `tidelaned`) carries an accelerated connection.
 
 use std::os::fd::RawFd;
 

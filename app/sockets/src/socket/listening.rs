@@ -1,8 +1,8 @@
 //! A listener in both stacks: the service's listener, its channels, and its accept queue.
 //!
-//! A channel is a set of rings that this process shares with the service. A channel joins a
-//! listener so that the service delivers connections of the listener to the channel. The kernel
-//! socket listens at the same port, for connections over other interfaces.
+//! A channel is a set of rings that this process shares with the service (the process `tidelaned`).
+//! A channel joins a listener so that the service delivers connections of the listener to the
+//! channel. The kernel socket listens at the same port, for connections over other interfaces.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 
@@ -196,8 +196,8 @@ fn find_service() {
 }
 
 /// Makes the service deliver connections of the listener to `channel`, too. Returns the channels
-/// that joined before. The caller has to wake the threads that wait there for the listener, so that
-/// they wait on `channel`, too.
+/// that joined before. The caller has to wake the threads that wait on these channels for the
+/// listener, so that the threads wait on `channel`, too.
 #[must_use]
 pub(crate) fn join(
     socket: &'static Socket,
@@ -230,8 +230,9 @@ pub(crate) fn join(
     before
 }
 
-/// Joins the listener to `channel` if no channel has joined it. Otherwise requests the listener
-/// again if a new service does not have it. Returns the same as [`join`].
+/// Makes `channel` join the listener if no channel has joined the listener. Otherwise asks the
+/// service to listen again, if a new service does not have the listener. Returns the same as
+/// [`join`].
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,

@@ -1,4 +1,5 @@
-//! Integer socket options: the value as the kernel stores it, or the kernel's error.
+//! Integer socket options: the value as the kernel stores it, or the kernel's error. The service
+//! (the process `tidelaned`) gets the options that affect the connections that it carries.
 
 use super::kernel_options;
 use crate::sys::{self, Errno};
@@ -197,8 +198,8 @@ pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, each twice as long as
-/// the one before.
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts. Each timeout is twice as
+/// long as the previous timeout.
 pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
     (0..=u8::MAX)
         .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))

@@ -1,5 +1,6 @@
 //! Lookup of the sockets of this process by descriptor, by slot and by number. A slot is the record
-//! of a connection in the memory that the process shares with the service.
+//! of a connection in the memory that this process shares with the service (the process
+//! `tidelaned`).
 
 use std::os::fd::RawFd;
 

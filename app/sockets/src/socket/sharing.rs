@@ -1,7 +1,8 @@
 //! Connections that several processes hold after `fork`: each has a descriptor of the connection.
 //!
 //! The payload of a connection is in the memory of one process at a time. A process that uses the
-//! connection migrates it to itself: see `docs/design/fork.md`.
+//! connection asks the service (the process `tidelaned`) to migrate it to this process: see
+//! `docs/design/fork.md`.
 
 use tidelane_abi::{program_flags, service_flags};
 

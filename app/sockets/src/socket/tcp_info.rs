@@ -1,4 +1,5 @@
-//! The value of TCP_INFO: `struct tcp_info` of Linux, built from the service's values.
+//! The value of TCP_INFO: `struct tcp_info` of Linux. The values are from the service (the process
+//! `tidelaned`), which carries the connection.
 
 use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 

@@ -29,7 +29,7 @@ pub(crate) fn from_cause(cause: u32) -> i32 {
         close_cause::NET_UNREACHABLE => libc::ENETUNREACH,
         close_cause::NO_PORT => libc::EADDRNOTAVAIL,
         close_cause::LIMIT => libc::ENOBUFS,
-        // RESET, ABORTED (which includes the death of the service), and causes of a later version.
+        // RESET, ABORTED (also the death of the process `tidelaned`), and causes of later versions.
         _ => libc::ECONNRESET,
     }
 }

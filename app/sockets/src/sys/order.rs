@@ -8,9 +8,9 @@ pub enum Rank {
     Interest,
     /// A socket.
     Socket,
-    /// The registration of the process with the service.
+    /// The registration of this process with the service (the process `tidelaned`).
     Session,
-    /// The ring of a channel.
+    /// The ring of a channel, over which this process and the service exchange requests and events.
     Ring,
     /// All other locks. No lock is taken while one of these is held.
     Leaf,

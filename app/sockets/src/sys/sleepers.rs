@@ -1,13 +1,13 @@
-//! The threads that sleep on one doorbell: the only place that decides whether to ring it.
+//! The threads that sleep on one doorbell. Only this module decides whether to ring the doorbell.
 //!
 //! ```text
 //! sleeper:  announce -> check the rings and the ready list -> sleep -> leave
 //! waker:                store the event -> wake
 //! ```
 //!
-//! One of the two sees the other: either the sleeper finds the event at its last check, or the
-//! waker finds the sleeper and rings. A ring wakes one of several threads that sleep on a doorbell.
-//! A thread that consumes a ring without handling the event passes it on with another `wake`.
+//! No event is missed: either the sleeper finds the event at its last check, or the waker finds the
+//! sleeper and rings. A ring wakes one of several threads that sleep on a doorbell. A thread that
+//! consumes a ring without handling the event passes the ring on with another `wake`.
 //! `tests/loom.rs` checks this file against every order of these steps.
 
 #[cfg(not(loom))]

@@ -2,7 +2,8 @@
 //!
 //! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
 //! outer instance, directly or through another inner instance. Each instance has a channel: the
-//! rings and the doorbell over which the service reports the events of accelerated sockets.
+//! rings and the doorbell over which the service (the process `tidelaned`) reports the events of
+//! accelerated sockets.
 
 use libc::epoll_event;
 
