@@ -2,8 +2,8 @@
 //! connection from one process to another.
 //!
 //! After `fork`, parent and child both *hold* a connection: each has a descriptor of it. The bytes
-//! of the connection are in the memory of one of the two processes. TAKE migrates the connection to
-//! the process that sends this request. The design is in `docs/design/fork.md`.
+//! of the connection are in the memory of one of the two processes. The request TAKE migrates the
+//! connection to the process that sends the request. The design is in `docs/design/fork.md`.
 
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
