@@ -1,7 +1,7 @@
-//! The layout of all memory and messages that cross the boundary between a program and the service.
+//! The layout of all memory and messages between a program and the service (process `tidelaned`).
 //!
 //! The crate holds only data: constants and assertions. All structures are `repr(C)`, hold offsets
-//! instead of pointers, and have no implicit padding. Programs and service share these:
+//! instead of pointers, and have no implicit padding. A program and the service share:
 //!
 //! * the **program region**: three sealed, sparse memfds per program. The service creates them, and
 //!   both sides map them next to each other. The program can only read the receive buffers. The
@@ -16,6 +16,9 @@
 //! | Header   | contexts ...    | Slot x slots_max  | receive buffers    | send buffers   |
 //! |          | 1 MiB each      | 256 B each        | service allocates  | program alloc. |
 //! ```
+//!
+//! A **context** has the rings between one thread of a program and one fast-path core, a polling
+//! thread of the service. A **slot** has the state of one connection.
 //!
 //! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection.
 //! The first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
@@ -48,7 +51,7 @@ pub const MESSAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNMS");
 pub const HEADER_LEN: u64 = 4096;
 /// Length of a context's part of the region in bytes. This part holds the rings and their indices.
 pub const CONTEXT_LEN: u64 = 1 << 20;
-/// Largest number of contexts of a program, counted once for each fast-path core.
+/// Largest number of contexts of a program on all fast-path cores together.
 pub const CONTEXTS_MAX: u32 = 128;
 /// Largest number of fast-path cores of a service.
 pub const CORES_MAX: usize = 16;
@@ -69,7 +72,6 @@ pub const fn context_offset(n: u32) -> u64 {
 }
 
 /// Header of the program region. The service writes the header before the program maps the region.
-/// The header is constant afterwards.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
@@ -93,8 +95,7 @@ pub struct Header {
     pub tx_len: u64,
 }
 
-/// Producer and consumer index of a single-producer single-consumer ring, each in its own cache
-/// line.
+/// Indices of a single-producer single-consumer ring, each in its own cache line.
 ///
 /// The indices count entries since the creation of the ring and wrap at 2^32. The position of an
 /// entry is `index & (len - 1)`.
@@ -180,9 +181,9 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct ServiceHalf {
     /// Receive buffer: see [`BufferWord`]. Stored before `rx_head`. With [`buffer_word::URGENT`],
-    /// the bytes from the position in `urgent` on are not ordinary data.
+    /// a read by the program stops at the urgent byte in `urgent`.
     pub rx_buffer: AtomicU64,
-    /// Value of the program's `tx_buffer` in use. The program may free older buffers.
+    /// Value of `ProgramHalf::tx_buffer` that the service uses. The program may free older buffers.
     pub tx_buffer_seen: AtomicU64,
     /// Number of uses and releases of the slot: odd while a connection has the slot.
     pub generation: AtomicU32,
@@ -198,14 +199,14 @@ pub struct ServiceHalf {
     /// Limit of the receive window in bytes. The program sends ADVANCE when it has read a quarter
     /// of the limit since its last ADVANCE.
     pub rx_window: AtomicU32,
-    /// Size limit of the send buffer, which holds the bytes that are not acknowledged.
+    /// Size limit in bytes of the send buffer, which holds the unacknowledged bytes.
     pub tx_limit: AtomicU32,
     /// Stream position after the last byte sent. Valid with [`SlotOptions::tx_reports`].
     pub tx_sent: AtomicU32,
-    /// Last path error, as `count << 8 | cause` with a [`CloseCause`]. Valid with SOFT_ERROR.
+    /// Last soft error, as `count << 8 | cause` with a [`CloseCause`]. Valid with SOFT_ERROR.
     pub soft_error: AtomicU32,
-    /// Stream position of the urgent byte before the last one, or of the last one. Valid with
-    /// URGENT.
+    /// Stream position of the previous urgent byte. Equal to the position in `urgent` if there is
+    /// no previous urgent byte. Valid with URGENT.
     pub urgent_before: AtomicU32,
     /// Last urgent byte, as `position << 32 | state << 8 | byte`. Valid with URGENT. Stored before
     /// `rx_head`. The state is one of [`urgent_state`]. The byte is valid in state ARRIVED.
@@ -219,9 +220,9 @@ pub struct ServiceHalf {
 pub struct ProgramHalf {
     /// Send buffer: see [`BufferWord`]. The program stores it before `tx_head`.
     pub tx_buffer: AtomicU64,
-    /// Value of the service's `rx_buffer` in use. The service may free older buffers.
+    /// Value of `ServiceHalf::rx_buffer` that the program uses. The service may free older buffers.
     pub rx_buffer_seen: AtomicU64,
-    /// Generation that the program refers to. The service ignores this half if it differs.
+    /// The service reads this half only if the value equals [`ServiceHalf::generation`].
     pub generation: AtomicU32,
     /// Stream position after the last byte that the program wrote.
     pub tx_head: AtomicU32,
@@ -256,7 +257,7 @@ pub type BufferWord = u64;
 pub mod service_flags {
     /// The handshake is complete.
     pub const ESTABLISHED: u32 = 1 << 0;
-    /// The peer sent FIN, and all data before it is in the buffer. End of file follows `rx_head`.
+    /// The peer sent FIN, and all data before the FIN has arrived. End of file follows `rx_head`.
     pub const FIN_RECEIVED: u32 = 1 << 1;
     /// The connection is over, and `cause` has the reason. Unread bytes can still be read.
     pub const CLOSED: u32 = 1 << 2;
@@ -271,7 +272,7 @@ pub mod service_flags {
     pub const MIGRATED: u32 = 1 << 6;
     /// With MIGRATED: the connection has changed since it moved, or the other process has ended.
     pub const EVENT_PENDING: u32 = 1 << 7;
-    /// A path error occurred that did not end the connection: see `soft_error`.
+    /// An ICMP error or another path error did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
     /// The program has not read beyond the urgent byte in `urgent`.
     pub const URGENT: u32 = 1 << 9;
@@ -305,8 +306,7 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
-    /// Send the SYN without data if it waits for data
-    /// ([`syn_room`](super::ControlEvent::syn_room)).
+    /// Send a SYN that waits for data ([`syn_room`](super::ControlEvent::syn_room)) without data.
     pub const OPEN_NOW: u32 = 1 << 9;
     /// Unit of the counter in the upper bits. The counter counts changes of
     /// [`SlotOptions`](super::SlotOptions).
@@ -414,17 +414,17 @@ pub struct ControlEvent {
 pub mod control_event {
     /// The connection has `slot`, whose names are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
-    /// The open failed and has no slot. `cause` has the reason. Later failures are in the slot.
+    /// The open failed before CONNECT_STARTED, and has no slot. `cause` has the reason.
     pub const CONNECT_FAILED: u32 = 2;
     /// A connection of a listener is established in `slot`, whose names are valid.
     pub const ACCEPTED: u32 = 3;
-    /// The program must connect with the kernel instead. Either the destination is an address of
+    /// The program must connect through the kernel. Either the destination is an address of
     /// this host without an accelerated listener, or a limit was reached. The event occurs only for
     /// routes with [`super::ROUTE_ASK`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
-/// The service page. Each service has one, which its programs map read-only.
+/// The service page: state of the service that all programs may read. Programs map it read-only.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ServicePage {
@@ -456,8 +456,8 @@ pub struct CoreLine {
     _pad: [u32; 14],
 }
 
-/// An address prefix. Addresses are as in [`SlotNames`]. The fields are atomic words, so that
-/// programs can read them under the sequence lock.
+/// A route: an address prefix (IPv4 is `::ffff:a.b.c.d`), and the handling of connections to it.
+/// The fields are atomic words, so that programs can read them under the sequence lock.
 #[repr(C)]
 #[derive(Debug)]
 pub struct RouteEntry {

@@ -1,8 +1,12 @@
 //! Memory of the packet rings between a program's port and the service's mux.
 //!
+//! The *mux* shares one NIC and its addresses between several TCP/IP stacks. A program with a stack
+//! of its own opens a *port*. Through the port, the program sends and receives the packets of the
+//! 3-tuples (protocol, local address, local port) that it has claimed.
+//!
 //! A port has two memories for each core: one that the service writes and the program only reads,
 //! and one that the program writes and the service only reads. A memory starts with a [`PortHead`].
-//! From [`PORT_DATA_OFFSET`] on, it has the packets that its writer sends.
+//! The packets that the memory's writer sends begin at [`PORT_DATA_OFFSET`].
 //!
 //! ```text
 //! memory       head: produced            consumed                packets
@@ -29,11 +33,12 @@ pub const PORT_RING_LEN_MIN: u32 = 16 * 1024;
 pub const PORT_RING_LEN_MAX: u32 = 4 * 1024 * 1024;
 /// Largest frame of a port in bytes, except a GSO frame.
 pub const PORT_FRAME_LEN_MAX: u32 = 2048;
-/// Largest GSO frame that a program may send, in bytes: an Ethernet header and the longest packet.
+/// Length in bytes of the largest GSO frame: an Ethernet header and the longest IP packet.
 pub const PORT_GSO_LEN_MAX: u32 = 14 + 65_535;
 
-/// Returns the largest GSO frame in a packet ring of `ring_len` bytes. A ring has room for four
-/// such frames, so that the program fills one while the service reads another.
+/// Returns the length in bytes of the largest GSO frame in a packet ring of `ring_len` bytes. A
+/// ring has room for four of these frames, so that the program can fill one frame while the service
+/// reads another.
 pub const fn gso_len_max(ring_len: u32) -> u32 {
     let part = ring_len / 4 - PACKET_UNIT;
     if part < PORT_GSO_LEN_MAX {
@@ -80,7 +85,8 @@ pub struct PacketHead {
     pub reserved: u16,
 }
 
-/// A port of the service's mux: a pair of packet rings for each core of the service.
+/// The properties of a port in a [`Message`](crate::Message). Each field names the kinds of
+/// messages that use the field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketPort {

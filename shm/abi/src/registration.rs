@@ -110,7 +110,7 @@ pub struct FlowNumbers {
     pub reordering: u32,
     /// Number of reordering events.
     pub reorder_seen: u32,
-    /// Duplicates that the peer reported by DSACK.
+    /// Number of duplicate segments that the peer reported by DSACK.
     pub dsacks: u32,
     /// Segments received.
     pub segs_in: u32,
@@ -195,7 +195,7 @@ pub mod message {
     /// socket after a fork gets the same listener.
     pub const LISTEN: u32 = 4;
     /// Sent by a program that has closed its descriptor of the listener. The service answers with
-    /// UNLISTEN once the port is as free as in the kernel.
+    /// UNLISTEN once another socket can bind to the port, as after a close in the kernel.
     pub const UNLISTEN: u32 = 5;
     /// Sent by a program to reserve a port for its connections. Carries the bound kernel socket
     /// that holds the port. The answer is RESERVE.
@@ -213,23 +213,24 @@ pub mod message {
     /// REGISTER. If `listener` in the answer is not 0, the kernel serves this listener from now on,
     /// for the reason [`FORKS`](super::not_accelerated::FORKS). The program then sends UNLISTEN.
     pub const INHERIT: u32 = 9;
-    /// Sent by a program to move `connection` to its context `context`. The program holds the
-    /// connection, but another process has it. The answer is TAKE.
+    /// Sent by a program to move `connection` to its context `context`. After a fork, several
+    /// processes hold a connection, and the memory of one process has its data. The answer is TAKE.
     pub const TAKE: u32 = 10;
-    /// Sent by a program, or by a child that inherited connections, that no longer holds
-    /// `connection` and has no slot for it. There is no answer.
+    /// Sent by a program, or by a child that inherited connections, after it has closed
+    /// `connection`, if the connection has no slot in its region. There is no answer.
     pub const DISOWN: u32 = 11;
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
     /// answer is NUMBERS.
     pub const NUMBERS: u32 = 12;
     /// Sent by a program with a stack of its own to open a port. Carries the descriptor of the
-    /// program's doorbell eventfd. A session has a port, or a registered program, but not both.
+    /// program's doorbell eventfd. A registration socket is used with OPEN_PORT or with REGISTER,
+    /// not with both.
     ///
     /// The answer PORT_OPENED carries these descriptors, in this order: for each core the two
     /// memories of the port's packet rings, the service page, and for each core the doorbell
     /// eventfd that the program rings while the core sleeps. The program maps the memories, and
     /// seals the second memory of each core (F_SEAL_FUTURE_WRITE) before it sends CLAIM_TUPLE. The
-    /// port ends with the session.
+    /// service closes the port when the program closes the registration socket.
     pub const OPEN_PORT: u32 = 13;
     /// Answer to OPEN_PORT.
     pub const PORT_OPENED: u32 = 14;
@@ -240,8 +241,8 @@ pub mod message {
     /// If the socket backs a claim of another port of the same user, the claim moves to this port
     /// between two packets.
     pub const CLAIM_TUPLE: u32 = 15;
-    /// Sent by a program to give a 3-tuple back. The address is that of the socket, so a wildcard
-    /// address ends the claim of a socket with a wildcard address. The answer is RELEASE_TUPLE.
+    /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
+    /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.
     pub const RELEASE_TUPLE: u32 = 16;
 }
 
@@ -255,7 +256,8 @@ pub mod refusal {
     /// [`Message::reason`](super::Message) is the value of
     /// [`not_accelerated::limit`](super::not_accelerated::limit).
     pub const LIMIT: u32 = 3;
-    /// The descriptor is not a kernel socket that the request may refer to.
+    /// The program has no right to the object of the request: the descriptor is not a suitable
+    /// kernel socket, or the program does not hold the connection.
     pub const NOT_ENTITLED: u32 = 4;
     /// The address is not on an accelerated interface.
     pub const NOT_ACCELERATED: u32 = 5;
