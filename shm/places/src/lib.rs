@@ -7,7 +7,7 @@
 //! A privileged process that follows a symbolic link of another user could be made to write to any
 //! file. Each directory below `/run` and `/var/log` is therefore opened from the descriptor of its
 //! parent directory, as one path component and without following links. A directory is used only if
-//! its owner alone can write to it ([`OwnDir`]).
+//! no other user can write to it ([`OwnDir`]).
 #![forbid(unsafe_code)]
 
 mod name;

@@ -62,8 +62,8 @@ impl OwnDir {
     }
 
     /// Opens the regular file `name`, or creates it with `mode` if `flags` contains O_CREAT.
-    /// `flags` must not contain O_TRUNC. Refuses a link, a file with a second name, and a file of
-    /// another user.
+    /// `flags` must not contain O_TRUNC. Refuses a symbolic link, a file with a second hard link,
+    /// and a file of another user.
     pub fn open(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         assert!(
             !flags.contains(OFlags::TRUNC),
