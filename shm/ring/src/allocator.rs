@@ -10,8 +10,9 @@
 //! CPU caches. For request-response traffic, an allocation is a pop from the quick list and a
 //! release is a push.
 //!
-//! All state is private: the allocator reads nothing from shared memory. The allocator adds chunks
-//! of 8 MiB as needed. Each chunk needs 36 KiB of state.
+//! The service allocates receive buffers, and a program's library allocates send buffers. All state
+//! is private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB
+//! as needed. Each chunk needs 36 KiB of state.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -29,7 +30,8 @@ const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
 const QUICK_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// State of a unit. A unit has the size of the smallest buffer.
+/// State of a unit. A unit has the size of the smallest buffer (2 KiB). A block of order `n` has
+/// `2^n` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// No block begins at this unit.
@@ -49,7 +51,9 @@ enum State {
 #[derive(Debug)]
 struct Chunk {
     state: Box<[State; UNITS_PER_CHUNK]>,
+    /// First unit of the next block on the same buddy list, or `NONE`.
     next: Box<[u32; UNITS_PER_CHUNK]>,
+    /// First unit of the previous block on the same buddy list, or `NONE`.
     previous: Box<[u32; UNITS_PER_CHUNK]>,
 }
 
@@ -84,8 +88,10 @@ pub struct BufferAllocator {
     area: Range<u64>,
     chunks: Vec<Chunk>,
     chunks_max: usize,
+    /// First unit of the first block on the buddy list of each order, or `NONE`.
     free: [u32; ORDERS],
     quick: Box<[QuickList; ORDERS]>,
+    /// Allocated bytes.
     allocated: u64,
     /// True if blocks were freed since [`lend`](BufferAllocator::lend) last found none.
     loose: bool,

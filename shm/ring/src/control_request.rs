@@ -1,4 +1,4 @@
-//! Construction of control requests.
+//! Construction of control requests, which a program sends to open connections and to accept.
 
 use tidelane_abi::{ControlRequest, OpenOptions};
 

@@ -1,8 +1,8 @@
 //! Ancillary data of a message: descriptors, and the credentials of the sender.
 //!
-//! `rustix` receives the message but does not parse its ancillary data, because a process id in
-//! `rustix` is never zero. The kernel reports zero for a sender outside of the receiver's PID
-//! namespace.
+//! `rustix` receives the message, and this module parses the ancillary data. The kernel reports
+//! process id zero for a sender outside of the receiver's PID namespace, which `rustix` cannot
+//! represent.
 
 use std::{
     io::IoSliceMut,
@@ -70,7 +70,7 @@ pub(crate) fn receive<const SPACE: usize>(
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(bytes)];
         let received = recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC);
-        // Dropping the buffer would parse the ancillary data, and so take the descriptors.
+        // The destructor of the buffer would parse the ancillary data and close the descriptors.
         forget(control);
         let received = match received {
             Err(Errno::INTR) => continue,
@@ -111,7 +111,7 @@ unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
     (descriptors, sender)
 }
 
-/// Returns the level, type and data of each message in a control buffer.
+/// Returns the level, type and data of each control message (`cmsghdr`) in `control`.
 fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(*control.first_chunk::<8>()?);

@@ -1,4 +1,5 @@
-//! Division of a program's region and connections among several fast-path cores.
+//! Division of a program's region and connections among several fast-path cores, which are the
+//! polling threads of the service.
 //!
 //! Program and service compute the same division. `docs/design/cores.md` explains it.
 
@@ -11,8 +12,8 @@ use crate::{Layout, layout::UNIT};
 /// Returns the core of the connections between these two ports. The order of the ports does not
 /// matter.
 ///
-/// The hash excludes the addresses. A program that has bound its port needs the core before the
-/// route determines the local address.
+/// The hash excludes the addresses, because a program that has bound its port needs the core before
+/// the route determines the local address.
 #[inline]
 pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
     // The golden ratio spreads ports that differ only in low bits, as ephemeral ports do.

@@ -1,15 +1,15 @@
 //! Indices of a single-producer single-consumer ring whose other side may be hostile.
 //!
-//! Each side keeps private copies of both indices. It validates the peer's index before it copies
-//! the index. The consumer's index is invalid if it moves back or passes the published entries. The
-//! producer's index is invalid if the ring would hold more entries than its length.
+//! Each side keeps private copies of both indices. Each side validates the peer's index before it
+//! copies the index. The consumer's index is invalid if it moves back or passes the published
+//! entries. The producer's index is invalid if the ring would hold more entries than its length.
 //!
-//! An invalid index is reported as [`Corrupt`], and the session ends. A position that is derived
-//! from a cursor is therefore always inside the ring, whatever value the peer writes.
+//! An invalid index is reported as [`Corrupt`] and not copied. A position that is derived from a
+//! cursor is therefore always inside the ring, whatever value the peer writes.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The peer wrote an invalid index. The session must end.
+/// The peer wrote an invalid index. The caller must stop using the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 

@@ -8,8 +8,8 @@ use std::{
 
 use rustix::io::DupFlags;
 
-/// An owned descriptor. `drop` makes the system call itself: `OwnedFd` would call libc's `close`,
-/// which a preloaded library may interpose.
+/// An owned descriptor. `drop` makes the system call directly: `OwnedFd` would call libc's `close`,
+/// which the preloaded library of a program interposes.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);
 

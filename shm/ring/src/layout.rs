@@ -1,4 +1,4 @@
-//! Layout of a program region.
+//! Layout of a program region: the memory that one program shares with the service.
 
 use std::ops::Range;
 

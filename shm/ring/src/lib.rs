@@ -1,4 +1,5 @@
-//! Memory that a program and the service share. All accesses to it by atomics are in this crate.
+//! Memory that a program and the service (process `tidelaned`) share. This crate maps, reads and
+//! writes the memory for both sides; `tidelane-abi` has its layout.
 //!
 //! ```text
 //! Region            one range of addresses: bounds-checked copies, release of pages
@@ -6,10 +7,11 @@
 //! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
 //! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
-//! sleep, Doorbell   a sleeper is woken once, and never misses an event
-//! PortMemories      the memfds of a port's packet rings; PacketProducer, PacketConsumer: the ends
+//! sleep, Doorbell   wake the other side if it sleeps, so that it never misses an entry
+//! PortMemories      the memfds of a port's packet rings (a port serves a program's own stack)
+//! PacketProducer, PacketConsumer    the two ends of a packet ring
 //! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator
-//! Share, core_of    the part of a region and the connections of each fast-path core
+//! Share, core_of    the part of a region and the connections of each core (polling thread)
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!

@@ -112,8 +112,8 @@ pub(crate) fn memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Returns a read-only descriptor, through which a program can neither write nor punch. Only root
-/// can reopen it for writing. Existing mappings keep their rights.
+/// Returns a read-only descriptor of `memory`, through which a program can neither write nor punch.
+/// Only root can reopen the memfd for writing. Existing mappings keep their rights.
 ///
 /// Without `/proc`, the function seals the memfd against writes instead. The pages of the memfd can
 /// then never be released.

@@ -1,7 +1,7 @@
 //! The two ends of a packet ring: see [`tidelane_abi::port`] for the layout.
 //!
-//! A peer may write its own memory at any time. The consumer of a hostile peer therefore validates
-//! each length once, and copies the frame before it looks at it.
+//! A peer may write its own memory at any time. The consumer of a hostile peer therefore reads and
+//! validates each length once, and copies a frame before it examines the frame.
 
 use std::{ptr::NonNull, slice, sync::Arc};
 
@@ -24,7 +24,8 @@ const fn units(len: u32) -> u32 {
     (HEAD_LEN + len).div_ceil(PACKET_UNIT)
 }
 
-/// The words and packets of both memories, as pointers. The value keeps the memories mapped.
+/// Pointers to the heads of a port's two memories, and to the packets of one of them. The value
+/// keeps the memories mapped.
 #[derive(Debug)]
 struct Memory {
     own: NonNull<PortHead>,
@@ -118,12 +119,11 @@ impl PacketProducer {
     }
 
     /// Returns room for a frame of `len` bytes, which may be longer than [`PORT_FRAME_LEN_MAX`]
-    /// for a GSO frame. The room of an earlier call that was not committed ends.
+    /// for a GSO frame. The new room replaces the room of an earlier call that was not committed.
     ///
     /// # Errors
     ///
-    /// `Full` if the ring has no room now, or never has room because `len` is greater than
-    /// [`gso_len_max`].
+    /// `Full` if the ring has no room now, or if `len` is greater than [`gso_len_max`].
     #[inline]
     pub fn frame_of(&mut self, len: u32) -> Result<&mut [u8], PushError> {
         let room = match self.room {
@@ -313,8 +313,8 @@ impl PacketConsumer {
         }))
     }
 
-    /// Returns the position of the next entry, and the number of units that the ring is known to
-    /// have.
+    /// Returns the position of the next entry, and the number of units that are known to be
+    /// produced and not yet consumed.
     #[inline]
     fn known(&mut self) -> Result<Option<(u32, u32)>, Corrupt> {
         let known = self.cursor.known(&self.memory.peer().produced.word)?;

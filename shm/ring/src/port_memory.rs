@@ -1,5 +1,8 @@
 //! The two memories of a port, and the rights of program and service to each of them.
 //!
+//! A *port* carries the packets of a program with a TCP/IP stack of its own. To *punch* a memory is
+//! to release its pages (MADV_REMOVE), which blocks page faults in the range until it ends.
+//!
 //! ```text
 //!            service's memory           program's memory
 //! program    reads                      writes
@@ -65,8 +68,8 @@ impl PortMemories {
     }
 
     /// Returns true if the program has mapped and sealed its memory. From then on, no process can
-    /// punch it: a hole punch in progress would block the service. The service uses the port only
-    /// after this.
+    /// punch the memory, which would block the service. The service uses the port only if the
+    /// memory is sealed.
     pub fn are_sealed(&self) -> bool {
         memories::is_write_sealed(&self.program)
     }

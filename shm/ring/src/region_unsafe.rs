@@ -185,8 +185,8 @@ impl Region {
     }
 
     /// Maps private zero memory at the addresses of this mapping, in a forked child, after
-    /// [`Self::dont_fork`]. A late access of the child is then harmless. Fails if other memory is
-    /// mapped at the addresses.
+    /// [`Self::dont_fork`]. The child then accesses this memory through the parent's pointers.
+    /// Fails if other memory is mapped at the addresses.
     pub fn replace_after_fork(&self) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
@@ -264,8 +264,8 @@ impl Region {
         true
     }
 
-    /// Copies `len` bytes from offset `from` to offset `to`. Returns false in the cases of
-    /// `copy_in`.
+    /// Copies `len` bytes from offset `from` to offset `to`. Returns false if a range is outside of
+    /// the region, or if this process may not write the range at `to`.
     pub fn copy_within(&self, from: u64, to: u64, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.range(from, len), self.writable_range(to, len)) else {
             return false;
@@ -281,8 +281,8 @@ impl Region {
         self.base
     }
 
-    /// Returns a pointer to a `T` at `offset`, or `None` if it would be misaligned or not within
-    /// the region.
+    /// Returns a pointer to a `T` at `offset`, or `None` if the `T` would be misaligned or not
+    /// within the region.
     #[inline]
     pub(crate) fn pointer<T>(&self, offset: u64) -> Option<NonNull<T>> {
         let at = self.range(offset, size_of::<T>())?;

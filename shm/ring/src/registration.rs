@@ -1,4 +1,5 @@
-//! The registration socket: messages of fixed size, with descriptors as ancillary data.
+//! The registration socket: a unix socket on which a program and the service exchange messages of
+//! fixed size, with descriptors as ancillary data.
 
 use std::{
     fmt,
@@ -24,8 +25,8 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message, that of PORT_OPENED: for each core the two memories
-/// of its packet rings and a doorbell, and the service page.
+/// Largest number of descriptors in a message. PORT_OPENED carries the most: for each core the two
+/// memories of its packet rings and a doorbell, and once the service page.
 pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;

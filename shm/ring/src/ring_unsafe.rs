@@ -1,5 +1,5 @@
-//! The four rings of a context. Each ring has cursors in private memory and entries in shared
-//! memory.
+//! The four rings of a context. A context serves one thread of a program. Each ring has cursors in
+//! private memory and entries in shared memory.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 
@@ -205,9 +205,9 @@ impl<R: Ring> Consumer<R> {
         let Some(at) = self.cursor.claim(&self.memory.index().produced)? else {
             return Ok(None);
         };
-        // SAFETY: `RingMemory::entry` returns a valid and aligned pointer, and any bytes are an
-        // entry. The volatile read happens exactly once, so the caller validates the value that it
-        // uses.
+        // SAFETY: `RingMemory::entry` returns a valid and aligned pointer, and every bit pattern is
+        // a valid entry. The volatile read happens exactly once, so the caller validates the value
+        // that it uses.
         let entry = unsafe { self.memory.entry(at).read_volatile() };
         self.cursor.commit();
         Ok(Some(entry))

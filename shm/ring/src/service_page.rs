@@ -71,8 +71,8 @@ impl ServicePageMap {
         Ok(())
     }
 
-    /// Returns the handling of the longest prefix that contains `addr`. Returns `None` if there is
-    /// no such prefix, or if a write does not end because the service died during it.
+    /// Returns the handling (a `ROUTE_*` constant) of the longest prefix that contains `addr`.
+    /// Returns `None` if no prefix contains `addr`, or if the service died during a write.
     pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
         let page = self.page();
         for _ in 0..ATTEMPTS_MAX {

@@ -67,8 +67,9 @@ pub fn end_sleep(word: &AtomicU32, number: u32) {
     word.store(number & !1, Ordering::Relaxed);
 }
 
-/// Returns true if the peer has announced a sleep for which the caller has not rung. Records the
-/// sleep in `rung`, which starts with 0. The caller has published entries, and then rings.
+/// Returns true if the caller, which has published entries, must ring the doorbell: the peer has
+/// announced a sleep for which the caller has not rung. Records the sleep in `rung`, which starts
+/// with 0.
 #[inline]
 pub fn should_ring_sleeper(word: &AtomicU32, rung: &mut u32) -> bool {
     fence(Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Circular buffers for the payload of one direction of a connection.
+//! Circular buffers for the payload of one direction of a connection. A *stream position* counts
+//! the payload bytes of the direction modulo 2^32.
 
 use std::{ops::Range, sync::atomic::AtomicU8};
 
@@ -9,8 +10,8 @@ use tidelane_abi::{
 
 use crate::Region;
 
-/// A buffer of `2^log2` bytes in a region. The byte at stream position `p` is at `p & (2^log2 -
-/// 1)`.
+/// A buffer of `2^log2` bytes in a region. The byte at stream position `p` is at region offset
+/// `offset + (p & (2^log2 - 1))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamBuffer {
     /// Region offset in bytes, a multiple of [`OFFSET_UNIT`].
@@ -78,7 +79,7 @@ impl StreamBuffer {
     }
 
     /// Copies bytes from the buffer to `bytes`, beginning at stream position `pos`. Returns false
-    /// in the cases of `write`.
+    /// if `bytes` is longer than the buffer, or if the buffer is not within the region.
     #[inline(always)]
     pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
         if bytes.len() > self.len() as usize {

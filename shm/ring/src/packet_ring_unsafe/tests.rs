@@ -1,3 +1,5 @@
+//! Tests of packet rings: order, GSO frames, hostile indices and lengths, and rights to memory.
+
 use std::os::fd::AsFd;
 
 use tidelane_abi::port::{PORT_RING_LEN_MAX, PORT_RING_LEN_MIN};
@@ -5,8 +7,8 @@ use tidelane_abi::port::{PORT_RING_LEN_MAX, PORT_RING_LEN_MIN};
 use super::*;
 use crate::PortMemories;
 
-/// Both ends of a ring from the program to the service. The program's end is given as regions too,
-/// so that a test can write nonsense.
+/// Returns both ends of a ring from the program to the service. Also returns the program's
+/// mappings, so that a test can write invalid values.
 fn ring(len: u32) -> (PacketProducer, PacketConsumer, PortRegions) {
     let (service, program) = PortRegions::heap(len).expect("a possible length");
     let producer = PacketProducer::new(&program);

@@ -1,3 +1,5 @@
+//! Tests of mappings: bounds of copies, seals, holes, and forked children.
+
 use super::*;
 
 fn resident_blocks(fd: &OwnedFd) -> i64 {
