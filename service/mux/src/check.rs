@@ -23,18 +23,18 @@ pub enum SendRefusal {
     Malformed(DropReason),
     /// The source MAC address is not that of the interface.
     SourceMac,
-    /// The source address is no address of this host.
+    /// The source address is no address of the interface.
     SourceAddress,
     /// The port has not claimed the source 3-tuple.
     SourcePort,
-    /// The destination is no possible peer: loopback, "this network", or multicast and broadcast
-    /// for TCP.
+    /// The destination cannot be a peer: the unspecified address, loopback, "this network", or for
+    /// TCP a multicast or broadcast address.
     Destination,
     /// A GSO frame cannot be split: see [`GsoFrame::new`].
     Segmentation,
 }
 
-/// A packet whose 3-tuples are known.
+/// The protocol and the two ends of a TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// Protocol number.
@@ -45,8 +45,8 @@ pub struct Ends {
     pub dst: Endpoint,
 }
 
-/// Returns the ends of a TCP or UDP packet. The length of the transport header is checked, and its
-/// checksum is not.
+/// Returns the ends of a TCP or UDP packet. Checks the length of the transport header, but not the
+/// checksum.
 #[inline]
 pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
     let (src_port, dst_port) = match packet.protocol {
@@ -72,7 +72,7 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     }
 }
 
-/// Properties that a packet of a port must have.
+/// A sending port, with the claims and addresses against which its packets are checked.
 pub struct Sender<'a> {
     /// The port.
     pub port: PortId,

@@ -18,7 +18,8 @@ pub struct Tuple {
 /// Reason why a claim is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimError {
-    /// Another port has the 3-tuple, or one that covers it or that it covers (EADDRINUSE).
+    /// The 3-tuple, or a 3-tuple that overlaps it, is claimed (EADDRINUSE). An unspecified address
+    /// overlaps every address.
     InUse,
     /// The port of the 3-tuple is zero, or the protocol is neither TCP nor UDP.
     Invalid,
@@ -31,7 +32,7 @@ pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 const PORTS: usize = 1 << 16;
 /// End of a list of claims.
 const NONE: u32 = u32::MAX;
-/// Owner of a free place.
+/// Owner in a free entry of `Claims::claims`.
 const NO_PORT: PortId = PortId(u32::MAX);
 
 /// A claim, and the next claim with the same protocol and port.
@@ -56,11 +57,11 @@ impl Claim {
 /// the caller holds as long as the claim.
 #[derive(Debug, Default)]
 pub struct Claims {
-    /// First claim of each port: the ports of TCP, then the ports of UDP. Empty before the first
-    /// claim.
+    /// Index in `claims` of the first claim of each port: the ports of TCP, then the ports of UDP.
+    /// Empty before the first claim.
     heads: Box<[u32]>,
     claims: Vec<Claim>,
-    /// Places in `claims` that are free.
+    /// Indices of free entries of `claims`.
     free: Vec<u32>,
 }
 
@@ -132,14 +133,14 @@ impl Claims {
         }
     }
 
-    /// Gives all claims of `from` to `to` at once: no packet finds a 3-tuple without an owner.
+    /// Moves all claims from port `from` to port `to` at once: each 3-tuple always has an owner.
     pub fn hand_over(&mut self, from: PortId, to: PortId) {
         for claim in self.claims.iter_mut().filter(|claim| claim.owner == from) {
             claim.owner = to;
         }
     }
 
-    /// Gives one claim of `from` to `to`. Returns false if `from` has no such claim.
+    /// Moves one claim from port `from` to port `to`. Returns false if `from` has no such claim.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
         let Some(head) = head_of(tuple.protocol, tuple.local.port) else {
             return false;
@@ -155,7 +156,8 @@ impl Claims {
         false
     }
 
-    /// Returns the port that has claimed the destination or source `local` of a packet.
+    /// Returns the port whose claim covers `protocol` and `local`, the local address and TCP or UDP
+    /// port of a packet.
     #[inline]
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortId> {
         let head = head_of(protocol, local.port)?;
@@ -179,7 +181,7 @@ impl Claims {
         self.len() == 0
     }
 
-    /// Returns the place of the first claim of one protocol and port, or [`NONE`].
+    /// Returns the index of the first claim of one protocol and port, or [`NONE`].
     #[inline]
     fn first(&self, head: usize) -> u32 {
         self.heads.get(head).copied().unwrap_or(NONE)

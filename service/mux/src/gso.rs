@@ -1,8 +1,8 @@
 //! GSO frames of ports: one frame with the payload of many TCP segments.
 //!
-//! A NIC with GSO gets the whole frame. For other receivers, the mux splits the frame. Each segment
-//! has the headers of the frame with its own lengths, identification, sequence number, flags and
-//! checksums.
+//! A NIC with GSO (generic segmentation offload) gets the whole frame. For other receivers, the mux
+//! splits the frame. Each segment has the headers of the frame, but lengths, identification,
+//! sequence number, flags and checksums of its own.
 
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, LinkFull, PacketIo};
 use tidelane_wire::{
@@ -34,9 +34,12 @@ impl<'a> GsoFrame<'a> {
     /// Checks a frame whose payload is to be split into segments of `segment_size` bytes. `packet`
     /// is the parsed frame, and `frame_len_max` the largest frame of the link in bytes.
     ///
-    /// Returns `None` unless the frame is TCP without SYN, RST and URG, has no IP options, no
-    /// extension headers and no Ethernet padding, has more payload than one segment, and has
-    /// segments of at least [`GSO_SEGMENT_MIN`] bytes that the link can carry.
+    /// Returns `None` if a condition does not hold:
+    ///
+    /// - The frame is TCP without SYN, RST and URG.
+    /// - The frame has no IP options, no extension headers and no Ethernet padding.
+    /// - The payload is longer than one segment.
+    /// - `segment_size` is at least [`GSO_SEGMENT_MIN`], and the link can carry a full segment.
     pub(crate) fn new(
         frame: &'a [u8],
         packet: &Packet<'a>,
@@ -92,7 +95,7 @@ impl<'a> GsoFrame<'a> {
             .div_ceil(usize::from(self.parameters.segment_size))
     }
 
-    /// Sends the whole frame through `port`, which must have GSO frames of this length.
+    /// Sends the whole frame through `port`, which must support GSO frames of this length.
     pub fn send<P: PacketIo>(&self, port: &mut P) -> Result<(), LinkFull> {
         let headers = port.tx_gso_headers();
         let headers = headers.get_mut(..self.headers.len()).ok_or(LinkFull)?;
@@ -107,7 +110,7 @@ impl<'a> GsoFrame<'a> {
     ///
     /// # Panics
     ///
-    /// If there is no segment `at`.
+    /// Panics if there is no segment `at`.
     pub fn write_segment(&self, at: usize, segment: &mut Vec<u8>) {
         let size = usize::from(self.parameters.segment_size);
         let start = at * size;

@@ -1,4 +1,5 @@
-//! A mux that owns its NIC and its way to the host.
+//! A mux that owns its NIC and its link to the host. The host is the stack that gets the packets
+//! which no port has claimed.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_wire::{IpAddress, MacAddress};
@@ -17,13 +18,13 @@ use crate::{
 pub struct Counters {
     /// Packets of the NIC that went to the host, because no port has claimed them.
     pub to_host: u64,
-    /// Packets that were lost because the host took none.
+    /// Packets that were lost because the link to the host had no room.
     pub host_overruns: u64,
-    /// Packets that were lost because the NIC took none.
+    /// Packets that were lost because the NIC had no room.
     pub nic_overruns: u64,
 }
 
-/// A mux with a NIC of type `N`, a way to the host of type `H`, and ports of type `P`.
+/// A mux with a NIC of type `N`, a link to the host of type `H`, and ports of type `P`.
 pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     outside: Outside<N, H>,
     ports: Ports<P>,
@@ -31,7 +32,7 @@ pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     host_burst: Option<H::Burst>,
 }
 
-/// The NIC and the host.
+/// The NIC and the link to the host.
 struct Outside<N, H> {
     nic: N,
     host: H,
@@ -110,8 +111,8 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         self.outside.counters
     }
 
-    /// Forwards a burst of the NIC, a burst of the host, and turns of ports that have packets.
-    /// Returns true if there was a packet.
+    /// Forwards one burst of the NIC, one burst of the host, and one turn of each port with
+    /// packets. Returns true if there was a packet.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();

@@ -1,11 +1,11 @@
-//! The ways of packets out of a set of ports: the NIC and the host.
+//! The destinations of packets that leave a set of ports: the NIC and the host.
 
 use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
 use crate::gso::GsoFrame;
 
-/// Receiver of the packets that ports send to other stacks. The methods that send return false if
-/// the packet was lost.
+/// The NIC and the host (the stack that gets unclaimed packets), as destinations of packets that
+/// ports send. Each method with a packet returns false if the packet was lost.
 pub trait Outlet {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
@@ -20,8 +20,8 @@ pub trait Outlet {
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 }
 
-/// Copies a frame to the next free frame of `to`. Returns false if there is none, or if the frame
-/// is too long for `to`.
+/// Copies a frame to the next free frame of `to`. Returns false if `to` has no free frame, or if
+/// the frame is too long for `to`.
 pub fn copy_to<T: PacketIo>(to: &mut T, frame: &[u8]) -> bool {
     let room = to.tx_frame();
     let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {

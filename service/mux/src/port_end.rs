@@ -1,19 +1,20 @@
-//! The mux's end of a port.
+//! The mux's end of a port. The program of the port has the other end.
 
 use tidelane_packet_io::{MemPort, PacketIo};
 use tidelane_packet_ring::ServiceEnd;
 
-/// The mux's end of a port's packet rings. The frames that it receives lie in memory that the
-/// program cannot write to, so that a packet stays as the mux has checked it.
+/// The mux's end of a port's packet rings. Received frames lie in memory that the program cannot
+/// write, so that the program cannot change a packet after the mux has checked it.
 pub trait PortEnd: PacketIo {
-    /// True if the mux looks for frames of idle ports. False if the program's end rings a
-    /// [`Doorbell`].
+    /// True if the mux polls idle ports for frames. False if the program's end rings a
+    /// [`Doorbell`](crate::Doorbell).
     const POLLED: bool;
 
     /// Returns true if the program has sent frames that the mux has not received.
     fn has_frames(&self) -> bool;
 
-    /// Returns true if the program has made the port unusable, so that its owner has to close it.
+    /// Returns true if the program has written invalid values into the packet rings. The port is
+    /// then unusable and has to be closed.
     fn is_corrupt(&self) -> bool;
 }
 

@@ -1,4 +1,5 @@
-//! The ports of a mux: their packet rings, 3-tuples, turns and counters.
+//! The ports of a mux: their packet rings, 3-tuples, turns and counters. A *turn* is one burst of
+//! frames that the mux takes from a port.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,19 +18,20 @@ use crate::{
     ready::{Doorbell, ReadySet},
 };
 
-/// Frames that the mux takes from one port before the next port has its turn.
+/// Largest number of frames in a turn of a port.
 const TURN_MAX: usize = 32;
-/// Frames that the mux takes from all ports in one step, so that the NIC has its turn.
+/// Number of packets from all ports after which a step ends, so that the NIC is served, too.
 const STEP_MAX: usize = 256;
-/// Ports that one step looks at for new frames.
+/// Largest number of ports that one step polls for new frames.
 const LOOKS_MAX: usize = 32;
 
 /// Error of [`Ports::open`]: the largest number of ports is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
 
-/// A port.
+/// An open port.
 struct Port<P> {
+    /// The mux's end of the port's packet rings.
     io: P,
     counters: PortCounters,
     /// True if the port got frames since the last flush.
@@ -46,7 +48,7 @@ enum Destination {
     Nic,
 }
 
-/// The ports of one core, which share the addresses of one interface.
+/// The ports of one fast-path core (polling thread). All ports use the addresses of one interface.
 pub struct Ports<P: PortEnd> {
     mac: MacAddress,
     addresses: Vec<IpAddress>,
@@ -56,7 +58,7 @@ pub struct Ports<P: PortEnd> {
     ports_max: usize,
     /// Numbers of the open ports, in no order.
     open: Vec<PortId>,
-    /// Position in `open` of the next port to look at.
+    /// Position in `open` of the next port to poll.
     next_look: usize,
     ready: Arc<ReadySet>,
     /// Ports that have rung their doorbells.
@@ -67,9 +69,9 @@ pub struct Ports<P: PortEnd> {
     queued: Vec<PortId>,
     /// An empty burst, which all ports use in turn; `None` while its frames are processed.
     burst: Option<P::Burst>,
-    /// A segment of a GSO frame.
+    /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,
-    /// Ports that have become corrupt.
+    /// Ports with invalid values in their packet rings.
     corrupt: Vec<PortId>,
 }
 
@@ -155,8 +157,8 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Closes a port: its 3-tuples are free, and its packets are lost. Returns the mux's end of its
-    /// packet rings.
+    /// Closes a port. The port's 3-tuples become free, and the packets in its packet rings are
+    /// lost. Returns the mux's end of these rings.
     pub fn close(&mut self, port: PortId) -> Option<P> {
         let closed = self.ports.get_mut(port.0 as usize)?.take()?;
         self.claims.release_all(port);
@@ -179,14 +181,15 @@ impl<P: PortEnd> Ports<P> {
         self.claims.release(tuple, port)
     }
 
-    /// Gives one 3-tuple of a port to another port, between two packets. Returns false, and changes
-    /// nothing, if `from` has no such claim or `to` is not open.
+    /// Moves the claim of one 3-tuple from port `from` to port `to`. At all times, one of the two
+    /// ports has the claim. Returns false, and changes nothing, if `from` has no such claim or `to`
+    /// is not open.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
         self.port(to).is_some() && self.claims.move_claim(tuple, from, to)
     }
 
-    /// Gives all 3-tuples of one port to another port, between two packets. Returns false, and
-    /// changes nothing, if a port is not open.
+    /// Moves all claims of port `from` to port `to`. At all times, one of the two ports has the
+    /// claims. Returns false, and changes nothing, if a port is not open.
     pub fn hand_over(&mut self, from: PortId, to: PortId) -> bool {
         let open = self.port(from).is_some() && self.port(to).is_some();
         if open {
@@ -210,7 +213,8 @@ impl<P: PortEnd> Ports<P> {
         !self.corrupt.is_empty()
     }
 
-    /// Takes the numbers of ports that have become corrupt. The owner of the ports closes them.
+    /// Takes the numbers of corrupt ports, whose programs have written invalid values into the
+    /// packet rings. The caller closes these ports.
     pub fn take_corrupt(&mut self) -> Vec<PortId> {
         let mut corrupt = std::mem::take(&mut self.corrupt);
         corrupt.sort_unstable();
@@ -233,8 +237,8 @@ impl<P: PortEnd> Ports<P> {
         self.ports.get_mut(port.0 as usize)?.as_mut()
     }
 
-    /// Gives ports that have packets their turns. A port with more packets has its next turn after
-    /// all other ports that wait. Returns the number of packets.
+    /// Forwards packets of the ports: at most one turn of each port with packets. A port with more
+    /// packets has its next turn after all other waiting ports. Returns the number of packets.
     pub fn take_turns(&mut self, outlet: &mut impl Outlet) -> usize {
         self.find_ready();
         let mut count = 0;
@@ -420,8 +424,9 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Gives a packet of the NIC or the host to the port that has claimed it. Returns false if no
-    /// port has claimed the packet. `from_wire` is true for a packet of the NIC.
+    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple.
+    /// Returns false if no port has claimed the 3-tuple. `from_wire` is true for a packet of the
+    /// NIC.
     pub fn receive(&mut self, frame: &[u8], from_wire: bool) -> bool {
         match self.receiver(frame, from_wire) {
             Some(port) => {
@@ -432,9 +437,9 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Returns the port that has claimed a received packet: the owner of its destination 3-tuple,
-    /// or of the source 3-tuple of the packet that an ICMP error quotes. The stack of the port
-    /// checks the transport checksum, as it would behind a NIC.
+    /// Returns the port for a received packet: the owner of the destination 3-tuple, or for an ICMP
+    /// error the owner of the source 3-tuple of the quoted packet. The stack of the port checks the
+    /// transport checksum, as it would behind a NIC.
     ///
     /// A packet of the wire with an address of this host as its source is forged. No port gets such
     /// a packet; the host counts and drops it.
@@ -470,7 +475,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Makes the packets that ports got visible to their programs.
+    /// Publishes the packets that were copied to ports, so that the ports' programs see them.
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
         for id in queued.drain(..) {

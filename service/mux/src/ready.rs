@@ -1,5 +1,5 @@
-//! Doorbells: a port tells the mux that it has sent packets, so that the cost of a step does not
-//! depend on the number of ports.
+//! Doorbells of ports in the process of the mux. A port rings its doorbell after it has sent
+//! packets, so that a step of the mux need not poll idle ports.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use crate::claims::PortId;
 /// Ports per word.
 const BITS: usize = u64::BITS as usize;
 
-/// One bit for each port: the port may have packets for the mux.
+/// The set of ports that may have packets for the mux, with one bit for each port.
 #[derive(Debug)]
 pub struct ReadySet {
     words: Box<[AtomicU64]>,
@@ -52,7 +52,7 @@ impl ReadySet {
     }
 }
 
-/// A port's doorbell.
+/// A port's doorbell, which adds the port to the mux's [`ReadySet`].
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     pub(crate) set: Arc<ReadySet>,

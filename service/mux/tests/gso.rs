@@ -1,5 +1,5 @@
-//! GSO frames of ports: the segments that other stacks and the NIC get, and the frames that are
-//! refused.
+//! Tests of GSO frames of ports: the segments that other stacks and the NIC get, and the frames
+//! that are refused.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{
@@ -29,7 +29,7 @@ fn mss_to(dst: IpAddress) -> u16 {
     if dst.is_v4() { MSS } else { MSS - 20 }
 }
 
-/// A NIC that keeps the GSO frames which it gets.
+/// A NIC that records the GSO frames that it has to send.
 struct Nic {
     port: MemPort,
     gso_len_max: u32,
@@ -138,7 +138,7 @@ impl Net {
         let gso = GsoParameters {
             headers_len: headers_len as u16,
             segment_size,
-            // The service reads neither of the other fields.
+            // The mux does not read these two fields.
             tcp_start: 0,
             is_v6: false,
         };
@@ -268,7 +268,7 @@ fn a_nic_with_gso_gets_the_whole_frame() {
         assert_eq!(gso, expected);
     }
     assert_eq!(net.counters().sent, 21 + 22);
-    // The NIC cannot take this frame, so that the mux splits it.
+    // The frame is longer than this NIC's largest GSO frame, so the mux splits the frame.
     let (stream, payload) = (Stream::to(PEER), payload(10_000));
     let (frame, headers_len) = stream.frame(&payload, 0, 0);
     let mut net = Net::new(5000);
@@ -310,7 +310,7 @@ fn frames_that_cannot_be_split_are_refused() {
         (with_flags(TcpFlags::ACK.union(TcpFlags::URG)), MSS, cut),
         (genuine.clone(), GSO_SEGMENT_MIN - 1, cut),
         (genuine.clone(), 1, cut),
-        // One segment, which is no GSO frame.
+        // All payload fits into one segment, so the frame is no GSO frame.
         (genuine.clone(), 4000, cut),
         // The link carries frames of 1,514 bytes.
         (genuine.clone(), 1514 - headers_len as u16 + 1, cut),
@@ -366,7 +366,7 @@ fn damaged_headers_make_no_wrong_segment() {
             }
         }
     }
-    // Every bit of the addresses and lengths matters, and a bit of the sequence number does not.
+    // A changed address or length is refused, and a changed sequence number passes.
     assert!(
         refused > 200 && passed > 200,
         "{refused} refused, {passed} passed"

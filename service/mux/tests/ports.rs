@@ -1,4 +1,4 @@
-//! Packets between ports, the NIC and the host: which packets arrive where, and which are refused.
+//! Tests of packets between ports, the NIC and the host: the destinations, and the refusals.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{MemConfig, MemPort};
@@ -76,7 +76,7 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
         [Sent::to(1002).frame()],
         "nobody has claimed it"
     );
-    // Two ports of one host, a port and the host, the host and the peer.
+    // Packets between two ports, between a port and the host, and from both to the peer.
     let between = Sent {
         dst: Endpoint::new(LOCAL, 1001),
         ..Sent::out(1000)
@@ -105,8 +105,8 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
     );
 }
 
-/// Returns frames that a port with TCP port 1000 may not send, each with the reason. `genuine` is a
-/// frame that it may send.
+/// Returns frames that the mux's port with TCP port 1000 may not send, each with the reason.
+/// `genuine` is a frame that this port may send.
 fn forged(genuine: &[u8]) -> Vec<(Vec<u8>, SendRefusal)> {
     let mut bad_checksum = genuine.to_vec();
     *bad_checksum.last_mut().unwrap() ^= 1;
@@ -310,7 +310,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
                 assert_eq!(net.mux.ports_mut().claim(tuple(1000), ids[next]), Ok(()));
             }
         }
-        // The old owner can no longer send with the 3-tuple.
+        // The previous owner cannot send with the 3-tuple.
         let before = net.counters(owner).sent;
         send(net.port(owner), &Sent::out(1000).frame());
         net.mux.step();
@@ -326,7 +326,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         assert!(net.mux.ports_mut().close(id).is_some());
     }
     assert!(net.mux.ports().claims().is_empty());
-    // A doorbell of a closed port rings in vain.
+    // The doorbell of a closed port has no effect.
     send(net.port(0), &Sent::out(1000).frame());
     net.mux.step();
     assert!(receive(&mut net.nic).is_empty());

@@ -1,4 +1,4 @@
-//! Ports whose packet rings are in memory that they share with hostile programs.
+//! Tests of ports whose packet rings lie in memory that hostile programs can write.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{MemConfig, MemPort, PacketIo, TxChecksum};
@@ -75,7 +75,8 @@ impl Net {
         steps
     }
 
-    /// Sends one segment from and to each program in `which`, and checks that each arrives alone.
+    /// Sends one segment from and one segment to each program in `which`. Checks that these
+    /// segments arrive, and that each program receives no other frame.
     fn check_traffic(&mut self, which: std::ops::Range<usize>) {
         for at in which.clone() {
             let port = FIRST + at as u16;
@@ -109,7 +110,7 @@ fn open(mux: &mut Mux<MemPort, MemPort, ServiceEnd>) -> Program {
     }
 }
 
-/// Ways in which the first program harms itself.
+/// Misbehaviour of the first program.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     /// Floods with genuine packets.
@@ -178,8 +179,8 @@ impl Net {
     }
 }
 
-/// One program harms itself while 100 others carry traffic: no packet of the others is lost or
-/// delayed, no wrong packet goes out, and the port ends or recovers.
+/// The first program misbehaves while 100 other programs carry traffic. No packet of the other
+/// programs is lost or delayed, and no wrong packet leaves the NIC.
 #[test]
 fn a_hostile_program_harms_only_itself() {
     for harm in HARMS {
@@ -221,8 +222,8 @@ fn a_hostile_program_harms_only_itself() {
     }
 }
 
-/// A segment whose bytes are not those of the checked packet never leaves, whenever the program
-/// changes them: each frame that leaves is genuine.
+/// A program changes its memory at any time, and each frame that leaves the NIC is genuine: the mux
+/// sends the bytes that it has checked.
 #[test]
 fn only_genuine_packets_leave_a_changing_memory() {
     let mut net = Net::new(1);
@@ -259,7 +260,7 @@ fn idle_ports_are_found_and_turns_are_fair() {
         steps += 1;
         assert!(steps <= 2000 / 32 + 1, "{found} found");
     }
-    // All ports flood. Once the mux has found all, each gets the same share.
+    // All ports flood. Once the mux has found all ports, each port gets the same share.
     let mut counts = vec![0_u32; 2000];
     for round in 0..1000 {
         for (at, program) in net.programs.iter_mut().enumerate() {
@@ -300,7 +301,7 @@ fn ports_come_and_go_under_traffic() {
             assert!(net.mux.ports_mut().hand_over(from, to));
         }
         assert!(net.mux.ports_mut().close(from).is_some());
-        // The old owner's packets go nowhere.
+        // The mux sends no packet of the closed port.
         send(&mut net.programs[owner].end, &Sent::out(FIRST).frame());
         net.programs[owner] = next;
         owner = 0;

@@ -1,4 +1,4 @@
-//! Frames of TCP segments, and their way through a [`PacketIo`].
+//! Frames of TCP segments, and functions that send and receive frames through a [`PacketIo`].
 
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_wire::{
@@ -21,7 +21,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// From a port of the local address to the peer.
+    /// Returns a frame from `port` of the local address to the peer.
     pub fn out(port: u16) -> Self {
         Self {
             mac: MAC,
@@ -31,7 +31,7 @@ impl Sent {
         }
     }
 
-    /// From the peer to a port of the local address.
+    /// Returns a frame from the peer to `port` of the local address.
     pub fn to(port: u16) -> Self {
         Self {
             mac: PEER_MAC,
@@ -69,7 +69,7 @@ impl Sent {
     }
 }
 
-/// Sends `frame` if there is room. Returns true if it was sent.
+/// Sends `frame` if there is room. Returns true if the frame was sent.
 pub fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
     let Some(room) = port.tx_frame() else {
         return false;
@@ -80,7 +80,7 @@ pub fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
     true
 }
 
-/// Returns all frames that wait.
+/// Receives all waiting frames.
 pub fn receive(port: &mut impl PacketIo) -> Vec<Vec<u8>> {
     let mut burst = port.new_burst();
     let mut frames = Vec::new();
