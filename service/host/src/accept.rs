@@ -1,8 +1,9 @@
-//! Assigns established connections to a context of their listener, with a slot and memory of its
-//! program for data that arrived before accept.
+//! Assigns established connections of a listener to contexts. A *context* has the rings of one
+//! thread of a program. The connection gets a slot of the program, and memory of the program for
+//! the data that arrived before accept.
 //!
-//! As in the kernel, a connection with acknowledged data is not reset because its program currently
-//! has no slot or no memory. The connection waits in the accept queue, which the backlog bounds.
+//! If the program has no free slot or no memory, the connection waits in the accept queue, which
+//! the backlog bounds. A reset would lose acknowledged data. The kernel behaves in the same way.
 
 use tidelane_abi::control_event;
 use tidelane_engine::{Engine, FlowId, ListenerId};
@@ -17,19 +18,21 @@ use crate::{
     slots,
 };
 
-/// Divisor of a program's longest receive buffer: the part that the data of one connection may
-/// take before accept. The rest is left to other connections.
+/// Divisor: before accept, the data of one connection may take a quarter of the longest receive
+/// buffer of its program. The rest is left to other connections.
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
-    /// Leaves SYNs for the listener of a kernel socket to the kernel from now on.
+    /// Leaves SYNs for a listener to the kernel from now on. `key` is the cookie (SO_COOKIE) of the
+    /// listener's kernel socket.
     pub fn leave_syns(&mut self, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.engine.leave_syns(listener);
         }
     }
 
-    /// Returns true if no connection is under way to the programs of a kernel socket's listener.
+    /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
+    /// connection, no connection that waits for accept, and no SYN cookie that is still valid.
     pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
         let listener = self.io.listeners.find(key);
         listener.is_none_or(|id| self.engine.is_listener_idle(now, id))
@@ -51,8 +54,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes the next sweep due at once if connections are queued, because a connection has left
-    /// its slot and its memory.
+    /// Makes the next sweep due at once if connections are queued. The caller has freed a slot or
+    /// memory, which a queued connection may need.
     pub(crate) fn note_room(&mut self) {
         if self.has_unassigned {
             self.next_sweep = self.io.now;
@@ -77,7 +80,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes a connection from the accept queue, in which it was reset.
+    /// Removes a connection that was reset while it waited in the accept queue.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -181,8 +184,8 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     /// Does [`Driver::place`](tidelane_engine::Driver::place) before accept. Returns false if the
-    /// connection would hold more data than its share: the longest receive buffer that every holder
-    /// of the listener could have, divided by `STAGED_SHARE`.
+    /// connection would hold more data than its share, which is the result of `longest_buffer`
+    /// divided by `STAGED_SHARE`.
     pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;
@@ -207,7 +210,8 @@ impl<P: PacketIo> HostIo<P> {
         staged.is_some_and(|buffer| buffer.len() > self.longest_buffer(Some(id)))
     }
 
-    /// Returns the longest receive buffer that every holder of `listener` could have.
+    /// Returns the length in bytes of the longest receive buffer that each program with the
+    /// listener could allocate.
     fn longest_buffer(&self, listener: Option<ListenerId>) -> u32 {
         let listener = listener.and_then(|id| self.listeners.get(id));
         let holders = listener.map_or(&[][..], |listener| &listener.holders);

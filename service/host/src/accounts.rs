@@ -1,4 +1,4 @@
-//! Accounts count and limit the resources of the service that each user has.
+//! Accounts count and limit the resources of the service that each user (uid) holds.
 //!
 //! Three conditions decide whether a user gets one more of a [`Resource`]:
 //!

@@ -14,8 +14,8 @@ use crate::{
     rules::{Action, Credentials, Direction, Opening},
 };
 
-/// The charge for a passive open, between [`Driver::admit`](tidelane_engine::Driver::admit) and
-/// [`Driver::created`](tidelane_engine::Driver::created), when the flow exists.
+/// The charges for a passive open, from [`Driver::admit`](tidelane_engine::Driver::admit) until
+/// [`Driver::created`](tidelane_engine::Driver::created) announces the flow.
 #[derive(Debug, Default)]
 pub struct Prepaid {
     /// The charge for the connection.
@@ -74,7 +74,8 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     /// Charges a passive open to the user of the listener; `hand_charge_to` later assigns the
-    /// charge to the flow. Tells the engine if it may make a flow, only a SYN cookie, or nothing.
+    /// charge to the flow. The result lets the engine make a flow, send a SYN cookie, or drop the
+    /// SYN.
     pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         self.prepaid = Prepaid {
             owner: self.owner_of(listener),

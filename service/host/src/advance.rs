@@ -1,4 +1,5 @@
 //! Processes the program's half of a slot: the positions, buffers and flags that the program wrote.
+//! A *slot* is the record of one connection in the memory that a program shares with the service.
 //! The program may write any value, so each value is checked before use.
 
 use tidelane_abi::program_flags;
@@ -16,7 +17,7 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Processes the program's half of a slot of any use.
+    /// Processes the program's half of a slot, whatever the slot is used for.
     #[inline(never)]
     pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
         self.advance_slot(now, id, slot);
@@ -103,7 +104,7 @@ impl<P: PacketIo> Host<P> {
         }
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
-            // The mark publishes the sent position at the end of the step, after the sends.
+            // Mark the flow, so that the end of the step publishes the sent position.
             self.io.mark(flow);
         }
         if changed != 0 {

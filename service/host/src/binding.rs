@@ -14,7 +14,8 @@ use crate::{
 
 /// The home of a connection before accept: the host's own region (staging area), not a program.
 pub const STAGING: ProgramId = ProgramId(0);
-/// A receive buffer starts with this size (4 KiB) unless the first segment needs more.
+/// Binary logarithm of the first size of a receive buffer: 4 KiB, unless the first segment needs
+/// more.
 const RX_LOG2_FIRST: u8 = 12;
 
 /// The path of a flow's frames to its peer.
@@ -24,16 +25,16 @@ pub enum Path {
     Local,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour, on which the path has a hold. `None` until a passive open from the link
-        /// is complete: until then segments go back to the link address of the SYN.
+        /// The neighbour, on which the path has a hold. `None` during the handshake of a passive
+        /// open: segments then go to the link address from which the SYN came.
         hop: Option<HopId>,
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
     /// Through a port as soon as the kernel has resolved the neighbour; nothing is sent before.
     Waiting {
-        /// The neighbour, on which the path has a hold. `None` without a route, or with too many
-        /// neighbours.
+        /// The neighbour, on which the path has a hold. `None` without a route, or if the table of
+        /// neighbours is full.
         hop: Option<HopId>,
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
@@ -67,7 +68,8 @@ impl Path {
     }
 }
 
-/// The host's record of a flow: the program that has it, its slot, its buffers and its path.
+/// The host's record of a flow: the program whose memory has the connection, with slot, buffers and
+/// path.
 pub struct Binding {
     /// The program that has the slot and the buffers; [`STAGING`] until a program gets the
     /// connection.
@@ -111,7 +113,8 @@ pub struct Binding {
     pub service_flags: u32,
     /// Close cause of the ended flow; 0 before.
     pub cause: u32,
-    /// Word of the slot for the last error that did not end the connection.
+    /// Value of [`tidelane_abi::ServiceHalf::soft_error`]: the last error that did not end the
+    /// connection.
     pub soft_error: u32,
     /// Urgent data in both directions.
     pub urgent: Urgent,
@@ -201,7 +204,7 @@ impl Binding {
         buffer.write(region, pos, payload)
     }
 
-    /// Returns the receive buffer if it has room for `len` bytes at `pos` as it is.
+    /// Returns the receive buffer if its present size has room for `len` bytes at `pos`.
     #[inline(always)]
     pub fn rx_for(&self, pos: u32, len: usize) -> Option<StreamBuffer> {
         let end = pos.wrapping_add(len as u32);
@@ -214,8 +217,8 @@ impl Binding {
             .is_some_and(|buffer| end.wrapping_sub(self.rx_read) <= buffer.len())
     }
 
-    /// Updates `rx_read` from the slot, because the program may have read on since its last
-    /// announcement. Ignores an impossible position.
+    /// Updates `rx_read` from the slot, because the program may have read more since its last
+    /// request. Ignores an impossible position.
     fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
         let Some(slot) = slot else { return };
         let read = slots::rx_read(slot);
@@ -262,7 +265,8 @@ impl Binding {
     }
 }
 
-/// The old slot of a connection whose program still holds it, while another program has it.
+/// The old slot of a connection that has moved to another program after a fork. The slot's program
+/// still holds the connection, and may move it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormerSlot {
     /// Number of the connection.
@@ -283,11 +287,11 @@ pub enum SlotUse {
     Live(FlowId),
     /// The flow has ended, and the program has not closed the slot yet.
     Ended(Box<Binding>),
-    /// The slot is reserved for a shared connection that another program has at present.
+    /// The slot is reserved for a shared connection that is at present in another program's memory.
     Former(FormerSlot),
 }
 
-/// Returns the close cause to publish. Without a cause (0), the connection ended in order.
+/// Returns the close cause to publish. Cause 0 means that both sides closed the connection by FIN.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

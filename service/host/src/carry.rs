@@ -1,8 +1,8 @@
 //! Copies a connection's data from one region to another.
 //!
-//! A stream buffer is memory that other connections used before. Bytes outside of the ranges that
-//! this connection received or wrote belong to these connections, perhaps of another user. Data is
-//! therefore copied by stream positions only, never by whole buffers.
+//! A stream buffer is memory that other connections used before, perhaps connections of another
+//! user. Bytes outside of the ranges that this connection received or wrote are data of these other
+//! connections. Data is therefore copied by stream positions only, never by whole buffers.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl<'r> Lying<'r> {
     }
 
     /// Copies the bytes at the stream positions of `ranges` to the same stream positions in `to`,
-    /// and nothing else. Copies at most the length of the shorter buffer of each range.
+    /// and nothing else. The copy of a range is at most as long as the shorter of the two buffers.
     pub fn carry(self, to: Lying<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
             self.carry_range(to, range);

@@ -48,8 +48,8 @@ impl AllowedCongestion {
     }
 }
 
-/// Returns the ABI number of an algorithm; zero for an algorithm that a program brings, which has
-/// no number.
+/// Returns the ABI number of an algorithm; zero for a custom algorithm of a program that embeds the
+/// engine.
 pub(crate) const fn number_of(algorithm: Algorithm) -> u16 {
     match algorithm {
         Algorithm::NewReno => congestion::RENO,

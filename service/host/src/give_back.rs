@@ -16,9 +16,9 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Takes `flow` back from its program, and returns true, if the program has not accepted the
-    /// connection, has read and written nothing, and other programs hold the listener. Returns
-    /// false and changes nothing otherwise.
+    /// Takes `flow` back from its program, and queues the flow at its listener. Returns false and
+    /// changes nothing if the program has accepted the connection, has read or written data, or is
+    /// the only program with the listener, or if there is no memory.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return false;
@@ -28,7 +28,8 @@ impl<P: PacketIo> Host<P> {
         };
         let home = binding.home;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
-        // Data that a program read may be lost, and data that it wrote is nowhere else.
+        // Another program would miss data that this program has read. Data that this program has
+        // written exists only in its memory.
         let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
         let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
         let others = self

@@ -3,8 +3,8 @@
 //! A frame of a kernel connection can reach the service in three cases. The frame was in a ring
 //! when the kernel accepted the connection, it answers a SYN cookie of the kernel, or the kernel
 //! accepted connections while a core did not respond. The service would answer with a RST. If the
-//! driver can inject frames into the kernel, the kernel gets the segment instead. A kernel without
-//! the connection then sends the RST itself. See `docs/design/claims.md`.
+//! driver (the daemon) can inject frames into the kernel, the kernel gets the segment instead. A
+//! kernel without the connection then sends the RST itself. See `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::PacketIo;
@@ -47,7 +47,7 @@ impl HandBack {
         self.enabled && self.frames.len() + self.keys.len() < FRAMES_MAX
     }
 
-    /// Returns true if some frames of the present burst have to be kept.
+    /// Returns true if some frames of the present burst have to be kept for the driver.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         !self.keys.is_empty()
@@ -102,9 +102,9 @@ impl Stray {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns true if the kernel gets the segment that the RST `out` would answer: a segment with
-    /// ACK for the port of a listener. A RST with ACK answers a segment without ACK, such as a SYN
-    /// (RFC 9293 §3.10.7.1). The service sends such a RST itself, because it refuses the client.
+    /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
+    /// kernel gets a segment with ACK for the port of a listener. The service answers a segment
+    /// without ACK, such as a SYN that it refuses, with a RST that has ACK (RFC 9293 §3.10.7.1).
     #[cold]
     pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
         let port = out.key.local.port;

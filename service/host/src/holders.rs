@@ -3,7 +3,7 @@
 
 use tidelane_engine::FlowId;
 
-/// Number of flows up to which a connection keeps its empty receive buffer between requests.
+/// Largest number of flows in the set for which an idle connection keeps its empty receive buffer.
 ///
 /// Above this number, the host frees an empty buffer at once. The next connection that receives
 /// data then gets the freed pages while they are still in the CPU cache.

@@ -1,8 +1,9 @@
 //! The table of neighbours on a link. Flows keep a [`HopId`], so that a changed link address
 //! applies to all flows at once.
 //!
-//! Peers determine which neighbours there are, so the table is bounded. An unused neighbour may be
-//! needed again soon, so the neighbour stays until another neighbour needs the place in the table.
+//! Received packets can cause entries for any number of neighbours, so the table is bounded. An
+//! unused neighbour may be needed again soon, so the neighbour stays until another neighbour needs
+//! the place in the table.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,7 +19,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of requests to the kernel about an unresolved hop.
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of a hop. The number is valid while a flow holds the hop, and until another hop is made.
+/// Number of a hop. The number is valid while a flow holds the hop. Without a hold, the number is
+/// valid until another hop is added to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopId(u32);
 
@@ -123,9 +125,10 @@ impl Hops {
         }
     }
 
-    /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed. A
-    /// resolved neighbour becomes a hop before a flow needs it, so that answers to its first
-    /// segments go to this neighbour and not to another host that forges its address.
+    /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed.
+    ///
+    /// A resolved neighbour becomes a hop before a flow needs the hop. The first answer to the
+    /// neighbour's IP address then goes to the kernel's link address, even if the SYN is forged.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),

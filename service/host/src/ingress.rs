@@ -3,7 +3,7 @@
 //!
 //! The driver reads the kernel's tables and settings, and passes them as an [`IngressPolicy`]. A
 //! flow's peer is checked when the flow is made. As in the kernel, segments of an existing flow are
-//! not checked again, so a flow survives a change of routes or settings that would refuse it now.
+//! not checked again, so a flow survives a change of routes or settings that refuses new flows.
 
 use tidelane_wire::{DropReason, IpAddress};
 

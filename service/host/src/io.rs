@@ -1,4 +1,5 @@
-//! The engine's environment ([`Driver`]): all state of a host except the engine itself.
+//! The engine's environment ([`Driver`]): all state of a host except the engine itself. The
+//! *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
 
 use std::collections::VecDeque;
 
@@ -108,7 +109,7 @@ pub struct HostIo<P> {
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
-    /// Key of timestamp offsets (RFC 7323 §7.1).
+    /// Secret key of the hashes that make IP identifications.
     pub(crate) secret: [u8; 16],
 }
 
@@ -188,7 +189,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Adds `flow` to the full list. Not inlined, so that the common path saves no registers.
+    /// Adds `flow` to the list when the list has to grow. Not inlined, so that the common path
+    /// saves no registers.
     #[cold]
     #[inline(never)]
     fn mark_with_room(&mut self, flow: FlowId) {
@@ -384,7 +386,8 @@ impl<P: PacketIo> HostIo<P> {
         transmitter!(self).transmit(out, template, source)
     }
 
-    /// Drops a segment with payload of a flow without a send buffer, which the engine never sends.
+    /// Drops a segment with payload whose flow has no send buffer. The engine never sends such a
+    /// segment.
     #[cold]
     fn never_written() -> Result<(), TxFull> {
         debug_assert!(false, "the engine sends payload that was never written");

@@ -1,9 +1,10 @@
 //! The journal of connections: the state with which another process resets the connections of a
 //! killed service.
 //!
-//! The kernel ends the connections of a killed process, so peers wait for an answer without a
-//! limit. A killed service ends nothing. The process that outlives the service shares this memory
-//! with it, and sends the peer of each entry a segment that ends the connection.
+//! When a process is killed, the kernel ends the process's kernel connections. Nothing ends the
+//! connections of a killed service, so their peers could wait for ever. The process `tdl-restorer`
+//! outlives the service and shares this memory with it. After a kill, this process sends the peer
+//! of each entry a segment that ends the connection.
 //!
 //! ```text
 //!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
@@ -205,7 +206,8 @@ pub struct FlowJournal {
 }
 
 impl FlowJournal {
-    /// Writes the entry of flow `index`, which is established. Keeps an entry that is in use.
+    /// Writes the entry of flow `index`, which is established. Does nothing if the flow already has
+    /// an entry.
     pub fn enter(&mut self, index: u32, entry: &JournalEntry) {
         if index >= self.flows_max || self.is_used(index) {
             return;
@@ -261,7 +263,7 @@ impl FlowJournal {
         }
     }
 
-    /// Returns the pages to the system that had no entry since the last call.
+    /// Returns to the system the pages that had no entry since the last call.
     pub fn give_back(&mut self) {
         for number in std::mem::take(&mut self.idle) {
             let page = &mut self.pages[number as usize];
@@ -318,7 +320,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Records `flow` if `event` says that it is established. The step ends with the flow's entry.
+    /// Records `flow` if `event` says that the flow is established. The end of the step writes the
+    /// flow's entry.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);

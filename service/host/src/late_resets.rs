@@ -1,7 +1,8 @@
 //! Resets for which the port had no room when their flows ended.
 //!
 //! A program that ends may leave more connections than a port has free frames. If the resets were
-//! lost, peers that have sent all their data would wait for ever. The resets are sent later.
+//! lost, peers that have sent all their data would wait for ever. The host therefore keeps the
+//! resets, and sends them when the port has room.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,12 @@
-//! A whole host: the engine, the programs that use the engine, and the links that carry its frames.
+//! A host: the TCP engine, the programs that use the engine, and the ports that carry its frames.
 //!
-//! The host is deterministic and does no I/O of its own. Its *driver*, the daemon or the simulator,
-//! calls [`Host::step`] again and again. One step takes frames, segments of the local path and
-//! programs' requests in batches, notifies programs, and sends.
+//! Each fast-path core (polling thread) of the service has one [`Host`]. A *program* is a process
+//! that shares memory with the service. A *port* is a [`PacketIo`], such as the AF_XDP socket of a
+//! NIC queue. The *local path* carries segments between two programs of the host in memory.
+//!
+//! The host is deterministic and does no I/O of its own. Its *driver*, the daemon `tidelaned` or
+//! the simulator, calls [`Host::step`] in a loop. One step takes frames, segments of the local path
+//! and programs' requests in batches, notifies programs, and sends.
 //!
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
@@ -96,7 +100,7 @@ pub use crate::{
 
 /// Interval of retries while an event or a frame could not be delivered.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// Delay from which on a timer counts as late.
+/// A timer is late if it runs at least this long after its due time.
 const LATE_MIN: Duration = Duration::from_millis(2);
 /// Limit of the time for which late timers are held back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
@@ -116,13 +120,13 @@ pub enum HostRequest {
     },
     /// Take segments that may belong to kernel connections, with [`Host::take_strays`].
     Strays,
-    /// Close ports whose programs have made them unusable: [`MuxPorts::take_corrupt`] of
-    /// [`Host::mux_ports_mut`] returns them.
+    /// Close ports of the mux whose programs have corrupted the packet rings.
+    /// [`MuxPorts::take_corrupt`] of [`Host::mux_ports_mut`] returns these ports.
     CorruptPorts,
     /// Return pages of free receive memory to the system, with [`Host::lend_idle_pages`].
     IdleMemory,
-    /// Ask [`Host::give_up`] about a reserved port: a connection from the port has ended, which may
-    /// have been the last.
+    /// Ask [`Host::give_up`] whether a connection still needs a reserved port. A connection from
+    /// the port, possibly the last, has ended.
     PortIdle {
         /// The program that had reserved the port.
         program: ProgramId,
@@ -336,9 +340,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns true if due timers wait a little longer. Late timers mean that this thread got its
-    /// CPU late. The kernel thread that delivers the peers' ACKs then was late, too, and has to run
-    /// before a timer retransmits.
+    /// Returns true if due timers are held back. Late timers mean that this thread got its CPU
+    /// late. The kernel thread that delivers the peers' ACKs was then late, too. The hold lets this
+    /// kernel thread run before a timer retransmits.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(due) = self.engine.next_timeout() else {
@@ -364,7 +368,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the time at which [`step`](Self::step) must be called again without other events.
+    /// Returns the time at which [`step`](Self::step) must be called next if no other event occurs.
     pub fn next_timeout(&self) -> Option<Instant> {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         let soon = (self.backlogged || self.io.blocked || self.io.tx_queued || undone)

@@ -29,7 +29,7 @@ pub struct Member {
     _place: Charge,
 }
 
-/// The address of a context that can get connections of a listener.
+/// Identifies a context that can get connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Acceptor {
     /// The program.

@@ -66,7 +66,8 @@ impl LocalPath {
         true
     }
 
-    /// Takes all queued segments for delivery. [`recycle`](Self::recycle) gets the batch back.
+    /// Takes all queued segments for delivery. The caller then passes the batch to
+    /// [`recycle`](Self::recycle).
     pub fn take(&mut self) -> Batch {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }

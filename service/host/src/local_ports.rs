@@ -1,8 +1,8 @@
 //! Counts the connections of each local port, and of each address and port that a program reserved.
 //!
-//! The service needs its claim on a port, which keeps the port from the kernel, while a connection
-//! uses the port. The driver asks about many ports at once before it ends claims, so each answer
-//! only reads a counter.
+//! A claim on a port keeps the kernel from giving the port to another socket. The service needs the
+//! claim while a connection uses the port. The driver (the daemon) asks about many ports at once
+//! before it ends claims, so each answer only reads a counter.
 
 use std::collections::HashMap;
 
@@ -68,8 +68,8 @@ impl LocalPorts {
         }
     }
 
-    /// Subtracts a connection that `program` opened from `local`. At its end, another program may
-    /// have had the connection.
+    /// Subtracts a connection that `program` opened from `local`. The connection may have moved to
+    /// another program before its end.
     pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections = connections.saturating_sub(1);

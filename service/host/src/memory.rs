@@ -167,7 +167,8 @@ impl RxBuffers {
     }
 
     /// Replaces the staging buffer `staged`, which is freed, by a buffer of the same size. The
-    /// caller has to copy the data at once. Returns `None` and allocates nothing without room.
+    /// caller has to copy the data at once. Returns `None` and allocates nothing if there is no
+    /// room.
     ///
     /// The charge moves to the new buffer, so that a user at the limit can still accept the
     /// connection.
@@ -195,8 +196,8 @@ impl RxBuffers {
         Some(buffer)
     }
 
-    /// Returns true if no buffer was allocated since the last call and free blocks may have pages.
-    /// The following calls return false until a buffer is allocated or lent.
+    /// Returns true if no buffer was allocated since the last call, and free blocks may have
+    /// resident pages. The following calls return false until a buffer is allocated or lent.
     pub fn look_idle(&mut self) -> bool {
         let busy = std::mem::take(&mut self.busy);
         let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.is_loose());
@@ -208,8 +209,8 @@ impl RxBuffers {
         self.allocator.is_loose() && !self.idle
     }
 
-    /// Lends at most `most` free blocks, or none unless the memory is idle. The caller frees the
-    /// pages of the blocks, and then calls [`restore`](Self::restore).
+    /// Lends at most `most` free blocks if the memory is idle, and no block otherwise. The caller
+    /// frees the pages of the blocks, and then calls [`restore`](Self::restore).
     pub fn lend_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
         let blocks = std::iter::from_fn(|| self.allocator.lend(IDLE_MIN));

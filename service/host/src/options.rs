@@ -116,7 +116,7 @@ fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
         traffic_class,
         hop_limit,
         syn_retries: byte(&shared.syn_retries),
-        // TCP_DEFER_ACCEPT does not matter any more to a connection that has a slot.
+        // TCP_DEFER_ACCEPT does not apply to a connection that has a slot.
         defer_accept: 0,
         reserved: [0; 2],
         pacing_rate_max: shared.pacing_rate_max.load(Relaxed).into(),

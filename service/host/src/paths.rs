@@ -1,4 +1,4 @@
-//! The path of a flow's frames to its peer, and the repair of paths.
+//! The path of a flow's frames to its peer, and its change with routes and neighbours.
 
 use tidelane_abi::service_flags;
 use tidelane_engine::{CloseCause, FlowId, LinkId, TxFull};
@@ -34,7 +34,7 @@ impl<P: PacketIo> HostIo<P> {
     /// A frame's source may be forged. The kernel is asked about an unknown neighbour only after
     /// the peer has answered ([`join_hop`](Self::join_hop)). Otherwise each forged SYN would take
     /// an entry of the kernel's neighbour table and start a resolution in vain. Until the peer has
-    /// answered, segments go to the link address of the frame. The kernel is asked about a router
+    /// answered, segments go to the frame's source link address. The kernel is asked about a router
     /// at once, because routers are few, and no frame names a router.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == LOCAL_PATH_LINK {
@@ -159,7 +159,7 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     /// Applies a changed link address of a neighbour or of the interface to all flows that use the
-    /// address. Flows that waited for the neighbour send.
+    /// address. Flows that waited for the neighbour can send from now on.
     pub fn refresh_paths(&mut self) {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {
@@ -194,8 +194,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Applies changed routes to the flows. A flow whose peer has no route any more keeps its path;
-    /// the kernel names the same neighbour when the route returns.
+    /// Applies changed routes to the flows. A flow whose peer has lost its route keeps its path
+    /// until there is a route again.
     pub fn find_paths_again(&mut self) {
         for index in 0..self.bindings.len() {
             let Some(Some(binding)) = self.bindings.get(index) else {

@@ -1,9 +1,9 @@
 //! Local ports for active opens.
 //!
-//! A bound socket of the driver reserves each port of the pool in the kernel, so that no other
-//! program can have it. A port serves any number of connections to different peers. The driver adds
-//! ports when the pool asks for them, in an order that the kernel chose at random. The driver
-//! removes ports that were unused for a while.
+//! A bound socket of the driver (the daemon) reserves each port of the pool in the kernel, so that
+//! no other socket can bind to the port. A port serves any number of connections to different
+//! peers. The driver adds ports when the pool asks for them, in an order that the kernel chose at
+//! random. The driver removes ports that were unused for a while.
 //!
 //! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux. A hash of the local address
 //! and the peer's address and port determines where the search begins. Another hash selects one of

@@ -1,4 +1,5 @@
-//! The programs of a host: their regions and slots.
+//! The programs of a host: their regions and slots. A *program* is a process that has registered
+//! with the service. Its *region* is the memory that it shares with the service.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -184,9 +185,9 @@ impl Programs {
         self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
     }
 
-    /// Removes an ended program, and unmaps its region, if no connection needs the region any more.
-    /// A program that misbehaved keeps its number until the driver has removed the program, so that
-    /// the driver's number never means another program.
+    /// Removes an ended program, and unmaps its region, if no connection needs the region. A
+    /// program that misbehaved keeps its number until the driver has removed the program, so that
+    /// a number that the driver uses never refers to another program.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {
@@ -197,7 +198,7 @@ impl Programs {
         }
     }
 
-    /// Returns all programs, each for changes.
+    /// Returns all programs, mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramId, &mut Program)> {
         let numbered = |(index, entry)| (ProgramId(index as u32 + 1), entry);
         let entries = self.entries.iter_mut().enumerate();

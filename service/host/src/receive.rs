@@ -112,6 +112,7 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
+    /// Receives a frame: passes its segment to the engine, or the frame to the core of its flow.
     #[inline(always)]
     pub(crate) fn receive_frame(
         &mut self,

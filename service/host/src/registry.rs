@@ -1,4 +1,4 @@
-//! The calls by which a host's driver adds and removes programs, listeners, addresses and routes.
+//! Calls of a host's driver (daemon or simulator) about programs, listeners, addresses and routes.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -128,7 +128,8 @@ impl<P: PacketIo> Host<P> {
         self.io.rules.hits()
     }
 
-    /// Adds context `number` of a program, woken by `bell`. Returns false if it cannot be added.
+    /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
+    /// ended, or if the context exists or cannot exist.
     pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
@@ -142,8 +143,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Removes a program, ends its listeners, and resets its connections. Connections that the
-    /// program has closed still finish in order. The region lives, and the program's number stays
-    /// in use, until the last of these connections ends.
+    /// program has closed are not reset. The region stays mapped, and the program's number stays in
+    /// use, until the last of these connections ends.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.registered = false;
@@ -152,7 +153,7 @@ impl<P: PacketIo> Host<P> {
         self.io.programs.remove_unused(id);
     }
 
-    /// Ends a program's listeners, contexts and connections. Its number stays until its removal.
+    /// Ends a program's listeners, contexts and connections. The program's number stays in use.
     pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
         self.io.now = now;
         for listener in self.io.listeners.held_by(id) {
@@ -309,10 +310,10 @@ impl<P: PacketIo> Host<P> {
         known
     }
 
-    /// Returns true for each local port whose claim no connection of this core needs, and ends its
-    /// reservation. Connections that a program opened from its reserved port need the port, also in
-    /// TIME-WAIT, so that the kernel does not choose the port for another `bind`. A port without a
-    /// program is needed by all its connections.
+    /// Returns true for each port of `ends` that no connection of this core needs, and ends the
+    /// program's reservation of the port. Connections that a program opened from its reserved port
+    /// need the port, also in TIME-WAIT, so that the kernel does not choose the port for another
+    /// `bind`. A port without a program is needed by each connection that uses the port.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let (ports, engine) = (&mut self.io.local_ports, &self.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
@@ -433,7 +434,7 @@ impl<P: PacketIo> Host<P> {
         self.follow_pressure();
     }
 
-    /// Frees the receive buffer of a flow if it is empty and the program reads no older buffer.
+    /// Frees a flow's receive buffer if the buffer is empty and the program reads no older buffer.
     #[inline(never)]
     pub(crate) fn free_empty(&mut self, flow: FlowId) {
         let binding = self.io.bindings.get_mut(flow.index());

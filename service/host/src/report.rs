@@ -92,7 +92,8 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Returns the program that has a connection, then the other holders of the connection.
+    /// Returns name and pid of the program whose memory has a connection, then of the other
+    /// programs that hold the connection.
     fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
         let others = self.shared.programs(binding.connection);
         let others = others.filter(|id| *id != binding.home);

@@ -54,7 +54,7 @@ pub(crate) enum Start {
     Done,
     /// The open has failed with this `close_cause`.
     Failed(u32),
-    /// The program has to connect with the kernel, for this reason of `not_accelerated`.
+    /// The program has to connect through the kernel, for this reason of `not_accelerated`.
     Kernel(u32),
     /// The open has to wait for a port or a neighbour.
     Wait,
@@ -75,8 +75,8 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    /// Expels a program with a corrupt ring. Contexts that move to an index before the scan are
-    /// read in the next step.
+    /// Expels a program with a corrupt ring. The indices of other contexts change. A context that
+    /// moves to an index which the scan has passed is read in the next step.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.io.counters.corrupt_rings += 1;
@@ -232,7 +232,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Starts an active open, parks it, or refuses it.
+    /// Starts, parks or refuses an active open. `since` is the time of the program's request.
     pub(crate) fn connect(
         &mut self,
         now: Instant,
@@ -398,7 +398,8 @@ impl<P: PacketIo> Host<P> {
                 mtu: local_path::MTU,
             });
         }
-        // The kernel's connect reports martians, other addresses of this host and multicast groups.
+        // For martians, other addresses of this host and multicast groups, the program gets the
+        // result of the kernel's connect.
         if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }

@@ -108,7 +108,7 @@ impl Routes {
         IngressPolicy::new(tables, SourceChecks::default())
     }
 
-    /// Checks the source address of a packet; the error is the reason to drop it.
+    /// Checks the source address of a packet; the error is the reason to drop the packet.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         self.ingress.check_source(src)
     }

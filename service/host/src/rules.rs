@@ -212,7 +212,7 @@ impl RuleSet {
         self.rules.is_empty() && self.default == Action::Accept
     }
 
-    /// Returns the verdict on a connection that opens, and counts it as a decision of its rule.
+    /// Returns the verdict on a connection that opens, and counts the decision of the rule.
     #[inline]
     pub fn verdict(&mut self, opening: &Opening<'_>) -> Action {
         if self.accepts_all() {
@@ -235,7 +235,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns the verdict on an open connection, and does not count it.
+    /// Returns the verdict on an open connection, without a count.
     pub fn opinion(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)

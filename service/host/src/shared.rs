@@ -203,8 +203,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Processes the CLOSE of the home, which newly set `flags`. Returns false and does nothing if
-    /// `flow` is not shared.
+    /// Processes the CLOSE of the home. `flags` has the program flags that the home has just set.
+    /// Returns false and does nothing if `flow` is not shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
         let Some(binding) = self.io.binding(flow) else {
             return false;
@@ -234,7 +234,8 @@ impl<P: PacketIo> Host<P> {
         self.drop_holder(now, connection, Holder::Program(id), false);
     }
 
-    /// Processes the CLOSE of program `id` in a former slot, whose connection another program has.
+    /// Processes the CLOSE of program `id` in a former slot, whose connection has moved to another
+    /// program.
     pub(crate) fn close_former_slot(
         &mut self,
         now: Instant,
@@ -289,8 +290,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Reacts to a change of the holders. Closes a connection without holders, ends the sharing if
-    /// only the home holds the connection, and notifies the holders if the home is none of them.
+    /// Reacts to a change of the holders. Closes a connection without holders. Ends the sharing if
+    /// the home is the only holder. Notifies the holders if the home is not a holder.
     fn apply_holders(&mut self, now: Instant, connection: u64, abort: bool) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;

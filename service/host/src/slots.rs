@@ -12,7 +12,7 @@ use tidelane_ring::SlotView;
 /// The values of a slot's program half, each read once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView {
-    /// Generation that the program refers to.
+    /// Generation of the slot for which the program wrote these values.
     pub generation: u32,
     /// Bits of [`tidelane_abi::program_flags`].
     pub flags: u32,
@@ -164,7 +164,7 @@ pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
     set_rx_buffer(slot, resumption.rx_buffer);
 }
 
-/// Sets bits of [`tidelane_abi::service_flags`] in addition to the published ones.
+/// Sets bits of [`tidelane_abi::service_flags`]. The other bits keep their values.
 pub fn add_flags(slot: SlotView<'_>, bits: u32) {
     slot.service().flags.fetch_or(bits, SeqCst);
 }
@@ -179,8 +179,8 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Returns true if the program is transferring data. Call it after [`add_flags`]: a program that is
-/// not transferring then sees the flags before its next transfer.
+/// Returns true if the program is copying data from or to the buffers. Call this function after
+/// [`add_flags`]: a program that is not copying then sees the flags before its next copy.
 pub fn is_held(slot: SlotView<'_>) -> bool {
     slot.program().busy.load(SeqCst) != 0
 }

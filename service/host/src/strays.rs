@@ -32,7 +32,8 @@ impl<P: PacketIo> HostIo<P> {
         arrival.filter(|_| self.routes.leads_out(peer))
     }
 
-    /// Drops and counts a segment without a flow whose source no genuine peer has.
+    /// Returns the verdict on a segment without a flow, by its source address. Counts a segment
+    /// that is dropped.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
         // The mux has checked the sources of packets of ports.
         if link == LOCAL_PATH_LINK || link == MUX_LINK {

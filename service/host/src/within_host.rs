@@ -1,9 +1,10 @@
 //! Connections within the host at addresses other than the served interface's: loopback, and
 //! addresses of other interfaces.
 //!
-//! These connections use the local path if both programs want it (`docs/design/loopback.md`). No
-//! frame from the wire can have their 4-tuple, because the destination of a frame must be an
-//! address of the served interface, and neither end of these connections has such an address.
+//! These connections use the local path (segments in memory) if both programs want it
+//! (`docs/design/loopback.md`). No frame from the wire can have their 4-tuple. The destination of a
+//! frame must be an address of the served interface, and neither end of these connections has an
+//! address of this interface.
 
 use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
 use tidelane_engine::{Endpoint, FlowRoute, IpAddress};

@@ -38,7 +38,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Adds a charge of the same user for the same resource; returns any other charge.
+    /// Adds the units of `other` to this charge. Returns `other` unchanged if it has another
+    /// account or another resource.
     pub fn absorb(&mut self, mut other: Charge) -> Result<(), Charge> {
         let same = Arc::ptr_eq(&self.account, &other.account) && self.resource == other.resource;
         if !same {

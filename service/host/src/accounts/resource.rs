@@ -13,7 +13,7 @@ macro_rules! resources {
             /// All resources.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Returns the name in the configuration and in reasons.
+            /// Returns the name, as in the configuration and in the texts of refusals.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -28,7 +28,7 @@ resources! {
     Registrations = "registrations",
     /// Registered programs and ports of the mux, each with memory that it shares with the service.
     Programs = "programs",
-    /// Contexts of programs: a pair of rings on each core, which each step reads.
+    /// Contexts of programs: a set of rings on each core, which each step reads.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",

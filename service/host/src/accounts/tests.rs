@@ -1,3 +1,5 @@
+//! Tests of limits, shares of pools, and the life of charges and accounts.
+
 use std::sync::Arc;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the source checks against a table of routes.
+
 use core::net::IpAddr;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the journal's entries and pages.
+
 use std::{fs::File, os::unix::fs::MetadataExt};
 
 use super::*;

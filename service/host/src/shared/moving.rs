@@ -1,4 +1,5 @@
-//! The move of a connection from the memory of one program to the memory of another program.
+//! The move of a connection from the memory of one program to the memory of another program. The
+//! *home* is the program whose memory has the connection.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,7 +19,7 @@ use crate::{
 
 /// Program flags that move with the connection.
 const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
-/// The service flag of a slot whose connection another program has.
+/// The service flag of a slot whose connection has moved to another program.
 const AWAY: u32 = service_flags::MIGRATED;
 
 /// A program's request to move a connection that it holds into its own memory.
@@ -49,7 +50,7 @@ pub struct Taken {
 pub enum TakeError {
     /// The program does not hold the connection, or already is its home.
     NotHeld,
-    /// The home is transferring data of the connection now.
+    /// The home is copying data from or to the buffers of the connection now.
     Busy,
     /// The send buffer is too short for the unacknowledged data, which has this many bytes.
     Buffer(u32),
@@ -75,8 +76,8 @@ struct Room {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Moves a connection to the program `id`, which holds it. After an error the connection stays
-    /// at its home.
+    /// Moves a connection to the program `id`, which is a holder of the connection. After an error
+    /// the connection stays at its home.
     pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
         self.io.now = now;
         let shared = self.shared.by_number.get(&take.connection);
@@ -97,7 +98,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Stops transfers at the home, and processes the transfers that the home made before.
+    /// Stops reads and writes of the home, and processes the reads and writes before the stop.
     fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
         self.change_flags(place, AWAY, 0);
         let Some(binding) = self.binding_at(place) else {
