@@ -1,5 +1,5 @@
-//! Connections between handshake and accept: acknowledged data is kept until a program has room for
-//! it, and connections that end before are removed.
+//! Tests of connections between handshake and accept. The host keeps acknowledged data until a
+//! program has room for the data.
 
 use std::sync::atomic::Ordering::Acquire;
 

@@ -16,9 +16,10 @@ use tidelane_ring::{
 
 use crate::{rig::Count, stage::Stage};
 
+/// A program's number, and the memory that the program shares with the host.
 pub type Program = (ProgramId, Arc<ProgramRegion>);
 
-/// The single thread of a program.
+/// The single thread of a program, which accepts connections.
 pub struct Acceptor {
     region: Arc<ProgramRegion>,
     requests: DataRequestProducer,
@@ -31,7 +32,7 @@ impl Acceptor {
         Self::join_listener(stage, program, 1)
     }
 
-    /// Joins the listener of this number.
+    /// Joins the listener with number `listener`.
     pub fn join_listener(stage: &mut Stage, program: &Program, listener: u32) -> Self {
         let (id, region) = program.clone();
         assert!(
@@ -69,6 +70,7 @@ impl Acceptor {
         named.collect()
     }
 
+    /// Returns the peers' ports of the connections assigned since the last call.
     pub fn ports(&mut self) -> Vec<u16> {
         self.accepted().into_iter().map(|(port, _)| port).collect()
     }
@@ -92,7 +94,7 @@ impl Acceptor {
         self.advance(stage, event);
     }
 
-    /// Writes `text`, the first data of the connection, without accepting it.
+    /// Writes `text` as the first data of the connection, without accepting the connection.
     pub fn write(&mut self, stage: &mut Stage, event: &ControlEvent, text: &[u8]) {
         let buffer = send_buffer(&self.region);
         assert!(buffer.write(self.region.region(), 0, text));

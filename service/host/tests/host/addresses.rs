@@ -1,5 +1,5 @@
-//! Addresses of packets that a host accepts (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3): each test sends a
-//! SYN to a port without a listener, which draws a RST if the packet is accepted.
+//! Tests of the addresses of packets that a host accepts (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3). Each
+//! test sends a SYN to a port without a listener. The SYN draws a RST if the packet is accepted.
 
 use tidelane_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Hosts as the cores of one service, without threads: the test steps them.
+//! Tests of several hosts as the cores of one service, which the test steps without threads.
 
 use std::sync::{
     Arc,

@@ -1,8 +1,9 @@
-//! No byte of one program's connections reaches another program's memory.
+//! Tests that no byte of one program's connections reaches another program's memory.
 //!
-//! Each test fills the memory that the host may reuse with a marker: the staging area by
-//! connections of one program, a region by the program itself. Then it assigns a connection to
-//! another program, and searches that program's region for the marker.
+//! Each test fills the memory that the host may reuse with a marker. Connections of one program
+//! fill the staging area, which holds received data until accept. The program itself fills its
+//! region. Then the test assigns a connection to another program, and searches that program's
+//! region for the marker.
 
 use std::{ops::Range, sync::Arc};
 

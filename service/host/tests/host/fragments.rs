@@ -1,4 +1,4 @@
-//! Fragmented segments. The host answers a reassembled segment like an unfragmented segment.
+//! Tests of fragmented segments, which the host answers like unfragmented segments.
 
 use std::sync::{Arc, atomic::AtomicU32};
 

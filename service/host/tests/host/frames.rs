@@ -9,7 +9,7 @@ pub const OURS: [u8; 4] = [10, 0, 0, 1];
 pub const PEER: [u8; 4] = [10, 0, 0, 2];
 pub const TTL: u8 = 64;
 
-/// A SYN from `src_port` to port 80, as a frame.
+/// Returns a frame with a SYN from `src_port` to port 80.
 pub fn syn(from: [u8; 4], to: [u8; 4], ttl: u8, src_port: u16) -> Vec<u8> {
     let header = SegmentHeader {
         src_port,

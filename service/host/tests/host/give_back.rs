@@ -1,4 +1,4 @@
-//! Connections that a program did not accept return to their listener when the program ends.
+//! Test: connections that a program did not accept return to their listener when the program ends.
 
 use tidelane_wire::TcpFlags;
 

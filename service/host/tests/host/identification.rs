@@ -1,5 +1,5 @@
-//! Identifications of IPv4 packets (RFC 6864, RFC 7739 §3): one peer's packets reveal nothing about
-//! packets to others.
+//! Tests of the identifications of IPv4 packets (RFC 6864, RFC 7739 §3): packets to one peer reveal
+//! nothing about packets to other peers.
 
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, TcpFlags};

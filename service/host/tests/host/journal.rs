@@ -1,4 +1,6 @@
-//! The journal has every connection over a port from its handshake to its end, and becomes exact.
+//! Test of the journal, from which another process resets the connections of a killed service. The
+//! journal has every connection over a port from its handshake to its end, and a later sweep makes
+//! the sequence numbers exact.
 
 use tidelane_host::{JournalEntry, JournalMemory};
 use tidelane_time::Duration;

@@ -1,4 +1,4 @@
-//! A program that ends leaves more connections than its host's port has frames.
+//! Test: a program that ends leaves more connections than the host's port has frames.
 
 use tidelane_packet_io::MemConfig;
 use tidelane_wire::TcpFlags;

@@ -1,4 +1,4 @@
-//! One user takes all that the limits allow, and other users are still served.
+//! Tests of limits: one user takes all that the limits allow, and other users are still served.
 
 use std::sync::Arc;
 
@@ -40,6 +40,7 @@ fn user(uid: u32) -> Arc<User> {
 }
 
 impl Guest {
+    /// Registers a program of user `uid`.
     pub fn new(stage: &mut Stage, uid: u32) -> Self {
         let layout = Layout::new(4096, 64 << 20, 1 << 20).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -170,7 +171,7 @@ fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
     assert!(shake(&mut stage, 9, 81));
     assert_eq!(bad.user.used(Resource::Connections), 3);
     assert_eq!(bad.user.used(Resource::HalfOpen), 0);
-    // The connections end with the listener. They no longer count towards the limit of the user.
+    // The connections end with the listener, and do not count towards the limit of the user.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
@@ -215,7 +216,7 @@ fn beyond_a_user_s_half_open_connections_there_are_cookies() {
         assert_eq!(stage.exchange(stranger(number), syn_to(81)).len(), 1);
     }
     assert_eq!(good.user.used(Resource::HalfOpen), 100);
-    // The half-open connections time out, and no longer count towards the limits.
+    // Half-open connections that have timed out do not count towards the limits.
     for _ in 0..90 {
         stage.now += Duration::from_secs(1);
         stage.core.answers(stage.now);

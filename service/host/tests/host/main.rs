@@ -1,4 +1,5 @@
-//! Hosts without a service around them, with handmade frames and programs, in virtual time.
+//! Tests of the host without the daemon. The tests make the frames, act as programs and kernel, and
+//! set the time.
 
 mod acceptor;
 mod frames;

@@ -1,5 +1,5 @@
-//! Packets with impossible source addresses (martians), and the destination link addresses of the
-//! host's answers to forged packets.
+//! Tests of packets with impossible source addresses (martians), and of the destination link
+//! addresses of the host's answers to forged packets.
 
 use std::net::IpAddr;
 
@@ -241,7 +241,7 @@ fn wait(stage: &mut Stage) {
     }
 }
 
-/// Opens a connection with the IP address of `peer` and the link address of the attacker. The last
+/// Opens a connection with source IP address `peer` and the link address of the attacker. The last
 /// segment of the handshake carries data. Returns the answers to the SYN, and the answers to the
 /// last segment.
 fn open_in_the_name_of(

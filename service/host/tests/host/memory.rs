@@ -1,4 +1,4 @@
-//! Memory for received data: its thresholds, and unused pages.
+//! Tests of the memory for received data: its thresholds, and unused pages.
 
 use tidelane_engine::EngineConfig;
 use tidelane_host::{HostRequest, MemoryLimits, StreamMemory};
@@ -72,7 +72,7 @@ fn what_would_take_too_much_memory_is_dropped() {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     syn.src_port = 5005;
     assert!(stage.exchange(stranger(1), syn).is_empty());
-    // Accept moves the data, and needs no more memory for it.
+    // Accept moves the data, and needs no further memory for the data.
     let mut acceptor = Acceptor::join(&mut stage, &program);
     let accepted = acceptor.accepted();
     assert_eq!(accepted.len(), 4);

@@ -1,4 +1,4 @@
-//! The MTU of the interface may exceed the MTU of the host's port.
+//! Test: the MTU of the interface exceeds the MTU of the host's port.
 
 use tidelane_wire::TcpFlags;
 

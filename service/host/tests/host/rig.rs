@@ -1,4 +1,4 @@
-//! One core of a service and its queue, stepped by the test.
+//! One core of a service: a host and its NIC queue, which the test steps.
 
 use std::sync::{
     Arc,

@@ -1,5 +1,5 @@
-//! Rules for opening connections: SYNs of strangers, connects of programs, and open connections
-//! when the rules change.
+//! Tests of the operator's rules for opening connections: SYNs of peers, connects of programs, and
+//! open connections when the rules change.
 
 use tidelane_abi::{close_cause, control_event};
 use tidelane_host::{Action, Credentials, Direction, Prefix, Rule, RuleSet};

@@ -1,4 +1,4 @@
-//! A host of one core with a listener, and the segments of strangers.
+//! A host of one core with a listener, and the segments of *strangers*: peers that the test plays.
 
 use std::sync::Arc;
 
@@ -20,8 +20,10 @@ pub const LOCAL: IpAddress = IpAddress::from_v4(OURS);
 const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 pub const PORT: u16 = 80;
 
+/// A host in virtual time. The stage answers the host's requests in place of the kernel.
 pub struct Stage {
     pub core: Core,
+    /// The present virtual time.
     pub now: Instant,
     /// Link address of the router that forwards the strangers' frames.
     pub router: MacAddress,
@@ -58,7 +60,8 @@ impl Stage {
         self.answers(from)
     }
 
-    /// Runs the host a little later, answers its requests, and runs it again.
+    /// Advances the time by 5 us, and runs a step of the host. Answers the host's neighbour
+    /// requests, and runs another step after an answer.
     pub fn run(&mut self) {
         self.now += Duration::from_micros(5);
         self.core.host.step(self.now);
@@ -85,7 +88,7 @@ impl Stage {
         answered
     }
 
-    /// Returns the host's requests since the last call, except those for neighbours.
+    /// Returns the host's requests since the last call, except requests for neighbours.
     pub fn requests(&mut self) -> Vec<HostRequest> {
         self.ask_kernel();
         std::mem::take(&mut self.others)
@@ -123,8 +126,8 @@ impl Stage {
         answers.collect()
     }
 
-    /// Opens a connection from `port`, with `text` at the end of its handshake. Returns the
-    /// answers.
+    /// Opens a connection from `port`. The last segment of the handshake carries `text`. Returns
+    /// all flags of the host's answers together.
     pub fn connect(&mut self, port: u16, text: &[u8]) -> TcpFlags {
         self.shake(port, text);
         self.run();
@@ -135,7 +138,8 @@ impl Stage {
         TcpFlags(flags.fold(0, |all, flags| all | flags))
     }
 
-    /// Opens a connection up to the last segment of the handshake, which waits in the host's port.
+    /// Opens a connection from `port` up to the last segment of the handshake, which waits in the
+    /// host's port. Returns the header of this segment.
     pub fn shake(&mut self, port: u16, text: &[u8]) -> SegmentHeader {
         let mut syn = segment(TcpFlags::SYN, 7, 0);
         syn.src_port = port;
@@ -184,6 +188,7 @@ pub fn listen_as(
     (id, region)
 }
 
+/// Returns a header of a segment to the listener's port.
 pub fn segment(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     SegmentHeader {
         src_port: 4242,
@@ -197,6 +202,7 @@ pub fn segment(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     }
 }
 
+/// Returns the address of stranger `number`. Stranger 0 is 10.0.0.2.
 pub fn stranger(number: u32) -> IpAddress {
     let [_, b, c, d] = (2 + number).to_be_bytes();
     IpAddress::from_v4([10, b, c, d])

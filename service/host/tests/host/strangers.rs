@@ -1,4 +1,5 @@
-//! SYNs from unused addresses: their cost for a host, and for the kernel.
+//! Tests of segments from peers without a connection: forged SYNs, timers beside received frames,
+//! and segments that may belong to connections of the kernel.
 
 use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
