@@ -79,7 +79,7 @@ pub struct PacketHead {
     pub len: u32,
     /// Zero for a frame of at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame, which only a
     /// program sends: payload bytes of each TCP segment except the last segment. The service
-    /// ignores the checksum fields of a GSO frame, and writes those of its segments.
+    /// ignores the checksums of a GSO frame, and computes the checksums of the segments.
     pub segment_size: u16,
     /// Zero.
     pub reserved: u16,

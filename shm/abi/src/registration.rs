@@ -238,8 +238,8 @@ pub mod message {
     /// Carries a kernel socket that is bound to the 3-tuple, and neither listens nor is connected.
     /// The answer is CLAIM_TUPLE.
     ///
-    /// If the socket backs a claim of another port of the same user, the claim moves to this port
-    /// between two packets.
+    /// If the socket backs a claim of another port of the same user, the claim moves to this port.
+    /// At all times, one of the two ports has the claim.
     pub const CLAIM_TUPLE: u32 = 15;
     /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
     /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.
