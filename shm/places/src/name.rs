@@ -1,4 +1,4 @@
-//! The name of a service.
+//! The name of a service (a process `tidelaned`), which distinguishes services on one host.
 
 use std::{fmt, str::FromStr};
 

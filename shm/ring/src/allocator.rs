@@ -93,7 +93,7 @@ pub struct BufferAllocator {
     quick: Box<[QuickList; ORDERS]>,
     /// Allocated bytes.
     allocated: u64,
-    /// True if blocks were freed since [`lend`](BufferAllocator::lend) last found none.
+    /// True if blocks were freed since the last [`lend`](BufferAllocator::lend) without a result.
     loose: bool,
 }
 
@@ -177,7 +177,7 @@ impl BufferAllocator {
         })
     }
 
-    /// Returns true if blocks were freed since [`lend`](Self::lend) last found none.
+    /// Returns true if blocks were freed since the last [`lend`](Self::lend) that found no block.
     pub fn is_loose(&self) -> bool {
         self.loose
     }

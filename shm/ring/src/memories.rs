@@ -2,8 +2,8 @@
 //! region has three memories, and each is a memfd.
 //!
 //! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
-//! it ends. A process that can punch a memory can therefore delay every process that uses the
-//! memory. `docs/design/memory.md` explains the resulting rules.
+//! the punch ends. A process that can punch a memory can therefore delay every process that uses
+//! the memory. `docs/design/memory.md` explains the resulting rules.
 //!
 //! ```text
 //!            control                  received                 sent

@@ -1,7 +1,7 @@
 //! The two memories of a port, and the rights of program and service to each of them.
 //!
 //! A *port* carries the packets of a program with a TCP/IP stack of its own. To *punch* a memory is
-//! to release its pages (MADV_REMOVE), which blocks page faults in the range until it ends.
+//! to release its pages (MADV_REMOVE), which blocks page faults in the range until the punch ends.
 //!
 //! ```text
 //!            service's memory           program's memory

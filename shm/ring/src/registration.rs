@@ -78,7 +78,7 @@ pub fn send_message(
 /// A received message with its descriptors and its sender.
 #[derive(Debug)]
 pub struct Received {
-    /// The message, or `None` if the peer has closed the socket.
+    /// The message; `Ok(None)` if the peer has closed the socket.
     pub message: Result<Option<Message>, RecvError>,
     /// All received descriptors, with close-on-exec set. Present even if the message is invalid.
     /// The close of a descriptor from an untrusted sender may block.

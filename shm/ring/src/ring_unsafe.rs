@@ -219,7 +219,7 @@ impl<R: Ring> Consumer<R> {
         self.cursor.known(&self.memory.index().produced)
     }
 
-    /// Takes copies of several entries and returns their positions to the producer. Returns the
+    /// Takes copies of several entries, and gives their positions back to the producer. Returns the
     /// number of entries, which is zero only if the ring is empty. The entries are not validated.
     #[inline]
     pub fn take(&mut self, entries: &mut [R::Entry]) -> Result<usize, Corrupt> {
@@ -244,7 +244,7 @@ impl<R: Ring> Consumer<R> {
         unsafe { self.memory.entry(self.cursor.ahead(ahead)).read_volatile() }
     }
 
-    /// Returns the positions of the first `count` entries, which the caller has read, to the
+    /// Gives the positions of the first `count` entries, which the caller has read, back to the
     /// producer.
     #[inline]
     pub fn drop_known(&mut self, count: u32) {
@@ -252,7 +252,7 @@ impl<R: Ring> Consumer<R> {
         self.release();
     }
 
-    /// Returns the positions of popped entries to the producer with one store.
+    /// Gives the positions of popped entries back to the producer with one store.
     #[inline]
     pub fn release(&mut self) {
         self.cursor.release(&self.memory.index().consumed);

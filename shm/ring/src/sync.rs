@@ -1,4 +1,4 @@
-//! The atomics of the ring protocols: the ones of `core`, or loom's under `cfg(loom)`.
+//! The atomics of the ring protocols: the types of `core`, or the types of loom under `cfg(loom)`.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, Ordering, fence};
