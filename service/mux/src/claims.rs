@@ -232,7 +232,7 @@ mod tests {
             claims.claim(tuple(TCP, 1, 80), second),
             Err(ClaimError::InUse)
         );
-        // Another address, port or protocol is free. All addresses are not.
+        // Another address, port or protocol is free. The unspecified address overlaps the claims.
         assert_eq!(claims.claim(tuple(TCP, 2, 80), second), Ok(()));
         assert_eq!(claims.claim(tuple(TCP, 1, 81), second), Ok(()));
         assert_eq!(claims.claim(tuple(UDP, 1, 80), second), Ok(()));

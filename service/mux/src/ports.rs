@@ -222,8 +222,8 @@ impl<P: PortEnd> Ports<P> {
         corrupt
     }
 
-    /// Returns true if a port has sent packets. The owner of the ports calls this before it sleeps,
-    /// after it has announced its sleep.
+    /// Returns true if a port has sent packets. The core calls this function after it has announced
+    /// its sleep, and before it sleeps.
     pub fn has_work(&self) -> bool {
         let has_frames = |port: &PortId| self.port(*port).is_some_and(|port| port.io.has_frames());
         !self.turns.is_empty() || self.open.iter().any(has_frames)
@@ -323,7 +323,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Checks a packet that a port sends, and forwards the packet. Returns 1.
+    /// Checks a packet that a port sends, and forwards the packet. Returns 1, for one packet.
     #[inline]
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) -> usize {
         match self.sender(id).check(frame) {
