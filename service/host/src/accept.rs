@@ -124,8 +124,8 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// Selects the context that gets `flow`, and takes a slot for the flow. The context with the
-    /// fewest untaken connections comes first, then the least loaded context that has room.
+    /// Selects the context that gets `flow`, and takes a slot for the flow. Tries the context with
+    /// the fewest connections that were assigned and not accepted, and then the other contexts.
     fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
         let first = self.io.listeners.get_mut(id)?.choose()?.acceptor;
         if let Some((slot, generation)) = self.io.bind_to_slot(&self.engine, flow, &first) {
@@ -202,8 +202,8 @@ impl<P: PacketIo> HostIo<P> {
         binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
-    /// Returns true if some program that may get `flow` could not hold its data, even with all
-    /// memory free.
+    /// Returns true if some program that may get `flow` could not hold the flow's data, even with
+    /// all memory free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let staged = binding.and_then(|binding| binding.rx);

@@ -9,7 +9,7 @@
 //!   connections.
 //! - The share ([`Weight`]): a user may hold at most as much of a pool as is free, not counting an
 //!   eighth that is reserved for root. A single user gets nearly half, two users get less than a
-//!   third each, and a further user still finds some.
+//!   third each, and a further user still finds free units.
 //!
 //! An [`Account`] is a user's entry in a ledger, and a [`Charge`] is a taken quantity. Dropping the
 //! charge returns the quantity, so that no owner can forget to return it.

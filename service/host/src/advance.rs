@@ -38,8 +38,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Processes the CLOSE of a slot whose flow has ended, or whose shared connection another
-    /// program has.
+    /// Processes the CLOSE of a slot whose flow has ended, or whose connection has moved to another
+    /// program.
     #[inline(never)]
     fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(program) = self.io.programs.get_mut(id) else {

@@ -25,16 +25,16 @@ pub enum Path {
     Local,
     /// Through a port, to a neighbour.
     Port {
-        /// The neighbour, on which the path has a hold. `None` during the handshake of a passive
-        /// open: segments then go to the link address from which the SYN came.
+        /// The neighbour, which the path holds (a counted reference). `None` during the handshake
+        /// of a passive open: segments then go to the link address from which the SYN came.
         hop: Option<HopId>,
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
     /// Through a port as soon as the kernel has resolved the neighbour; nothing is sent before.
     Waiting {
-        /// The neighbour, on which the path has a hold. `None` without a route, or if the table of
-        /// neighbours is full.
+        /// The neighbour, which the path holds (a counted reference). `None` without a route, or if
+        /// the table of neighbours is full.
         hop: Option<HopId>,
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
@@ -90,8 +90,8 @@ pub struct Binding {
     pub path: Path,
     /// Local port.
     pub local_port: u16,
-    /// The program that reserved the local port, with the local address and port. The driver gets
-    /// both at the end of the flow. `None` for any other port.
+    /// The program that reserved the local port, with the local address and port. At the end of the
+    /// flow, the host reports both to the daemon. `None` for any other port.
     pub reserved: Option<(ProgramId, Endpoint)>,
     /// Buffer for received data.
     pub rx: Option<StreamBuffer>,

@@ -74,7 +74,7 @@ impl Context {
         self.data_requests.peek(ahead)
     }
 
-    /// Returns the ring entries of the first `count` waiting data requests to the program.
+    /// Frees the ring entries of the first `count` waiting data requests.
     #[inline]
     pub fn drop_data(&mut self, count: u32) {
         self.data_requests.drop_known(count);
@@ -87,7 +87,7 @@ impl Context {
         !self.control_requests.is_empty() && self.has_control_room()
     }
 
-    /// Reads the next control request, and returns its ring entry to the program.
+    /// Reads the next control request, and frees its ring entry.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
         if !self.has_control_room() {

@@ -41,8 +41,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Opens a connection for a program. Returns the flow, and the number of data bytes for which
-    /// its SYN waits and has room; 0 if the SYN does not wait.
+    /// Opens a connection for a program. Returns the flow. If the SYN waits for data, also returns
+    /// the number of data bytes for which the SYN has room, and 0 otherwise.
     pub(crate) fn open(
         &mut self,
         now: Instant,

@@ -1,6 +1,6 @@
 //! Hands segments without a flow back to the kernel, which may have a connection for them.
 //!
-//! A frame of a kernel connection can reach the service in three cases. The frame was in a ring
+//! A frame of a kernel connection can reach the service in three cases. The frame was in an RX ring
 //! when the kernel accepted the connection, it answers a SYN cookie of the kernel, or the kernel
 //! accepted connections while a core did not respond. The service would answer with a RST. If the
 //! driver (the daemon) can inject frames into the kernel, the kernel gets the segment instead. A

@@ -62,8 +62,8 @@ impl Hops {
         self.index.get(&addr).copied()
     }
 
-    /// Returns the hop with this address, and makes it if it is new. `None` if the table is full of
-    /// hops in use.
+    /// Returns the hop with this address. Adds the hop if the table has no such hop. `None` if the
+    /// table is full of hops in use.
     pub fn find_or_make(&mut self, addr: IpAddress) -> Option<HopId> {
         if let Some(known) = self.find(addr) {
             return Some(known);
@@ -128,7 +128,8 @@ impl Hops {
     /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed.
     ///
     /// A resolved neighbour becomes a hop before a flow needs the hop. The first answer to the
-    /// neighbour's IP address then goes to the kernel's link address, even if the SYN is forged.
+    /// neighbour's IP address then goes to the kernel's link address, even if another host has
+    /// forged the SYN.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),

@@ -1,7 +1,8 @@
 //! Returns pages of free receive memory to the system, while no core has to wait.
 //!
-//! The system call that frees pages may wait for other users of the file, so the driver calls it on
-//! another thread. Meanwhile the memory is lent to the driver, and no connection gets the memory.
+//! The system call that frees pages may wait for other users of the file. The driver (the daemon)
+//! therefore makes the call on another thread. Meanwhile the memory is lent to the driver, and no
+//! connection gets the memory.
 
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ impl<P: PacketIo> Host<P> {
             block,
         } in pages
         {
-            // The number may belong to another program by now.
+            // The program's number may belong to another program by now.
             let entry = self.io.programs.get_mut(program);
             if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &region)) {
                 entry.rx.restore(block);

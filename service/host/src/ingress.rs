@@ -1,7 +1,7 @@
 //! Source checks of received packets, as in Linux' `ip_route_input_slow`, `__fib_validate_source`
 //! and `ip6_rcv_core`.
 //!
-//! The driver reads the kernel's tables and settings, and passes them as an [`IngressPolicy`]. A
+//! The daemon reads the kernel's tables and settings, and passes them as an [`IngressPolicy`]. A
 //! flow's peer is checked when the flow is made. As in the kernel, segments of an existing flow are
 //! not checked again, so a flow survives a change of routes or settings that refuses new flows.
 

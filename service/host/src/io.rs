@@ -105,7 +105,7 @@ pub struct HostIo<P> {
     pub late_resets: LateResets,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Payload limit in bytes of a GSO frame on all ports; zero if a port sends none.
+    /// Payload limit in bytes of a GSO frame on all ports; zero if some port has no GSO.
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],

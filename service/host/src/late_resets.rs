@@ -1,4 +1,4 @@
-//! Resets for which the port had no room when their flows ended.
+//! Resets (RST segments) for which the port (NIC queue) had no room when their flows ended.
 //!
 //! A program that ends may leave more connections than a port has free frames. If the resets were
 //! lost, peers that have sent all their data would wait for ever. The host therefore keeps the

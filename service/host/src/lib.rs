@@ -11,7 +11,7 @@
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
 //!     ^                                    │ Driver (io.rs)              ^
-//!     └──────────── frames, local path <───┴──> slots, events ────────┘
+//!     └──────────── frames, local path <───┴──> slots, events ───────────┘
 //! ```
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,7 @@ pub use crate::{
     within_host::AddressesWithin,
 };
 
-/// Interval of retries while an event or a frame could not be delivered.
+/// Interval of retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// A timer is late if it runs at least this long after its due time.
 const LATE_MIN: Duration = Duration::from_millis(2);

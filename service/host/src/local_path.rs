@@ -72,7 +72,7 @@ impl LocalPath {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }
 
-    /// Returns a delivered batch, whose memory is reused.
+    /// Takes a delivered batch back, to reuse its memory.
     pub fn recycle(&mut self, mut batch: Batch) {
         batch.segments.clear();
         batch.payload.clear();

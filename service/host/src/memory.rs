@@ -30,7 +30,7 @@ pub struct MemoryLimits {
     pub low: u64,
     /// Usage above this threshold begins memory pressure, under which receive windows do not grow.
     pub pressure: u64,
-    /// Usage does not exceed this threshold: payload is dropped, and no connection begins.
+    /// Usage does not exceed this threshold: at the threshold, payload and new SYNs are dropped.
     pub high: u64,
 }
 

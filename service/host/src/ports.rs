@@ -8,8 +8,8 @@
 //! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux. A hash of the local address
 //! and the peer's address and port determines where the search begins. Another hash selects one of
 //! many counters, which tells how far the search has advanced. Each peer thus sees ports in an
-//! order of its own, which reveals nothing about the ports that other peers see. The same port does
-//! not return soon.
+//! order of its own, which reveals nothing about the ports that other peers see. A port is not
+//! selected again soon.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -167,8 +167,8 @@ impl<P: PacketIo> Host<P> {
         if program.gone {
             return;
         }
-        // The last requests of the program still count: an orderly exit closes its connections just
-        // before its end.
+        // Process the last requests, because a program that exits in an orderly way closes its
+        // connections just before its end.
         let slots: Vec<u32> = program.slots().map(|(slot, _)| slot).collect();
         slots.iter().for_each(|slot| self.advance(now, id, *slot));
         if let Some(program) = self.io.programs.get_mut(id) {

@@ -12,7 +12,7 @@ use tidelane_abi::not_accelerated;
 
 use super::{Charge, Resource, User, UserId, ledger::Pools};
 
-/// The request exceeds the user's limit, or the user's share of a pool.
+/// The refusal of a request that exceeds the user's limit, or the user's share of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// User that made the request.

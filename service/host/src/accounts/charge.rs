@@ -49,7 +49,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Returns `units` of the charge, or all if there are fewer.
+    /// Gives `units` of the charge back to the account, or all units if the charge has fewer.
     pub fn shrink(&mut self, units: u64) {
         let units = units.min(self.units);
         self.units -= units;

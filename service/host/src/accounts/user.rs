@@ -82,7 +82,7 @@ impl User {
         }
     }
 
-    /// Returns a user without limits or shares, for programs whose driver keeps no accounts.
+    /// Returns a user without limits or shares, for a simulator or test that keeps no accounts.
     pub fn unlimited() -> Self {
         Self::new(UserId::ROOT, Weight::Unlimited)
     }
