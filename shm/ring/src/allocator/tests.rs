@@ -99,6 +99,7 @@ fn each_used_block_is_lent_once() {
     );
 }
 
+/// A call of the allocator in a random sequence. `Trim` lends and restores all dirty blocks.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u8),

@@ -125,6 +125,7 @@ fn two_threads_exchange_everything_in_order_and_sleep_between() {
     });
 }
 
+/// A call of the producer or of the consumer in a random sequence.
 #[derive(Clone, Debug)]
 enum Step {
     Push,
