@@ -60,6 +60,7 @@ impl MemoryLimits {
 #[derive(Clone, Debug)]
 pub struct StreamMemory(Arc<StreamUsage>);
 
+/// The thresholds, and the state that all cores share.
 #[derive(Debug)]
 struct StreamUsage {
     limits: MemoryLimits,

@@ -266,6 +266,7 @@ mod tests {
 
     use super::*;
 
+    /// A doorbell that counts how often it is rung.
     struct Count(Arc<AtomicU32>);
 
     impl Bell for Count {
