@@ -44,7 +44,7 @@ pub enum Path {
         /// Ethernet and IP header, with the interface's link address at both ends.
         template: HeaderTemplate,
     },
-    /// Nowhere: a rule drops the segments by which the program opens the connection.
+    /// No path: a rule of the operator drops the SYNs of the program.
     Nowhere,
 }
 

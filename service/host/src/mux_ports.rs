@@ -1,9 +1,10 @@
 //! Ports of the mux beside the host: programs with stacks of their own share the NIC and its
 //! addresses. See `docs/design/mux.md`.
 //!
-//! The host gives each received frame to the port that has claimed it, before its own engine sees
-//! the frame. Frames that ports send leave by the first NIC queue of this core. Frames between
-//! ports and sockets of the service pass over the link in memory (`mux_link.rs`).
+//! The host gives a received frame to the port that has claimed the frame's destination. The host's
+//! engine gets only the other frames. Frames that ports send leave by the first NIC queue of this
+//! core. Frames between ports and sockets of the service pass over the link in memory
+//! (`mux_link.rs`).
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{GsoFrame, Outlet, Ports, copy_to};
@@ -102,7 +103,7 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Sends packets of ports, and shows the packets of this step to the ports' programs. Returns
+    /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
     /// true if a port has sent a packet.
     #[cold]
     #[inline(never)]

@@ -219,7 +219,7 @@ impl<P: PacketIo> Host<P> {
             return Err(DropReason::NotOurs);
         }
         // Connections between addresses of this host use the local path, or the link to the ports
-        // of the mux. `HostIo::admits` checks other sources, and only for segments without a flow.
+        // of the mux. `HostIo::check_source` checks other sources, for segments without a flow.
         if self.io.routes.is_local_unlikely(src()) && link != MUX_LINK {
             return Err(DropReason::MartianSource);
         }
