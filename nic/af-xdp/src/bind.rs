@@ -20,7 +20,7 @@ const TX_BUDGET_MIN: u32 = 32;
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
-/// A bound socket, with the features that it got.
+/// A bound socket, and the features with which it was bound.
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
@@ -88,7 +88,8 @@ impl Binding<'_> {
                 Err((call, error)) => {
                     let code = error.raw_os_error().unwrap_or(0);
                     // Only EOPNOTSUPP and EINVAL stand for a missing feature. EINVAL also stands
-                    // for an unknown queue or flag, which shows in the last attempt.
+                    // for an unknown queue or flag. With an unknown queue, the last attempt fails,
+                    // too.
                     let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
                     failure = Some((call, error));
                     if !again {
@@ -101,6 +102,7 @@ impl Binding<'_> {
         Err(self.explain(call, error))
     }
 
+    /// Returns the attempts to make, in order. Later attempts request fewer features.
     fn attempts(&self) -> Vec<Attempt> {
         let mut attempts = Vec::with_capacity(3);
         if self.config.prefer_zero_copy {
@@ -114,8 +116,8 @@ impl Binding<'_> {
         // Without an offload the kernel computes the checksum in software, and Linux 6.12 on
         // virtio-net does not compute it at all.
         let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
-        // With metadata the kernel needs space before the data of each descriptor, but the frames
-        // of a long packet are adjacent without gaps.
+        // With metadata the kernel needs space before the data of each descriptor. The frames of a
+        // long packet are adjacent without gaps, so multi-buffer excludes metadata.
         let asks = self.config.tx_checksum && self.config.tx_metadata;
         if asks && !self.layout.multi_buffer && offload() {
             attempts.push(Attempt {
@@ -130,6 +132,7 @@ impl Binding<'_> {
         attempts
     }
 
+    /// Returns the error that names the cause of a failed system call.
     fn explain(&self, call: &'static str, error: io::Error) -> XdpError {
         let interface = self.interface.to_owned();
         let queue = self.queue;
@@ -188,8 +191,8 @@ impl Binding<'_> {
                 .map_err(at("setsockopt of a ring"))?;
         }
         let rings = Rings::map(&socket, layout)?;
-        // Both options are optional: an older kernel, or a caller with fewer rights, transmits in
-        // smaller batches.
+        // An older kernel may refuse the budget, and a caller with fewer rights gets a smaller send
+        // buffer. The port then transmits in smaller batches.
         let send_buffer = layout.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
         let budget = layout.tx_ring_len().max(TX_BUDGET_MIN);

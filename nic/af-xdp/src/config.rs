@@ -4,8 +4,8 @@ use crate::XdpError;
 
 /// Headroom in bytes that the kernel keeps before the data of every received frame.
 pub(crate) const RX_HEADROOM: u32 = 256;
-/// Headroom in bytes before the data of every transmitted frame: a cache line that ends with the
-/// metadata.
+/// Headroom in bytes before the data of every transmitted frame. The headroom is one cache line,
+/// and the transmit metadata (`struct xsk_tx_metadata`) is at its end.
 pub(crate) const TX_HEADROOM: u32 = 64;
 /// Length of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
@@ -16,7 +16,8 @@ const FRAME_SIZES: [u32; 2] = [2048, 4096];
 /// Largest MTU of an interface that a port can serve: jumbo frames.
 pub const MTU_MAX: u32 = 9216;
 
-/// Busy polling: the thread that calls the socket runs the driver's receive loop.
+/// Parameters of busy polling. With busy polling, a thread that makes a system call on the socket
+/// runs the driver's receive loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// Time that one call may spin, in microseconds (`SO_BUSY_POLL`).
@@ -32,17 +33,17 @@ pub struct XdpConfig {
     pub rx_frames: u32,
     /// Frames for transmitting, a power of two; also the length of the TX and COMPLETION rings.
     pub tx_frames: u32,
-    /// Bytes of a frame: 2048 or 4096, and 4096 with zero-copy. Received data has 256 bytes less
-    /// space, transmitted data 64 bytes less. A packet above the frame size takes several frames
-    /// (Linux 6.6).
+    /// Bytes of a frame: 2048 or 4096. A port in zero-copy mode always has 4096. The headroom takes
+    /// 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet that does not
+    /// fit takes several frames (Linux 6.6).
     pub frame_size: u32,
     /// Tries zero-copy first. A driver without zero-copy (veth) gets copy mode.
     pub prefer_zero_copy: bool,
     /// Puts the UMEM on huge pages if enough of them are free.
     pub huge_pages: bool,
     /// Lets the peer or the device finish transmit checksums (in copy mode, by transmit metadata).
-    /// Must be off where frames pass another XDP program on their way to a kernel, because that
-    /// kernel then does not know that the checksum is unfinished.
+    /// Must be off if frames pass another XDP program on their way to a kernel. The redirect by
+    /// that program drops the mark of an unfinished checksum, and the kernel drops the packets.
     pub tx_checksum: bool,
     /// Allows transmit metadata for the checksum offload. Some kernels ignore the metadata with
     /// some drivers.

@@ -1,12 +1,14 @@
 //! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`.
 //!
-//! AF_XDP carries frames up to the link's MTU. In copy mode a frame costs as much as a packet
-//! socket needs for a GSO frame of 40 segments, which a veth does not even segment. Bulk data
-//! therefore takes the packet socket. The packets of the packet socket pass the queueing discipline
-//! (qdisc), unlike the frames of AF_XDP. The socket does not bypass the qdisc, because the kernel
-//! would drop a bypassing packet that software has to segment (Linux, `__dev_direct_xmit`).
-//! Receiving is not affected, because the socket is bound to no protocol. The payload is copied
-//! once, from the stream buffer to the kernel.
+//! AF_XDP carries frames up to the link's MTU. In copy mode, one AF_XDP frame takes the kernel as
+//! long as one GSO frame of 40 segments through a packet socket. Over a veth, the GSO frame is not
+//! even segmented. The port therefore sends bulk data through the packet socket.
+//!
+//! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of
+//! AF_XDP. The socket does not bypass the qdisc, because the kernel would drop a bypassing packet
+//! that software has to segment (Linux, `__dev_direct_xmit`). The socket receives nothing, because
+//! it is bound to no protocol. The kernel copies the payload once, from the stream buffer of the
+//! connection.
 
 use std::io;
 
@@ -43,10 +45,12 @@ impl GsoSocket {
         })
     }
 
+    /// Returns the length of the longest GSO frame in bytes, with its headers.
     pub(crate) fn len_max(&self) -> u32 {
         FRAME_LEN_MAX as u32
     }
 
+    /// Returns the space for the headers of the next frame. The caller fills it before `send`.
     pub(crate) fn headers(&mut self) -> &mut [u8] {
         &mut self.headers[SEGMENTATION_HEADER_LEN..]
     }
@@ -66,7 +70,8 @@ impl GsoSocket {
         header[8..10].copy_from_slice(&TCP_CHECKSUM_AT.to_ne_bytes());
         let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(gso.headers_len)];
         match self.socket.send(headers, payload) {
-            // A GSO frame that the device drops counts as lost on the wire.
+            // Any other error means that the device drops the frame. TCP repairs the drop like a
+            // loss on the wire.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkFull),
             _ => Ok(()),
         }

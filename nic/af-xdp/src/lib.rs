@@ -7,19 +7,20 @@
 //!             RX ring    --> rx_burst        COMPLETION ring --> reaped by tx_flush, tx_frame
 //! ```
 //!
-//! Every ring is at least as long as its half of the UMEM has frames. A ring can therefore never
-//! overflow, and no entry has to be queued elsewhere. Each frame is in exactly one place at any
-//! time: a ring, the free stack of transmit packets, or the caller's burst.
+//! Every ring has at least as many entries as its half of the UMEM has frames. A ring can therefore
+//! never overflow, and no entry has to be queued elsewhere. Each frame is in exactly one place at
+//! any time: a ring, the free stack of transmit packets, or the caller's burst.
 //!
 //! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). Received frames are copied
 //! into one packet; transmitted frames are adjacent. The caller sees only whole packets.
 //!
-//! A program uses the port together with `tidelane-steering`:
+//! A program uses the port together with the crate `tidelane-steering`, whose `Demux` is the XDP
+//! program that redirects frames to the port:
 //!
 //! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx, Buffers::One)`;
-//! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. *Every*
-//!    queue: a flow that hashes to a queue without a socket would go to the kernel instead;
-//! 3. `demux.claim(..)`;
+//! 2. for every queue [`XdpPort::open`], then `demux.register_xsk(queue, port.fd())`. No queue may
+//!    be left out: a flow that hashes to a queue without a socket would go to the kernel instead;
+//! 3. `demux.claim(..)` for each address and port whose packets the program wants;
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!

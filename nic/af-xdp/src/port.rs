@@ -71,7 +71,7 @@ pub struct XdpCounters {
     pub tx_errors: u64,
 }
 
-/// A NIC queue through AF_XDP.
+/// A port: receives and transmits the frames of one NIC queue through an AF_XDP socket.
 pub struct XdpPort {
     rx: RxQueue,
     tx: TxQueue,

@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<Descriptor>() == size_of::<libc::xdp_desc>());
 /// Types that may be an entry of a ring.
 ///
 /// # Safety
-/// Plain data: any bytes are a value.
+/// Every bit pattern is a value of the type.
 pub(crate) unsafe trait Entry: Copy {}
 // SAFETY: integers.
 unsafe impl Entry for Descriptor {}
@@ -117,15 +117,17 @@ impl<T: Entry> Ring<T> {
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    // -- producing ----------------------------------------------------------------------------
+    // Functions for the producer of a ring.
 
     /// Appends an entry. [`publish`](Self::publish) makes the entry visible to the kernel.
     ///
-    /// The kernel's index does not show if the ring has space: the kernel hands over a received
-    /// frame before it publishes that it consumed the frame's FILL entry.
+    /// The function does not compare the entry with the kernel's consumer index, because this index
+    /// lags behind on the FILL ring. The kernel hands over a received frame first, and only then
+    /// publishes that it has consumed the frame's FILL entry. The caller guarantees that the ring
+    /// has space.
     pub(crate) fn push(&mut self, entry: T) {
-        // SAFETY: `entry` gives a valid place; the kernel does not read it before `publish`, and
-        // the owner never has more entries than the ring has places.
+        // SAFETY: `entry` gives a valid place, which the kernel does not read before `publish`. The
+        // owner never has more entries than the ring has places.
         unsafe { self.entry(self.producer).write(entry) };
         self.producer = self.producer.wrapping_add(1);
     }
@@ -142,7 +144,7 @@ impl<T: Entry> Ring<T> {
         self.producer.wrapping_sub(self.consumer)
     }
 
-    // -- consuming ----------------------------------------------------------------------------
+    // Functions for the consumer of a ring.
 
     /// Returns the number of entries that can be popped. Loads the kernel's index only if fewer
     /// than `wanted` entries are known.
@@ -156,14 +158,14 @@ impl<T: Entry> Ring<T> {
     /// Pops one of the [`available`](Self::available) entries.
     pub(crate) fn pop(&mut self) -> T {
         debug_assert_ne!(self.producer, self.consumer);
-        // SAFETY: a valid place whose entry the kernel released by the index that `available`
-        // acquired; it does not write there again before `release`.
+        // SAFETY: `entry` gives a valid place. `available` has acquired the producer index, so the
+        // kernel has finished this entry. The kernel does not write to the place before `release`.
         let entry = unsafe { self.entry(self.consumer).read() };
         self.consumer = self.consumer.wrapping_add(1);
         entry
     }
 
-    /// Returns the slots of all popped entries to the kernel.
+    /// Returns the places of all popped entries to the kernel.
     pub(crate) fn release(&mut self) {
         self.word(self.offsets.consumer)
             .store(self.consumer, Ordering::Release);
@@ -186,7 +188,7 @@ mod tests {
             flags: 128,
         };
         for word in [0, 64] {
-            // SAFETY: within the fresh page, aligned, and nobody else has it.
+            // SAFETY: the word is aligned and lies in the page that was just mapped for this test.
             unsafe { mapping.start().add(word).cast::<u32>().write(u32::MAX - 2) };
         }
         Ring::over(mapping, LEN, offsets)

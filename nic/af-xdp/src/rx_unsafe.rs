@@ -16,12 +16,15 @@ use crate::{
 /// Length of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
 /// veth, packets above the MTU come from a kernel that leaves segmentation to the link.
 const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
-/// Descriptor option in a burst: `addr` is an offset in the burst's own buffer.
+/// Option of a descriptor in a burst: `addr` is an offset in the burst's own buffer instead of the
+/// UMEM. The kernel does not use this bit.
 const ASSEMBLED: u32 = 1 << 31;
 
-/// Packets that a port received. Their frames were taken from the RX ring and return to the FILL
-/// ring when the burst is released, so the kernel does not write to them. A burst cannot be copied,
-/// so each frame has one owner.
+/// Packets that a port has received and lends to its caller.
+///
+/// The frames of the packets were taken from the RX ring. They return to the FILL ring when the
+/// caller releases the burst, and until then the kernel does not write to them. A burst cannot be
+/// copied, so each frame has one owner.
 pub struct XdpBurst {
     umem: Arc<Umem>,
     packets: Vec<Descriptor>,

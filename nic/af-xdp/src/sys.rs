@@ -1,4 +1,4 @@
-//! The system calls of AF_XDP, each with a safe wrapper.
+//! Safe wrappers of the system calls for AF_XDP sockets, packet sockets and interfaces.
 
 use std::{
     ffi::{CStr, CString, c_int, c_void},
@@ -89,7 +89,7 @@ pub(crate) struct XskSocket(OwnedFd);
 
 impl XskSocket {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointers; the result is checked before it is owned.
+        // SAFETY: the call has no pointers, and `check` refuses an invalid descriptor.
         unsafe {
             let fd = check(libc::socket(
                 libc::AF_XDP,
@@ -107,8 +107,8 @@ impl XskSocket {
     pub(crate) fn get_xdp<T: OptionValue>(&self, name: c_int) -> io::Result<T> {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `value`; what it leaves out stays zero,
-        // and `OptionValue` makes any bytes a value.
+        // SAFETY: the kernel writes at most `len` bytes to `value`, and the other bytes stay zero.
+        // `OptionValue` says that any bytes are a value.
         unsafe {
             let out = value.as_mut_ptr().cast::<c_void>();
             check(libc::getsockopt(
@@ -160,8 +160,8 @@ impl XskSocket {
         }
     }
 
-    /// Makes the kernel process the FILL ring, and runs the driver's receive loop with busy
-    /// polling.
+    /// Makes the kernel process the FILL ring. With busy polling, the call also runs the driver's
+    /// receive loop.
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
         // SAFETY: an empty buffer and no address: no memory is passed. The call transfers nothing,
@@ -199,7 +199,7 @@ pub(crate) struct PacketSocket(OwnedFd);
 impl PacketSocket {
     /// Opens a socket that is bound to the interface, with a send buffer of `send_buffer` bytes.
     pub(crate) fn open(ifindex: u32, send_buffer: usize) -> io::Result<Self> {
-        // SAFETY: no pointers; the result is checked before it is owned.
+        // SAFETY: the call has no pointers, and `check` refuses an invalid descriptor.
         let fd = unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, kind, 0))?)
@@ -251,8 +251,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory. Code that reads or writes through `start` must order its
-// accesses.
+// SAFETY: the mapping is plain memory, which any thread may use. Code that reads or writes through
+// `start` must order its accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the type itself offers no access.
 unsafe impl Sync for Mapping {}
@@ -339,7 +339,7 @@ unsafe fn interface_request(
     fill: impl FnOnce(&mut libc::ifreq),
 ) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data, and all zeros is a value of it. The name is copied only if it
-    // fits with its terminator. The request's own memory is the caller's promise.
+    // fits with its terminator. The caller promises that the request touches no other memory.
     unsafe {
         let fd = check(libc::socket(
             libc::AF_INET,

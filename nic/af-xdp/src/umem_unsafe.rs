@@ -67,18 +67,22 @@ impl Umem {
         unsafe { self.start().add(addr as usize) }
     }
 
+    /// Returns the `len` bytes at offset `addr`.
+    ///
     /// # Safety
-    /// Until the borrow ends, nobody writes to these bytes: the frame is not in the kernel's hands
-    /// and not borrowed mutably.
+    /// Until the borrow ends, nobody writes to these bytes: the kernel does not have the frame, and
+    /// no other code borrows it mutably.
     pub(crate) unsafe fn bytes(&self, addr: u64, len: usize) -> &[u8] {
         // SAFETY: in the mapping (checked), initialised (mapped as zeros), and by the contract
         // unchanged while borrowed.
         unsafe { std::slice::from_raw_parts(self.pointer(addr, len), len) }
     }
 
+    /// Returns the `len` bytes at offset `addr` for writing.
+    ///
     /// # Safety
     /// Until the borrow ends, nobody else reads or writes these bytes.
-    #[allow(clippy::mut_from_ref)] // Frames are disjoint; the contract is about one of them.
+    #[allow(clippy::mut_from_ref)] // Several callers may each borrow a different frame.
     pub(crate) unsafe fn bytes_mut(&self, addr: u64, len: usize) -> &mut [u8] {
         // SAFETY: as for `bytes`, and exclusive by the contract.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(addr, len), len) }

@@ -1,4 +1,4 @@
-//! Frames for the tests.
+//! IPv4 and UDP frames for the tests of AF_XDP ports.
 
 use tidelane_packet_io::finish_checksum;
 
@@ -21,7 +21,8 @@ pub fn ipv4(proto: u8, source: [u8; 4], dest: [u8; 4], payload_len: usize) -> Ve
     header
 }
 
-/// Returns a UDP frame whose checksum field holds the pseudo-header sum.
+/// Returns a UDP frame whose checksum field holds the pseudo-header sum. The source is first in
+/// `macs`, `addrs` and `ports`.
 pub fn udp(
     macs: ([u8; 6], [u8; 6]),
     addrs: ([u8; 4], [u8; 4]),

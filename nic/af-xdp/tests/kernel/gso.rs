@@ -1,4 +1,4 @@
-//! GSO frames: whole at a peer that accepts them, segmented at a peer that does not.
+//! Tests of GSO frames. A kernel receives them whole. A peer with an XDP program receives segments.
 
 use std::{
     sync::atomic::AtomicU8,

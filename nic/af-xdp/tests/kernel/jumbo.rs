@@ -1,4 +1,4 @@
-//! Packets of a jumbo MTU, which take several frames each.
+//! Tests with packets of a jumbo MTU, which take several frames of the UMEM each.
 
 use tidelane_af_xdp::{MTU_MAX, XdpConfig, XdpError, XdpPort};
 use tidelane_packet_io::PacketIo;
@@ -27,7 +27,8 @@ fn bench(config: XdpConfig) -> Option<Bench> {
     Some(Bench::over(pair, Buffers::Several, config))
 }
 
-/// Payload lengths around those at which a packet needs one more frame, and the longest.
+/// Returns payload lengths just below, at and above each length from which a packet needs one more
+/// frame. The shortest and the longest payloads are included.
 fn lengths(frame_size: usize) -> Vec<usize> {
     let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
     for frames in 1..=PAYLOAD_MAX / frame_size {

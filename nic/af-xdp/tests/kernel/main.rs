@@ -1,4 +1,4 @@
-//! Ports on a veth pair with a kernel at the other end. Needs root.
+//! Tests of AF_XDP ports on a veth pair, with a kernel at the other end. They need root.
 
 #[path = "../../../steering/tests/kernel/net.rs"]
 mod net;

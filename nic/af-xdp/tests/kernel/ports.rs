@@ -1,4 +1,4 @@
-//! Packets that a port receives and transmits, and packets that the kernel keeps.
+//! Tests of the packets that a port receives and transmits, and of packets that the kernel keeps.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -107,7 +107,8 @@ impl Bench {
         bytes
     }
 
-    /// Queues a UDP frame to the peer with a declared unfinished checksum.
+    /// Queues a UDP frame to the peer, with an unfinished checksum that is declared as unfinished.
+    /// Returns false if the port has no free frame.
     pub fn send(&mut self, dest_port: u16, payload: &[u8]) -> bool {
         let ports = (CLAIMED_PORT, dest_port);
         let frame = frames::udp(self.macs, (HOST, PEER), ports, payload);
