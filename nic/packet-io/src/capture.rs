@@ -1,7 +1,7 @@
 //! A layer that writes every frame of a port to a pcapng stream.
 //!
-//! The layer has no clock: the driver sets the time of the next frames with [`Capture::set_time`],
-//! in real or in virtual time. A write error ends the capture, never the traffic.
+//! The layer has no clock. Its owner sets the time of the next frames with [`Capture::set_time`],
+//! in real or in virtual time. A write error ends the capture, and the port still carries frames.
 
 use std::io::{self, Write};
 
@@ -98,7 +98,7 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         })
     }
 
-    /// Sets the timestamp of the next frames, in nanoseconds since an epoch of the driver's choice.
+    /// Sets the timestamp of the next frames, in nanoseconds since an epoch of the caller's choice.
     pub fn set_time(&mut self, time_ns: u64) {
         self.time_ns = time_ns;
     }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::{BURST_MAX, MemConfig, MemPort};
 
-    /// Splits a pcapng stream into its blocks, checking both lengths of each.
+    /// Splits a pcapng stream into its blocks. Checks the two length fields of each block.
     fn blocks(mut stream: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().unwrap());
         let mut blocks = Vec::new();

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Smallest segment in payload bytes of a GSO frame that a receiver splits in software. The limit
-/// bounds the work for one frame, and allows the default MSS of IPv4 with timestamps.
+/// Smallest segment size (payload bytes) of a GSO frame that a receiver splits in software. The
+/// limit bounds the number of segments of one frame. It admits the default MSS of IPv4 with
+/// timestamps (536 - 12 bytes).
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
 /// Parameters for the segmentation of a GSO frame by the link. Each segment gets the headers, with
@@ -20,7 +21,8 @@ pub struct GsoParameters {
     pub is_v6: bool,
 }
 
-/// Payload of a GSO frame, in two parts, because a stream buffer wraps.
+/// Payload of a GSO frame. The payload has two parts, because it may wrap at the end of a circular
+/// stream buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum GsoPayload<'a> {
     /// Memory of this process.

@@ -1,8 +1,9 @@
-//! Packet I/O: the interface between a host and its NIC queue or link.
+//! Packet I/O: the interface between a TCP/IP stack (crate `tidelane-host`) and a port.
 //!
-//! A *frame* is one Ethernet frame without its check sequence. Frames are in the port's memory. A
-//! receiver gets a [`Burst`] of frames, may send through the same port while it reads them, and
-//! then releases the burst. A transmitter fills the next free frame in place.
+//! A *port* is one queue of a NIC, or one end of a link in memory. A *frame* is one Ethernet frame
+//! without its check sequence. Frames are in the port's memory. A receiver gets a [`Burst`] of
+//! frames, may send through the same port while it reads them, and then releases the burst. A
+//! transmitter fills the next free frame in place.
 #![forbid(unsafe_code)]
 
 mod capture;
@@ -33,8 +34,9 @@ pub trait Burst {
     /// Returns the bytes of frame `at`, counted from zero; `None` if the burst has no frame `at`.
     fn frame(&self, at: usize) -> Option<&[u8]>;
 
-    /// Returns the payload bytes of each segment if frame `at` is a GSO frame, which the receiver
-    /// has to split; zero for another frame. Only programs send GSO frames to a receiver.
+    /// Returns the segment size (payload bytes) of frame `at` if the frame is a GSO frame, which
+    /// the receiver has to split. Returns zero for every other frame. Only a port that connects a
+    /// program to the service (crate `tidelane-packet-ring`) receives GSO frames.
     #[inline]
     fn segment_size(&self, at: usize) -> u16 {
         let _ = at;
@@ -68,7 +70,7 @@ pub enum TxChecksum {
 pub struct Capabilities {
     /// Largest frame that can be transmitted, in bytes.
     pub tx_frame_len_max: u32,
-    /// True if the port finishes [`TxChecksum::Partial`].
+    /// True if the sender should leave checksums unfinished ([`TxChecksum::Partial`]).
     pub tx_checksum: bool,
     /// True if a frame received from this machine may have an unfinished checksum (the field holds
     /// the pseudo-header sum): veth, and the memory port.
@@ -116,8 +118,8 @@ pub trait PacketIo {
     }
 
     /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
-    /// followed by the payload, after all frames committed before. The call reads the payload once,
-    /// at any time.
+    /// followed by the payload, after all frames committed before. The call reads each byte of the
+    /// payload once.
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let _ = (payload, gso);
         Err(LinkFull)

@@ -1,13 +1,14 @@
 //! A link in memory: two ports joined by bounded queues, or one port in loopback.
 //!
-//! Frames are boxes that change hands. A transmitter takes an empty box from the pool of its
-//! direction, fills it and queues it. The receiver has the box in its burst, and the release
-//! returns it to the pool. No byte is copied, and no memory is allocated after the start. A full
-//! direction applies backpressure ([`PacketIo::tx_frame`] returns None) instead of dropping: loss
-//! is the task of a link emulator.
+//! Each frame is in a box (`Box<[u8]>`), which moves from the transmitter to the receiver and back.
+//! A transmitter takes an empty box from the pool of its direction, fills the box and queues it.
+//! The receiver has the box in its burst, and the release returns the box to the pool. No byte is
+//! copied, and no memory is allocated after the start. A full direction applies backpressure
+//! ([`PacketIo::tx_frame`] returns None) instead of dropping frames: loss is the task of a link
+//! emulator.
 //!
-//! The lock of a direction is taken once per flush, per refill, and per burst while frames are
-//! queued, so that the two ports may be used by different threads.
+//! Different threads may use the two ports, because each direction has a lock. A port takes the
+//! lock once per flush, once per refill of free boxes, and once per burst while frames are queued.
 
 use std::{
     mem,

@@ -1,5 +1,9 @@
 //! The two ends of a mux port in shared memory, each a [`PacketIo`].
 //!
+//! A mux port lets a program with a TCP/IP stack of its own share a NIC with the service (the
+//! process `tidelaned`). The mux (crate `tidelane-mux`) runs in the service and carries frames
+//! between the ports of programs and the NIC.
+//!
 //! ```text
 //!   program                                   service (a core's mux)
 //!   ProgramEnd ── packet ring, program's memory ──> ServiceEnd   copies each frame, then checks it
@@ -7,8 +11,8 @@
 //! ```
 //!
 //! The program may write anything into its own memory at any time. The service copies each frame to
-//! private memory before it looks at the frame. A program that writes impossible indices or lengths
-//! makes its own end corrupt ([`ServiceEnd::is_corrupt`]), and nothing else.
+//! private memory before it reads the frame. A program that writes impossible indices or lengths
+//! corrupts only its own port ([`ServiceEnd::is_corrupt`]).
 //!
 //! [`PacketIo`]: tidelane_packet_io::PacketIo
 

@@ -1,4 +1,4 @@
-//! The program's end of a port.
+//! The program's end of a mux port: sends frames to the service, and receives frames from it.
 
 use tidelane_abi::port::{PORT_FRAME_LEN_MAX, gso_len_max};
 use tidelane_packet_io::{
@@ -32,7 +32,7 @@ impl Burst for ProgramBurst {
     }
 }
 
-/// The program's end of a port on one core of the service.
+/// The program's end of a port. The other end belongs to one core (polling thread) of the service.
 #[derive(Debug)]
 pub struct ProgramEnd {
     to_service: PacketProducer,
@@ -41,11 +41,13 @@ pub struct ProgramEnd {
     capabilities: Capabilities,
     /// Headers of the next GSO frame.
     gso_headers: [u8; GSO_HEADERS_LEN_MAX],
-    /// Frames in bursts. The service gets their room back when there is none.
+    /// Number of received frames in bursts. The service gets the room of all received frames back
+    /// when the number is zero.
     lent: usize,
     /// True if a flush has published frames: see [`take_published`](Self::take_published).
     published: bool,
-    /// Number of this end's last sleep.
+    /// Number of the program's last sleep. Each sleep has its own number, so that the service rings
+    /// once for each sleep.
     sleep: u32,
     closed: bool,
 }
@@ -66,7 +68,7 @@ impl ProgramEnd {
             from_service,
             capabilities: Capabilities {
                 tx_frame_len_max: frame_len_max.min(PORT_FRAME_LEN_MAX),
-                // The mux checks complete checksums.
+                // The mux verifies the checksums, so the program must complete them.
                 tx_checksum: false,
                 rx_checksum_may_be_partial,
                 tx_gso_len_max: gso_len_max(regions.ring_len),
@@ -101,7 +103,8 @@ impl ProgramEnd {
         !self.closed && !self.from_service.is_empty()
     }
 
-    /// Returns true if the memory does not make sense, so that the port transfers no more frames.
+    /// Returns true if the shared memory has had an impossible index or length. The port then
+    /// transfers no more frames.
     pub fn is_closed(&self) -> bool {
         self.closed
     }

@@ -1,4 +1,4 @@
-//! The service's end of a port.
+//! The service's end of a mux port, which a program's memory cannot harm.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub struct ServiceEnd {
 }
 
 impl ServiceEnd {
-    /// Creates the service's end of a port with new memories.
+    /// Creates the service's end of a port whose shared memory is new.
     pub fn new(regions: &PortRegions, doorbell: Option<Arc<Doorbell>>) -> Self {
         Self {
             to_program: PacketProducer::new(regions),
@@ -99,7 +99,8 @@ impl PacketIo for ServiceEnd {
     }
 
     /// Copies at most `max` frames to `burst`. Stops after a frame if the burst has as many bytes
-    /// as `max` frames of the largest length, so that GSO frames get no larger share of a core.
+    /// as `max` frames of the largest length, so that GSO frames get no larger share of the core's
+    /// time.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {

@@ -1,4 +1,5 @@
-//! Both ends of a port, with a program that follows the rules and programs that do not.
+//! Tests of both ends of a mux port, with a program that follows the rules and with programs that
+//! write nonsense.
 
 use std::sync::Arc;
 

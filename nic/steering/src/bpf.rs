@@ -61,8 +61,8 @@ pub enum AttachRequest {
     Generic,
 }
 
-/// Returns an error if the process lacks the capabilities that loading and attaching need. The
-/// check gives their lack one message instead of several.
+/// Returns an error if the process lacks the capabilities that loading and attaching need. Without
+/// the check, each of several calls would fail with a message of its own.
 pub(crate) fn check_permission() -> Result<(), SteeringError> {
     let held = capabilities(None).map_err(|error| SteeringError::System {
         action: "reading the capabilities of this process",
@@ -299,8 +299,8 @@ impl Object {
                     _ => AttachFailure::Other(failed("attaching the XDP program", &error)),
                 }
             })?;
-        // Without bpf_link the loader attaches over netlink. Such a program would outlive the
-        // process and keep its packets for ever, so the failed conversion drops it.
+        // Without bpf_link the loader attaches over netlink. A program attached over netlink would
+        // outlive the process and still redirect packets, so the failed conversion detaches it.
         let link = FdLink::try_from(link).map_err(|_| {
             AttachFailure::Other(SteeringError::NoKernelSupport(
                 "no bpf_link for XDP".to_owned(),

@@ -1,4 +1,8 @@
-//! The demux: sends packets of claimed 3-tuples to the service, all others to the kernel.
+//! The demux: sends the packets of claimed 3-tuples to the service, and all others to the kernel.
+//!
+//! A claim is a 3-tuple of local address, protocol and local port. The service (the process
+//! `tidelaned`) claims the ports of the programs that it serves. The demux is an XDP program
+//! (`ebpf/demux/demux.bpf.c`). This module loads the program and writes its maps.
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
@@ -17,7 +21,7 @@ use crate::{
 const PROGRAM: &str = "tidelane_demux";
 const FRAGS_PROGRAM: &str = "tidelane_frags";
 /// Name of the XDP program that passes every frame. This program handles the frames that the
-/// service hands back.
+/// service hands back to the kernel.
 const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
@@ -28,7 +32,7 @@ const PROBE_FRAME: [u8; 60] = [0; 60];
 const KEY_LEN: usize = 20;
 /// Length of `struct claim`: stack 4, flags 4, zero 8.
 const OWNER_LEN: usize = 16;
-/// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the program.
+/// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the eBPF program.
 const KERNEL_CONNECTIONS: u32 = 1;
 const KERNEL_LISTENS: u32 = 2;
 /// Length of `struct link_addresses`: own address 6, zero 2, source of returned frames 6, zero 2.
@@ -38,7 +42,8 @@ const SOURCE: std::ops::Range<usize> = 6..12;
 /// Number of counters in `struct counters`.
 const COUNTERS: usize = 13;
 
-/// The stack that owns a claim. Zero is the service itself.
+/// Number of the stack that owns a claim. The service uses zero. The eBPF program ignores the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
@@ -50,8 +55,8 @@ pub enum Scope {
     /// Packets without a connection in the kernel. The kernel keeps the segments of its
     /// connections, including those in SYN-RECEIVED and TIME-WAIT, and the ACKs of its SYN cookies.
     BesideConnections,
-    /// Packets without any socket in the kernel. In addition to `BesideConnections`, the kernel
-    /// keeps the SYNs for its own listener.
+    /// Packets without any socket in the kernel. The kernel keeps the packets that it keeps with
+    /// `BesideConnections`, and also the SYNs for its own listener.
     BesideKernel,
 }
 
@@ -107,7 +112,8 @@ pub struct DemuxCounters {
     pub no_socket: u64,
     /// Passed to the kernel: TCP or UDP without a claim.
     pub unclaimed: u64,
-    /// Passed to the kernel: fragments without a claim, or of unknown datagrams.
+    /// Passed to the kernel: fragments of unclaimed datagrams, or of datagrams whose first fragment
+    /// has not arrived.
     pub fragments: u64,
     /// Passed to the kernel: other ICMP.
     pub icmp: u64,
@@ -119,8 +125,8 @@ pub struct DemuxCounters {
     pub redirected_fragments: u64,
     /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
     pub kernel_socket: u64,
-    /// Passed to the kernel: claimed, but the heartbeat of the queue's core is missing, and the
-    /// kernel has a socket for the packet or the heartbeat is missing for long enough.
+    /// Passed to the kernel: claimed, but the queue's core has no heartbeat. After 800 ms without a
+    /// heartbeat, the kernel gets the packets for which it has a socket. After 30 s, it gets all.
     pub no_heartbeat: u64,
     /// Passed to the kernel: destined to another link address on a promiscuous interface. The
     /// kernel drops these frames.
@@ -221,7 +227,7 @@ pub trait Steering: Send {
     }
 
     /// Sets the interface's link address. The demux leaves frames to other link addresses to the
-    /// kernel. A stand-in without frames ignores the address.
+    /// kernel. A test's stand-in, which has no frames, ignores the address.
     fn set_link_address(&mut self, address: [u8; 6]) -> Result<(), SteeringError> {
         let _ = address;
         Ok(())
@@ -318,7 +324,8 @@ impl Demux {
         &self.heartbeats
     }
 
-    /// Returns the reason for which the program does not run in the driver, if it does not.
+    /// Returns the reason for which the program could not be attached in the driver. Returns `None`
+    /// if it is in the driver, or if the caller requested another mode.
     pub fn native_error(&self) -> Option<&str> {
         self.native_error.as_deref()
     }

@@ -1,8 +1,8 @@
 //! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs.
 //!
-//! Packets of the service pass none of these hooks. Received packets leave the kernel in XDP,
-//! before all hooks. Sent packets enter the kernel behind all hooks. An operator who relies on a
-//! hook must know that, so [`Firewall::hooks`] names each hook.
+//! Packets of the service (the process `tidelaned`, a TCP/IP stack in user space) pass none of
+//! these hooks. Received packets leave the kernel in XDP, before all hooks. Sent packets enter the
+//! kernel behind all hooks. An operator may rely on a hook, so [`Firewall::hooks`] names each hook.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
@@ -247,7 +247,7 @@ impl Firewall {
 }
 
 /// Returns the kernel's security modules that control connections (`connect`, `listen`).
-/// Connections over a service do not pass them.
+/// Connections of the service do not pass these modules.
 pub fn network_security_modules() -> Vec<String> {
     const WITH_SOCKET_HOOKS: [&str; 5] = ["selinux", "apparmor", "smack", "tomoyo", "bpf"];
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();

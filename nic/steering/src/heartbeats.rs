@@ -1,9 +1,10 @@
 //! Heartbeats of the cores for the demux: see `docs/design/watchdog.md`.
 //!
-//! A core writes the time of its steps to memory that the demux reads before it redirects a frame.
-//! If a core with a waiting frame has written no heartbeat for 800 ms, the kernel takes new
-//! connections. After 30 s the kernel receives all frames. The mechanism also covers a service that
-//! cannot act because it is stopped, or hangs in the kernel.
+//! A core is a polling thread of the service. The demux is the XDP program that redirects frames to
+//! the core's AF_XDP socket. A core writes the time of its steps to memory that the demux reads
+//! before it redirects a frame. If a core with a waiting frame has written no heartbeat for 800 ms,
+//! the kernel takes new connections. After 30 s the kernel receives all frames. The mechanism also
+//! works while the service is stopped, or hangs in the kernel.
 
 use std::sync::{
     Arc,
@@ -26,7 +27,7 @@ const GIVEN_UP: u64 = 2;
 pub struct Heartbeats(SharedWords);
 
 impl Heartbeats {
-    /// Words of all heartbeats.
+    /// Number of words of all heartbeats.
     pub(crate) const LEN: usize = QUEUES_MAX * WORDS_PER_QUEUE;
 
     pub(crate) fn new(words: SharedWords) -> Self {

@@ -1,13 +1,17 @@
 //! Steering of packets to the service, and a mirror of the kernel's network configuration.
 //!
+//! The service is the process `tidelaned`, a TCP/IP stack in user space. It claims an address and a
+//! port of the host, and the kernel keeps all other packets.
+//!
 //! * [`Demux`] loads the eBPF program that redirects claimed packets to AF_XDP sockets, and updates
 //!   its claims. Only the module `bpf` uses the eBPF loader, whose interface changes often.
 //! * [`mirror::Mirror`] follows the kernel's links, addresses, routes and neighbors over netlink,
 //!   and asks the kernel to resolve a neighbor: the service has no ARP of its own.
 //! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
-//! * [`PortReservation`] holds a port in the kernel, so that no other program gets it.
+//! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
-//! * [`Heartbeats`] let the demux leave packets to the kernel when a core stops.
+//! * [`Heartbeats`] let the demux leave packets to the kernel when a core (a polling thread of the
+//!   service) stops.
 //! * [`Lookup`] queries the kernel for the listening socket that receives a SYN, and for
 //!   connections.
 //!

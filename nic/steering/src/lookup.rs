@@ -77,8 +77,8 @@ impl Lookup {
         })
     }
 
-    /// Tests the queries with a listening socket of this process. Returns `Unsupported` on a kernel
-    /// without CONFIG_INET_DIAG, because this kernel answers that no socket exists.
+    /// Tests the queries with a listening socket of this process. Returns `Unsupported` if the
+    /// kernel does not find the socket. A kernel without CONFIG_INET_DIAG finds no socket.
     pub fn self_test(&mut self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::STREAM;

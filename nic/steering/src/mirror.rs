@@ -112,7 +112,7 @@ pub enum Change {
         /// Address of the neighbor.
         addr: Address,
     },
-    /// Events were lost. The mirror has read all tables again, so that any entry may have changed.
+    /// Events were lost. The mirror has read all tables again, and any entry may have changed.
     Resync,
 }
 

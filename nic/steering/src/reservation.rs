@@ -1,4 +1,5 @@
-//! Reservations of ports in the kernel.
+//! Reservations of ports in the kernel. While the service (the process `tidelaned`) serves a port,
+//! a reservation keeps other programs from binding the port.
 
 use std::{
     io,
@@ -24,7 +25,8 @@ pub struct PortReservation {
     port: u16,
 }
 
-/// A bound socket of a program, with the properties that decide about sockets bound beside it.
+/// A bound socket of a program, with the properties that decide whether another socket can bind the
+/// port, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundSocket {
     /// Local address (IPv4 as `::ffff:a.b.c.d`), unspecified for a wildcard.
@@ -109,8 +111,8 @@ impl PortReservation {
         })
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind to the port, as beside a connection, or forbids
-    /// this.
+    /// Sets whether other sockets with SO_REUSEADDR can bind the port. Linux lets them bind a port
+    /// that has connections but no listener.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }

@@ -25,7 +25,7 @@ impl SharedWords {
     /// Maps the first `len` words of a map with `BPF_F_MMAPABLE`.
     pub(crate) fn of_map(map: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a free place, and refuses a length that the map has not.
+        // SAFETY: the kernel chooses a free place, and refuses a length beyond the end of the map.
         let start = unsafe { mmap(null_mut(), len * 8, access, MapFlags::SHARED, map, 0) };
         Ok(Self::new(start?.cast(), len))
     }

@@ -1,4 +1,4 @@
-//! SYNs in the form of Linux, each from another address and port.
+//! SYNs with the options of a Linux SYN, each from a random address and port.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use tidelane_wire::{
     TcpOptions, Timestamps, checksum, emit_tcp, write_tcp_checksum,
 };
 
-/// First source port; lower ports are not those of clients.
+/// Lowest source port. Clients do not use lower ports.
 const PORT_FIRST: u16 = 1024;
 
-/// Generator of SYNs.
+/// Generator of the SYNs of a flood.
 pub struct SynSource {
     macs: (MacAddress, MacAddress),
     to: Endpoint,
@@ -54,7 +54,7 @@ impl SynSource {
         })
     }
 
-    /// Random number by Marsaglia's xorshift64*.
+    /// Returns a random number (Marsaglia's xorshift64*).
     fn random(&mut self) -> u64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

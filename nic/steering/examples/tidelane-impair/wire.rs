@@ -99,8 +99,9 @@ impl Wire {
         })
     }
 
-    /// Waits for a packet to delay, a delayed packet that is due, `until`, or input on `stop`, and
-    /// handles it. Returns true if there was input on `stop`.
+    /// Waits until a packet to delay arrives, a delayed packet is due, `stop` has input, or the
+    /// time is `until`. Then stores the packets to delay and sends the packets that are due.
+    /// Returns true if `stop` has input.
     pub fn step(
         &mut self,
         until: Instant,
@@ -169,7 +170,8 @@ impl Wire {
         }
     }
 
-    /// Returns the counters, by the end at which a direction enters.
+    /// Returns the counters of both directions: first of the packets that enter at the first
+    /// interface.
     pub fn counters(&self) -> Result<[WireCounters; 2], Box<dyn Error>> {
         let programs = self.program.counters()?;
         Ok([0, 1].map(|number| {

@@ -230,7 +230,8 @@ fn frames_with_unsupported_headers_go_to_the_kernel() {
     assert_eq!(bench.seen(&vlan), not_ip);
 }
 
-/// A tag with VLAN 0 is only a priority, as for the kernel.
+/// The demux removes a tag with VLAN 0, because the tag is only a priority. The kernel does so,
+/// too.
 #[test]
 fn a_priority_tag_is_stripped() {
     let Some(mut bench) = Bench::new() else {

@@ -184,7 +184,7 @@ impl CgroupHooks {
         self.0.is_empty()
     }
 
-    /// Returns the programs that do not act on `other` too, for example on the root.
+    /// Returns the programs that do not also act on the cgroup of `other`, such as the root cgroup.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         self.0.retain(|program| !other.0.contains(program));

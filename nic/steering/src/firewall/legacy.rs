@@ -1,5 +1,5 @@
-//! Tables of `iptables-legacy`. A table is a hook if it has a rule, or a policy other than ACCEPT:
-//! `iptables-legacy -L` creates a table that accepts everything, which does not count.
+//! Tables of `iptables-legacy`. A table is a hook if it has a rule, or a policy other than ACCEPT.
+//! A table that accepts everything is no hook, because `iptables-legacy -L` creates such tables.
 
 use std::io;
 

@@ -99,7 +99,7 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     if created != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY) })
 }
 
@@ -161,6 +161,7 @@ pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(
     }
 }
 
+/// Returns `None` if the error means that the table does not exist. Returns any other error.
 fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOPROTOOPT) => Ok(None),
@@ -170,7 +171,7 @@ fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
 
 /// Opens a socket of the IP version; the options of the tables work on any socket.
 fn option_socket(domain: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -179,6 +180,8 @@ fn option_socket(domain: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Reads the table option `name` (`SO_GET_INFO` or `SO_GET_ENTRIES`) into `into`.
+///
 /// # Safety
 ///
 /// `into` points to `len` writable bytes.

@@ -187,8 +187,8 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     if message.header.flags.intersects(unusable) {
         return None;
     }
-    // On a point-to-point link "address" is the peer's and "local" is ours; elsewhere they are
-    // equal.
+    // On a point-to-point link, `Address` is the peer's address and `Local` is our address. On any
+    // other link, both are our address.
     let local = message
         .attributes
         .iter()

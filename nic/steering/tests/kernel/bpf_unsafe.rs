@@ -81,6 +81,6 @@ pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Resu
 /// Gives the calling thread a mount namespace of its own.
 pub fn own_mounts() {
     let flags = rustix::thread::UnshareFlags::NEWNS;
-    // SAFETY: descriptors stay shared; what changes is where this thread's paths lead.
+    // SAFETY: descriptors stay shared. Only the mounts that this thread's paths pass change.
     unsafe { rustix::thread::unshare_unsafe(flags) }.expect("root may unshare");
 }

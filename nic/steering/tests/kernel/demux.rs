@@ -1,4 +1,4 @@
-//! The demux on a veth: redirected frames, passed frames, and detaching.
+//! Tests of the demux on a veth: redirected frames, passed frames, and detaching.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind},
@@ -37,8 +37,9 @@ fn has_xdp(pair: &Pair) -> bool {
     })
 }
 
-/// Waits until the program is detached, with the last descriptor of its attachment. Another test
-/// that starts a process at this moment has a copy of the descriptor until `exec`.
+/// Waits until the kernel has detached the program, which happens when the last descriptor of its
+/// attachment is closed. A process that another test has just started has a copy of the descriptor
+/// until `exec`.
 fn assert_gone(pair: &Pair) {
     let start = Instant::now();
     while has_xdp(pair) {

@@ -1,4 +1,4 @@
-//! Hooks in the kernel are found and named.
+//! Tests of the search for the kernel's firewall hooks, in network namespaces and cgroups.
 
 use std::{fs, os::fd::AsRawFd, process::Command};
 

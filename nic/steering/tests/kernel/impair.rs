@@ -142,8 +142,8 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         (from_client.program.delayed, 0)
     );
     assert!(from_client.overtaken <= from_client.released);
-    // Counts datagrams that a later one preceded at the receiver. The link's own counter is late on
-    // a busy machine, and then too low.
+    // Counts the datagrams that arrived after a datagram that was sent later. The link's own
+    // counter is updated late on a busy machine, and is then too low.
     let mut latest = 0;
     let late = arrived.iter().filter(|number| {
         latest = latest.max(**number);
@@ -195,7 +195,7 @@ fn a_kernel_connection_survives_the_wire() {
     assert!(received == bytes, "{} of {LEN} bytes came", received.len());
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
     let released: u64 = counters.iter().map(|from| from.released).sum();
-    // Only the receiver knows how many were overtaken: the link's counter is late on a busy
+    // The test needs no overtaken packet, because the link's counter of them is too low on a busy
     // machine.
     let overtaken: u64 = counters.iter().map(|from| from.overtaken).sum();
     assert!(lost > 0 && released >= overtaken.max(1), "{counters:?}");

@@ -1,4 +1,4 @@
-//! Steering with the running kernel, in network namespaces of the test. Needs root.
+//! Tests of steering with the running kernel, in network namespaces of the test. They need root.
 
 mod bpf_unsafe;
 mod demux;

@@ -1,4 +1,4 @@
-//! The mirror compared with the kernel's tables.
+//! Tests that compare the netlink mirror with the kernel's tables.
 
 use std::{
     net::Ipv4Addr,
@@ -242,7 +242,7 @@ fn neighbor_line(pair: &Pair, addr: &str) -> String {
         .ip(&format!("neigh show {addr} dev veth0 nud all"))
 }
 
-/// A request to use a permanent entry would make it an ordinary one.
+/// A request to resolve a permanent entry would make the entry an ordinary entry.
 #[test]
 fn what_an_administrator_set_by_hand_stays() {
     if !privileged("what_an_administrator_set_by_hand_stays") {

@@ -13,7 +13,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-/// The packet would be redirected if the queue had a socket.
+/// Counters of a packet for the service. No queue has a socket here, so the packet passes.
 const SERVICES: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..NOTHING
@@ -120,8 +120,8 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
     }
 }
 
-/// A core without a heartbeat for a second: the kernel takes new connections on a port that only
-/// the service has, and keeps its own connections. Other segments wait for the core.
+/// A core has had no heartbeat for a second. The kernel takes new connections on a port that only
+/// the service has claimed, and keeps its own connections. The service gets all other segments.
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
     const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
@@ -151,8 +151,8 @@ fn the_kernel_takes_new_connections_of_a_silent_core() {
     }
 }
 
-/// A program that listens in both stacks: connections that the kernel had before the claim stay
-/// with the kernel, and new ones go to the service.
+/// A program listens in both stacks. The kernel keeps the connections that it had before the claim,
+/// and the service gets new connections.
 #[test]
 fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
     for ip in LOOPBACKS {

@@ -1,4 +1,5 @@
-//! Fragmented datagrams: all fragments follow the ports in the first fragment.
+//! Tests of the demux with fragmented datagrams. The ports in the first fragment decide the stack
+//! that gets all fragments.
 
 use super::*;
 
@@ -27,7 +28,7 @@ fn first(proto: u8, from: [u8; 4], id: u16, port: u8) -> Vec<u8> {
 }
 
 fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
-    // Read as a header, the payload would be for a claimed port.
+    // The payload looks like a TCP header with a claimed port.
     fragment(proto, from, id, 1, 0, &[0x9c, 0x40, 0, 80, 1, 2, 3, 4])
 }
 
@@ -82,7 +83,7 @@ fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);
 }
 
-/// Returns an IPv6 fragment behind `extensions`.
+/// Returns an IPv6 fragment whose fragment header follows the headers `extensions`.
 fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv6::ipv6(ipv6::FRAGMENT, ipv6::PEER, ipv6::HOST, extensions);
     packet.extend([next, 0]);

@@ -1,4 +1,5 @@
-//! A core without heartbeat gets no new connections, and after a while no frames.
+//! Tests of the demux's watch over a core (a polling thread of the service). A core without a
+//! heartbeat gets no new connections, and after a while no frames.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,10 +59,10 @@ fn a_silent_core_keeps_its_connections_until_it_is_dead() {
         core.beat(now_ns() - age_ms * MS);
         assert_eq!(bench.seen(&frame), expected, "{age_ms} ms ago");
     }
-    // A heartbeat with a clock that is slightly ahead.
+    // The clock of the core's CPU may be slightly ahead.
     core.beat(now_ns() + MS);
     assert_eq!(bench.seen(&frame), REDIRECTED);
-    // The core continues.
+    // The core writes heartbeats again.
     core.beat(now_ns());
     assert_eq!(bench.seen(&frame), REDIRECTED);
     // The heartbeats of other queues do not matter.

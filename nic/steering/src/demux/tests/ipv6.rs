@@ -114,7 +114,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
         assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
         assert_eq!(seen(&icmp_error(kind, 81, &[])), KERNELS_ICMP);
     }
-    // Echo, and above all neighbour discovery.
+    // These messages are no errors. Echo and neighbour discovery are among them.
     for kind in [0, 5, 128, 129, 135, 136] {
         assert_eq!(seen(&icmp_error(kind, 80, &[])), KERNELS_ICMP);
     }
