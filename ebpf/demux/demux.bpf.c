@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * The demux: chooses the stack that receives a frame, which is the service or the kernel.
+ * The demux: an XDP program that chooses the stack that receives a frame. The stack is either the
+ * service (the process tidelaned, a TCP/IP stack in user space) or the kernel.
  *
- * The program redirects a TCP or UDP packet with a claimed 3-tuple (destination address, protocol,
- * destination port) to the AF_XDP socket of the queue on which the packet arrived. It does the same
- * with an ICMP error that quotes a packet of a claimed 3-tuple. All other frames pass to the kernel
- * (XDP_PASS). These include frames that the program does not parse: VLANs, malformed headers, long
- * chains of IPv6 extension headers, source routes, and frames to other link addresses. If a queue
- * has no socket, its frames pass to the kernel, too, so that the death of the service blocks no
- * traffic.
+ * The service claims a 3-tuple (destination address, protocol, destination port) by an entry in
+ * the map CLAIMS. The program redirects a TCP or UDP packet with a claimed 3-tuple to the AF_XDP
+ * socket of the queue on which the packet arrived. The program also redirects an ICMP error that
+ * quotes a packet of a claimed 3-tuple. All other frames pass to the kernel (XDP_PASS). Among them
+ * are frames to other link addresses, packets with an IPv4 source route, and frames that the
+ * program does not parse: VLANs, malformed headers, long chains of IPv6 extension headers. If a
+ * queue has no socket, its frames pass to the kernel, too, so that the death of the service blocks
+ * no traffic.
  *
- * Some claims share their port with sockets of the kernel: a port that programs have reserved for
- * connections, a port whose listener is closed while connections remain, or a port that had
- * connections in the kernel before the claim. For these claims, the program first asks the kernel
- * for a socket. If the kernel has a socket for a packet, the kernel keeps the packet. See
- * docs/design/claims.md.
+ * Some claims share their port with sockets of the kernel. Examples are a port that a program has
+ * bound to connect from it, a port whose listener is closed while its connections remain, and a
+ * port that had connections in the kernel before the claim. For these claims, the program first
+ * searches the kernel's sockets. If the kernel has a socket for a packet, the kernel keeps the
+ * packet. See docs/design/claims.md.
  *
- * The program watches the heartbeat of each core that has frames. If the heartbeat is missing for
- * SILENCE_NS, the core gets no new connections; the kernel takes them. After DEATH_NS, the core
- * gets no frames. The program does this because a service that is stopped, or that hangs in the
- * kernel, cannot pass its frames to the kernel itself. See docs/design/watchdog.md.
+ * A core is a polling thread of the service. It serves one queue or several, and writes a heartbeat
+ * to the map HEARTBEATS for each of them. If a core has a frame but no heartbeat for SILENCE_NS,
+ * new connections go to the kernel. After DEATH_NS, all frames go to the kernel. The program does
+ * this because a service that is stopped, or that hangs in the kernel, cannot pass its frames to
+ * the kernel itself. See docs/design/watchdog.md.
  *
- * Only the first fragment of a datagram has ports. A map stores the destination of the datagram for
- * the other fragments. See docs/design/fragments.md.
+ * Only the first fragment of a datagram has ports. The map FRAGMENTED stores whether the datagram
+ * is claimed, for the datagram's other fragments. See docs/design/fragments.md.
  *
  * nic/steering/src/demux.rs mirrors the layout of the maps.
  */
@@ -84,7 +87,7 @@ struct counters {
 	__u64 redirected_icmp; /* ICMP errors that quote a claimed 3-tuple: to the service */
 	__u64 no_socket;       /* claimed, but the queue has no socket: to the kernel */
 	__u64 unclaimed;       /* TCP or UDP without a claim: to the kernel */
-	__u64 fragments;       /* unclaimed fragments, or of an unknown datagram: to the kernel */
+	__u64 fragments;       /* fragments of an unclaimed or unknown datagram: to the kernel */
 	__u64 icmp;            /* other ICMP: to the kernel */
 	__u64 other_ip;        /* other protocols, malformed headers: to the kernel */
 	__u64 not_ip;          /* frames without an IP packet: to the kernel */
@@ -97,8 +100,8 @@ struct counters {
 
 /*
  * Time of the last heartbeat of a queue's core, or a special value. Each queue has its own cache
- * line. NOT_WATCHED is the initial value. ASLEEP means that the core waits for a frame; the next
- * frame starts the core's time. GIVEN_UP means that the service takes no more frames.
+ * line. NOT_WATCHED is the initial value. ASLEEP means that the core waits for a frame. The next
+ * frame replaces ASLEEP by its time. GIVEN_UP means that the service takes no more frames.
  */
 #define NOT_WATCHED 0
 #define ASLEEP 1
@@ -124,17 +127,17 @@ struct link_addresses {
 	struct link_address returned;
 };
 
-/* Key of one fragmented datagram, or (`is_pair`) of a protocol between two hosts. */
+/* Key of one fragmented datagram, or (`is_pair`) of a protocol's datagrams between two hosts. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];
 	__be32 id;
-	__u8 proto; /* zero for one IPv6 datagram: its fragments may differ in it */
+	__u8 proto; /* zero for one IPv6 datagram, whose fragments may have different values */
 	__u8 is_pair;
 	__u8 zero[2];
 };
 
-/* Time of the latest first fragment with claimed ports, and of that with unclaimed ports. */
+/* Times of the latest first fragments, one with claimed ports and one with unclaimed ports. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -199,12 +202,13 @@ struct ports {
 };
 
 /*
- * Owner of a packet. UNCLAIMED means that there is no claim. KERNEL_NO_HEARTBEAT means that the
- * service owns the packet, but the kernel gets it because the core has no heartbeat.
+ * Owner of a packet. UNCLAIMED means that there is no claim. KERNEL means that there is a claim,
+ * but the kernel has a socket for the packet. KERNEL_NO_HEARTBEAT means that the service owns the
+ * packet, but the kernel gets it because the core has no heartbeat.
  */
 enum owner { UNCLAIMED, SERVICE, KERNEL, KERNEL_NO_HEARTBEAT };
 
-/* State of a queue's core: SILENT after SILENCE_NS, and DEAD after DEATH_NS. */
+/* State of a queue's core. Without a heartbeat, SILENT after SILENCE_NS and DEAD after DEATH_NS. */
 enum core_state { ALIVE, SILENT, DEAD };
 
 /* Returns the claim of a 3-tuple with an IPv4 address, or null. */
@@ -348,7 +352,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
-/* Starts the time of a sleeping core, which is about to get a frame. */
+/* Starts to measure the silence of a sleeping core, which is about to get a frame. */
 static __always_inline void start_silence_timer(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);

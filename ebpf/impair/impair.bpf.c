@@ -113,7 +113,7 @@ static __always_inline __u16 fold(__u64 total)
 	return total;
 }
 
-/* Computes the complete checksum of a TCP or UDP packet. */
+/* Writes the complete checksum of an unfragmented TCP or UDP packet. */
 static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 {
 	__u32 header_len = ip->ihl * 4;
