@@ -61,8 +61,8 @@ impl Denial {
 #[derive(Debug)]
 pub struct AccessPolicy {
     any_namespace: bool,
-    /// The admitted namespaces. A namespace other than the service's own has an open file, which
-    /// keeps the kernel from giving the identity to another namespace.
+    /// The admitted namespaces. For a namespace other than the service's own, the open file keeps
+    /// the kernel from giving the namespace's inode number to another namespace.
     namespaces: Vec<(NetNs, Option<File>)>,
     users: Ids,
     groups: Ids,
@@ -228,8 +228,8 @@ impl Access {
         NetView::of_process(peer.pid_number()).ok()
     }
 
-    /// Checks a child that uses a socket which its parent obtained. `view` is the namespace that
-    /// the child must be in, because the child may have moved to another namespace.
+    /// Checks a child that uses a socket which its parent obtained. `view` is the namespace of the
+    /// parent at its registration. A child that has moved to another namespace is refused.
     pub fn judge_child(
         &self,
         sponsor: &Peer,
@@ -244,7 +244,7 @@ impl Access {
     }
 
     /// Returns true if the program `peer` with this `sponsor` is in the service's own network
-    /// namespace. Another admitted namespace has another loopback.
+    /// namespace. A program in another admitted namespace has another loopback interface.
     pub fn is_within_host(&self, sponsor: &Peer, peer: &Peer) -> bool {
         let Some((own, view)) = self.own else {
             return false;

@@ -24,13 +24,14 @@ const PROGRAMS_MAX: u64 = 4096;
 const CONTEXTS_MAX: u64 = 8192;
 /// Maximum number of listeners of all users: the capacity of an engine.
 const LISTENERS_MAX: u64 = 65_536;
-/// Maximum number of ports of all users: half of the capacity of the demux.
+/// Maximum number of reserved TCP and UDP ports of all users: half of the capacity of the demux.
 const PORTS_MAX: u64 = 65_536;
-/// Bytes of packet rings of all users' ports. A core keeps them in memory.
+/// Maximum number of bytes of packet rings of all users. A packet ring connects a program with a
+/// TCP/IP stack of its own to the service, which locks the ring in memory.
 const RING_BYTES_MAX: u64 = 2 << 30;
 /// Number of descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// Number of users from which on a new user makes the accounts forget users without resources.
+/// Number of known users from which on each new user causes the removal of users without resources.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -42,7 +43,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Makes the accounts. The process may have `descriptors_max` descriptors.
+    /// Makes the accounts. `descriptors_max` is the process's limit of descriptors.
     pub fn new(limits: LimitsConfig, descriptors_max: u64) -> Self {
         let ledger = Ledger::default();
         for (resource, capacity) in [

@@ -1,5 +1,5 @@
-//! The admin socket: a client sends one line of JSON as request, and gets one line of JSON as
-//! answer.
+//! The admin socket: a client, such as the command `tidelane ss`, sends one line of JSON as
+//! request, and gets one line of JSON as answer. The control thread serves the socket.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -43,7 +43,7 @@ pub enum Asked {
 }
 
 /// Reads and answers the request of one client. Returns the request that the caller has to carry
-/// out. `firewall` describes the host's own rules.
+/// out. `firewall` describes the host's firewall rules, which connections of the service bypass.
 pub fn serve<P: Port>(
     stream: &UnixStream,
     shared: &Shared<P>,
@@ -217,9 +217,11 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// Returns the sockets of a program that stayed with the kernel and still exist. A connection of a
-/// listener on the kernel has no note of its own, and is listed with the listener's reason. `noted`
-/// contains the inodes that have a note or are listed already.
+/// Returns the sockets of a program that stayed with the kernel and still exist.
+///
+/// The program reports such a socket by a note, with the socket's inode and the reason. The program
+/// does not report the connections of a listener on the kernel, so they are listed with the
+/// listener's reason. `noted` contains the inodes that have a note or are listed already.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut KernelTables<R>,

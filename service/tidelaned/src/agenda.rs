@@ -1,4 +1,6 @@
-//! Sessions with a deadline: paused sessions, and sessions that have to register.
+//! Deadlines of sessions: of paused sessions, and of sessions that have to register.
+//!
+//! A session is a program's connection to the registration socket, which the control thread serves.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,7 +17,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Pauses session `number` until `due`, because the session's user has used up the messages.
+    /// Pauses session `number` until `due`, because the user has exceeded the message rate.
     pub fn pause(&mut self, due: Instant, number: u64) {
         self.paused.insert((due, number));
     }

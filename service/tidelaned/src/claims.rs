@@ -1,10 +1,13 @@
-//! Claims: the 3-tuples that the demux sends to the service, their owners, and the reservations of
-//! their ports in the kernel.
+//! Claims: the 3-tuples (address, protocol, port) whose packets go to the service, their owners,
+//! and the reservations of their ports in the kernel.
 //!
-//! A claim lives while it has an owner: a listener, a program's reservation, a port of the
-//! ephemeral pool, or connections that outlive one of these. While the claim lives, a bound kernel
-//! socket of the service reserves its port: see `docs/design/claims.md`. A claim of a wildcard
-//! address is one claim in the demux per address of the interface.
+//! The demux, an XDP program, enforces the claims. A claim lives while it has an owner: a listener,
+//! a session (a registered program) that has reserved a port to connect from it, the pool of ports
+//! for outgoing connections without a bound port, or a mux port (a program with a TCP/IP stack of
+//! its own). After the owner has left, the claim lives while its port has connections. While the
+//! claim lives, a bound kernel socket of the service reserves the port: see
+//! `docs/design/claims.md`. A claim of a wildcard address is one claim in the demux per address of
+//! the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,8 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the first check of a claim that may end. The delay doubles with each check.
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
-/// Delay before the service first asks for the kernel's connections on a listener's port. The delay
-/// doubles with each query.
+/// Delay before the service first queries the kernel for connections on a listener's port. The
+/// delay doubles with each query.
 const ASK_DELAY_MIN: Duration = Duration::from_millis(10);
 const ASK_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Interval between checks of a pool port. A port without connections may return to the kernel. The
@@ -111,7 +114,7 @@ impl Claims {
         self.holdings.len()
     }
 
-    /// Sets the interface's addresses.
+    /// Sets the interface's addresses, and updates the demux's claims.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Result<(), SteeringError> {
         self.addresses = addresses;
         let mut wanted: HashMap<Claim, Wants> = HashMap::new();
@@ -221,8 +224,8 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if the claim exists with a scope other than [`Scope::BesideKernel`], in which
-    /// the demux prefers the kernel's sockets.
+    /// Returns true if the claim exists and its scope is not [`Scope::BesideKernel`]. A claim gets
+    /// that scope when its owner leaves.
     fn is_wanted(&self, name: Name) -> bool {
         let scope = self.holdings.get(&name).map(|holding| holding.scope);
         scope.is_some_and(|scope| scope != Scope::BesideKernel)
@@ -274,9 +277,9 @@ impl Claims {
         error
     }
 
-    /// Ends the owner's use of a claim. The claim stays while its port has connections. Meanwhile
-    /// the demux looks for a kernel socket first. Other sockets with SO_REUSEADDR may bind the port
-    /// meanwhile, if the claim's terms allow sharing.
+    /// Ends the owner's use of a claim. The claim stays while its port has connections. During this
+    /// time, a packet for which the kernel has a socket goes to the kernel. Other sockets with
+    /// SO_REUSEADDR may bind the port if the claim's terms allow sharing.
     pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
         let Some(holding) = self.holdings.get_mut(&name) else {
             return Ok(());
@@ -462,8 +465,8 @@ impl Claims {
         result
     }
 
-    /// Returns the demux's claims of a claim. The list is empty if the interface does not have the
-    /// address, such as 127.0.0.1.
+    /// Returns the demux's claims for claim `name`: one for each address of the interface that the
+    /// claim's address covers. The list is empty if there is none, as for 127.0.0.1.
     fn claims_of(&self, (owner, endpoint): Name) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

@@ -24,7 +24,7 @@ pub enum Congestion {
     Cubic,
     /// NewReno (RFC 5681)
     Newreno,
-    /// DCTCP (RFC 8257); its connections ask for ECN, whatever --ecn says
+    /// DCTCP (RFC 8257); its connections request ECN regardless of --ecn
     Dctcp,
     /// BBR version 1: paced by a model of the path, independent of losses
     Bbr,
@@ -35,9 +35,9 @@ pub enum Congestion {
 pub enum Ecn {
     /// Never
     Off,
-    /// Ask for it, and agree if the peer asks (Linux: tcp_ecn=1)
+    /// Request ECN, and agree if the peer requests ECN (Linux: tcp_ecn=1)
     On,
-    /// Agree if the peer asks (Linux: tcp_ecn=2)
+    /// Agree if the peer requests ECN (Linux: tcp_ecn=2)
     Asked,
 }
 

@@ -1,8 +1,8 @@
 //! Confinement: the rights that the service gives up once it is set up.
 //!
-//! The service runs as root and reads data of any program and any host on the network, so that an
-//! intruder must gain as little as possible. Once everything that needs privilege is open, and
-//! before the first thread starts, the service permanently gives up
+//! The service runs as root and reads data that any program and any host on the network can send.
+//! An intruder in the service must therefore gain as little as possible. The service first opens
+//! everything that needs privilege. Before the first thread starts, it permanently gives up
 //!
 //! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets;
 //! * the ways to gain a capability again, by `no_new_privs` and locked secure bits;
@@ -45,7 +45,7 @@ pub struct Confinement {
     pub core_dumps: bool,
 }
 
-/// The failed step, and the kernel's error.
+/// Error of the confinement: the failed step, and the kernel's error.
 #[derive(Debug)]
 pub struct ConfineError {
     step: &'static str,
@@ -114,10 +114,10 @@ pub fn enter_restorer() -> Result<(), ConfineError> {
     filter::install(calls::RESTORER_CALLS).map_err(ConfineError::at("the filter of system calls"))
 }
 
-/// Makes the library read the auxiliary vector now.
+/// Makes the crate rustix read the auxiliary vector now.
 ///
-/// The library of system calls reads the vector at first use. Before Linux 6.4, without
-/// PR_GET_AUXV, the library opens `/proc/self/auxv` by `open`, a call that the filter denies.
+/// The crate reads the vector at first use. Before Linux 6.4, without PR_GET_AUXV, the crate opens
+/// `/proc/self/auxv` by `open`, a call that the filter denies.
 fn read_auxiliary_vector() {
     let _ = rustix::param::page_size();
 }

@@ -1,5 +1,6 @@
-//! The kernel's rule for congestion controls: `net.ipv4.tcp_allowed_congestion_control` lists the
-//! algorithms that every program may choose, and CAP_NET_ADMIN allows all algorithms.
+//! The congestion control algorithms that a program may choose, by the kernel's rule:
+//! `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every program, and
+//! CAP_NET_ADMIN allows all algorithms.
 
 use std::{fs, path::Path};
 
@@ -31,8 +32,9 @@ impl Congestion {
     }
 }
 
-/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. In a user
-/// namespace of its own a process has all capabilities, but another user map.
+/// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. A process has all
+/// capabilities in a user namespace that it has created, so its user map must also be the
+/// service's.
 fn is_network_administrator(peer: &Peer) -> bool {
     // The process id of an ended process may belong to another process.
     if !peer.is_alive() {
@@ -47,7 +49,7 @@ fn is_network_administrator(peer: &Peer) -> bool {
     });
     let users = |process: &Path| fs::read_to_string(process.join("uid_map")).ok();
     let theirs = users(&process);
-    // The data belongs to that process only if it still exists.
+    // The data that was read is the data of this process only if the process still exists.
     capable && theirs.is_some() && theirs == users(Path::new("/proc/self")) && peer.is_alive()
 }
 

@@ -1,7 +1,8 @@
 //! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
 //!
 //! All work that may take time happens on this thread. The control thread passes the results to the
-//! cores. A core applies the results between two steps.
+//! cores. A core is a polling thread that drives one TCP/IP host, and applies the results between
+//! two steps of the host.
 
 use std::{
     collections::HashMap,
@@ -111,7 +112,7 @@ pub struct Parts<P: Port> {
     pub mirror: Mirror,
     /// The served interface.
     pub ifindex: u32,
-    /// Offloads that stay off.
+    /// Offloads of the NIC that the service keeps switched off.
     pub offloads: Arc<Mutex<Offloads>>,
     /// The eventfd that is readable when a core's host has requests.
     pub notify: Arc<OwnedFd>,
@@ -128,7 +129,7 @@ pub struct Parts<P: Port> {
     pub loopback: bool,
     /// The operator's rules for connections.
     pub rules: RuleSet,
-    /// The watch for the host's own rules.
+    /// The watch for firewall rules of the host, which connections of the service bypass.
     pub guard: Guard,
     /// The configuration file.
     pub config: PathBuf,
@@ -387,7 +388,8 @@ impl<P: Port> Control<P> {
         self.shared.within = within;
     }
 
-    /// Resolves routers in advance, so that the first answer to a peer behind one need not wait.
+    /// Resolves the link addresses of routers in advance, so that the first answer to a peer behind
+    /// a router does not wait.
     fn ask_for_routers(&mut self, routes: &[Route]) {
         let mut routers: Vec<IpAddress> = routes.iter().filter_map(|r| r.gateway).collect();
         routers.sort();

@@ -1,11 +1,12 @@
-//! A fast-path thread: drives a host over the queues of an interface, and decides when to sleep.
+//! A core: a polling thread that drives a TCP/IP host over the queues of an interface, and decides
+//! when to sleep.
 //!
 //! A polling thread on a CPU that programs share must neither take their time nor wait behind them.
 //! The thread therefore spins in the idle scheduling class: a program that wakes runs at once, and
-//! the thread continues when the program sleeps, without any call. A program that computes without
-//! end would starve the thread, so a watchdog moves a starved thread to the normal class, in which
-//! it sleeps on the NIC and the doorbells instead of spinning. In both classes the thread sleeps
-//! when it is idle for a while.
+//! the thread continues when the program sleeps, without any system call. A program that computes
+//! without end would starve the thread. A watchdog therefore moves a starved thread to the normal
+//! class. There the thread sleeps on the NIC and the doorbells instead of spinning. In both classes
+//! the thread sleeps when it has been idle for a while.
 
 use std::{
     io,
@@ -230,9 +231,10 @@ pub fn start<P: Port>(
 }
 
 /// Watches a core's progress until the core stops. Moves a starved core to the normal class. If the
-/// core still makes no step, the core is stuck in a system call, which a signal interrupts: a
-/// program can make the write to its doorbell block (see [`tidelane_ring::Doorbell`]). If the core
-/// makes no step even then, the core hangs, and the watchdog ends the service.
+/// core still makes no step, the core may be stuck in a system call, because a program can make the
+/// write to its doorbell block (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call
+/// by a signal. If the core makes no step even then, the core hangs, and the watchdog ends the
+/// service.
 fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;

@@ -1,4 +1,5 @@
-//! All fast-path cores of the service, for the control thread.
+//! All cores (polling threads) of the service. The control thread sends them work through this
+//! module.
 
 use std::{
     os::fd::BorrowedFd,
@@ -16,7 +17,7 @@ use crate::core::{CoreLink, Port};
 /// Time limit for a core's answer to the control thread.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// The cores, in their order.
+/// The cores, in the order of their numbers.
 pub struct Cores<P: Port>(Vec<Arc<dyn CoreLink<P>>>);
 
 impl<P: Port> Clone for Cores<P> {
@@ -38,7 +39,7 @@ impl<P: Port> Cores<P> {
         self.0.len()
     }
 
-    /// Runs the closure that `make` returns for each core on that core, without waiting.
+    /// Calls `make` for each core, and sends the returned closure to the core. Does not wait.
     pub fn send_each<F>(&self, mut make: impl FnMut(usize) -> F)
     where
         F: FnOnce(&mut Host<P>, Instant) + Send + 'static,
@@ -48,9 +49,9 @@ impl<P: Port> Cores<P> {
         }
     }
 
-    /// Runs the closure that `make` returns for each core on that core, on all at the same time.
-    /// Returns the answers in the cores' order. Returns `None` if a core has stopped or does not
-    /// answer within 10 s.
+    /// Calls `make` for each core, and sends the returned closure to the core. The cores run the
+    /// closures at the same time. Returns the answers in the order of the cores. Returns `None` if
+    /// a core has stopped or does not answer within 10 s.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,

@@ -1,7 +1,8 @@
-//! UDP sockets of the kernel, from `/proc/net/udp` and `udp6`: which other sockets have a port.
+//! The search for other UDP sockets of the kernel with the same port, in `/proc/net/udp` and
+//! `udp6`.
 //!
 //! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a datagram to
-//! one of them. A claim of the port would take the datagrams of all of them.
+//! one of them. A claim of the port would take the datagrams of all these sockets.
 
 use std::fs;
 
@@ -12,8 +13,8 @@ use crate::sockets::KernelSocket;
 /// The tables of the calling thread's network namespace.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 
-/// Returns true if a UDP socket gets datagrams of `socket`'s 3-tuples, apart from `socket` and the
-/// socket with the inode `reservation`. Returns true if the kernel's tables cannot be read.
+/// Returns true if another UDP socket gets datagrams of `socket`'s 3-tuples. The socket with the
+/// inode `reservation` does not count. Returns true if the kernel's tables cannot be read.
 pub fn have_another_socket(socket: &KernelSocket, reservation: u64) -> bool {
     let mut text = String::new();
     for table in TABLES {
@@ -39,7 +40,7 @@ fn has_another(tables: &str, ends: impl Iterator<Item = Endpoint>, known: [u64; 
 }
 
 /// Returns true if both endpoints get datagrams of one 3-tuple. The tables do not show whether a
-/// socket of `::` has IPv6 alone, so it counts as one of both IP versions.
+/// socket of `::` has IPv6 alone, so such a socket counts for both IP versions.
 fn overlap(own: Endpoint, other: Endpoint) -> bool {
     let addresses = own.addr.covers(other.addr) || other.addr.covers(own.addr);
     own.port == other.port && (addresses || other.addr == IpAddress::UNSPECIFIED_V6)
@@ -86,7 +87,7 @@ mod tests {
             };
             let examined = examine(own.as_fd()).expect("a socket").expect("bound");
             assert!(!have_another_socket(&examined, 0));
-            // Seen from another socket, `own` is another one.
+            // A socket counts unless its inode is given.
             let text: String = TABLES
                 .iter()
                 .map(|table| fs::read_to_string(table).unwrap_or_default())

@@ -1,11 +1,12 @@
 //! Threads that check descriptors which programs sent.
 //!
-//! A program chooses the descriptor, and thus the duration of calls on it. `close` waits for the
+//! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
 //! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
 //! another call holds while it waits for memory of a user's file system. Neither a core nor the
-//! control thread makes such calls: each user has a thread that checks and closes all descriptors
-//! of the user's programs, one message after the other. A program's next message is read after the
-//! previous one was checked, so the number of sessions bounds the waiting messages.
+//! control thread makes these calls. Each user has a thread that checks and closes all descriptors
+//! of the user's programs, one message after the other. The service reads a program's next message
+//! after the check of the previous message, so the number of sessions (connected programs) bounds
+//! the number of waiting messages.
 //!
 //! These threads also close the sockets of sessions, because unread messages may contain
 //! descriptors.
@@ -90,8 +91,9 @@ pub struct Entitled {
     pub reservation: PortReservation,
     /// The socket's Fast Open options. RESERVE has the default options.
     pub fast_open: ListenerFastOpen,
-    /// True for a listener that gets connections from within the host. The program requests these
-    /// connections, and the kernel would deliver all of them to this listener.
+    /// True if the listener also gets the service's connections from programs of this host. The
+    /// program has requested these connections, and the kernel would deliver all of them to this
+    /// listener.
     pub within_host: bool,
 }
 
@@ -123,7 +125,7 @@ pub struct DescriptorThreads {
     ifindex: u32,
     /// True if the kernel can be queried for the socket that gets a SYN.
     asks: bool,
-    /// The function that paces threads, see [`pace::keep`]. `None` if threads do not pause.
+    /// The argument of [`pace::keep`] for new threads. `None` if the threads do not pause.
     pace: Option<IsBesideCore>,
     /// The check for tests, which runs in the calling thread.
     immediate: Option<Entitlement>,
@@ -334,9 +336,9 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
     }
 }
 
-/// Checks the socket of a 3-tuple: bound to its port, not connected, not listening, and the only
-/// socket that gets packets of the 3-tuple. The port is reserved first, so that no other socket can
-/// be bound to it, or start to listen on it, after the check.
+/// Checks a socket that is to prove the right to its 3-tuple. The socket must be bound to its port,
+/// not connected, not listening, and the only socket that gets packets of the 3-tuple. The port is
+/// reserved first. After the check, no other socket can then be bound to the port or listen on it.
 fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine_any(fd.as_fd())?;
     pace::rest();
@@ -368,7 +370,7 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
             let covered = covered(&socket, &sent.addresses);
             entitlement.has_listener(&socket, &covered)
         }
-        // The claim whose reservation has the port decides.
+        // The port has a reservation already. The claim with that reservation decides.
         None => false,
     };
     if has_another {
@@ -381,7 +383,8 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
     })))
 }
 
-/// Checks a socket that is bound to its port and was not connected since.
+/// Checks a socket from which a program is going to connect. The socket must be bound to its port,
+/// and must not be connected.
 fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();

@@ -1,5 +1,5 @@
-//! The check for the host's firewall: a service does not start beside rules that its packets would
-//! bypass, unless the operator says that Tidelane's rules replace them.
+//! The check of the host's firewall. The service does not start beside rules that its packets would
+//! bypass, unless the operator has configured that Tidelane's own rules replace these rules.
 
 use std::{
     fmt::Write,
@@ -34,7 +34,7 @@ pub enum Mode {
     /// Do not start.
     #[default]
     Refuse,
-    /// Start: Tidelane's own rules replace them.
+    /// Start: Tidelane's own rules replace the host's rules.
     Bypass,
 }
 
@@ -46,7 +46,7 @@ pub struct FirewallConfig {
     pub mode: Mode,
 }
 
-/// Watches for hooks beside a service.
+/// Watches for hooks of the kernel (rules and programs) that packets of the service do not pass.
 #[derive(Debug)]
 pub struct Guard {
     firewall: Firewall,

@@ -1,8 +1,8 @@
-//! The Tidelane service: chooses the back ends, then runs a host on them for each fast-path core.
+//! The Tidelane service: opens AF_XDP and eBPF, then starts the fast-path cores and serves.
 //!
-//! Threads: each `tdl-core-N` drives its host over its queues of the interface ([`core`]). The main
-//! thread serves registrations, netlink and the admin socket ([`control`]). Watchdogs prevent that
-//! a shared CPU starves a core.
+//! Threads: each `tdl-core-N` drives a TCP/IP host over its queues of the interface ([`core`]). The
+//! main thread serves registrations, netlink and the admin socket ([`control`]). Watchdogs help a
+//! core that other programs on its CPU starve.
 
 use std::{
     fmt::Display,
@@ -78,7 +78,8 @@ fn serve(config: &Config) -> Result<(), String> {
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
-    // The restorer starts before this process opens anything that must not outlive it.
+    // The restorer starts first, so that it inherits no descriptor that must not outlive the
+    // service.
     let (journal, restorer) = start_restorer(config)?;
     let (mirror, link) = find_link(config)?;
     let (settings, notices) = Settings::load(&config.file())?;
@@ -89,7 +90,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Restores after the demux's end: some drivers have these offloads only without an XDP program.
+    // Declared before the demux and therefore dropped after it: some drivers can restore these
+    // offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
@@ -269,8 +271,8 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
-/// Opens an AF_XDP port on each queue and attaches the demux. The last result is a sentence if the
-/// driver makes the place of the demux differ from the wish.
+/// Opens an AF_XDP port on each queue and attaches the demux. The last result is a message if the
+/// driver does not allow the requested XDP mode, so that the demux runs in another mode.
 fn open_queues(
     link: &LinkRecord,
     queues: u32,

@@ -1,4 +1,4 @@
-//! Tests of decisions about artificial peers.
+//! Tests of the access policy, with made-up programs (peers).
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ fn here() -> NetNs {
     NetNs::current().expect("a namespace")
 }
 
-/// Returns the identity of another namespace: that of an arbitrary file.
+/// Returns the identity of another namespace. Any file serves as the namespace's file.
 fn elsewhere() -> NetNs {
     NetNs::at(Path::new("/proc/self/status")).expect("a file")
 }

@@ -13,7 +13,8 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use tidelane_host::accounts::{Resource, User, UserId};
 
-/// Default limits of every user, and of root. Other resources are bounded by their pool only.
+/// Default limits of every other user, and of root. A resource without a limit is bounded only by
+/// its capacity for all users.
 const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Registrations, 1024, 4096),
     (Resource::Programs, 1024, 2048),
@@ -112,7 +113,7 @@ impl<'de> Deserialize<'de> for LimitsConfig {
     }
 }
 
-/// A resource, which the file spells by its name.
+/// A resource, which deserializes from its name in the file.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Name(Resource);
 

@@ -1,8 +1,9 @@
 //! The message rate of a user: a token bucket with the tokens of one second.
 //!
-//! A message is read as long as there is a token, whatever its cost; an expensive message leaves a
-//! debt. Nothing is dropped: the messages of a user without tokens stay in the sockets, and the
-//! user's calls wait.
+//! The service reads a message of a user (a request on a registration socket) if the user's bucket
+//! holds a token. The message may cost more tokens than the bucket holds, and then leaves a debt.
+//! Nothing is dropped: the messages of a user without tokens stay in the sockets, and the user's
+//! calls wait.
 
 use tidelane_time::{Duration, Instant};
 

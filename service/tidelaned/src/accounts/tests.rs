@@ -1,3 +1,5 @@
+//! Tests of the accounts of users, their limits and their message rates.
+
 use tidelane_host::accounts::Charge;
 use tidelane_time::Duration;
 
@@ -89,10 +91,10 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
         taken += 1;
     }
     assert_eq!(taken, 100);
-    // Other users have as many as before.
+    // Another user still has all tokens.
     let other = accounts.of(1000).user().clone();
     assert_eq!(accounts.message_due(&other, now), None);
-    // Five seconds bring five times as many, without a check in between.
+    // Five seconds bring five times as many tokens.
     while now < NOW + Duration::from_secs(5) {
         now = accounts.message_due(&user, now).unwrap_or(now);
         assert_eq!(accounts.message_due(&user, now), None);

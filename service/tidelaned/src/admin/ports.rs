@@ -1,4 +1,5 @@
-//! Ports of the mux: the programs that have them, their claims and counters.
+//! The list of mux ports for the admin socket: their programs, claims and counters. A mux port
+//! connects a program with a TCP/IP stack of its own to the NIC.
 
 use serde_json::{Map, Value, json};
 use tidelane_host::Host;
@@ -100,7 +101,7 @@ fn claim_text(claimed: &Claimed) -> String {
     format!("{protocol} {}", claimed.tuple.local)
 }
 
-/// Returns the name of the reason why a packet of a port is not sent.
+/// Returns the name of the reason for which the mux does not send a packet of a port.
 fn reason_name(reason: SendRefusal) -> &'static str {
     match reason {
         SendRefusal::Malformed(reason) => reason.name(),

@@ -1,4 +1,5 @@
-//! The owners of claims, and what a claim consists of.
+//! The owners of claims, and the terms of a claim. A claim is a 3-tuple (address, protocol, port)
+//! whose packets go to the service instead of the kernel.
 
 use tidelane_host::{ProgramId, accounts::Charge};
 use tidelane_steering::{PortReservation, Scope};
@@ -7,13 +8,14 @@ use tidelane_wire::{Endpoint, protocol};
 /// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// The listener of the kernel socket with this cookie.
+    /// The listener of the kernel socket with this cookie (SO_COOKIE).
     Listener(u64),
-    /// The session with this id, which has reserved the port.
+    /// The session (registered program) with this id, which has bound the port to connect from it.
     Session(u64),
-    /// The ephemeral pool.
+    /// The pool of ports for outgoing connections whose program has not bound a port.
     Pool,
-    /// A port of the mux, which holds the kernel socket with this cookie.
+    /// A mux port (a program with a TCP/IP stack of its own). The program has proved its right to
+    /// the claim by the kernel socket with this cookie.
     Port {
         /// Cookie of the kernel socket.
         cookie: u64,
@@ -28,7 +30,7 @@ impl Owner {
     pub(super) fn scope(self) -> Scope {
         match self {
             Self::Pool => Scope::Whole,
-            // The kernel looks for its own sockets by TCP alone.
+            // The demux can search the kernel for TCP sockets only.
             Self::Port { protocol, .. } if protocol != protocol::TCP => Scope::Whole,
             Self::Listener(_) | Self::Port { .. } => Scope::BesideConnections,
             Self::Session(_) => Scope::BesideKernel,
@@ -55,9 +57,9 @@ pub struct Terms {
     /// The port's reservation in the kernel. `None` if another claim of the owner has the
     /// reservation: a socket bound to `::` reserves the port for both IP versions.
     pub reservation: Option<PortReservation>,
-    /// True if the program's socket has SO_REUSEADDR: other sockets may bind the port while the
-    /// socket's connections exist. Such sockets may connect, so the claim of a port of the mux
-    /// stays beside the kernel's connections.
+    /// True if the program's socket has SO_REUSEADDR. Other sockets may then bind the port while
+    /// the socket's connections exist, and may connect from it. The claim of a mux port therefore
+    /// keeps the scope [`Scope::BesideConnections`].
     pub shared: bool,
     /// The ids, one per core, of the program whose connections need the port.
     pub program: Option<Vec<ProgramId>>,

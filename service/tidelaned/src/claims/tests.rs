@@ -133,7 +133,7 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
         scene.claims.needed(name, now);
         checks += 1;
     }
-    // The checks come every five seconds in the end, and more often before.
+    // The interval of the checks grows to five seconds.
     assert!((15..30).contains(&checks), "{checks} checks in a minute");
     scene.claims.widen(name).unwrap();
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
@@ -208,7 +208,7 @@ fn claims_follow_the_addresses() {
     assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
 }
 
-/// No frame of the wire is for a listener or a port on loopback.
+/// No received frame is for a listener or a port on loopback.
 #[test]
 fn addresses_that_the_interface_does_not_have_are_not_claimed() {
     let mut scene = Scene::new();
@@ -228,7 +228,7 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     assert!(scene.claims.due(START, 10).is_empty());
     let later = START + CONNECT_TIMEOUT;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
-    // A second socket reserves the port; the connection of the first one has ended.
+    // A second socket reserves the port, and the connection of the first socket has ended.
     scene.want(name.0, HERE, 4000).unwrap();
     scene.claims.connection_ended(name, START);
     assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
@@ -263,12 +263,12 @@ fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
         now = scene.claims.next_check().unwrap();
         checks += 1;
     }
-    // The checks come twice a second in the end, and more often before.
+    // The interval of the checks grows to half a second.
     assert!(checks < 140, "{checks} checks in a minute");
 }
 
-/// The end of a program with many claims: a bounded number per turn, with one call to the demux for
-/// each.
+/// The claims of a program that ends are removed in batches of a bounded size, with one call to the
+/// demux for each claim.
 #[test]
 fn many_claims_end_in_batches_and_in_linear_time() {
     const BATCH: usize = 256;
@@ -346,7 +346,7 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
         );
         assert!(!scene.claims.clashes((owner, end(THERE, 80))));
     }
-    // The demux looks for connections of the kernel by TCP alone.
+    // The demux can search the kernel for TCP connections only.
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
     let claim = Claim {
         addr: HERE.0,

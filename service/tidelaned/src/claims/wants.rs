@@ -1,4 +1,5 @@
-//! The owners of one claim in the demux, counted by the packets that they want.
+//! The number of owners of one claim in the demux, by the scope (the set of packets) that each
+//! owner wants.
 
 use tidelane_steering::Scope;
 
@@ -10,7 +11,7 @@ pub(super) struct Wants {
     whole: u32,
     beside_connections: u32,
     beside_kernel: u32,
-    /// Number of owners that are ports of the mux, which the other numbers count, too.
+    /// Number of owners that are mux ports. The other numbers include these owners.
     ports: u32,
 }
 
@@ -29,7 +30,7 @@ impl Wants {
         self.ports = self.ports.saturating_sub(u32::from(is_port));
     }
 
-    /// Returns true if a port of the mux is an owner.
+    /// Returns true if a mux port (a program with a TCP/IP stack of its own) is an owner.
     pub(super) fn are_of_port(self) -> bool {
         self.ports > 0
     }

@@ -33,8 +33,8 @@ pub struct FileConfig {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryConfig,
-    /// True if the service carries connections over loopback of programs that did not choose by
-    /// `tidelane run --loopback` or `--no-loopback`.
+    /// True if the service carries the loopback connections of programs that were started without
+    /// `tidelane run --loopback` and `--no-loopback`.
     pub loopback: bool,
     /// The verdict on connections that match no rule.
     pub default: ActionWord,
@@ -42,12 +42,12 @@ pub struct FileConfig {
     pub rule: Vec<RuleConfig>,
 }
 
-/// The reason for which there is no configuration.
+/// The reason for which the configuration file was not loaded.
 #[derive(Debug)]
 pub enum FileError {
     /// The file cannot be read.
     Read(PathBuf, io::Error),
-    /// The file is invalid; the text has line and column.
+    /// The file is invalid; the text names the line and the column.
     Parse(PathBuf, String),
 }
 

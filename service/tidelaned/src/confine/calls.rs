@@ -1,9 +1,10 @@
 //! The system calls that the service makes while it serves.
 //!
 //! To add a call, put it into the group of its purpose, or make a group with a new purpose. Limit
-//! its arguments if one of them decides the effect: a family, a command, a request. Calls during
-//! set-up alone do not belong here. `security::confinement` in `tests/interop` shows that the list
-//! is complete; a service that makes another call ends, and its log has the number.
+//! its arguments if one of them decides the effect: a family, a command, a request. A call that the
+//! service makes only during set-up does not belong here. `security::confinement` in
+//! `tests/interop` shows that the list is complete. A service that makes another call ends, and its
+//! log has the number of the call.
 
 use libc::c_long;
 
@@ -15,7 +16,7 @@ pub enum Rule {
     Any,
     /// If the argument of this number has one of the values.
     OneOf(u32, &'static [u32]),
-    /// If exactly these bits of the argument's masked bits are set.
+    /// If the bits of the argument under `mask` equal `set`.
     Bits {
         /// Number of the argument.
         argument: u32,

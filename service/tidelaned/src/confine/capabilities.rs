@@ -30,14 +30,15 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     ),
 ];
 
-/// The capability for changes of an open map. The kernel demands this capability only before Linux
+/// The capability to change an open eBPF map. The kernel demands this capability only before Linux
 /// 5.19, if `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
-/// The capability to set the niceness of a core, needed only if the limit on niceness could not be
-/// raised.
+/// The capability to set the niceness of a core (a polling thread), needed only if the limit on
+/// niceness could not be raised.
 const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
 
-/// A core in the normal class has the niceness -10, for which `RLIMIT_NICE` is 20 + 10.
+/// Value of `RLIMIT_NICE` that allows the niceness -10, which a core has in the normal scheduling
+/// class: 20 + 10.
 const NICE_LIMIT: u64 = 30;
 /// Number of capabilities that a set of 64 bits can have.
 const CAPABILITIES_MAX: u32 = 64;
@@ -81,7 +82,8 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
     if setrlimit(Resource::Nice, limit).is_err() {
         set |= FOR_CLASSES;
     }
-    // Rings of programs are locked in memory (`Region::keep_resident`); a refusal is ignored.
+    // The service locks the rings of programs in memory (`Region::keep_resident`). Without the
+    // limit the service works, too, so an error is ignored.
     let unlimited = Rlimit {
         current: None,
         maximum: None,

@@ -1,9 +1,9 @@
 //! The seccomp filter: compiles a table, such as [`CALLS`](super::calls::CALLS), into a BPF
 //! program.
 //!
-//! The kernel does not make a call that is not in the table or has other arguments. The thread gets
-//! SIGSYS instead, whose handler writes the call's number to the log and aborts. The kernel ends a
-//! thread that blocks the signal.
+//! The kernel denies a call that is not in the table, or whose arguments the table does not allow.
+//! The thread gets SIGSYS instead. The handler of SIGSYS writes the call's number to the log and
+//! aborts the process. If the thread blocks the signal, the kernel ends the process.
 //!
 //! Since Linux 5.11 the kernel keeps calls that pass with any arguments in a bitmap, so that the
 //! calls of the packet path do not run the program.
@@ -49,7 +49,7 @@ fn program(groups: &[Group], own: u32) -> Vec<sock_filter> {
     program
 }
 
-/// Returns the number of a call, which is small.
+/// Returns the number of a call as a word of the filter.
 fn number(call: c_long) -> u32 {
     u32::try_from(call).expect("the number of a system call")
 }

@@ -1,10 +1,10 @@
 //! Landlock: the files that the service can reach while it serves.
 //!
-//! Open files stay open: the log and the locked pid file. Otherwise the service reads the kernel's
-//! files about programs and the machine, reads its configuration, and removes its run directory.
-//! The network is not restricted by Landlock; the seccomp filter limits the address families.
-//! Additionally, a Landlock domain keeps the service from memory and descriptors of processes
-//! outside the domain, whatever its user.
+//! The log and the locked pid file stay open. The service can also read the kernel's files about
+//! programs and the machine, read its configuration, and remove its run directory. Landlock does
+//! not restrict the network, because the seccomp filter limits the address families. The Landlock
+//! domain also keeps the service from the memory and the descriptors of processes outside the
+//! domain, even of processes with the same user.
 
 use std::{
     io,
@@ -27,7 +27,8 @@ mod right {
 
 /// Versions of Landlock that added rights, and the number of rights since then.
 const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
-/// Version that denies signals to, and abstract sockets of, processes outside the domain.
+/// First version that can deny signals to processes outside the domain, and connections to their
+/// abstract unix sockets.
 const SCOPED_SINCE: u32 = 6;
 const SCOPES: u64 = 0b11;
 
@@ -89,7 +90,7 @@ pub fn restrict(run_dir: &RunDir, readable: &Readable<'_>) -> io::Result<Option<
     Ok(Some(version))
 }
 
-/// Denies all files, where the kernel has Landlock.
+/// Denies access to all files if the kernel has Landlock.
 pub fn restrict_all() -> io::Result<()> {
     let Some(version) = sys::landlock_version() else {
         return Ok(());

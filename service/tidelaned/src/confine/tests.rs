@@ -1,3 +1,5 @@
+//! Tests of the confinement, in child processes that confine themselves.
+
 use std::{
     fs::{self, File},
     io::ErrorKind,

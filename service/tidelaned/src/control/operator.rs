@@ -1,5 +1,5 @@
-//! The operator's configuration: admits programs by the configuration, and reads it again on
-//! request.
+//! The part of the control thread that follows the operator's configuration: it admits programs by
+//! the configuration, and reads the configuration again on request.
 
 use std::os::unix::net::UnixStream;
 
@@ -85,7 +85,7 @@ impl<P: Port> Control<P> {
         self.close_ports_for_rules();
     }
 
-    /// Ends the sessions and connections of programs that are no longer admitted.
+    /// Ends the sessions and connections of programs that the new configuration does not admit.
     fn judge_again(&mut self) {
         let access = &self.shared.access;
         let mut over = Vec::new();

@@ -1,4 +1,5 @@
-//! Requests of the cores' hosts to the control thread.
+//! Requests of the cores to the control thread. Each core (polling thread) drives one TCP/IP host
+//! (`Host`), which queues the requests.
 
 use std::collections::HashMap;
 
@@ -37,8 +38,8 @@ impl<P: Port> Control<P> {
                         .shared
                         .claims
                         .reserve_ports(addr, PORTS_PER_REQUEST, now());
-                    // All cores get these ports. A local port together with a peer's port belongs
-                    // to one core.
+                    // All cores get these ports. Each pair of a local port and a peer's port
+                    // belongs to one core, so two cores never use the same pair.
                     self.shared.cores.send_each(|_| {
                         let ports = ports.clone();
                         move |host, now| host.add_ports(now, addr, &ports)
@@ -62,7 +63,8 @@ impl<P: Port> Control<P> {
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Handles the ends of connections from ports that programs reserved.
+    /// Schedules checks of claims of ports that programs have reserved, after the last connection
+    /// from such a port has ended.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;

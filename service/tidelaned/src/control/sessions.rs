@@ -1,4 +1,5 @@
-//! The life of sessions: accept, read, wait, end.
+//! The part of the control thread that accepts, reads, pauses and ends sessions. A session is a
+//! program's connection to the registration socket.
 
 use rustix::{
     event::epoll::{self, EventData, EventFlags},
@@ -74,7 +75,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Handles messages whose descriptors were checked.
+    /// Handles messages of programs whose descriptors another thread has checked.
     pub(super) fn serve_looked(&mut self) {
         let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
         while let Some(looked) = self.shared.descriptors.next() {

@@ -1,3 +1,5 @@
+//! Tests of a core's thread and its watchdog.
+
 use std::{os::unix::process::ExitStatusExt, time::Instant as StdInstant};
 
 use rustix::event::EventfdFlags;
@@ -9,7 +11,7 @@ use tidelane_wire::MacAddress;
 use super::*;
 use crate::confine::tests::{PART, child};
 
-/// Makes a core of a host on a wire in memory, whose queue 3 is watched.
+/// Makes a core with a host on a link in memory. The core writes the heartbeat of queue 3.
 fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     let (port, _far) = MemPort::pair(MemConfig::default());
     let interface = Interface {
@@ -58,7 +60,7 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
         steps() > 0 && !core.shared.awake.load(Ordering::Acquire) && !queue.is_awaited()
     });
     wait_until("nobody is beside a core that sleeps", || !core.is_beside());
-    // As the demux does when it sends a frame; this frame does not arrive.
+    // The demux writes this time when it redirects a frame. Here the frame does not arrive.
     let before = steps();
     queue.beat(now().0);
     wait_until("the core answers", || {

@@ -1,4 +1,4 @@
-//! Tests of messages with descriptors, over sockets of the test.
+//! Tests of the threads that check descriptors, with sockets of the test as descriptors.
 
 use std::{
     io::Write,
@@ -94,7 +94,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
         panic!("{looked:?}");
     };
     assert!(entitled.socket.listens());
-    // The test's own descriptor is closed, so that was the last.
+    // The check has closed the last descriptor of the listener.
     assert!(TcpStream::connect(addr).is_err());
     let taken = TcpListener::bind(addr).expect_err("the reservation has the port");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
@@ -104,7 +104,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     assert!(matches!(next(&threads).found, Found::Unfit));
 }
 
-/// Returns a socket with unsent data and SO_LINGER, whose close takes that long.
+/// Returns a socket with unsent data and SO_LINGER, whose `close` blocks for up to `seconds`.
 fn lingering(seconds: u64) -> (OwnedFd, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");
@@ -133,7 +133,7 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
         "the other user's comes first: {looked:?}"
     );
     assert!(threads.next().is_none(), "the first user waits");
-    // None of these calls waits for the socket either.
+    // None of these calls waits for the slow socket.
     let (another, _unread_either) = lingering(600);
     threads.close(1, vec![another]);
     threads.leave(1, bell());

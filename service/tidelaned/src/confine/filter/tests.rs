@@ -1,9 +1,11 @@
+//! Tests of the seccomp filter, in child processes that confine themselves.
+
 use std::{collections::BTreeSet, io, os::unix::process::ExitStatusExt};
 
 use super::{super::calls::CALLS, *};
 use crate::confine::tests::{PART, child};
 
-/// Calls of an intruder, which the service never makes.
+/// Calls that an intruder would make and the service never makes: description, number, arguments.
 const FORBIDDEN: &[(&str, c_long, [c_long; 4])] = &[
     ("execve", libc::SYS_execve, [0; 4]),
     ("execveat", libc::SYS_execveat, [0; 4]),
