@@ -125,7 +125,8 @@ pub struct Parts<P: Port> {
     pub access: Access,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// The default for connections over loopback, for programs that did not choose.
+    /// True if the service carries the loopback connections of programs that were started without
+    /// `tidelane run --loopback` and `--no-loopback`.
     pub loopback: bool,
     /// The operator's rules for connections.
     pub rules: RuleSet,

@@ -1,8 +1,8 @@
-//! Frees memory of programs that have ended.
+//! Frees the shared memory of programs that have ended.
 //!
-//! Dropping the last reference frees all pages, which takes as long as the program chose: it may
-//! have filled 4 GiB. A separate thread, for which no other thread waits, therefore holds each
-//! region and drops it last.
+//! The end of the last reference to a program's memory region frees all of its pages. A program can
+//! make this slow, because it may have filled 4 GiB. A separate thread, for which no other thread
+//! waits, therefore holds a reference to each region and drops the last reference.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 enum Kept {
     /// The region of a registered program.
     Region(Arc<ProgramRegion>),
-    /// Descriptors that the program received and never used.
+    /// Memory files that a program has received and not mapped.
     Memories(Memories),
     /// No object: a program has ended.
     Nothing,
@@ -55,8 +55,8 @@ impl Keeper {
         self.give(Kept::Region(region));
     }
 
-    /// Frees unused regions after the end of a program, and the descriptors that its session still
-    /// had.
+    /// Frees unused regions after the end of a program, and `memories`, the memory files that the
+    /// program has not mapped.
     pub fn release(&self, memories: Option<Memories>) {
         self.give(memories.map_or(Kept::Nothing, Kept::Memories));
     }

@@ -1,12 +1,12 @@
-//! Look-up of the kernel's connections on ports of the service's listeners.
+//! Look-up of the kernel's connections on ports of the service's listeners. The kernel keeps the
+//! segments of these connections although the service has claimed the port.
 
 use std::{collections::HashSet, io};
 
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// A look-up of the kernel's connections. Without queries to the kernel, the look-up knows no
-/// connection.
+/// A look-up of the kernel's connections.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
     /// The served interface.
@@ -14,7 +14,8 @@ pub struct KernelConnections {
 }
 
 impl KernelConnections {
-    /// Returns a look-up without queries: every port may have kernel connections.
+    /// Returns a look-up that does not query the kernel, so that every port may have kernel
+    /// connections.
     pub fn unknown() -> Self {
         Self {
             lookup: None,

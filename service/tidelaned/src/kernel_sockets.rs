@@ -1,4 +1,5 @@
-//! Sockets of programs that stayed with the kernel, from `/proc/net/tcp` and `tcp6`.
+//! Sockets of programs that stayed with the kernel, from `/proc/net/tcp` and `tcp6`, for the list
+//! of `tidelane ss`.
 //!
 //! The kernel walks through the sockets of all network namespaces for each table. Each table is
 //! therefore read once per listing, and only if a program has a socket in the table's namespace.
@@ -38,7 +39,7 @@ impl KernelSocket {
         self.state == LISTEN
     }
 
-    /// Returns true if this listener may have accepted a connection with this local address.
+    /// Returns true if this listener may have accepted `connection`, by its local address and port.
     fn has(&self, connection: &Self) -> bool {
         let (Some((addr, port)), Some((at, of_port))) = (
             self.local.rsplit_once(':'),

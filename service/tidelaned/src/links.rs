@@ -108,8 +108,8 @@ impl Driver {
         Self(name.unwrap_or_default())
     }
 
-    /// Returns the place of the XDP program, and a sentence if the driver makes the place differ
-    /// from the wish.
+    /// Returns the XDP mode to request. If the mode differs from `wish` because of the driver, also
+    /// returns a message for the operator.
     pub fn place_of_program(&self, wish: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
         if wish != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {

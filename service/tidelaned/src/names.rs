@@ -1,8 +1,8 @@
 //! Names of users and groups in the configuration, and their numbers.
 //!
 //! Names are looked up in `/etc/passwd` and `/etc/group` only, because a service that has given up
-//! its privileges queries no directory over the network. Users of a directory are configured by
-//! number.
+//! its privileges cannot query a directory over the network (LDAP). The operator configures users
+//! of a directory by number.
 
 use std::{collections::HashMap, fmt, fs, io};
 
@@ -79,7 +79,7 @@ impl Ids {
     }
 }
 
-/// The error for a name that the host's files do not have. The text names it.
+/// The error for a name that the host's files do not have. The text contains the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName(String);
 

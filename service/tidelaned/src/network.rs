@@ -1,4 +1,5 @@
-//! The kernel's network state around the served interface, converted for hosts and programs.
+//! The kernel's network state around the served interface, converted for the service's TCP/IP hosts
+//! (one on each core) and for programs.
 
 use std::io;
 
@@ -213,8 +214,8 @@ impl Network {
         }
     }
 
-    /// Returns the host's addresses that are not served. A prefix of several addresses counts only
-    /// if it is 127.0.0.0/8.
+    /// Returns the host's addresses that are not served, for connections between programs of this
+    /// host. A prefix of several addresses counts only if it is 127.0.0.0/8.
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();

@@ -1,4 +1,4 @@
-//! Pacing of the service's other threads that share a CPU with a core, a [fast-path
+//! Pacing of the service's threads that share a CPU with a core, which is a polling [fast-path
 //! thread](crate::core).
 //!
 //! A core polls in the idle scheduling class, so a core waits while any other thread of its CPU

@@ -28,8 +28,8 @@ pub struct Peer {
     /// Process id in the service's PID namespace; `None` if the process is not visible there.
     pub pid: Option<Pid>,
     /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
-    /// outside of the service's PID namespace. The end of this process shows when its socket
-    /// closes.
+    /// outside of the service's PID namespace. The service then notices the end of the process when
+    /// its socket closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
@@ -58,8 +58,8 @@ impl Peer {
         })
     }
 
-    /// Returns the peer of a socket pair that the service gave to a process of `self`: the same
-    /// peer, until the new process sends a message.
+    /// Returns the peer of a socket pair that the service makes for a future child of this process.
+    /// The peer has the data of this process until the child sends its first message.
     pub fn successor(&self) -> Self {
         Self {
             pid: self.pid,
@@ -71,8 +71,8 @@ impl Peer {
         }
     }
 
-    /// Replaces the process by the sender of a message over a socket pair, as the kernel reports
-    /// it.
+    /// Replaces the process by the sender of a message over a socket pair. The kernel has reported
+    /// the sender.
     pub fn becomes(&mut self, sender: Sender) {
         self.pid = sender.pid;
         self.uid = sender.uid;
@@ -93,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// Returns true if the process is known not to have ended.
+    /// Returns true if the process still exists. Returns false without a pidfd.
     pub fn is_alive(&self) -> bool {
         let Some(pidfd) = &self.pidfd else {
             return false;

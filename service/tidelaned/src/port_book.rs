@@ -1,4 +1,5 @@
-//! The ports of the mux that programs have opened, and the claims of these ports.
+//! The ports of the mux that programs have opened, and the claims of these ports. A port of the mux
+//! connects a program with a TCP/IP stack of its own to the NIC.
 //!
 //! A port has the same number on each core. The book says which numbers are in use, and which
 //! kernel sockets back the claims of a port, so that a socket can move its claim to another port.
@@ -46,7 +47,7 @@ impl Claimed {
     }
 }
 
-/// An open port, or a port that a core has not closed.
+/// An open port, or a closed port that a core may still have.
 #[derive(Debug)]
 struct Entry {
     user: UserId,
@@ -83,7 +84,8 @@ impl PortBook {
         Some(PortId(free))
     }
 
-    /// Makes the number of a port free. The port has no claims, and all cores have closed it.
+    /// Makes the number of a port free. The port must have no claims, and all cores must have
+    /// closed it.
     pub fn free(&mut self, port: PortId) {
         let freed = self.ports.remove(&port.0);
         let has_claims = freed.is_some_and(|entry| !entry.claims.is_empty());

@@ -1,11 +1,12 @@
 //! The restorer: a process that restores settings and resets peers if the service is killed.
 //!
 //! A killed service restores no setting of the NIC and resets no connection, so another process
-//! waits for its end. The process is forked before the service opens anything, gives up all rights
-//! except that to change the settings, and sleeps. The service announces each change to the process
-//! in advance, and writes its connections to memory that both processes share ([`Orphans`]). After
-//! the service's end the process restores changed settings, notifies the peers of the remaining
-//! connections, and ends. A service that ends by itself leaves no connections.
+//! waits for its end. This process, the restorer, is forked before the service opens anything. It
+//! gives up all rights except the right to change network settings, and sleeps. The service
+//! announces each change to the restorer in advance, and writes its connections to memory that both
+//! processes share ([`Orphans`]). After the service's end the restorer restores changed settings,
+//! notifies the peers of the remaining connections, and ends. A service that ends by itself leaves
+//! no connections.
 
 use std::{
     io,
@@ -29,7 +30,7 @@ use crate::{confine, offloads, orphans::Orphans, sys};
 const MESSAGE_LEN: usize = 8;
 /// Maximum number of recorded changes. A service makes a few changes.
 const CHANGES_MAX: usize = 64;
-/// Time limit from the end of a process' descriptors to the end of the process.
+/// Time limit for the end of the service's process after its end of the socket has closed.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Pauses before the peers are notified again, because the ACK to the peer or the RST may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];

@@ -1,4 +1,5 @@
-//! Session: serves one program's registration socket, and passes checked requests to the cores.
+//! Session: serves one program's registration socket on the control thread, and passes checked
+//! requests to the cores (polling threads).
 
 use std::{
     io,
@@ -42,7 +43,8 @@ pub use next::Next;
 pub use ports::OpenPort;
 pub use standing::Standing;
 
-/// Maximum number of connection slots of one program.
+/// Maximum number of connection slots of one program. A slot is the record of a connection in
+/// shared memory.
 const SLOTS_MAX: u32 = 1 << 16;
 /// Bytes of address space of each buffer area of a program. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
@@ -74,7 +76,7 @@ impl Registered {
     }
 }
 
-/// A connection to the registration socket.
+/// A program's connection to the registration socket, with the resources that the program holds.
 pub struct Session {
     /// The session's number, unique while the service lives.
     pub number: u64,
@@ -195,7 +197,9 @@ impl Session {
         number
     }
 
-    /// Returns true if the session may stay open: it is in use, a child's, or not admitted.
+    /// Returns true if the session may stay open without a registration in time: it is in use, it
+    /// belongs to a child, or its program is not admitted and reports why sockets stay with the
+    /// kernel.
     pub fn may_stay(&self) -> bool {
         self.is_in_use() || self.is_child || self.standing.denied.is_some()
     }
@@ -376,6 +380,7 @@ impl Session {
         sent
     }
 
+    /// Handles CONTEXT: gives the program one more context, which is a thread with rings.
     fn context<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
@@ -413,6 +418,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
+    /// Handles NUMBERS: answers with the counts and times (TCP_INFO) of a connection.
     fn numbers<P: Port>(&self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
@@ -477,7 +483,8 @@ impl Session {
 /// Answers the first message of a program whose user may have no more sessions. Returns the
 /// message's descriptors.
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
-    // Unread messages would make the end of the socket an error that hides the answer.
+    // If the socket were closed with unread messages, the program would get ECONNRESET instead of
+    // the answer.
     let descriptors = recv_signed(socket).descriptors;
     let answer = Message {
         refusal: refusal::LIMIT,

@@ -28,7 +28,8 @@ pub struct Settings {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryLimits,
-    /// The default for connections over loopback, for programs that did not choose.
+    /// True if the service carries the loopback connections of programs that were started without
+    /// `tidelane run --loopback` and `--no-loopback`.
     pub loopback: bool,
 }
 

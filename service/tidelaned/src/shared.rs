@@ -73,8 +73,8 @@ pub struct Shared<P: Port> {
     pub missing_features: Vec<String>,
     /// Addresses of the host that do not belong to the served interface.
     pub within: AddressesWithin,
-    /// The configured default for a program that did not choose: true if connections over loopback
-    /// are accelerated.
+    /// True if the service carries the loopback connections of programs that were started without
+    /// `tidelane run --loopback` and `--no-loopback`.
     pub loopback: bool,
     /// Ports of the mux that programs have opened.
     pub ports: PortBook,
@@ -222,7 +222,8 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Hands frames back to the kernel, because the kernel may have their connections.
+    /// Hands stray frames back to the kernel. The service has no flow for a stray frame, but the
+    /// kernel may have the frame's connection.
     pub fn hand_back(&mut self, strays: &[Stray], now: Instant) {
         for Stray { key, frame } in strays {
             // A frame that the kernel does not accept is lost, and its segment is retransmitted.
@@ -324,7 +325,7 @@ impl<P: Port> Shared<P> {
         number
     }
 
-    /// Counts one more program that holds the kernel socket's listener.
+    /// Records that one more program holds the kernel socket's listener.
     pub fn hold_listener(&mut self, cookie: u64, in_group: bool) {
         if let Some(listener) = self.listeners.get_mut(&cookie) {
             listener.holders += 1;
@@ -359,8 +360,8 @@ impl<P: Port> Shared<P> {
     }
 
     /// Returns true if programs lose no connection when they give this listener up. The kernel must
-    /// have had the listener's SYNs for `SYNS_ARRIVE_WITHIN`, and the SYN queue, the accept
-    /// queue and the set of valid SYN cookies must be empty.
+    /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. The service must have no
+    /// connection in the listener's SYN queue or accept queue, and no valid SYN cookie.
     pub fn may_be_given_up(&self, cookie: u64, now: Instant) -> bool {
         let listener = self.listeners.get(&cookie);
         let left = listener.and_then(|listener| listener.syns_left_at);
@@ -373,7 +374,7 @@ impl<P: Port> Shared<P> {
         idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
     }
 
-    /// Counts one program less that holds the kernel socket's listener.
+    /// Records that one program has given up the kernel socket's listener.
     pub fn release_listener(&mut self, cookie: u64) {
         if let Some(listener) = self.listeners.get_mut(&cookie) {
             listener.holders = listener.holders.saturating_sub(1);

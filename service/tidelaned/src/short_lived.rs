@@ -45,7 +45,8 @@ mod tests {
 
     const BRIEF: Duration = Duration::from_millis(20);
 
-    /// Returns which of 1000 children that end at this pace makes the listener the kernel's.
+    /// Lets up to 1000 children end, one after each `pace`. Returns the number of the child after
+    /// which the kernel gets the listener's connections.
     fn leaves_with(pace: Duration, lived: Duration) -> Option<u32> {
         let mut children = ShortLived::default();
         let mut now = Instant(5_000_000_000);

@@ -31,7 +31,7 @@ const LOOPBACK: u32 = 1;
 pub struct KernelSocket {
     /// IP protocol of the socket: TCP or UDP.
     pub protocol: u8,
-    /// Identity of the socket, which all its descriptors share.
+    /// Identity of the socket (SO_COOKIE), which is the same for all of its descriptors.
     pub cookie: u64,
     /// Local address and port, `0.0.0.0` or `::` for a wildcard.
     pub local: Endpoint,
@@ -353,7 +353,7 @@ mod tests {
         let _ = rustix::io::read(&accepted, &mut [0; 1]);
         let examined = examine(accepted.as_fd()).expect("a socket");
         assert!(examined.is_none_or(|socket| !is_bound_only(accepted.as_fd(), &socket)));
-        // A failed connect.
+        // A failed connect releases the port.
         let closed = bound("127.0.0.1:0");
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         assert!(connect(&closed, &nobody).is_err());

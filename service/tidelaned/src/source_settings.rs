@@ -1,4 +1,5 @@
-//! The kernel's settings (sysctls) for source checks of IPv4 packets.
+//! The kernel's settings (sysctls) for checks of the source addresses of received IPv4 packets,
+//! such as `rp_filter`. The service makes the same checks.
 //!
 //! The kernel does not announce most changes of these settings, so the control thread reads the
 //! settings at intervals. The files stay open: they refer to the interface and the network
@@ -77,7 +78,7 @@ impl SourceSettings {
         self.checks() != before
     }
 
-    /// Returns the source checks that the settings request.
+    /// Returns the checks of source addresses that the settings request.
     pub fn checks(&self) -> SourceChecks {
         let reverse_path = match self.rp_filter.value() {
             0 => ReversePathFilter::Off,

@@ -5,9 +5,9 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Niceness of a fast-path thread in the normal class. In this class the thread works as interrupts
-/// do for the kernel's stack, so it must not wait behind the programs that it serves. The thread
-/// sleeps when it is idle.
+/// Niceness of a core (a fast-path thread) in the normal class. The kernel's stack receives packets
+/// in interrupts, which do not wait for programs. The core must not wait behind the programs that
+/// it serves either. It sleeps when it is idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.
@@ -25,7 +25,8 @@ const MAPPED_FROM: libc::c_int = 128 << 10;
 
 /// Makes freed memory return to the system, so that memory for many connections is not kept.
 pub fn give_memory_back() {
-    // SAFETY: no pointers. If glibc refuses the setting, freed memory stays with the process.
+    // SAFETY: the call takes no pointers. If glibc refuses the setting, freed memory stays with the
+    // process.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
@@ -38,8 +39,8 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a live, initialised sched_param; the call keeps no reference.
     let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
-    // SAFETY: no pointers. The niceness has no effect in the idle class. A refusal leaves the
-    // thread an equal share of the CPU.
+    // SAFETY: the call takes no pointers. The niceness has no effect in the idle class. A refusal
+    // leaves the thread an equal share of the CPU.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, NICE) };
     if result == 0 {
         Ok(())
@@ -106,7 +107,8 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut first = libc::STDERR_FILENO as u32 + 1;
     for stop in kept.into_iter().chain([u32::MAX]) {
         if first < stop {
-            // SAFETY: no pointers. The callers never come back to the owners of the descriptors.
+            // SAFETY: the call takes no pointers. Its caller never again uses the owners of the
+            // closed descriptors.
             let result = unsafe { libc::syscall(libc::SYS_close_range, first, stop - 1, 0) };
             if result != 0 {
                 return Err(io::Error::last_os_error());
@@ -169,7 +171,8 @@ pub fn allow_interrupts() -> io::Result<()> {
 /// Interrupts a blocking system call of thread `tid` of this process, if the thread is in a call.
 pub fn interrupt(tid: i32) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: no pointers. The thread may be gone: then the call fails, which does no harm.
+    // SAFETY: the call takes no pointers. The thread may be gone: then the call fails, which does
+    // no harm.
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
@@ -310,7 +313,8 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
 /// Moves the calling thread alone to a new network namespace.
 #[cfg(test)]
 pub fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: no pointers; the flag concerns nothing that Rust's own structures rely on.
+    // SAFETY: the call takes no pointers; the flag concerns nothing that Rust's own structures rely
+    // on.
     match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,5 @@
-//! Watchdogs: give a starved core precedence, and end the service if a thread hangs.
+//! The parts of watchdogs, which are threads that watch another thread of the service. The watchdog
+//! of a core (a polling thread) is in [`crate::core`]; the watchdog of the control thread is here.
 //!
 //! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
 //! a call does not return. No other thread can do the work of the hanging thread, so the service
@@ -66,7 +67,7 @@ impl Pulse {
     }
 }
 
-/// The time for which a thread has made no progress without waiting for a CPU.
+/// The time during which a thread has made no progress although it did not wait for a CPU.
 pub struct Suspicion {
     /// Id of the thread. Zero before the thread has started.
     thread: i32,
@@ -85,8 +86,8 @@ impl Suspicion {
         }
     }
 
-    /// Adds an `interval` without progress, unless the thread waited for a CPU for most of it.
-    /// Returns the time for which the thread has hung.
+    /// Adds an `interval` without progress, unless the thread waited for a CPU for most of the
+    /// interval. Returns the time for which the thread has hung.
     pub fn grow(&mut self, interval: Duration) -> Duration {
         let time = ThreadTime::of(self.thread);
         let starved = time.as_ref().is_ok_and(|time| {
@@ -129,8 +130,8 @@ impl ThreadTime {
     }
 }
 
-/// Returns the time between two checks, limited to `LATE_MAX` intervals, which the watchdog can
-/// judge.
+/// Returns the part of the time between two checks that the watchdog counts: at most `LATE_MAX`
+/// intervals.
 pub fn answerable(since: Instant, now: Instant, interval: StdDuration) -> Duration {
     let most = Duration((interval * LATE_MAX).as_nanos() as u64);
     (now - since).min(most)
@@ -263,7 +264,8 @@ mod tests {
             }
         }
         assert!(silent > Duration(0));
-        // The check comes so soon that the thread cannot have run for half of the time: it waits.
+        // The thread cannot have run for half of this long interval, so it counts as waiting for a
+        // CPU.
         let before = circling.grow(Duration(0));
         assert_eq!(circling.grow(Duration(3_600_000_000_000)), before);
     }

@@ -48,7 +48,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE: moves a connection that another program has to this program.
+    /// Handles TAKE: moves a connection from another process, which has it, to this process.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Handles DISOWN: the process closed a connection for which it had no slot.
+    /// Handles DISOWN: the process has closed an inherited connection that it never took over.
     pub(super) fn disown<P: Port>(&self, shared: &Shared<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {

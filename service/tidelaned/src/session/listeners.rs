@@ -92,6 +92,8 @@ impl Registered {
 }
 
 impl Session {
+    /// Handles LISTEN: makes the listener of a checked kernel socket on all cores, and claims the
+    /// socket's port.
     pub(super) fn listen<P: Port>(
         &mut self,
         shared: &mut Shared<P>,

@@ -1,4 +1,4 @@
-//! The next step of a session.
+//! The step of the control thread after it has read a message of a session (a connected program).
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub enum Next {
     More,
     /// The session goes on when there is another message.
     Continue,
-    /// The session is read again at this time, because its user has used up the messages.
+    /// The session is read again at this time, because its user has exceeded the message rate.
     Pause(Instant),
     /// The session is read again after the descriptors of the last message were checked.
     Wait,

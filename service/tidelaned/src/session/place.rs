@@ -1,11 +1,12 @@
-//! The charges for a session, from the moment that its socket is accepted.
+//! The charges for a session (a connected program) to its user's account, from the moment that its
+//! socket is accepted.
 
 use std::sync::Arc;
 
 use tidelane_abi::{message, port::PORT_DATA_OFFSET};
 use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 
-/// Descriptors of a session that has not registered: its socket and its process.
+/// Descriptors of a session that has not registered: its socket, and the pidfd of its process.
 const DESCRIPTORS: u64 = 2;
 /// Number of connections that make INHERIT as costly as one more message.
 const CONNECTIONS_PER_COST: u64 = 64;
@@ -86,7 +87,7 @@ impl Costs {
     }
 }
 
-/// The charges of a port, apart from its claims.
+/// The charges of a port of the mux, apart from its claims.
 #[derive(Debug)]
 pub struct PortCosts {
     _program: Charge,

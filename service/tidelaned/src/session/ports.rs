@@ -1,4 +1,5 @@
-//! Ports of the mux, for programs with a stack of their own.
+//! Ports of the mux, for programs with a TCP/IP stack of their own. A port carries frames between
+//! the program and the NIC.
 //!
 //! A program opens a port, maps and seals the port's memories, and then claims 3-tuples. Each core
 //! gets the port with the first claim, because the service uses sealed memories only. The cores
@@ -97,7 +98,8 @@ impl OpenPort {
         // A core that does not answer may still have the port, so its number stays in use.
         if let Some(ends) = closed {
             shared.ports.free(id);
-            // To unmap the memories takes as long as the program has filled them.
+            // The more memory the program has filled, the longer the unmapping takes, so another
+            // thread unmaps the memories.
             shared.keeper.work(move || drop((ends, self)));
         }
     }

@@ -1,4 +1,4 @@
-//! Ports that a program reserved for its own connections.
+//! Ports that a program has bound in order to connect from them.
 
 use std::{io, os::fd::AsFd};
 
@@ -17,7 +17,8 @@ use crate::{
 };
 
 impl Session {
-    /// Lets the program connect from the port of this socket, which is bound and not connected.
+    /// Handles RESERVE: lets the program connect from the port of this socket, which is bound and
+    /// not connected.
     pub(super) fn reserve<P: Port>(
         &mut self,
         shared: &mut Shared<P>,

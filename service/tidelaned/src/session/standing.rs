@@ -18,8 +18,8 @@ pub struct Standing {
     pub denied: Option<Denial>,
     /// The network namespace in which the program's children must be.
     pub view: Option<NetView>,
-    /// True if the kernel confirms that the program is in the service's own network namespace, so
-    /// that both have the same loopback.
+    /// True if the kernel confirms that the program is in the service's own network namespace. The
+    /// program and the service then have the same loopback interface.
     pub within_host: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Sessions with ports, over sockets of this process. The served interface is loopback, and the
-//! demux only records its claims.
+//! Tests of sessions with ports of the mux, over sockets of this process. The served interface is
+//! loopback, and the demux only records its claims.
 
 use std::{
     collections::BTreeSet,
@@ -135,7 +135,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Makes a service without programs. Returns `None` if this process may not do that.
+    /// Makes a service without programs. Returns `None` if this process is not root's.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
@@ -591,5 +591,5 @@ fn no_port_is_opened_while_there_are_rules() {
     scene.check_empty();
 }
 
-/// Offset of the packets in a memory.
+/// Offset of the frames in a memory of a port.
 const PORT_DATA: u64 = tidelane_abi::port::PORT_DATA_OFFSET;
