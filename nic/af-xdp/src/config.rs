@@ -1,4 +1,4 @@
-//! Configuration of a port.
+//! Configuration of an AF_XDP port, and the layout of its UMEM.
 
 use crate::XdpError;
 
@@ -51,8 +51,8 @@ pub struct XdpConfig {
     /// True if the other end is on this machine (veth), so that received checksums may be
     /// unfinished.
     pub rx_checksum_may_be_partial: bool,
-    /// Sends GSO frames, which the peer or the device segments (a kernel behind a veth takes them
-    /// whole). Needs CAP_NET_RAW; without it the port has no GSO frames.
+    /// Sends GSO frames. The device segments them, or a kernel at the other end of a veth takes
+    /// them whole. Without CAP_NET_RAW the port has no GSO frames.
     pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that its other end has not segmented. Needs Linux 6.6.

@@ -281,8 +281,9 @@ impl XdpPort {
             let left = self.tx.pending();
             if let Err(error) = outcome {
                 let code = error.raw_os_error().unwrap_or(0);
-                // EAGAIN: the budget of the call is used up, or the send buffer or the completion
-                // ring is full. EBUSY: the link dropped a frame. ENOBUFS: temporarily no memory.
+                // These errors are backpressure. EAGAIN: the budget of the call is used up, or the
+                // send buffer or the completion ring is full. EBUSY: the link dropped a frame.
+                // ENOBUFS: temporarily no memory.
                 if !matches!(
                     code,
                     libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR

@@ -1,7 +1,7 @@
 //! The receive half: FILL ring, RX ring, and the frames that are lent out in bursts.
 //!
 //! A packet in several frames (multi-buffer) is copied into one buffer, and its frames return to
-//! the FILL ring at once. A packet in one frame is lent out in the UMEM.
+//! the FILL ring at once. A packet in one frame is lent out and stays in the UMEM.
 
 use std::sync::Arc;
 

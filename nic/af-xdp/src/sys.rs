@@ -230,11 +230,12 @@ impl PacketSocket {
             GsoPayload::Shared(parts) => parts.map(|part| run(part.as_ptr().cast(), part.len())),
         };
         let mut runs = [run(headers.as_ptr(), headers.len()), payload[0], payload[1]];
-        // SAFETY: all zero is a valid `msghdr`: no name, no runs, no control data.
+        // SAFETY: all zero is a valid `msghdr`: no name, no I/O vector, no control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = runs.as_mut_ptr();
         message.msg_iovlen = runs.len();
-        // SAFETY: the kernel reads the message and its runs during the call, and writes nothing.
+        // SAFETY: the kernel reads the message and its I/O vector during the call, and writes
+        // nothing.
         let sent =
             unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 {

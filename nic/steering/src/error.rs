@@ -11,7 +11,7 @@ pub enum SteeringError {
     NotPermitted,
     /// This network namespace has no interface with that index.
     NoSuchInterface(u32),
-    /// The kernel cannot load or attach the program.
+    /// The kernel cannot load or attach the demux, which is an XDP program.
     NoKernelSupport(String),
     /// The interface has an XDP program that does not belong to this service.
     OtherProgram {
@@ -22,11 +22,11 @@ pub enum SteeringError {
         /// The program. `None` if the program has been removed meanwhile.
         program: Option<Program>,
     },
-    /// The interface has more receive queues than the program's table has entries.
+    /// The interface has more receive queues than the demux can serve.
     TooManyQueues {
-        /// Receive queues of the interface.
+        /// Number of receive queues of the interface.
         queues: u32,
-        /// Entries of the table.
+        /// Largest number of receive queues of the demux.
         queues_max: u32,
     },
     /// The table of claims is full. A claim is a 3-tuple (address, protocol, port) whose

@@ -23,7 +23,7 @@ const DRIVER_INFO_WORDS: usize = 49;
 /// Largest number of features; kernels have some 70.
 const FEATURES_MAX: u32 = 256;
 
-/// Number of a feature, which a kernel keeps as long as it runs.
+/// Number of a feature. The number stays the same while the kernel runs.
 pub type FeatureNumber = u32;
 
 /// The state of a feature.

@@ -20,7 +20,7 @@ use crate::{
     runtime,
 };
 
-/// The group whose members may use every service, from an admitted namespace.
+/// The group whose members may use every service if they are in an admitted namespace.
 pub const GROUP: &str = "tidelane";
 
 /// The table `[access]` of the configuration.

@@ -1,7 +1,7 @@
 //! Accounts of users in the control plane, and the message rate of users.
 //!
-//! Resources of a core are accounted on that core ([`tidelane_host::accounts`]). The limits of a
-//! user are one object for all cores.
+//! Resources of a core (polling thread) are accounted on that core ([`tidelane_host::accounts`]).
+//! All cores share the limits of a user.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,8 @@ const REGISTRATIONS_MAX: u64 = 8192;
 /// Maximum number of programs of all users. Each program takes gigabytes of the service's address
 /// space.
 const PROGRAMS_MAX: u64 = 4096;
-/// Maximum number of contexts of all users. Each context costs time in each step of a core.
+/// Maximum number of contexts of all users. A context is the set of rings of a program's thread.
+/// Each context costs time in each step of a core.
 const CONTEXTS_MAX: u64 = 8192;
 /// Maximum number of listeners of all users: the capacity of an engine.
 const LISTENERS_MAX: u64 = 65_536;

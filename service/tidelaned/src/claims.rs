@@ -82,7 +82,7 @@ pub struct Claims {
     checks: BTreeSet<(Instant, Name)>,
     /// Claims in the demux, with the number of owners per scope.
     made: HashMap<Claim, Wants>,
-    /// Number of ports in the ephemeral pool.
+    /// Number of ports in the pool.
     pooled: usize,
 }
 
@@ -372,7 +372,7 @@ impl Claims {
         self.remove_wants(name, holding.scope)
     }
 
-    /// Reserves up to `count` ports at `addr` for the ephemeral pool.
+    /// Reserves up to `count` ports at `addr` for the pool. Returns the ports.
     pub fn reserve_ports(&mut self, addr: IpAddress, count: u32, now: Instant) -> Vec<u16> {
         let mut ports = Vec::new();
         for _ in 0..count {

@@ -435,7 +435,7 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Passes the source checks to the cores.
+    /// Passes the settings for checks of source addresses (such as `rp_filter`) to the cores.
     fn sync_ingress(&mut self) {
         self.network.settings_changed();
         let ingress = self.network.ingress();

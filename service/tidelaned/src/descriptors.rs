@@ -82,7 +82,8 @@ pub enum Found {
     Shared,
 }
 
-/// A program's socket that entitles the program to its port, which is reserved from now on.
+/// A program's socket that entitles the program to the socket's port. The port is reserved from now
+/// on.
 #[derive(Debug)]
 pub struct Entitled {
     /// The socket's description.

@@ -1,8 +1,8 @@
 //! Kernel features that the service needs, and optional kernel features.
 //!
 //! `docs/kernels.md` has the whole list with versions. The service tests the needed features at its
-//! start, so that the error names a missing feature. The demux and AF_XDP test the features that
-//! they need themselves.
+//! start, so that the error names a missing feature. The features of AF_XDP and of the demux (an
+//! XDP program) are not tested here, because their own errors name them.
 
 use std::fmt;
 

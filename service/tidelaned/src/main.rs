@@ -52,7 +52,8 @@ use tidelaned::{
     watchdog::{self, Progress},
 };
 
-/// Link id of the NIC in the engine. The local path has link id 0.
+/// Link id of the NIC in the TCP engine. The local path, which joins programs of this host, has
+/// link id 0.
 const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
@@ -232,7 +233,7 @@ fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confine
 }
 
 /// Checks the host's firewall rules, which the service's connections would bypass. Returns the
-/// guard of these rules, and the rules about programs that may use the service.
+/// watch for new rules, and the access control for programs.
 fn judge_host(
     config: &Config,
     link: &LinkRecord,

@@ -1,7 +1,7 @@
 //! Section `[memory]` of the configuration file: thresholds for received data of all users.
 //!
 //! ```toml
-//! [memory]                 # bytes; what is not set follows from the system's memory
+//! [memory]                 # in bytes; the defaults depend on the system's memory
 //! low = 402653184
 //! pressure = 536870912
 //! high = 805306368

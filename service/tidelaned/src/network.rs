@@ -95,7 +95,8 @@ impl Network {
         }
     }
 
-    /// Reads the settings for source checks again. Returns true if a setting has changed.
+    /// Reads the settings for checks of source addresses again. Returns true if a setting has
+    /// changed.
     pub fn settings_changed(&mut self) -> bool {
         self.settings.read_again()
     }
@@ -240,8 +241,9 @@ impl Network {
         records.any(|record| record.addr == addr.0)
     }
 
-    /// Returns the route table of the service page. By this table, a program decides for which
-    /// destinations it asks the service.
+    /// Returns the route table of the service page, which all programs map. A program looks up the
+    /// destination of a connection in this table, to decide whether the kernel or the service opens
+    /// the connection.
     pub fn page_routes(
         &self,
         addresses: &[IpAddress],

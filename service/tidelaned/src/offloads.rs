@@ -56,10 +56,10 @@ const VLAN_SERVICE: Offload = Offload {
     harm: VLAN.harm,
 };
 
-/// Offloads of a served interface, where the kernel's own GRO comes after XDP.
+/// Offloads of a served interface. The kernel's own GRO may stay on, because it comes after XDP.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
-/// Offloads of the NIC below a served VLAN device, where the kernel removes the tag after it has
-/// joined packets.
+/// Offloads of the NIC below a served VLAN device. The kernel's GRO must be off, because the NIC's
+/// packets are joined before the kernel removes the tag.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
 /// A feature that the service keeps off.

@@ -94,7 +94,7 @@ pub struct Session {
     sponsor: Option<Peer>,
     /// The program's admission.
     pub standing: Standing,
-    /// The name that the program gave.
+    /// Name of the program, for listings.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
@@ -380,7 +380,7 @@ impl Session {
         sent
     }
 
-    /// Handles CONTEXT: gives the program one more context, which is a thread with rings.
+    /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.
     fn context<P: Port>(
         &mut self,
         shared: &mut Shared<P>,

@@ -22,7 +22,8 @@ pub struct Settings {
     pub policy: AccessPolicy,
     /// The rules for connections.
     pub rules: RuleSet,
-    /// The action if the host has rules of its own, which applies at the start only.
+    /// The action if the host has firewall rules that connections of the service would bypass. The
+    /// setting applies at the start only.
     pub firewall: Mode,
     /// Limits of each user.
     pub limits: LimitsConfig,

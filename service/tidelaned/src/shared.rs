@@ -261,7 +261,8 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Returns surplus ports of the ephemeral pool to the kernel. A port with connections stays.
+    /// Returns surplus ports of the pool for outgoing connections to the kernel. A port with
+    /// connections stays.
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
         let (surplus, kept) = candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
         for candidate in kept {
@@ -391,8 +392,8 @@ impl<P: Port> Shared<P> {
         }
     }
 
-    /// Returns a function for the service's other threads. The function returns true if a core is
-    /// awake on the CPU of the calling thread.
+    /// Returns the function by which other threads of the service pace themselves ([`pace::keep`]).
+    /// The function returns true if a core is awake on the CPU of the calling thread.
     pub fn is_beside_core(&self) -> IsBesideCore {
         let cores = self.cores.clone();
         Arc::new(move || cores.are_beside())

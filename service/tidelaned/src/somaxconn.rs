@@ -1,4 +1,4 @@
-//! The limit of accept queues that the administrator sets (net.core.somaxconn).
+//! The administrator's limit for the length of accept queues (`net.core.somaxconn`).
 
 use crate::sysctl::Sysctl;
 

@@ -71,7 +71,7 @@ impl Pulse {
 pub struct Suspicion {
     /// Id of the thread. Zero before the thread has started.
     thread: i32,
-    /// The time without progress that the scheduler does not explain.
+    /// The time without progress in which the thread did not wait for a CPU.
     silent: Duration,
     ran_ns: u64,
 }

@@ -91,7 +91,7 @@ fn applies_to(hook: &Attributes<'_>, interface: &str) -> io::Result<bool> {
 mod tests {
     use super::{super::netlink::Dump, *};
 
-    /// Answer of Linux 6.18 to the request above with these tables:
+    /// Answer of Linux 6.18 to the request of `chains`, with these tables:
     ///
     /// ```text
     /// table inet filter {

@@ -45,7 +45,7 @@ impl fmt::Display for XdpPlace {
     }
 }
 
-/// A link.
+/// A link (network interface), as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkRecord {
     /// Index of the link.

@@ -1,4 +1,5 @@
-//! The impaired link loses and reorders as configured, and packets arrive intact.
+//! Tests of the impaired link: it loses and reorders packets as configured, and packets arrive
+//! intact.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +19,7 @@ use crate::{
 const HOST: &str = "10.77.0.1:9000";
 const TICK: Duration = Duration::from_millis(50);
 
-/// Steps in which the link sends its delayed packets at the end.
+/// Maximum number of steps at the end of a test, in which the link sends its delayed packets.
 const STEPS_AFTER_MAX: u32 = 200;
 
 fn has_released_all(counters: &[WireCounters; 2]) -> bool {

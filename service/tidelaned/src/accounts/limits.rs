@@ -1,7 +1,7 @@
 //! Section `[limits]` of the configuration file: the limits of users.
 //!
 //! ```toml
-//! [limits]                 # of every user but root
+//! [limits]                 # of every user except root
 //! connections = 20000
 //!
 //! [limits.user.www-data]   # of one user, by name or number
@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use tidelane_host::accounts::{Resource, User, UserId};
 
-/// Default limits of every other user, and of root. A resource without a limit is bounded only by
-/// its capacity for all users.
+/// Default limits, first of every user except root, then of root. A resource without a limit is
+/// bounded only by its capacity for all users.
 const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Registrations, 1024, 4096),
     (Resource::Programs, 1024, 2048),

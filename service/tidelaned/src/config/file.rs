@@ -27,7 +27,7 @@ const DIRECTORY: &str = "/etc/tidelane";
 pub struct FileConfig {
     /// Programs that may use the service.
     pub access: AccessConfig,
-    /// The action if the host has rules of its own.
+    /// The action if the host has firewall rules that connections of the service would bypass.
     pub firewall: FirewallConfig,
     /// Limits of each user.
     pub limits: LimitsConfig,

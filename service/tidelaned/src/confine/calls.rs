@@ -188,7 +188,8 @@ pub const CALLS: &[Group] = &[
             (libc::SYS_memfd_create, Any),
             (libc::SYS_ftruncate, Any),
             (libc::SYS_fallocate, Any),
-            // Receive buffers must not be reopened for writing; rings stay in memory.
+            // `fchmod` keeps programs from opening receive buffers for writing. `mlock2` keeps
+            // rings in memory.
             (libc::SYS_fchmod, OneOf(1, &[libc::S_IRUSR])),
             (libc::SYS_mlock2, Any),
         ],

@@ -1,5 +1,5 @@
-//! Doorbells of contexts. A context is a thread of a program with its rings. Each context has one
-//! eventfd, which every core rings by a descriptor of its own.
+//! Doorbells of contexts. A context is the set of rings of a program's thread. Each context has one
+//! eventfd, which every core (polling thread) rings by a descriptor of its own.
 
 use std::io;
 

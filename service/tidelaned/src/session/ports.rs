@@ -3,8 +3,8 @@
 //!
 //! A program opens a port, maps and seals the port's memories, and then claims 3-tuples. Each core
 //! gets the port with the first claim, because the service uses sealed memories only. The cores
-//! know a claim before the demux does, and the demux gives a claim up before the cores do: a packet
-//! of a port never reaches the host's stack.
+//! know a claim before the demux does, and the demux gives a claim up before the cores do. A packet
+//! of a port therefore never reaches the service's own TCP/IP stack.
 
 use std::{
     io,

@@ -70,14 +70,14 @@ fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    // The demux knows nothing of this host, so the kernel gets the fragment. UDP does not count for
-    // TCP.
+    // The demux has seen no first fragment of this host, so the kernel gets the fragment. A first
+    // fragment of UDP does not count for TCP.
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(bench.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(bench.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
     assert_eq!(bench.seen(&later(TCP, PEER, 2)), CLAIMED);
-    // From here on the host has claimed and unclaimed datagrams.
+    // From here on, the host has sent claimed and unclaimed datagrams.
     assert_eq!(bench.seen(&first(TCP, PEER, 3, 81)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 4)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);

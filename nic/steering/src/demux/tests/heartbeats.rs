@@ -7,7 +7,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Returns the time of the program's clock.
+/// Returns the time of the clock that the eBPF program reads.
 pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1000 * MS + now.tv_nsec as u64
@@ -24,7 +24,7 @@ fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
     Some((bench, Arc::new(Heartbeats::new(words)), frame))
 }
 
-/// A frame for the service; no queue has a socket here.
+/// Counters of a frame for the service. No queue has a socket here, so the frame passes.
 const REDIRECTED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..ipv6::NOTHING
@@ -82,7 +82,7 @@ fn a_frame_starts_the_time_of_a_sleeping_core() {
     assert!(core.is_awaited());
     assert_eq!(bench.seen(&frame), REDIRECTED);
     core.sleep();
-    // Frames that are not for the service do not start the core's time.
+    // A frame for the kernel does not change the heartbeat of a sleeping core.
     bench.seen(&ethernet(&transport(TCP, 4000, 81, 0)));
     assert!(!core.is_awaited());
 }

@@ -39,8 +39,8 @@ pub const NOTHING: DemuxCounters = DemuxCounters {
     no_heartbeat: 0,
 };
 
-/// Returns an IPv6 header with extension headers, given by their numbers and their lengths in units
-/// of 8 bytes beyond the first.
+/// Returns an IPv6 header with extension headers. Each extension header is given by its number and
+/// its length, in units of 8 bytes without the first 8 bytes.
 pub fn ipv6(proto: u8, source: [u8; 16], dest: [u8; 16], extensions: &[(u8, u8)]) -> Vec<u8> {
     let numbers = extensions.iter().map(|(number, _)| *number);
     let mut next = numbers.chain([proto]);
