@@ -81,6 +81,7 @@ struct Channel {
     direction: Mutex<Direction>,
 }
 
+/// A direction as its two ports share it.
 type SharedDirection = Arc<Channel>;
 
 impl Channel {

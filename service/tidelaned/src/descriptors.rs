@@ -132,6 +132,7 @@ pub struct DescriptorThreads {
     immediate: Option<Entitlement>,
 }
 
+/// A user with sessions, and the way to the user's thread.
 struct User {
     sessions: usize,
     jobs: Sender<Job>,

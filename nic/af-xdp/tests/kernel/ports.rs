@@ -37,6 +37,7 @@ pub struct Bench {
     burst: XdpBurst,
 }
 
+/// Returns the link address of `veth0` in a namespace.
 pub fn mac(namespace: &Namespace) -> [u8; 6] {
     namespace.run(|| {
         Mirror::open()
@@ -54,6 +55,7 @@ impl Bench {
         Self::over(Pair::new(), Buffers::One, config)
     }
 
+    /// Opens a port on the host end of `pair`, and claims `CLAIMED_PORT` for TCP and UDP.
     pub fn over(pair: Pair, buffers: Buffers, config: XdpConfig) -> Self {
         let ifindex = pair.host.index("veth0");
         let (mut demux, port) = pair.host.run(|| {
@@ -122,6 +124,7 @@ impl Bench {
         true
     }
 
+    /// Returns a UDP socket of the peer's kernel.
     pub fn peer_socket(&self) -> UdpSocket {
         let socket = self
             .pair
@@ -133,6 +136,7 @@ impl Bench {
     }
 }
 
+/// Returns an endpoint of the host.
 pub fn endpoint(port: u16) -> SocketAddr {
     SocketAddr::from((HOST, port))
 }

@@ -34,6 +34,7 @@ const BURST: u64 = 32;
 /// Sleep while the program is ahead of its rate.
 const SLEEP: Duration = Duration::from_micros(100);
 
+/// The parsed command line.
 struct Arguments {
     interface: String,
     to: SocketAddr,

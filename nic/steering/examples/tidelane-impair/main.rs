@@ -31,6 +31,7 @@ const USAGE: &str = "usage: tidelane-impair --in IF_A --out IF_B [--loss PPM] [-
                      [--delay-us US] [--seconds N]";
 const DELAY_US: u64 = 1000;
 
+/// The parsed command line.
 struct Arguments {
     wire: WireConfig,
     seconds: Option<u64>,

@@ -38,6 +38,7 @@ pub struct WireCounters {
     pub refused: u64,
 }
 
+/// A packet that waits until other packets have overtaken it.
 struct DelayedPacket {
     bytes: Vec<u8>,
     due: Instant,
@@ -45,6 +46,7 @@ struct DelayedPacket {
     forwarded_before: u64,
 }
 
+/// The delayed packets and the counters of one direction.
 #[derive(Default)]
 struct Direction {
     delayed: VecDeque<DelayedPacket>,

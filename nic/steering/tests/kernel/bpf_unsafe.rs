@@ -12,6 +12,7 @@ pub const TCX_INGRESS: u32 = 46;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
 
+/// The arguments of `BPF_PROG_LOAD` (`union bpf_attr`).
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -27,6 +28,7 @@ struct Load {
     expected_attach_type: u32,
 }
 
+/// The arguments of `BPF_PROG_ATTACH` (`union bpf_attr`).
 #[repr(C)]
 struct Attach {
     target: u32,

@@ -47,6 +47,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Creates a namespace whose name contains `role`.
     pub fn new(role: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -113,10 +114,12 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Creates a pair with an MTU of 1500 bytes.
     pub fn new() -> Self {
         Self::with_mtu(1500)
     }
 
+    /// Creates a pair with this MTU in bytes.
     pub fn with_mtu(mtu: u32) -> Self {
         let pair = Self {
             host: Namespace::new("host"),

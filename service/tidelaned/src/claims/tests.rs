@@ -7,8 +7,10 @@ use tidelane_wire::protocol;
 
 use super::*;
 
+/// The claims that the demux has, with their scopes.
 type Told = Arc<Mutex<HashMap<Claim, Scope>>>;
 
+/// A demux that records its claims and counts the calls.
 struct Notes {
     told: Told,
     calls: Arc<Mutex<usize>>,
@@ -35,6 +37,7 @@ const HERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10,
 const THERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
 const START: Instant = Instant(1_000_000_000);
 
+/// Claims on an interface with the addresses `HERE` and `THERE`, over a recording demux.
 struct Scene {
     claims: Claims,
     told: Told,

@@ -6,6 +6,7 @@ use std::io;
 use tidelane_host::Bell;
 use tidelane_ring::Doorbell;
 
+/// The eventfd of a context, by which a core wakes the program.
 struct EventBell(Doorbell);
 
 impl Bell for EventBell {
