@@ -7,8 +7,8 @@ use core::{
 
 use crate::Duration;
 
-/// A point in time, in nanoseconds since an origin. The driver chooses the origin, such as the boot
-/// or the start of a simulation.
+/// A point in time, in nanoseconds since an origin. The program that supplies the time chooses the
+/// origin, such as the boot or the start of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);

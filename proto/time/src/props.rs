@@ -1,4 +1,4 @@
-//! Property tests: the wheel behaves as an ordered map, and arithmetic saturates.
+//! Property tests: the wheel behaves as an ordered map (the oracle), and arithmetic saturates.
 
 extern crate std;
 

@@ -8,7 +8,7 @@
 //! ```text
 //! level 0   one tick per slot     up to   4.2 ms ahead
 //! level 1   64 ticks              up to 268   ms
-//! level 2   4096 ticks            up to 17    s      (a 200 ms RTO moves once or twice)
+//! level 2   4096 ticks            up to 17    s
 //! ...       level 7               up to `Instant::MAX`
 //! ```
 //!
@@ -18,7 +18,8 @@
 //! earliest slot is the lowest set bit of the lowest non-empty level.
 //!
 //! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
-//! When the cursor reaches a slot of level 0, the expired entries move to the due list, from which
+//! A TCP retransmission timer of 200 ms moves once or twice before it fires. When the cursor
+//! reaches a slot of level 0, the expired entries move to the due list, from which
 //! [`TimerWheel::expire_next`] takes them one by one.
 
 use alloc::{boxed::Box, vec::Vec};
@@ -33,7 +34,7 @@ const LEVEL_LOG2: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_LOG2;
 /// Number of levels. Together they cover every `Instant`.
 const LEVELS: usize = 8;
-/// Number of the due list, which holds the expired entries.
+/// Index of the due list in `lists`. The due list holds the expired entries.
 const DUE: u16 = (SLOTS * LEVELS) as u16;
 /// Marks a free entry in [`Entry::list`].
 const FREE: u16 = DUE + 1;
