@@ -5,16 +5,16 @@
 //! at most `cwnd_gain * BtlBw * RTprop` in flight. The mode determines the gains:
 //!
 //! ```text
-//! STARTUP    2/ln 2 times the rate, until BtlBw grows by less than a quarter per round trip
-//! DRAIN      the inverse, until the queue of STARTUP is gone
-//! PROBE_BW   gains of 5/4, 3/4, 1, 1, 1, 1, 1, 1, for one RTT each
-//! PROBE_RTT  four segments for 200 ms, when RTprop has not been measured for ten seconds
+//! STARTUP    pacing gain 2/ln 2, until BtlBw grows by less than a quarter in three round trips
+//! DRAIN      pacing gain ln 2/2, until the queue that STARTUP built is empty
+//! PROBE_BW   pacing gains 5/4, 3/4, 1, 1, 1, 1, 1, 1 in turn, each for one RTprop
+//! PROBE_RTT  cwnd of four segments for 200 ms, when RTprop is older than ten seconds
 //! ```
 //!
-//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00 and, beyond the draft,
-//! Linux: packet conservation in the first round of a recovery, and extra window for ACK
-//! aggregation. Policers are not detected (long-term rate). ECN has no effect. Losses change cwnd
-//! for one recovery only, and not the model.
+//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00. As in Linux, there is
+//! also packet conservation in the first round of a recovery, and extra window for ACK aggregation.
+//! Unlike Linux, BBR does not detect policers (long-term rate). ECN has no effect. A loss changes
+//! cwnd for one recovery only, and never the model.
 
 use tidelane_time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ pub struct Bbr {
     /// Number of rounds. A round ends when the data in flight at its start is delivered.
     round: u32,
     round_end: u64,
-    /// Delivered bytes up to which rate samples are low because of PROBE_RTT.
+    /// Samples with a smaller `prior_delivered` are low, because the flow was in PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw when it last grew by a quarter, and the rounds since.
     full_bw: u32,
@@ -271,7 +271,7 @@ impl Bbr {
         }
     }
 
-    /// Enters PROBE_BW in any phase except the draining phase. The phase is a hash of clock and
+    /// Enters PROBE_BW in any phase except the one with gain 3/4. The phase is a hash of clock and
     /// delivered bytes, so that flows that start together do not probe together.
     fn enter_probe_bw(&mut self, now: Instant) {
         let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(GOLDEN_RATIO);

@@ -7,10 +7,10 @@ use crate::{Bbr, Controller, bbr::UNIT};
 /// Representation of a gain of 1.0 in [`CcInfo`].
 pub const GAIN_UNIT: u32 = 256;
 
-/// Details of one algorithm.
+/// State of one algorithm, for `tcp_cc_info` of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CcInfo {
-    /// NewReno, CUBIC and algorithms of programs have no details.
+    /// NewReno, CUBIC and custom algorithms report no further state.
     #[default]
     None,
     /// State of DCTCP.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! cwnd is never below the window that Reno would have (`W_est`). Windows are in bytes and times in
-//! milliseconds. Three seconds from `K`, the curve of a 1460-byte segment grows by 16 bytes per ms.
+//! milliseconds. This resolution is fine enough: three seconds after `K`, the curve of a 1460-byte
+//! segment rises by only 16 bytes per ms.
 
 use tidelane_time::{Duration, Instant};
 
@@ -47,8 +48,8 @@ pub struct Cubic {
     growth_remainder: u32,
     /// True if the next epoch follows a congestion event, and not slow start or a timeout.
     after_congestion_event: bool,
-    /// Start of the congestion avoidance epoch, moved by idle times; [`Instant::MAX`] if there is
-    /// none.
+    /// Start of the congestion avoidance epoch, plus all idle times since then. [`Instant::MAX`]
+    /// outside of an epoch.
     epoch_start: Instant,
     /// Time of the last ACK of this epoch.
     last_ack: Instant,
@@ -256,9 +257,10 @@ impl CongestionControl for Cubic {
         if !self.window.in_timeout() {
             self.save_w_max();
         }
-        // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd does not grow while it is not in
-        // use. Otherwise an application that pauses would be left with a tiny window. FlightSize
-        // may be larger than cwnd if fast recovery has already reduced cwnd for that flight.
+        // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd does not grow while the flow is
+        // not cwnd-limited. With FlightSize, an application that pauses would be left with a tiny
+        // window. FlightSize may be larger than cwnd if fast recovery has already reduced cwnd for
+        // that flight.
         let cwnd = flight_size.max(self.window.cwnd());
         self.window.collapse_to_loss_window(times_beta(cwnd));
         // §4.8: W_max of the first epoch after a timeout is its initial cwnd.

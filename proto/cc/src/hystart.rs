@@ -1,14 +1,15 @@
 //! HyStart ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method open).
 //!
-//! This is the variant of Linux's CUBIC. Once per round trip, with a window of at least sixteen
-//! segments, slow start ends at the present window if
+//! This is the variant of Linux's CUBIC. In a round trip with a cwnd of at least sixteen segments,
+//! slow start ends at the present cwnd if
 //!
 //! * closely spaced ACKs have arrived for half of the minimum RTT, so the flight fills the path
 //!   (ACK train); or
 //! * the minimum of more than eight RTT samples of a round exceeds the minimum RTT by an eighth,
 //!   bounded by 4 and 16 ms, so a queue is building (delay increase).
 //!
-//! RFC 9406 differs: it has no ACK train, and continues at a quarter of the pace.
+//! RFC 9406 (HyStart++) differs: it has no ACK train, and after a delay increase it first continues
+//! slow start at a quarter of the pace.
 
 use tidelane_time::{Duration, Instant};
 

@@ -1,15 +1,16 @@
 //! Congestion control: the number of bytes that may be in flight.
 //!
-//! A controller is a small state machine that counts bytes. The caller reports events ([`on_ack`],
-//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...), and the controller computes a
-//! window. The caller detects losses and decides when to send. The caller also computes the window
-//! during fast recovery (RFC 6582, PRR): the controller's `cwnd` is already the value for the end
-//! of the recovery.
+//! A controller is a small state machine that counts bytes. The caller, the crate
+//! `tidelane-slowpath`, reports events ([`on_ack`], [`on_congestion_signal`], [`on_rto`],
+//! [`on_idle_restart`], ...), and the controller computes a window. The caller detects losses and
+//! decides when to send. The caller also computes the window during fast recovery (NewReno, RFC
+//! 6582; PRR, RFC 6937). The controller's `cwnd` is then already the window for the end of the
+//! recovery.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
-//! [`Controller`] calls the algorithm in use. A program can add an algorithm in a file of its own:
-//! the file implements the trait, and the program passes a [`CustomAlgorithm`] to the engine. The
-//! engine's example `congestion_control` adds an algorithm.
+//! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm:
+//! the program implements the trait, and passes a [`CustomAlgorithm`] to the engine. The engine's
+//! test `custom_congestion` is an example.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
@@ -45,7 +46,7 @@ pub use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Hooks of a congestion control algorithm. The time comes first; all sizes are in bytes.
+/// Hooks of a congestion control algorithm. All sizes are in bytes.
 ///
 /// A type that implements the trait holds the state of one connection. The type is `Clone`, because
 /// the engine keeps a copy from before each reduction: if the reduction proves to be spurious, the
@@ -54,12 +55,11 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Returns cwnd and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
 
-    /// Returns the same window for changes.
+    /// Returns cwnd and `ssthresh` for changes.
     fn window_mut(&mut self) -> &mut Window;
 
-    /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. The
-    /// caller also calls the function with zero bytes for a time in which the flow was not
-    /// cwnd-limited.
+    /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. A
+    /// call with zero bytes reports that the flow was not cwnd-limited since the last call.
     ///
     /// `cwnd_limited` is true if cwnd, and not the application or the peer's window, limited the
     /// flight that is acknowledged. Otherwise the window must not grow (RFC 9438 §5.8).
@@ -130,8 +130,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
-/// Copies the state of an algorithm whose type is not known. All types that implement `Clone` have
-/// this trait.
+/// Copies a `Box<dyn CongestionControl>`, because a trait object cannot implement `Clone` itself.
+/// Every algorithm that implements `Clone` also implements this trait.
 pub trait CloneBoxed {
     /// Returns a copy.
     fn clone_boxed(&self) -> Box<dyn CongestionControl>;
@@ -220,7 +220,7 @@ pub enum Algorithm {
     /// CUBIC of RFC 9438, the default of Linux.
     #[default]
     Cubic,
-    /// DCTCP of RFC 8257, for networks whose switches mark early.
+    /// DCTCP of RFC 8257, for networks whose switches set CE at short queues.
     Dctcp,
     /// BBR version 1, which follows a model of the path instead of losses.
     Bbr,
@@ -228,10 +228,10 @@ pub enum Algorithm {
     Custom(CustomAlgorithm),
 }
 
-/// An algorithm outside of this crate. Two algorithms with the same name are the same.
+/// An algorithm outside of this crate. Two custom algorithms with the same name compare equal.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomAlgorithm {
-    /// Name of the algorithm, as `TCP_CONGESTION` would have it.
+    /// Name of the algorithm in `TCP_CONGESTION`.
     pub name: &'static str,
     /// True if the algorithm needs ECN: see [`Algorithm::needs_ecn`].
     pub needs_ecn: bool,
@@ -268,8 +268,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns true if the algorithm needs ECN. Its connections always request ECN, and send SYNs
-    /// and retransmissions as ECT, too (as in Linux).
+    /// Returns true if the algorithm needs ECN. Connections that use the algorithm always request
+    /// ECN, and also send SYNs and retransmissions as ECT (as in Linux).
     pub const fn needs_ecn(self) -> bool {
         match self {
             Self::NewReno | Self::Cubic | Self::Bbr => false,

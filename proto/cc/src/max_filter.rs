@@ -1,6 +1,8 @@
-//! Windowed maximum over a span of rounds or of time, with three samples (after Kathleen Nichols).
+//! Windowed maximum of the last rounds, with three samples (Kathleen Nichols' algorithm; Linux:
+//! `win_minmax`). The caller chooses the unit of a round: BBR counts round trips, and the filter of
+//! the minimum RTT counts milliseconds.
 
-/// A value, and the round or the time in which it was measured.
+/// A value, and the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sample {
     round: u32,

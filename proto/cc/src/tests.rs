@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::*;
 
 const SMSS: u32 = 1_448;
-/// Algorithms whose window follows only ACKs and losses.
+/// Algorithms that compute cwnd without delivery rates: all except BBR.
 const WINDOWED: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
 const MS_100: Duration = Duration::from_millis(100);
 
@@ -17,7 +17,7 @@ fn controller(algorithm: Algorithm) -> Controller {
     Controller::new(algorithm, SMSS, 10)
 }
 
-/// One round trip in which the whole window is acknowledged, with one ACK per two segments.
+/// Runs one round trip in which the whole window is acknowledged, with one ACK per two segments.
 fn round_trip(controller: &mut Controller, now: &mut Instant, rtt: Duration) {
     let mut left = controller.cwnd();
     let acks = left.div_ceil(2 * SMSS);
@@ -139,7 +139,7 @@ fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
     let mut repairing = small.clone();
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
-    // The flight is still the one for which fast recovery has reduced the window.
+    // Fast recovery has already reduced cwnd for this flight. The timeout does not reduce it again.
     repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
     assert_eq!(repairing.on_rto(Instant::ZERO, 10 * SMSS), 7 * SMSS);
 }
@@ -176,7 +176,7 @@ fn w_cubic(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
     0.4 * (t - k).powi(3) + w_max
 }
 
-/// Slow start up to `segments`, then a loss.
+/// Returns CUBIC after slow start up to `w_max` segments, a loss, and the recovery.
 fn cubic_after_loss(w_max: u32, now: &mut Instant, rtt: Duration) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     while controller.cwnd() < w_max * SMSS {
@@ -392,7 +392,7 @@ proptest! {
     }
 }
 
-/// One window of data whose ACKs, one per two segments, carry ECE according to `marked`.
+/// Acknowledges one window of data by ten ACKs. ACK number `n` carries ECE if `marked(n)` is true.
 fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> bool) {
     let snd_nxt = una.wrapping_add(20 * SMSS);
     for number in 0..10 {
@@ -475,7 +475,7 @@ fn another_algorithm_goes_on_with_the_window() {
     }
 }
 
-/// One ACK of a segment after `rtt`, in a round that ends at `snd_nxt`.
+/// Returns the RTT sample of an ACK up to `una`, in a round that ends at `snd_nxt`.
 fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
     RttSample {
         rtt,
@@ -486,8 +486,8 @@ fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
     }
 }
 
-/// CUBIC in slow start with forty segments, after two rounds of 100 ms. The next round ends at `100
-/// * SMSS`.
+/// Returns CUBIC in slow start with forty segments, after two rounds of 100 ms. The next round ends
+/// at `100 * SMSS`.
 fn cubic_at_forty(now: &mut Instant) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     for round in 0..2 {

@@ -84,8 +84,8 @@ impl Window {
         };
     }
 
-    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`. An undo then does not
-    /// take away growth since the reduction.
+    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`. The undo of a reduction
+    /// uses this function to keep the growth since the reduction.
     pub fn raise_to(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);

@@ -1,6 +1,7 @@
-//! ACK aggregation: the receiver or the return path delays ACKs, and a burst of ACKs then
-//! acknowledges more bytes than BtlBw delivers in the same time. BBR enlarges cwnd by these extra
-//! bytes, because otherwise the flow would use up cwnd between two bursts of ACKs.
+//! ACK aggregation in BBR. The receiver or the return path may delay ACKs. A burst of ACKs then
+//! acknowledges more bytes than the bottleneck bandwidth (BtlBw) delivers in the same time. BBR
+//! enlarges cwnd by these extra bytes. Otherwise the flow would use up cwnd between two bursts of
+//! ACKs.
 
 use tidelane_time::{Duration, Instant};
 
