@@ -18,8 +18,8 @@ impl EcnSet {
         self.0 & 1 << ecn as u8 != 0
     }
 
-    /// Returns the codepoint of the reassembled packet. This is CE if any fragment has CE.
-    /// Otherwise it is `first`, the codepoint of the first fragment.
+    /// Returns the codepoint of the reassembled packet: CE if any fragment has CE, and otherwise
+    /// `first`, the codepoint of the first fragment.
     ///
     /// Returns `None` if the set contains Not-ECT and another codepoint. Any result for this mix
     /// could hide congestion, so the packet is dropped, as in Linux.

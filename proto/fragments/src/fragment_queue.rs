@@ -53,7 +53,8 @@ struct FirstFragment {
 pub struct FragmentQueue {
     id: PacketId,
     deadline: Instant,
-    /// Number of packets of this source whose first arrival was later (`ipfrag_max_dist` in Linux).
+    /// Number of packets from the same source of which a fragment first arrived after this packet
+    /// was created (compare `ipfrag_max_dist` in Linux).
     distance: u32,
     /// Payloads in order of their offsets, without overlap.
     fragments: Vec<StoredFragment>,
@@ -194,7 +195,8 @@ impl FragmentQueue {
         Err(DropReason::FragmentOverlap)
     }
 
-    /// Returns the frame of the reassembled packet.
+    /// Returns the frame of the reassembled packet. Returns an error if the ECN codepoints of the
+    /// fragments do not go together, or if the packet is too long.
     pub fn frame(self) -> Result<Vec<u8>, DropReason> {
         let first = self.first.ok_or(DropReason::BadFragment)?;
         let ecn = self.ecn.combined(first.ecn);

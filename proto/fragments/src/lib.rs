@@ -1,7 +1,8 @@
 //! IP reassembly (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
 //!
-//! A [`Reassembler`] takes fragments and returns the frames of reassembled packets. It has no clock
-//! and does no I/O: time is an argument, and the driver calls [`Reassembler::expire`] at
+//! A [`Reassembler`] takes fragments and returns the frames of reassembled packets. The crate
+//! `tidelane-host`, which receives the frames, owns the reassembler. The reassembler has no clock
+//! and does no I/O: time is an argument, and the owner calls [`Reassembler::expire`] at
 //! [`Reassembler::next_timeout`].
 //!
 //! All state is bounded, because an attacker can send fragments of packets that are never
@@ -47,15 +48,15 @@ pub const INCOMPLETE_PACKETS_MAX: usize = 256;
 pub const FRAGMENTS_MAX: usize = 128;
 /// Number of later packets of the same source after which an incomplete packet is dropped.
 pub const DISTANCE_MAX: u32 = 64;
-/// Time that a packet waits for its fragments (RFC 8200 §4.5). It is the minimum of RFC 1122
-/// §3.3.2.
+/// Time that a packet waits for its fragments: the time of RFC 8200 §4.5, and the minimum of RFC
+/// 1122 §3.3.2.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A packet of any length and number of fragments fits within the limit of its source.
 const _: () = assert!(QUEUE_COST + FRAGMENTS_MAX * FRAGMENT_COST + (64 << 10) <= SOURCE_BYTES_MAX);
 const _: () = assert!(SOURCE_BYTES_MAX < BYTES_MAX);
 
-/// Counters of reassembly. The names are those of Linux's `IpReasmReqds` and so on.
+/// Counters of reassembly, with the names of Linux: `reqds` is `IpReasmReqds`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Fragments received.

@@ -48,8 +48,8 @@ fn fragmentation() -> impl Strategy<Value = (Vec<u8>, Vec<usize>, Vec<usize>)> {
         })
 }
 
-/// Generates fragments: host, identification, start and length in units of eight bytes,
-/// more-fragments flag, and the value of all payload bytes.
+/// Generates fragments: host, identification, start and length in units of eight bytes, a flag for
+/// the last fragment (one byte shorter), and the value of all payload bytes.
 fn hostile() -> impl Strategy<Value = Vec<(u8, u32, usize, usize, bool, u8)>> {
     let any_part = (
         0u8..3,
