@@ -75,7 +75,8 @@ drop_reasons! {
     TooLong => "too_long",
 
     // Demultiplexing.
-    /// The core of the flow cannot keep up with the packets that other cores pass to it.
+    /// The fast-path core (a polling thread) of the flow cannot keep up with the packets that other
+    /// cores pass to it.
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
@@ -119,8 +120,8 @@ drop_reasons! {
     /// A rate limit suppressed the answer, such as a challenge ACK or a RST.
     RateLimited => "rate_limited",
 
-    // Room.
-    /// There is no memory in the application's region for the payload.
+    // Limits of memory and queues.
+    /// There is no memory for the payload in the flow's receive buffer.
     RxBufferFull => "rx_buffer_full",
     /// The connection has too many out-of-order ranges.
     ReassemblyFull => "reassembly_full",

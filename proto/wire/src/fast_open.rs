@@ -17,7 +17,7 @@ const COOKIE_LEN_MIN: usize = 4;
 /// Largest length of a cookie, in bytes.
 const COOKIE_LEN_MAX: usize = 16;
 
-/// A cookie of 4 to 16 bytes with an even length. An empty cookie stands for the request.
+/// A cookie of 4 to 16 bytes with an even length. An empty cookie is the request for a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenCookie {
     bytes: [u8; COOKIE_LEN_MAX],

@@ -32,8 +32,7 @@ impl FlowKey {
     }
 
     /// Returns an unkeyed hash of the ports and the last bytes of the peer's address. A peer can
-    /// predict the value. It may therefore only index a cache whose entries are compared with the
-    /// full key.
+    /// predict this hash. Use the hash only as the index of a cache that compares the full key.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
         let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
@@ -41,8 +40,8 @@ impl FlowKey {
         self.peer.port as u32 ^ (self.local.port as u32).rotate_left(4) ^ host
     }
 
-    /// Returns a keyed hash over all 36 bytes, made of folded multiplications. If both ends are
-    /// IPv4, the upper halves are zero and are skipped.
+    /// Returns a keyed hash over all 36 bytes, made of folded multiplications. If both addresses
+    /// are IPv4, their upper halves are zero and are skipped.
     ///
     /// The `seed` must be secret. A peer that chooses addresses and ports then cannot cause
     /// collisions on purpose, unless it sees hashes or measures the time of single lookups. The

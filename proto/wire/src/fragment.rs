@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Unit of fragment offsets, in bytes. The length of every fragment but the last is a multiple of
-/// it.
+/// this unit.
 const UNIT: usize = 8;
 /// Largest value of the length field of IPv4 and IPv6, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -80,8 +80,8 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// Returns the headers of the reassembled frame. The caller calls this for the first fragment
-    /// only.
+    /// Returns the headers of the reassembled frame. The caller calls the function for the first
+    /// fragment only.
     pub fn reassembled_headers(&self) -> FrameHeaders {
         FrameHeaders {
             src_mac: self.src_mac,
@@ -211,8 +211,8 @@ pub struct FrameHeaders {
 
 impl FrameHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
-    /// length of both headers in bytes. The headers have no IP options and no extension headers: a
-    /// host may skip them, or they are addressed to routers.
+    /// length of both headers in bytes. The function writes neither IP options nor extension
+    /// headers: they are meant for routers, or a receiver may ignore them.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

@@ -1,4 +1,4 @@
-//! ICMP errors that quote our segments. [`crate::icmpv6`] parses the errors of ICMPv6.
+//! ICMP errors that quote segments of this host. [`crate::icmpv6`] parses the errors of ICMPv6.
 
 use crate::{
     address::{Endpoint, IpAddress},
@@ -30,8 +30,8 @@ pub enum IcmpErrorKind {
     PortUnreachable,
     /// Fragmentation needed and DF set (type 3 code 4), or ICMPv6 packet too big (type 2).
     FragmentationNeeded {
-        /// MTU of the next hop in bytes (RFC 1191, RFC 8201). Zero if the router does not report
-        /// it.
+        /// MTU of the next hop in bytes (RFC 1191, RFC 8201). Zero if the router does not report an
+        /// MTU.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).

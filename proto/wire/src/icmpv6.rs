@@ -1,4 +1,4 @@
-//! ICMPv6 errors that quote our segments (RFC 4443).
+//! ICMPv6 errors that quote segments of this host (RFC 4443).
 
 use crate::{
     checksum,
@@ -14,8 +14,8 @@ const TYPE_TOO_BIG: u8 = 2;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
-/// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The errors are
-/// those of [`parse_icmp_error`](crate::parse_icmp_error).
+/// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The function
+/// returns the same drop reasons as [`parse_icmp_error`](crate::parse_icmp_error).
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let icmp = packet.payload;
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {

@@ -40,8 +40,8 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// Subtracts the `offset` of our TSval from a received TSecr. A TSecr of zero echoes no
-    /// timestamp and is not changed.
+    /// Subtracts `offset` from a received TSecr. This host had added the offset to the TSval that
+    /// the peer echoes (RFC 7323 §7.1). A TSecr of zero echoes no timestamp and is not changed.
     pub const fn subtract_offset(&mut self, offset: u32) {
         if self.tsecr != 0 {
             self.tsecr = self.tsecr.wrapping_sub(offset);
@@ -51,8 +51,9 @@ impl Timestamps {
 
 /// Blocks of a SACK option (RFC 2018 §3). The first block contains the most recent segment.
 ///
-/// Nearly every segment has no blocks. To write or to test this state takes one byte. A SYN never
-/// has blocks, so its Fast Open option shares their memory ([`TcpOptions::fast_open`]).
+/// Nearly every segment has no blocks. One byte marks this state, so that the other bytes need not
+/// be written or read. A SYN never has blocks, so its Fast Open option shares their memory
+/// ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
 
@@ -72,8 +73,8 @@ struct Blocks {
     len: BlockCount,
 }
 
-/// Number of SACK blocks. An enum has invalid values, which [`SackOrFastOpen`] uses as
-/// discriminant.
+/// Number of SACK blocks. The type is an enum, so that the compiler can use its invalid values as
+/// the discriminant of [`SackOrFastOpen`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 enum BlockCount {
@@ -166,7 +167,7 @@ impl FromIterator<(SeqNumber, SeqNumber)> for SackBlocks {
     }
 }
 
-/// The TCP options of a segment that this stack supports. It ignores all other options.
+/// The supported TCP options of a segment. The parser ignores all other options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TcpOptions {
     /// Maximum segment size in bytes (RFC 9293 §3.7.1), in a SYN only.

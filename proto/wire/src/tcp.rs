@@ -133,8 +133,8 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
-/// Fields of a received segment for the fast path. An implementation loads a field only when its
-/// method is called.
+/// Fields of a received segment for the fast path. [`TimestampsOnly`] loads a field from the frame
+/// only when the method of the field is called.
 pub trait SegmentView {
     /// Control bits.
     fn flags(&self) -> TcpFlags;

@@ -1,4 +1,5 @@
-//! Tests with captured frames of Linux hosts on a veth, with malformed input, and of names.
+//! Tests with frames that were captured between two Linux hosts on a veth pair, with malformed
+//! input, and of addresses, hashes and the names of drop reasons.
 
 extern crate std;
 
@@ -247,7 +248,7 @@ fn refusals_have_their_reason() {
     assert_eq!(parse_tcp(&transport), Err(DropReason::BadTcpHeader));
 }
 
-/// Inserts these IPv4 options into a frame. Their length is a multiple of four bytes.
+/// Inserts IPv4 options into the frame [`DATA`]. Their length is a multiple of four bytes.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let mut frame = bytes(DATA);
     let behind = FRAME_HEADERS_LEN..FRAME_HEADERS_LEN;

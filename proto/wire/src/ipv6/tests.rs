@@ -1,4 +1,5 @@
-//! Tests with captured frames of Linux hosts with IPv6 on a veth without offload.
+//! Tests with IPv6 frames that were captured between two Linux hosts on a veth pair without
+//! offloads.
 
 extern crate std;
 
@@ -97,8 +98,8 @@ fn truncation_and_damage_are_refused() {
     assert_eq!(parse_frame(&version), Err(DropReason::BadIpHeader));
 }
 
-/// Inserts extension headers before the TCP header of [`DATA`]. Each has its next-header number and
-/// its bytes.
+/// Inserts extension headers before the TCP header of [`DATA`]. Each element of `headers` is a
+/// next-header number and the bytes of the header.
 fn extended(headers: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let data = bytes(DATA);
     let mut chain = Vec::new();
