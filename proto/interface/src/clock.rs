@@ -1,8 +1,9 @@
 //! Times in the units of flows, converted from the driver's clock. The driver is the program that
-//! runs the engine.
+//! runs the TCP engine (crate `tidelane-engine`).
 //!
-//! Hot state has no room for 64-bit instants. Deadlines are milliseconds modulo 2^32, which is also
-//! the timestamp clock of RFC 7323. Transmission times are microseconds modulo 2^32.
+//! The state that the fast path uses has no room for 64-bit instants. Deadlines are milliseconds
+//! modulo 2^32, which is also the timestamp clock of RFC 7323. Transmission times are microseconds
+//! modulo 2^32.
 
 use tidelane_time::Instant;
 
@@ -59,8 +60,9 @@ impl Clock {
         }
     }
 
-    /// Advances the clock to `now`, which is not earlier, if `now` lies in the same millisecond.
-    /// Otherwise, returns false and changes nothing, and the caller makes a new reading.
+    /// Returns true if `now` lies in the same millisecond, and then advances the clock to `now`.
+    /// Otherwise the clock does not change, and the caller makes a new reading. `now` must not be
+    /// earlier than the clock.
     #[inline(always)]
     pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
         let within = now.0 < self.next_ms_at.0;
@@ -87,7 +89,7 @@ impl Clock {
         (self.now.0 / MS * 1_000) as u32
     }
 
-    /// Returns the first instant at which `deadline` has passed.
+    /// Returns the first instant at which `deadline` is due.
     pub const fn instant_of(&self, deadline: Millis) -> Instant {
         let left = deadline.until(self.ms);
         if left == 0 {

@@ -49,9 +49,9 @@ pub struct EngineConfig {
     /// Retransmissions of SYN with backoff before an active open fails. Linux: 6.
     pub syn_retries: u8,
     /// Number of SYN retransmissions without backoff, which precede those of `syn_retries`. RFC
-    /// 6298 (5.5) doubles the timeout each time. The deviation is that of Linux
-    /// (`tcp_syn_linear_timeouts`). Without it, an application would wait long after the loss of
-    /// one or two SYNs, which is far more likely than congestion to which a SYN contributes.
+    /// 6298 (5.5) doubles the timeout at each retransmission. Linux deviates in the same way
+    /// (`tcp_syn_linear_timeouts`). With doubled timeouts, an application would wait for seconds
+    /// after the loss of one or two SYNs, although SYNs hardly contribute to congestion.
     pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
@@ -62,17 +62,17 @@ pub struct EngineConfig {
     pub orphan_retries: u8,
     /// Longest time of an orphan in FIN-WAIT-2. Linux: 60 s.
     pub fin_wait_2: Duration,
-    /// Largest number of connections in TIME-WAIT. A new one replaces the oldest.
+    /// Largest number of connections in TIME-WAIT. A new entry replaces the oldest entry.
     pub time_wait_max: u32,
-    /// Largest MSS in bytes, for links that allow more.
+    /// Upper bound of the MSS in bytes, for links whose MTU allows a larger MSS.
     pub segment_max: u16,
     /// Challenge ACKs per second of all flows (RFC 5961 §7). The limit per flow normally suffices.
     /// Linux: no limit.
     pub challenge_acks_per_second: u32,
     /// RSTs per second in answer to segments without a connection.
     pub resets_per_second: u32,
-    /// RSTs per second to one peer in answer to segments without a connection. A keyed hash makes
-    /// some peers share a limit.
+    /// RSTs per second to one peer in answer to segments without a connection. Peers whose keyed
+    /// hashes collide share this limit.
     pub peer_resets_per_second: u32,
     /// DiffServ field and TTL for sockets that set none (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
@@ -90,7 +90,8 @@ pub struct EngineConfig {
     pub mtu_probing: MtuProbing,
     /// Policy for Fast Open (RFC 7413).
     pub fast_open: FastOpenPolicy,
-    /// If false, the slow path handles all segments, with the same results. Tests compare the two.
+    /// If false, the slow path handles all segments, with the same results. Tests compare engines
+    /// with and without the fast path.
     pub fast_path: bool,
 }
 
@@ -100,10 +101,10 @@ pub enum MtuProbing {
     /// Connections never search, as by default in Linux. They stall on a path with an MTU black
     /// hole.
     Off,
-    /// A search begins after several consecutive timeouts. Other connections pay nothing.
+    /// A search begins after several consecutive timeouts. Other connections send no probes.
     #[default]
     BlackHole,
-    /// A search begins when the connection is established, with small segments.
+    /// A search begins when the connection is established. The first segments are small.
     Always,
 }
 
@@ -241,7 +242,7 @@ pub struct SocketOptions {
     /// TCP_USER_TIMEOUT: longest time that data stays unacknowledged (RFC 9293 MUST-21). Zero: the
     /// number of retransmissions decides.
     pub user_timeout: Duration,
-    /// TCP_MAXSEG: largest MSS to announce and to use. Zero: no limit of the socket.
+    /// TCP_MAXSEG: largest MSS to announce and to use. Zero: the application set no limit.
     pub mss_max: u16,
     /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,

@@ -62,7 +62,7 @@ counters! {
     fast_open_active,
     /// Our SYNs whose data had to be retransmitted.
     fast_open_active_fails,
-    /// Connections that the application got before the handshake was complete (RFC 7413).
+    /// Connections that were given to the application before the handshake was complete (RFC 7413).
     fast_open_passive,
     /// Fast Open cookies that were not valid.
     fast_open_passive_fails,
@@ -94,7 +94,8 @@ counters! {
     lost_retransmit,
     /// Tail loss probes sent.
     loss_probes,
-    /// Zero-window and corked-data probes sent.
+    /// Probes of a closed window, and segments that the persist timer sent although a small window
+    /// or a cork held the data back.
     window_probes,
     /// Keepalive probes sent.
     keepalive_probes,

@@ -1,6 +1,6 @@
-//! The interface between the engine and its driver: segments in and out, and the driver's
-//! decisions. The driver is the program that runs the engine: the service's host, or a test. The
-//! driver is not a NIC driver.
+//! The interface between the TCP engine (crate `tidelane-engine`) and its driver: segments in and
+//! out, and the driver's decisions. The driver is the program that runs the engine: the service
+//! (crate `tidelane-host`), or a test. The driver is not a NIC driver.
 
 use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
@@ -154,12 +154,12 @@ pub enum Admission {
     Drop,
 }
 
-/// Functions that the driver gives the engine. The engine calls these functions within its own
-/// methods.
+/// Functions that a driver implements for the engine. The engine calls these functions within its
+/// own methods.
 pub trait Driver {
     /// Sends `out`: one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is
-    /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`; an
-    /// answer without a flow is lost, as the network may lose it.
+    /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`. An
+    /// answer without a flow is not sent again, because the network might lose it, too.
     ///
     /// The fast path inlines this function, so that the fields of `out` stay in registers. A driver
     /// keeps its uncommon cases in functions that are not inlined.
@@ -192,10 +192,10 @@ pub trait Driver {
         0
     }
 
-    /// Decides on a segment of the peer of `key` that belongs to no flow. The engine first asks
-    /// with
-    /// `None` for `listener`, before it looks for a listener. If the segment is a SYN for a
-    /// listener, or an ACK with a valid SYN cookie, the engine asks again with that listener.
+    /// Decides on a segment of the peer of `key` that belongs to no flow. The engine calls the
+    /// function with `None` for `listener` before it looks for a listener. If the segment is a SYN
+    /// for a listener, or an ACK with a valid SYN cookie, the engine calls the function again with
+    /// that listener.
     ///
     /// The default implementation accepts every segment.
     fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {
@@ -204,7 +204,7 @@ pub trait Driver {
     }
 
     /// Decides whether there are resources for a new connection of `listener`. The connection
-    /// enters the SYN queue if `half_open` is true. If the answer is [`Admission::Flow`] and the
+    /// enters the SYN queue if `half_open` is true. If the result is [`Admission::Flow`] and the
     /// engine has room, [`created`](Self::created) follows within the same call.
     ///
     /// The default implementation allows every connection, up to the limits of the configuration.

@@ -37,7 +37,7 @@ refusal! {
 refusal! {
     /// Reason why an active open was not started.
     OpenError {
-        /// A flow has this 4-tuple, or a TIME-WAIT entry that may not be reused.
+        /// A flow has this 4-tuple, or the 4-tuple is in TIME-WAIT and may not be reused yet.
         InUse => "a connection with these ends exists",
         /// The largest number of flows is reached.
         Full => "too many flows",

@@ -34,12 +34,13 @@ pub enum Event {
     /// `close` or `abort`.
     Closed(CloseCause),
     /// The flow no longer exists. This last event follows `close` or `abort`, or the end of a
-    /// half-open flow. The id is not reused before the next `batch_end` has returned. TIME-WAIT
-    /// does not delay this event.
+    /// half-open flow. The id is not reused before the engine's next `batch_end` has returned.
+    /// TIME-WAIT does not delay this event.
     Released,
 }
 
-/// Reason for the end of a connection. The values are those of `close_cause` in the shared memory.
+/// Reason for the end of a connection. The values are those of `close_cause` in the memory that the
+/// service shares with the application (crate `tidelane-abi`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum CloseCause {

@@ -11,8 +11,8 @@ pub struct FastOpenPolicy {
     pub client_without_cookie: bool,
     /// 0x200: listeners accept data without a cookie.
     pub server_without_cookie: bool,
-    /// 0x400: a listener's limit of pending requests is its backlog, unless the application sets
-    /// another.
+    /// 0x400: a listener's limit of pending requests is its backlog, unless the application sets a
+    /// limit.
     pub every_listener: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Ids that the engine and its driver use.
+//! Ids that the TCP engine and its driver use. The driver is the program that runs the engine.
 
 use core::fmt;
 
@@ -29,7 +29,7 @@ id!(
 );
 id!(
     /// The driver's id of a link: a NIC queue, or the local path between programs of one host. The
-    /// engine only stores it.
+    /// engine only stores this id.
     LinkId(u16)
 );
 

@@ -1,4 +1,4 @@
-//! The state of a flow, for statistics.
+//! The state of a flow, for statistics. The crate `tidelane-slowpath` fills in the values.
 
 use tidelane_cc::CcInfo;
 use tidelane_time::Duration;
@@ -27,7 +27,7 @@ pub struct FlowInfo {
     pub srtt: Duration,
     /// RTT variation.
     pub rttvar: Duration,
-    /// Windowed minimum of the RTT.
+    /// Minimum RTT of the last five minutes.
     pub rtt_min: Duration,
     /// Retransmission timeout, with its present backoff.
     pub rto: Duration,
@@ -77,9 +77,9 @@ pub struct FlowInfo {
     pub reordering: u32,
     /// Number of times that the path was seen to reorder.
     pub reorder_seen: u32,
-    /// Bytes written and not sent.
+    /// Bytes that the application has written and that are not sent.
     pub unsent: u32,
-    /// Bytes received in order and not read.
+    /// Bytes that were received in order and that the application has not read.
     pub unread: u32,
     /// Segments that were received out of order (Linux: `tcpi_rcv_ooopack`).
     pub ooo_segs_in: u32,
@@ -112,7 +112,7 @@ pub struct FlowInfo {
     pub probes: u8,
     /// Number of received DSACK blocks (RFC 2883).
     pub dsacks: u32,
-    /// Path MTU as an MSS, in bytes.
+    /// Path MTU less the IP and TCP headers, in bytes.
     pub path_mss: u32,
     /// Link that the flow sends on.
     pub link: LinkId,

@@ -1,9 +1,10 @@
-//! The interface of the engine, as its driver sees it.
+//! The types that the TCP engine and its driver exchange. The driver is the program that runs the
+//! engine.
 //!
-//! The driver is the program that runs the engine. [`Driver`] has the functions that a driver gives
-//! the engine, and [`Event`] the engine's reports. [`EngineConfig`] and [`SocketOptions`] are the
-//! configuration, and [`FlowInfo`] and [`Counters`] the statistics. The crate `tidelane-engine` has
-//! the engine and re-exports this crate: a driver depends on `tidelane-engine` only.
+//! [`Driver`] has the functions that a driver implements for the engine, and [`Event`] has the
+//! engine's reports. [`EngineConfig`] and [`SocketOptions`] are the configuration, and [`FlowInfo`]
+//! and [`Counters`] are the statistics. The crate `tidelane-engine` has the engine and re-exports
+//! this crate, so a driver depends on `tidelane-engine` only.
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -23,8 +23,7 @@ impl IpOptions {
 /// Limits of a connection's receive window in bytes. Zero means that the option is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowOptions {
-    /// SO_RCVBUF, as the payload bytes that it allows. The window has this size, without
-    /// autotuning.
+    /// SO_RCVBUF, converted to payload bytes. The window has this size, without autotuning.
     pub buffer: u32,
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
@@ -60,7 +59,7 @@ impl WindowOptions {
 /// TCP_LINGER2: time of an orphan in FIN-WAIT-2. An orphan is a connection whose socket is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FinWait2 {
-    /// The time of the engine's configuration.
+    /// The time `fin_wait_2` of the engine's configuration.
     #[default]
     Configured,
     /// A time that the application set.

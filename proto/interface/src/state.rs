@@ -1,6 +1,7 @@
 //! The connection states of RFC 9293 §3.3.2 and their transitions, as one table.
 //!
-//! The slow path executes this table: [`State::next`] looks up the event.
+//! The slow path (crate `tidelane-slowpath`) executes this table: [`State::next`] looks up the
+//! event.
 
 use core::fmt;
 
@@ -75,8 +76,8 @@ pub enum StateEvent {
     TimeWaitTimeout,
 }
 
-/// All transitions (RFC 9293 §3.3.2, Figure 5, and §3.10). Other pairs do not occur, or do not
-/// change the state.
+/// All transitions (RFC 9293 §3.3.2, Figure 5, and §3.10). A pair of state and event that is not in
+/// the table does not occur, or does not change the state.
 pub const TRANSITIONS: &[(State, StateEvent, State)] = {
     use State as S;
     use StateEvent as E;

@@ -1,7 +1,8 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! The counts and times are in the hot state of a flow. The fast path updates each by one
-//! instruction. All other figures of `TCP_INFO` follow from them and from other state.
+//! The counts and times are in the part of a flow's state that the fast path uses. The fast path
+//! updates each of them by one instruction. All other values of `TCP_INFO` follow from them and
+//! from other state.
 
 use crate::clock::{Clock, Millis};
 
@@ -132,7 +133,7 @@ impl Traffic {
     /// Returns the bytes acknowledged since the connection was established. `low` is the low 32
     /// bits of the result.
     pub fn acked(&self, low: u32) -> u64 {
-        // The count includes SYN and FIN, so the count differs from the result by a few bytes.
+        // `self.acked` includes SYN and FIN, so it differs from the result by a few bytes.
         let error = low.wrapping_sub(self.acked as u32) as i32;
         self.acked.saturating_add_signed(error.into())
     }
