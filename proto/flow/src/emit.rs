@@ -10,9 +10,10 @@ use crate::{
 };
 
 impl FlowState {
-    /// Returns the right edge of the window to advertise: the read position plus the quota. The
-    /// edge never moves left (RFC 9293 §3.8.6, SHLD-14). The edge moves only if the window opens by
-    /// a segment or by half the quota (§3.8.6.2.2, MUST-39).
+    /// Returns the right edge of the window to advertise: the application's read position plus the
+    /// quota `rcv_wnd_limit`, the largest window that the flow may offer. The edge never moves left
+    /// (RFC 9293 §3.8.6, SHLD-14). The edge moves only if the window opens by a segment or by half
+    /// the quota (§3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
         let quota = self.irs.add(1).add(self.rx_read).add(self.rcv_wnd_limit);
@@ -33,7 +34,8 @@ impl FlowState {
     }
 
     /// Returns true if a window update is due. `opens` is the number of bytes by which the edge can
-    /// move. An update is due if the window is closed or nearly closed, or opens by half the quota.
+    /// move. An update is due if the window is closed or nearly closed, or opens by half of
+    /// `rcv_wnd_limit`.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
@@ -42,8 +44,8 @@ impl FlowState {
 
     /// Schedules an ACK after `len` bytes arrived in order. The ACK is sent at once after every
     /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and for each full segment in
-    /// quick-ack mode. Quick-ack mode follows a start or a loss, when the peer's cwnd is small.
-    /// With `eager_acks`, quick-ack mode applies to small segments, too.
+    /// quick-ack mode. A flow is in quick-ack mode at its start and after a loss, when the peer's
+    /// cwnd is small. With `eager_acks`, quick-ack mode applies to small segments, too.
     pub fn schedule_ack(&mut self, len: u32, timeouts: &Timeouts) {
         self.flags |= self.ack_flags(self.flags, len, timeouts);
     }
@@ -169,7 +171,7 @@ impl FlowState {
             tsval: self.tsval(clock),
             tsecr: self.ts_recent,
         });
-        // ECE is sent until the peer answers by CWR (RFC 3168 §6.1.3). Only new data is ECT
+        // ECE is sent until the peer answers with CWR (RFC 3168 §6.1.3). Only new data is ECT
         // (§6.1.5).
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);

@@ -1,4 +1,5 @@
-//! The hot state of a flow, which the fast path and the slow path share: three cache lines.
+//! The hot state of a flow: three cache lines with the fields that the fast path uses. The slow
+//! path uses these fields, too.
 //!
 //! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
@@ -19,13 +20,13 @@
 //! |  50 | `rcv_mss`       | largest recent segment of the peer            | receive, slow       |
 //! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
 //! |  54 | `last_arrival`  | last arrival in units of 1024 ms (keepalive)  | receive, slow       |
-//! |  56 | `rtt_seq`       | the timed segment's end                       | send                |
-//! |  60 | `rtt_stamp`     | time of its transmission, us                  | send                |
+//! |  56 | `rtt_seq`       | end of the segment that is timed for an RTT   | send                |
+//! |  60 | `rtt_stamp`     | transmission time of the timed segment, us    | send                |
 //! |  64 | `key`           | 4-tuple; compared by the lookup               | slow (open)         |
 //! | 100 | `link`          | link to send on                               | slow                |
 //! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
 //! | 104 | `cwnd`          | cwnd, bytes                                   | slow                |
-//! | 108 | `rcv_wnd_limit` | quota of the receive window                   | slow                |
+//! | 108 | `rcv_wnd_limit` | quota: largest receive window to offer, bytes | slow                |
 //! | 112 | `rx_read`       | stream position of the application's reads    | rx_advance          |
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
@@ -64,7 +65,9 @@ pub mod flags {
     pub const ACK_OWED: u32 = 1 << 7;
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
-    /// The flow is in the engine's list of pending flows.
+    /// The flow is in the engine's list of pending flows: the end of the batch sends its data
+    /// and its ACK. A batch is a burst of segments and requests that the driver passes to the
+    /// engine before it calls `batch_end`.
     pub const PENDING: u32 = 1 << 9;
     /// The end of the batch tries to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
@@ -167,7 +170,7 @@ pub struct FlowState {
     pub mss: u16,
     /// Congestion window, in bytes.
     pub cwnd: u32,
-    /// Quota of the receive window, in bytes.
+    /// Quota of the receive window: the largest window that the flow may offer, in bytes.
     pub rcv_wnd_limit: u32,
     /// Stream position up to which the application has read.
     pub rx_read: u32,

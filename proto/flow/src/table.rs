@@ -1,4 +1,4 @@
-//! The flow table: a slab of hot states, and a hash index by 4-tuple.
+//! The flow table: a slab of [`FlowState`] entries, and a hash index by 4-tuple.
 
 use hashbrown::HashTable;
 use tidelane_interface::FlowId;
@@ -17,10 +17,10 @@ const CACHE_LEN: usize = 4096;
 pub struct FlowTable {
     /// Ids by the hash of the 4-tuple. Flows without [`flags::INDEXED`] are not in the index.
     index: HashTable<FlowId>,
-    /// Hot states by id, in use or not.
+    /// States of the flows by id, in use or not.
     states: Vec<FlowState>,
-    /// The last flow looked up for each value of [`FlowKey::quick_hash`]. The caller compares the
-    /// key.
+    /// The last flow looked up for each value of [`FlowKey::quick_hash`]. Different 4-tuples may
+    /// have the same hash, so [`FlowTable::cached`] compares the full key.
     recent: Box<[FlowId; CACHE_LEN]>,
     /// Ids that the next flows use.
     free: Vec<FlowId>,
@@ -34,7 +34,7 @@ pub struct FlowTable {
 impl FlowTable {
     /// Creates an empty table for at most `flows_max` flows. `seed` keys the hash.
     ///
-    /// The address space of all states is reserved now, so that growth never moves them.
+    /// The function reserves the address space of all states, so that growth never moves a state.
     pub fn new(flows_max: u32, seed: [u64; 2]) -> Self {
         Self {
             index: HashTable::new(),

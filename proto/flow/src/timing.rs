@@ -61,8 +61,8 @@ impl Timeouts {
     /// Converts the timeouts of `config`.
     pub const fn of(config: &EngineConfig) -> Self {
         let rto_min_ms = to_ms(config.rto_min);
-        // The PTO of a single segment, 2 SRTT plus the ACK delay, is then not below SRTT plus
-        // RTO_MIN.
+        // If RTO_MIN is at most the ACK delay, the PTO of a single segment (2 SRTT plus the ACK
+        // delay) is not below the RTO (SRTT plus RTO_MIN).
         let rttvar_steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
             (rto_min_ms + 1) * 1000
         } else {
