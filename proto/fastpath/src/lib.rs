@@ -2,7 +2,11 @@
 //!
 //! The fast path works for established flows without losses. The code neither allocates nor waits
 //! nor looks up anything. The fast path punts every other segment: the flow stays unchanged, and
-//! the caller passes the segment to the slow path.
+//! the caller, the crate `tidelane-engine`, passes the segment to the slow path.
+//!
+//! The engine works in batches. A batch is a burst of segments and requests that the driver passes
+//! to the engine before it calls `batch_end`. A flow is pending if the end of the batch has to send
+//! its data or its ACK.
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Driver, Event, FlowId, FlowState, Timeouts, TxFull, flags};
@@ -12,8 +16,8 @@ use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// Result for a segment that the fast path handled: the flow is pending, that is, the end of the
-/// batch has to finish the flow. The value is true if the flow was pending before the segment.
+/// Result for a segment that the fast path handled. The flow is then pending. The value is true if
+/// the flow was pending before the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WasPending(pub bool);
 
@@ -133,8 +137,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(WasPending(before & flags::PENDING != 0))
     }
 
-    /// Sends a pure ACK of all received data, for a flow without out-of-order data. The flow is no
-    /// longer pending.
+    /// Sends a pure ACK of all received data, for a flow without out-of-order data. The flow is not
+    /// pending afterwards.
     #[inline(always)]
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -150,9 +154,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
 
     /// Ends a run of consecutive segments, as GRO does. The caller ends a run at a segment with PSH
     /// that is not the first segment of its flow in this batch. An ACK for two segments is sent
-    /// now. An ACK for one full segment is sent at the end of the batch. If each batch had a single
-    /// ACK and the network lost this ACK, a sender with a small window would have to wait for its
-    /// probe timeout. Returns true if an ACK was sent.
+    /// at once. An ACK for one full segment is sent at the end of the batch. If each batch had one
+    /// ACK only, the loss of this ACK would make a sender with a small window wait for its probe
+    /// timeout. Returns true if an ACK was sent.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -206,11 +210,11 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
     }
 
-    /// Sends all unsent data if this data is one segment within all windows. Most requests and
-    /// responses are one segment. Then the flow is no longer pending. Punts in all other cases,
-    /// which [`FastPath::send`] handles. The caller has checked that nothing is in flight, that
-    /// SRTT is known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the
-    /// flow's present flags, and `now_us` is [`Clock::us`].
+    /// Sends all unsent data if the data is one segment within all windows, as most requests and
+    /// responses are. The flow is not pending afterwards. Punts in all other cases, which
+    /// [`FastPath::send`] handles. The caller has checked that nothing is in flight, that SRTT is
+    /// known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the flow's
+    /// present flags, and `now_us` is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -372,8 +376,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 }
 
-/// Calls [`FlowState::restart_rto`]. The function is not inlined, so that ACKs of all data in
-/// flight do not pay for the call.
+/// Calls [`FlowState::restart_rto`]. The function is not inlined, so that the code for an ACK of
+/// all data in flight stays short.
 #[inline(never)]
 fn restart_timer(flow: &mut FlowState, clock: &Clock, timeouts: &Timeouts) {
     flow.restart_rto(flow.flight_size(), clock, timeouts);
@@ -389,8 +393,8 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     }
 }
 
-/// Returns CWND_LIMITED if more than half of cwnd is in use after all data was sent: cwnd may still
-/// grow in slow start.
+/// Returns the flag CWND_LIMITED if the `flight` after all data was sent exceeds half of cwnd. In
+/// slow start, cwnd may then grow.
 #[inline]
 const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
@@ -400,10 +404,10 @@ const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
     }
 }
 
-/// Returns true if a small segment must wait for a cork or for Nagle (RFC 9293 §3.7.4). As in
-/// Linux, Minshall's variant applies: only a small segment in flight holds back another small
-/// segment. A full segment does not. Otherwise the end of each long write would wait for a delayed
-/// ACK.
+/// Returns true if a small segment must wait because of TCP_CORK or Nagle (RFC 9293 §3.7.4). As in
+/// Linux, Minshall's variant of Nagle applies: a small segment waits only while another small
+/// segment is in flight. If a full segment in flight counted, too, the end of each long write would
+/// wait for a delayed ACK.
 #[inline]
 fn is_held_by_nagle(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {
