@@ -7,8 +7,8 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use crate::{SlowPath, arrive::Step};
 
 /// Least time between two rate-limited answers of a flow, in ms (Linux: `tcp_invalid_ratelimit`). A
-/// limit per flow reveals nothing about other flows. A global limit was a side channel
-/// (CVE-2016-5696).
+/// limit per flow reveals nothing about other flows. In Linux, a limit that all flows shared was a
+/// side channel (CVE-2016-5696).
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
 /// Returns true if the answer to `segment` is rate-limited. The answer to a data segment has no
@@ -18,7 +18,7 @@ pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if the flow may send an answer now, and starts the interval to the next one.
+    /// Returns true if the flow may send an answer now. If so, starts the interval to the next one.
     pub(crate) fn may_answer(&mut self) -> bool {
         let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
         if since < ANSWER_INTERVAL_MS {
@@ -48,7 +48,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         *self.challenges -= 1;
         self.counters.challenge_acks += 1;
-        // A challenge ACK without a free frame is dropped, as the network may drop it.
+        // If no frame is free, the challenge ACK is dropped. The network might drop it, too.
         let _ = self.send_ack();
     }
 

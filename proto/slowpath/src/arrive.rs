@@ -112,7 +112,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Applies the four cases of §3.10.7.4, except that a segment may start right at the window's
-    /// edge (Linux: `tcp_sequence`). A peer that has filled the window sends its ACKs from there,
+    /// edge (Linux: `tcp_sequence`). A peer that has filled the window sends ACKs with this number,
     /// and so does a peer that probes a closed window. No payload is accepted at the edge.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
@@ -148,14 +148,14 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Second check: RST. An exact RST aborts the connection. Any other RST in the window gets a
-    /// challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2), and the
-    /// application is told (MUST-12). A passive open goes back to LISTEN (MUST-11).
+    /// challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2). The
+    /// application gets an event (MUST-12). A passive open goes back to LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
-        // A peer that has sent data beyond a hole resets from its own SND.NXT. With SACK, the end
-        // of the highest out-of-order range is exact, too (as in Linux).
+        // The RST of a peer whose data has a hole carries the peer's SND.NXT. With SACK, a RST at
+        // the end of the highest out-of-order range is therefore exact, too (as in Linux).
         let reported = self.hot.has(flags::SACK) && self.cold.ooo.highest() == Some(segment.seq);
         if segment.seq != self.hot.rcv_nxt && !reported {
             self.challenge_ack();
@@ -314,9 +314,9 @@ impl<E: Driver> SlowPath<'_, E> {
         changed
     }
 
-    /// Records the largest window that the peer offered, which bounds the segment size. A receiver
-    /// with a small buffer could otherwise not be sent a full segment before the persist timer
-    /// expires (Linux: `tcp_bound_to_half_wnd`).
+    /// Records the largest window that the peer offered, which bounds the segment size. Otherwise
+    /// a receiver with a small buffer would get no segment before the persist timer expires (Linux:
+    /// `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
         if wnd > self.cold.snd_wnd_max {
             self.cold.snd_wnd_max = wnd;

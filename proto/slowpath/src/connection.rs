@@ -94,12 +94,12 @@ pub struct Connection {
     /// True if the FIN was sent in a segment without payload.
     pub fin_without_data: bool,
     /// SND.UNA after the last ACK that the slow path handled. If SND.UNA differs, the fast path has
-    /// taken ACKs since.
+    /// handled ACKs since.
     pub snd_una_seen: SeqNumber,
     /// Recent values of FlightSize.
     pub flight: Flight,
-    /// SND.WL1. RCV.NXT counts instead if RCV.NXT is later. SND.UNA stands for SND.WL2, because the
-    /// window of an older ACK is never used.
+    /// SND.WL1. If RCV.NXT is later, RCV.NXT counts as SND.WL1. SND.UNA stands for SND.WL2, because
+    /// the window of an older ACK is never used.
     pub snd_wl1: SeqNumber,
     /// Largest window that the peer has offered, in bytes (RFC 5961: MAX.SND.WND).
     pub snd_wnd_max: u32,
@@ -123,8 +123,8 @@ pub struct Connection {
     pub mss_bounded: bool,
     /// MSS that the peer's SYN announced.
     pub smss: u16,
-    /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers it only if the
-    /// peer's SYN did.
+    /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers window scaling
+    /// only if the peer's SYN did.
     pub offer_wscale: bool,
     /// State of Fast Open (RFC 7413).
     pub fast_open: FastOpen,
@@ -155,7 +155,8 @@ pub struct Connection {
     /// Time at which the slow path last took an acceptable segment, or at which the flow was
     /// created.
     pub last_arrival: Millis,
-    /// Time of the last segment, at full width, to tell if TS.Recent has expired.
+    /// Time of the last segment, with more bits than in the hot state, to tell if TS.Recent has
+    /// expired.
     pub ts_recent_age: TsRecentAge,
     /// Stream position at which the next measurement for receive-buffer autotuning begins.
     pub autotune_from: u32,
@@ -163,7 +164,7 @@ pub struct Connection {
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,
-    /// Retransmissions since the start, for `tcp_info`.
+    /// Retransmissions since the connection was opened, for `tcp_info`.
     pub retrans: Retransmitted,
     /// Windowed minimum of the RTT.
     pub rtt_min: RttMin,

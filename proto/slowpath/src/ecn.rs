@@ -12,8 +12,8 @@ use crate::{PeerSyn, SlowPath, prr::Prr};
 const QUICK_ACKS: u32 = 2;
 
 impl PeerSyn {
-    /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT; only a DCTCP
-    /// listener accepts one (as in Linux).
+    /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT. Only a DCTCP
+    /// listener accepts such a SYN (as in Linux).
     pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;
@@ -24,7 +24,8 @@ impl PeerSyn {
 /// State of ECN in a flow that sends.
 #[derive(Clone, Copy, Debug)]
 pub struct EcnSender {
-    /// CWR, if the next segment with new data has to carry it (RFC 3168 §6.1.2).
+    /// CWR if the next segment with new data must carry CWR (RFC 3168 §6.1.2), and otherwise no
+    /// flag.
     pub cwr_queued: TcpFlags,
     /// Segments that ACKs with ECE have delivered (Linux: `tcpi_delivered_ce`).
     pub delivered_ce: u32,
@@ -84,8 +85,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if segment.flags.contains(TcpFlags::CWR) {
             self.hot.clear(flags::ECE);
-            // The sender's window may be a single segment after the reduction, and then waits for
-            // this ACK.
+            // After the reduction, the sender's window may be a single segment. The sender then
+            // waits for this ACK.
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }
         if marked && !self.hot.has(flags::ECE) {
@@ -102,7 +103,7 @@ impl<E: Driver> SlowPath<'_, E> {
             return;
         }
         if self.hot.rcv_nxt != self.hot.last_ack_sent {
-            // If no frame is free, the next ACK covers both.
+            // If no frame is free, the next ACK covers the data before and after the change.
             let _ = self.send_ack();
         }
         self.hot.assign(flags::ECE, marked);

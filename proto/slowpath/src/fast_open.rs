@@ -133,7 +133,8 @@ impl<E: Driver> SlowPath<'_, E> {
             self.hot.traffic.begin_busy(self.clock.us());
         }
         if self.cold.fast_open.pending {
-            // The SYN,ACK has a timer, but FlightSize counts only the data behind it.
+            // The retransmission timer runs for the SYN,ACK, but FlightSize counts only the data
+            // after the SYN,ACK.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
         }
     }
@@ -159,8 +160,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Completes the handshake of a flow that the application already has. The timer now covers the
-    /// data that was sent meanwhile.
+    /// Completes the handshake of a flow that the application already has. From here on, the
+    /// retransmission timer covers the data that was sent during the handshake.
     pub(crate) fn end_fast_open_pending(&mut self) {
         if self.hot.flight_size() > 0 {
             self.arm_rto();
@@ -215,7 +216,7 @@ impl<E: Driver> SlowPath<'_, E> {
             let left = end.distance_from(self.hot.snd_nxt);
             let len = left.min(u32::from(self.hot.mss));
             let fits = self.hot.flight_size() + len <= window;
-            // The remaining data is sent as new data.
+            // Data that does not fit is sent later, as new data.
             if !fits || self.send_new_data(len).is_err() {
                 break;
             }

@@ -1,6 +1,7 @@
 //! Detection of spurious retransmission timeouts: F-RTO (RFC 5682 §2, and §3 with SACK) and Eifel
 //! detection by timestamps (RFC 3522). A timeout was spurious if the peer then acknowledges data
-//! that was sent before the timeout and never retransmitted. The sender undoes its reaction.
+//! that was sent before the timeout and never retransmitted. The sender then restores cwnd and
+//! ssthresh.
 
 use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::Segment;
@@ -10,7 +11,7 @@ use crate::{SlowPath, recover::AckEffects};
 /// Step of F-RTO after a timeout (RFC 5682 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frto {
-    /// Conventional recovery.
+    /// F-RTO is not in use: the recovery is conventional.
     Off,
     /// Step 2: the first segment was retransmitted.
     Waiting,
@@ -21,8 +22,8 @@ pub enum Frto {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Starts F-RTO after a timeout. During a loss recovery, which may have retransmitted
-    /// everything (§2.1 step 1), only a repeated timeout with the same SND.UNA starts it.
+    /// Starts F-RTO after a timeout. A loss recovery may already have retransmitted all data (§2.1
+    /// step 1). During a loss recovery, only a repeated timeout with the same SND.UNA starts F-RTO.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
         let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };

@@ -137,8 +137,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.path_mtus.learn(self.hot.key.peer.addr, path);
     }
 
-    /// Raises the path MTU again after its time (RFC 1191 §6.3). A later full segment shows if the
-    /// path has changed.
+    /// Raises the path MTU again when the lowered value has expired (RFC 1191 §6.3). A later full
+    /// segment shows if the path has changed.
     pub(crate) fn raise_path_mtu(&mut self) {
         if self.search_again() {
             return;
@@ -150,8 +150,8 @@ impl<E: Driver> SlowPath<'_, E> {
 }
 
 impl Connection {
-    /// Starts from the path MTU that an earlier connection has found (RFC 1191 §6.2), for the rest
-    /// of its time.
+    /// Starts from the path MTU that an earlier connection has found (RFC 1191 §6.2), until that
+    /// value expires.
     pub fn apply_path_mtu(&mut self, clock: &Clock, path: &PathMtu) {
         if path.mss >= self.path_mss {
             return;

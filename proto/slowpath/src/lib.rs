@@ -1,4 +1,5 @@
-//! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts.
+//! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts. The crate
+//! `tidelane-engine` calls the slow path for everything that the fast path does not handle.
 //!
 //! [`SlowPath`] borrows the state of one flow for one slow-path call. The module `arrive` splits
 //! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects

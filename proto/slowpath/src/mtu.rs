@@ -1,10 +1,10 @@
 //! Packetization layer path MTU discovery (RFC 4821) finds the path MTU without ICMP errors.
 //!
-//! A search keeps two sizes. The lower size is the largest size known to arrive, which all segments
-//! have. The upper size is the largest size worth a probe. A probe is one segment of a size halfway
-//! between both. The ACK of the probe raises the lower size. The loss of the probe while later
-//! segments arrive lowers the upper size, and is no congestion signal. By default a search begins
-//! when several consecutive timeouts suggest a path MTU black hole.
+//! A search keeps two sizes. The lower size is the largest size known to arrive. All segments
+//! except probes have this size. The upper size is the largest size worth a probe. A probe is one
+//! segment of a size halfway between both. The ACK of the probe raises the lower size. The loss of
+//! the probe while later segments arrive lowers the upper size, and is no congestion signal. By
+//! default a search begins when several consecutive timeouts suggest a path MTU black hole.
 
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
@@ -68,7 +68,7 @@ impl MtuSearch {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns the size at which a search begins. Nearly every path supports it.
+    /// Returns the size at which a search begins. Nearly every path supports this size.
     fn base_mss(&self) -> u16 {
         let sizes = ip_sizes(self.hot.key.peer.addr);
         BASE_MSS.max(sizes.path_mtu_min - sizes.headers)
@@ -220,9 +220,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the loss of `lost` bytes if the probe was among them. Returns true if nothing but
-    /// the probe was lost: its data is retransmitted in smaller segments, and the window stays (RFC
-    /// 4821 §7.6.2).
+    /// Handles the loss of `lost` bytes, which may include the probe. Returns true if nothing but
+    /// the probe was lost. The data of the probe is then retransmitted in smaller segments, and the
+    /// window stays (RFC 4821 §7.6.2).
     pub(crate) fn is_lost_probe(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {

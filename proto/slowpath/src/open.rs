@@ -107,7 +107,8 @@ pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOp
     of_path.min(config.segment_max).min(wanted)
 }
 
-/// Initializes the hot state of a flow that is being opened. Returns the MSS to announce.
+/// Initializes the hot state (the state that the fast path uses) of a flow that is being opened.
+/// Returns the MSS to announce.
 fn begin(
     config: &EngineConfig,
     hot: &mut FlowState,
@@ -143,14 +144,14 @@ pub fn window_max(config: &EngineConfig, hot: &FlowState) -> u32 {
     config.rx_window_max.min(0xffff << hot.rcv_wscale())
 }
 
-/// Returns the congestion control that the application chose, or the engine's default.
+/// Creates the congestion control that the application chose, or the engine's default.
 fn first_controller(config: &EngineConfig, options: &SocketOptions, mss: u16) -> Controller {
     let algorithm = options.congestion.unwrap_or(config.congestion);
     Controller::new(algorithm, u32::from(mss), config.initial_window)
 }
 
-/// Initializes the hot state of a flow that is being opened, and returns its cold state. `mtu` is
-/// the MTU of the link.
+/// Initializes the hot state of a flow that is being opened. Returns the cold state, which only the
+/// slow path uses. `mtu` is the MTU of the link.
 pub fn new_connection(
     config: &EngineConfig,
     clock: &Clock,

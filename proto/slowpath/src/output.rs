@@ -84,7 +84,7 @@ impl<E: Driver> SlowPath<'_, E> {
         };
         self.driver.transmit(&out)?;
         if self.cold.listener.is_none() {
-            // The counts of a passive open begin with the peer's ACK.
+            // The segment counts of a passive open begin with the peer's ACK.
             let traffic = &mut self.hot.traffic;
             traffic.on_transmission(self.clock.ms, data_len > 0);
         }
@@ -198,8 +198,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Sends all segments that may be sent now: retransmissions first, then new data by `send_new`,
     /// then FIN.
     ///
-    /// `send_new` is the fast path's function that sends new data. The caller passes it, because
-    /// the crates of the two paths must not depend on each other.
+    /// `send_new` is the fast path's function that sends new data. It is an argument, because the
+    /// crates of the two paths must not depend on each other.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
@@ -214,7 +214,7 @@ impl<E: Driver> SlowPath<'_, E> {
             self.hot.clear(flags::SEND_WANTED);
             return Ok(());
         }
-        // F-RTO sends new data first. If there is none, F-RTO ends.
+        // F-RTO sends new data before retransmissions. Without new data, F-RTO ends.
         if self.cold.frto != Frto::SendNew {
             self.send_retransmissions()?;
         }
@@ -222,8 +222,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.send_mtu_probe()?;
         self.start_scoreboard_if_wanted();
         self.record_transmission();
-        // Data that FlightSize counts and `pipe` (RFC 6675) does not has left the network. This
-        // data leaves room in cwnd.
+        // Data that is part of FlightSize but not of `pipe` (RFC 6675) has left the network, so it
+        // does not use cwnd.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
         let window = cwnd.saturating_add(outside);
@@ -269,7 +269,7 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Notes for `TCP_INFO` if the peer's window alone holds data back.
+    /// Records for `TCP_INFO` whether the peer's window alone holds data back.
     fn note_window_limit(&mut self) {
         let limited = self.hot.is_window_limited(self.pipe());
         let now_us = self.clock.us();

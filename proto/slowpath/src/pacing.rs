@@ -1,8 +1,8 @@
 //! Pacing sends the segments of a flow at a rate instead of in bursts of a window.
 //!
 //! A flow is paced if its congestion control has a rate (BBR) or if the application bounded the
-//! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Paced flows send by the slow path,
-//! so pacing costs other flows nothing.
+//! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Only the slow path sends the data
+//! of a paced flow, so flows without pacing have no cost.
 
 use tidelane_cc::CongestionControl;
 use tidelane_flow::{Clock, Driver, FlowState, Millis, NO_PACING, flags};
@@ -26,7 +26,7 @@ const AVOIDANCE_PERCENT: u64 = 120;
 /// Pacing state of a flow.
 #[derive(Debug)]
 pub struct Pacing {
-    /// Time at which the data sent so far has left, at the pacing rate.
+    /// Time at which the pacing rate allows the next transmission.
     free_at: Instant,
     /// True once the unpaced segments of the connection's start have been sent.
     initial_burst_sent: bool,
@@ -110,7 +110,8 @@ impl<E: Driver> SlowPath<'_, E> {
         if self.cold.pacing.initial_burst_sent {
             return 0;
         }
-        // The fast path may have handled the ACKs, so the stream position counts.
+        // Use the stream position. A counter of the slow path would miss the ACKs that the fast
+        // path handled.
         let in_flight = self.hot.flight_size().saturating_sub(len);
         let sent = u64::from(self.hot.tx_acked()) + u64::from(in_flight);
         let free = UNPACED_SEGMENTS * u32::from(self.hot.mss);
@@ -134,7 +135,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Starts the pacing timer if data waits for it.
+    /// Starts the pacing timer if pacing holds data back.
     pub(crate) fn arm_pacing(&mut self) {
         let lost = self.cold.scoreboard.as_ref().is_some_and(|b| b.lost() > 0);
         let waits = lost || self.hot.tx_end.after(self.hot.snd_nxt);
@@ -150,15 +151,17 @@ impl<E: Driver> SlowPath<'_, E> {
 }
 
 impl Connection {
-    /// Returns the rate in bytes per second at which a paced flow sends. The rate is that of the
-    /// congestion control or of the window, and at most the application's limit.
+    /// Returns the rate in bytes per second at which a paced flow sends. The congestion control
+    /// sets the rate. If it does not, the rate follows from the window. The application's limit
+    /// bounds both rates.
     pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
         let own = self.controller.pacing_rate();
         let rate = own.unwrap_or_else(|| self.window_rate(hot));
         rate.min(self.options.pacing_rate_max)
     }
 
-    /// Returns the rate of one window per round trip (Linux: `tcp_update_pacing_rate`).
+    /// Returns the rate of one window per round trip, times [`SLOW_START_PERCENT`] or
+    /// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`).
     fn window_rate(&self, hot: &FlowState) -> u64 {
         let srtt_us = u64::from(hot.srtt >> 3);
         if srtt_us == 0 {
@@ -181,7 +184,7 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Sends all allowed bytes at each of `ticks`. Returns the sum.
+    /// Sends all bytes that pacing allows at each of `ticks`. Returns the number of bytes sent.
     fn sent_at(rate: u64, ticks: impl Iterator<Item = Instant>) -> u64 {
         let (mut pacing, mut sent) = (Pacing::new(), 0);
         for now in ticks {

@@ -93,8 +93,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// RFC 6937 appendix: one loss in a window of ten, which is halved. One segment is sent for
-    /// every two that are delivered.
+    /// RFC 6937 §3.1: one segment of a flight of twenty is lost, and ssthresh is ten segments. One
+    /// segment is sent for every two that are delivered.
     #[test]
     fn section_3_1_proportional_while_more_than_ssthresh_is_in_flight() {
         let mut prr = Prr::begin(20 * MSS);

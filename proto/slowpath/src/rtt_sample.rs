@@ -53,15 +53,16 @@ impl<E: Driver> SlowPath<'_, E> {
         (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
     }
 
-    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us: the echoed
-    /// transmission was sent before it. Returns `None` for a timestamp of the present millisecond.
+    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us. The
+    /// segment with this timestamp was sent before the returned time. Returns `None` for a
+    /// timestamp of the present millisecond.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
         Some(self.clock.ms_start_us().wrapping_sub((ms - 1) * 1000))
     }
 
     /// Takes a sample from the echoed timestamp if the ACK covered only retransmitted data. The
-    /// timestamp tells which transmission arrived (RFC 7323 §4.1).
+    /// timestamp shows which transmission arrived (RFC 7323 §4.1).
     pub(crate) fn sample_echo(&mut self, segment: &Segment<'_>) {
         if self.cold.delivered.sampled {
             return;

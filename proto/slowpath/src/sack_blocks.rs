@@ -20,7 +20,7 @@ const BLOCKS_MAX: usize = 4;
 pub struct SackReport {
     /// A sequence number in each of the most recently reported ranges, the latest first.
     latest: [Option<SeqNumber>; BLOCKS_MAX],
-    /// True if the peer was sent the present out-of-order ranges.
+    /// True if the present out-of-order ranges have been sent to the peer.
     pub sent: bool,
     /// Segments that arrived out of order (Linux: `tcpi_rcv_ooopack`).
     pub segments: u32,
@@ -41,8 +41,8 @@ impl SackReport {
         self.latest = [Some(start), rest[0], rest[1], rest[2]];
     }
 
-    /// Returns true if the range that grew last ends at `start`, so that data from `start` extends
-    /// it.
+    /// Returns true if the range that grew last ends at `start`. Data from `start` then extends
+    /// this range.
     pub fn continues_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
         let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
         latest.is_some_and(|range| range.1 == start)
@@ -72,7 +72,7 @@ impl<E: Driver> SlowPath<'_, E> {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);
             if before.is_some() && before != Some((start, end)) {
-                // The pending DSACK is lost if no frame is free. The network may lose any ACK, too.
+                // If no frame is free, the pending DSACK is dropped, as the network might do.
                 let _ = self.send_ack();
             }
             let joined = self.cold.dsack.filter(|before| before.1 == start);
@@ -111,8 +111,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Extends the end of a range by the FIN that follows it. Linux takes a segment for delivered
-    /// only if the SACK block covers its FIN, too.
+    /// Extends the end of a range by the FIN that follows the range. Linux counts a segment as
+    /// delivered only if the SACK block covers its FIN, too.
     fn with_fin(&self, end: SeqNumber) -> SeqNumber {
         if self.cold.fin_at == Some(end) {
             end.add(1)

@@ -1,7 +1,7 @@
 //! The SACK scoreboard: it records the unacknowledged transmissions of one flow. Each record covers
 //! a range of sequence numbers that was sent at one time and is in one state.
 //!
-//! A flow without losses usually has no scoreboard, so that its transmissions cost nothing. The
+//! A flow without losses usually has no scoreboard, so that its transmissions need no record. The
 //! scoreboard starts at the first sign of a loss, from the [transmission times](crate::send_times)
 //! of the data in flight. The flow drops the scoreboard some time after the last sign of a loss.
 //! The scoreboard records every transmission in between. RACK (RFC 8985) needs the transmission
@@ -728,7 +728,7 @@ mod tests {
         };
         assert_eq!(sacked(&mut scoreboard, 1300, 2300), 0);
         assert_eq!(sacked(&mut scoreboard, 1000, 2000), 1000);
-        // After a retransmission in other sizes, the peer may hold either.
+        // After a retransmission in other sizes, the peer may hold segments of either size.
         scoreboard.mark_all_lost(false);
         scoreboard.on_retransmit(s(2000), 700, 110);
         assert_eq!(sacked(&mut scoreboard, 2000, 2700), 1700);

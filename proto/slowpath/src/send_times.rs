@@ -1,6 +1,6 @@
 //! Transmission times of the data in flight, kept while there is no scoreboard.
 //!
-//! A record per transmission would cost time on every flow, also on those without losses. This
+//! A record per transmission would cost time on every flow, even on flows without losses. This
 //! table keeps one entry per eighth of a round trip instead, with the time of the last transmission
 //! in that span (RFC 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time.
 //! All other segments appear younger than they are, by at most an eighth of a round trip.
@@ -82,8 +82,8 @@ pub struct SendTimes {
 }
 
 impl SendTimes {
-    /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, behind other
-    /// data in flight.
+    /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, after other data
+    /// in flight.
     pub fn note(&mut self, hot: &FlowState, start: SeqNumber, size: u16, now_us: u32) {
         // The fast path does not record a timed segment that was sent alone.
         if hot.rtt_seq != hot.snd_nxt {
@@ -113,7 +113,7 @@ impl SendTimes {
         self.cut(hot, &self.times(hot, now_us))
     }
 
-    /// Cuts the ranges of `times` where the knowledge of segment boundaries begins or ends.
+    /// Splits the ranges of `times` at the start and at the end of the known segment boundaries.
     fn cut(&self, hot: &FlowState, times: &[SendTime]) -> Vec<Sent> {
         // All offsets are from SND.UNA.
         let (una, flight) = (hot.snd_una, hot.flight_size());
@@ -143,7 +143,7 @@ impl SendTimes {
                 }
                 let len = stop - from;
                 let within = from >= known_start && stop <= known_end;
-                // The timed segment is recorded apart, so the data up to its end is one segment.
+                // The timed segment has its own record, so the data up to its end is one segment.
                 let single = timed && hot.rtt_seq == una.add(stop) && len <= hot.mss.into();
                 let segment = match (within, single) {
                     (true, _) => known.size,
@@ -168,8 +168,8 @@ impl SendTimes {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |entry: &SendTime| now_us.wrapping_sub(entry.1);
-        // Data that was in flight for longer has timed out, so an older entry belongs to numbers
-        // before a wrap.
+        // Data that was in flight for longer has timed out. An older entry therefore has a sequence
+        // number from before a wrap.
         let believed = |entry: &SendTime| {
             let ahead = entry.0.distance_from(hot.snd_una);
             ahead > 0 && ahead <= hot.flight_size() && age(entry) < AGE_US_MAX
@@ -280,7 +280,7 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         hot.snd_una = SeqNumber(1300);
         assert_eq!(sizes(&send_times, &hot), [(2000, 1000), (3500, 1000)]);
-        // Data behind a short segment has other boundaries, and so has another size.
+        // Data after a short segment has other boundaries. So has data in segments of another size.
         hot.snd_nxt = SeqNumber(5500);
         send_times.note(&hot, SeqNumber(3500), 1000, 3_100);
         assert_eq!(sizes(&send_times, &hot), [(3500, 0), (5500, 1000)]);

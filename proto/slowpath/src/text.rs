@@ -77,7 +77,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Ends the run of consecutive segments in this batch if data from `start` does not continue
-    /// it.
+    /// the run. A batch is a burst of segments that the driver passes to the engine together.
     fn end_run_before(&mut self, start: SeqNumber) {
         let in_order = self.cold.ooo.is_empty() && start == self.hot.rcv_nxt;
         if !in_order && !self.cold.sack_report.continues_at(start, &self.cold.ooo) {
@@ -86,8 +86,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Ends the run after a segment that filled a hole. Also ends the run after a segment with PSH
-    /// that lies behind a hole or behind another segment of the batch. `next` is RCV.NXT before the
-    /// segment, and `had_ooo` says if there was out-of-order data.
+    /// that lies after a hole or after another segment of the batch. `next` is RCV.NXT before the
+    /// segment. `had_ooo` is true if there was out-of-order data.
     pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
         let filled = had_ooo && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
@@ -105,7 +105,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// would have to wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
-            // An ACK without a free frame is sent at the end of the batch.
+            // If no frame is free, the ACK is sent at the end of the batch.
             let _ = self.send_ack();
         }
     }

@@ -38,8 +38,8 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.cold.probe_sent
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
-        // The peer acknowledges several segments at once, so the PTO then allows for no delayed
-        // ACK.
+        // The peer does not delay the ACK of several segments, so the PTO then includes no ACK
+        // delay.
         let several = self.hot.has_multiple_segments_in_flight();
         let probe = probe && self.hot.may_send_tlp() && self.hot.flight_size() > 0;
         self.hot
@@ -149,7 +149,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 self.counters.syn_retrans += 1;
                 self.cold.retrans.add(0);
                 self.cold.controller.on_handshake_retransmit();
-                // The congestion window of a passive open is already set.
+                // A passive open has already copied cwnd to the hot state, so copy the new value.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
                 self.cold.fast_open.syn_retransmitted = true;
@@ -186,8 +186,9 @@ impl<E: Driver> SlowPath<'_, E> {
         (!beyond && self.cold.timeouts >= retries) || self.cold.unanswered_probes >= retries
     }
 
-    /// Returns true if an active open has lasted as long as its exponential timeouts alone would
-    /// (Linux: `retransmits_timed_out`).
+    /// Returns true if an active open has lasted for the sum of its timeouts with exponential
+    /// backoff. The timeouts without backoff do not extend this time (Linux:
+    /// `retransmits_timed_out`).
     fn is_syn_timed_out(&self) -> bool {
         if self.hot.state != State::SynSent {
             return false;
@@ -208,8 +209,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the largest number of retransmissions, which applies to a SYN as well (RFC 9293
-    /// MUST-22). The default number for a SYN lasts 131 s, as in Linux. The three minutes of
-    /// MUST-23 can be set by TCP_SYNCNT.
+    /// MUST-22). With the default number, a SYN times out after 131 s, as in Linux. The application
+    /// can set the three minutes of MUST-23 by TCP_SYNCNT.
     fn retries_max(&self) -> u8 {
         let asked = self.cold.options.syn_retries;
         match self.hot.state {
@@ -361,15 +362,15 @@ impl<E: Driver> SlowPath<'_, E> {
         let out = self
             .hot
             .segment_out(self.id, &self.clock, seq, TcpFlags::ACK, 0);
-        // A probe without a free frame is lost, as the network may lose it.
+        // If no frame is free, the probe is dropped. The network might drop it, too.
         if self.transmit(&out).is_ok() {
             self.hot.note_ack_sent(out.wnd);
         }
     }
 
-    /// Tells a peer with a closed window about urgent data, by a segment without payload at
-    /// SND.UNA. The peer ignores the urgent pointer of an old segment (RFC 9293 MUST-66; as in
-    /// Linux).
+    /// Sends a segment without payload at SND.UNA, which reports urgent data to a peer with a
+    /// closed window (RFC 9293 MUST-66). The peer would ignore the urgent pointer of a window
+    /// probe, because the probe is an old segment (as in Linux).
     fn probe_urgent(&mut self) {
         let una = self.hot.snd_una;
         let ahead = self.cold.urgent.snd_up.map(|up| up.distance_from(una));
@@ -377,7 +378,7 @@ impl<E: Driver> SlowPath<'_, E> {
             let out = self
                 .hot
                 .segment_out(self.id, &self.clock, una, TcpFlags::ACK, 0);
-            // A segment without a free frame is lost, as the network may lose it.
+            // If no frame is free, the segment is dropped. The network might drop it, too.
             let _ = self.transmit(&out);
         }
     }

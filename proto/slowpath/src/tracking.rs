@@ -23,9 +23,9 @@ impl<E: Driver> SlowPath<'_, E> {
         self.ensure_scoreboard()
     }
 
-    /// Returns true if transmissions are to be recorded although no loss is suspected. While cwnd
-    /// limits the flow, every ACK comes to the slow path anyway. A flow without outstanding and
-    /// unsent data needs no records, and its next request may take the fast path.
+    /// Returns true if transmissions must be recorded although no loss is suspected. While cwnd
+    /// limits the flow, the slow path handles every ACK anyway. A flow without outstanding and
+    /// unsent data needs no records, so that its next request can take the fast path.
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();

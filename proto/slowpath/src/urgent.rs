@@ -1,7 +1,7 @@
 //! Urgent data (RFC 9293 §3.8.5), with the semantics of Linux.
 //!
 //! The urgent pointer of a segment points at the byte after urgent data (MUST-62). The application
-//! is told the position and the value of the last urgent byte only. All urgent data stays in the
+//! gets the position and the value of the last urgent byte only. All urgent data stays in the
 //! stream. The driver takes the last urgent byte out of the stream unless SO_OOBINLINE is set.
 //!
 //! A flow with an urgent pointer in either direction stays on the slow path.
@@ -36,7 +36,7 @@ impl Urgent {
 }
 
 /// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
-/// the field. Returns `None` if that value would point at data that was already sent, because the
+/// the field. Returns `None` if the largest value would point at data that was already sent. The
 /// peer would take a byte in the middle for the last urgent byte (as in Linux).
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
@@ -51,9 +51,9 @@ pub(crate) fn pointer(
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). The application is
-    /// told at once where urgent data ends (MUST-32), and gets the last urgent byte when it
-    /// arrives, in order or not.
+    /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). An event reports the
+    /// end of urgent data to the application at once (MUST-32). Another event has the last urgent
+    /// byte, as soon as this byte arrives, in order or not.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
             self.process_urgent_pointer(segment);
@@ -102,7 +102,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.update_fast_path();
     }
 
-    /// Sends `out`, with URG and the pointer if urgent data is ahead of it.
+    /// Sends `out`, with URG and the urgent pointer if urgent data ends after the start of `out`.
     pub(crate) fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let snd_up = self.cold.urgent.snd_up;
         match pointer(snd_up, out.seq, self.hot.snd_nxt) {
