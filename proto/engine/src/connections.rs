@@ -1,9 +1,10 @@
-//! Cold states of all flows by flow id, in chunks. A chunk without flows holds no memory.
+//! Cold states of all flows by flow id, in chunks. The cold state of a flow is the state that only
+//! the slow path uses. A chunk without flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
 
-/// States per chunk. A chunk is larger than the blocks that an allocator keeps for itself.
+/// States per chunk. A chunk is so large that the allocator returns a freed chunk to the system.
 const CHUNK: usize = 128;
 
 /// States of consecutive flow ids, with the number of states in use.

@@ -1,6 +1,6 @@
 //! SYN cookies (RFC 4987 §3.6). When the SYN queue is full, the ISS of the SYN,ACK encodes the
-//! state of the half-open connection, and the peer's ACK returns it. A SYN flood then takes no
-//! memory and does not keep other clients out.
+//! state of the half-open connection, and the peer's ACK returns this ISS. A SYN flood then takes
+//! no memory and does not keep other clients out.
 //!
 //! ```text
 //!  31                       8 7      6         5      3 2      0

@@ -1,7 +1,9 @@
 //! The engine finds the flow of each call, runs the fast or slow path, and applies the result.
 //!
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
-//! `advance` handles read and write positions, and `batch` handles timers and the end of a batch.
+//! `advance` handles read and write positions, and `batch` handles timers and the end of a batch. A
+//! batch is a burst of segments and requests that the driver passes to the engine before it calls
+//! [`Engine::batch_end`].
 
 use tidelane_fastpath::{FastPath, Punt, WasPending};
 use tidelane_flow::{
@@ -33,7 +35,8 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
-    /// Flows whose ACKs, data and timers the end of the batch handles. Each has the PENDING flag.
+    /// Flows whose ACKs, data and timers the end of the batch handles. These flows have the PENDING
+    /// flag.
     pending: Vec<FlowId>,
     /// Flows that wait for free transmit frames.
     blocked: Vec<FlowId>,

@@ -1,9 +1,9 @@
 //! The TCP engine owns all flows, and passes each segment to the fast path or the slow path.
 //!
 //! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
-//! program that runs the engine: the service's host, or a test. The driver is not a NIC driver. The
-//! driver implements [`Driver`], by which the engine sends segments and reports events.
-//! `docs/design/engine.md` describes the design.
+//! program that runs the engine: the service (crate `tidelane-host`), or a test. The driver is not
+//! a NIC driver. The driver implements [`Driver`], through which the engine sends segments and
+//! reports events. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod connections;

@@ -27,7 +27,7 @@ pub struct Listener {
     pub group: Option<u32>,
     /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
-    /// True if another stack gets the SYNs to this listener from now on.
+    /// True if another stack gets all later SYNs to this address and port.
     pub leaving: bool,
 }
 
@@ -136,7 +136,7 @@ impl Listeners {
         Ok(id)
     }
 
-    /// Removes a listener. Returns false if there is none with this id.
+    /// Removes a listener. Returns true if there was a listener with this id.
     pub fn remove(&mut self, id: ListenerId) -> bool {
         self.by_port.retain(|(_, other)| *other != id);
         self.entries
@@ -154,8 +154,8 @@ impl Listeners {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// Returns a listener for `local`: an exact address has precedence over a wildcard. For a
-    /// group, any of its listeners.
+    /// Returns a listener for `local`: an exact address has precedence over a wildcard. Returns
+    /// any listener of a group.
     pub fn find(&self, local: &Endpoint) -> Option<ListenerId> {
         let mut wildcard = None;
         for (id, entry) in self.of_port(local.port) {

@@ -1,5 +1,5 @@
-//! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2), which saves a new connection
-//! the discovery.
+//! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2), so that a new connection need
+//! not repeat the discovery.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,10 +7,10 @@ use tidelane_slowpath::{PathMtu, PathMtuStore};
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
 
-/// Largest number of entries. A new one replaces the oldest.
+/// Largest number of entries. A new entry replaces the oldest entry.
 const PATHS_MAX: usize = 1024;
 
-/// Entries by destination, for those whose path MTU is below the link's.
+/// Path MTUs by destination. A destination has an entry if its path MTU is below the link's MTU.
 #[derive(Debug, Default)]
 pub struct PathMtuCache {
     known: BTreeMap<IpAddress, PathMtu>,

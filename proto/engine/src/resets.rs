@@ -12,7 +12,7 @@ use crate::secret::Secret;
 /// Number of buckets. A keyed hash assigns each peer to a bucket, which limits the RSTs to its
 /// peers.
 const BUCKETS: usize = 1024;
-/// Separates the hash of addresses from the hash of seconds, which stay below this value.
+/// Bit that separates hashes of addresses from hashes of seconds. A second is below this value.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
 /// Number of RSTs sent to the peers of one bucket in one second.

@@ -8,7 +8,8 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// Number of stale elements in `order` before it is swept, in addition to the number of entries.
+/// The table removes the stale elements of `order` when their number exceeds the number of entries
+/// plus this value.
 const ORDER_SLACK: usize = 1024;
 /// Number of ports.
 const PORTS: usize = 1 << 16;
@@ -36,8 +37,8 @@ pub struct Entry {
 
 impl Entry {
     /// Returns true if a SYN may open a new connection with this 4-tuple (RFC 6191 §2; RFC 9293
-    /// MAY-2, SHLD-4): its timestamp is newer or, without timestamps, its sequence number is. A SYN
-    /// with an older timestamp is a duplicate (PAWS).
+    /// MAY-2, SHLD-4). The SYN needs a newer timestamp or, without timestamps, a later sequence
+    /// number. A SYN with an older timestamp is a duplicate (PAWS).
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
         let later = syn.seq.after(self.rcv_nxt);
         match (self.ts_recent, syn.options.timestamps) {

@@ -42,8 +42,8 @@ impl Engine {
     /// Returns the bytes that an application should be able to write ahead of SND.UNA. The result
     /// is twice the congestion window, as in Linux. A large result is bounded by the
     /// bandwidth-delay product at 10 Gbit/s, because data beyond this bound would leave the CPU
-    /// cache before its transmission. The result may shrink, and the engine does not enforce the
-    /// result.
+    /// cache before its transmission. The result may shrink between two calls. The engine does not
+    /// enforce the result.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {

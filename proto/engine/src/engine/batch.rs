@@ -179,8 +179,8 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let (mut full, mut record) = (false, false);
-        // `sack_now` has the flags from before the send, because a data segment carries the ACK but
-        // may lack space for all SACK blocks.
+        // `sack_now` has the flags from before the send. A data segment carries the ACK and clears
+        // ACK_NOW, but may lack space for all SACK blocks.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -404,7 +404,7 @@ impl Engine {
 }
 
 /// Starts the delayed-ACK timer: a pure ACK is sent at `deadline`, unless a data segment carries
-/// the ACK before.
+/// the ACK earlier.
 #[inline]
 fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.delack_at = deadline.0 as u16;

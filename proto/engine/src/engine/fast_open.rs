@@ -80,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns FastPath
+    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns Fast
     /// Open off.
     pub fn set_fast_open_qlen_max(&mut self, id: ListenerId, places: u32) {
         if self.listeners.get(id).is_some() {
@@ -100,7 +100,7 @@ impl Engine {
         self.fast_open.cache.clear();
     }
 
-    /// Enables Fast Open at a new listener if the policy says so.
+    /// Enables Fast Open at a new listener if the policy enables it at every listener.
     pub(super) fn begin_fast_open(&mut self, id: ListenerId, backlog: u32) {
         let policy = self.config.fast_open;
         if policy.server && policy.every_listener {
@@ -164,7 +164,7 @@ impl Engine {
         FastOpenVerdict { accept, option }
     }
 
-    /// Gives a half-open flow to the application at once.
+    /// Gives a half-open flow to the application before the handshake is complete.
     pub(super) fn accept_fast_open(
         &mut self,
         clock: Clock,
@@ -187,8 +187,9 @@ impl Engine {
         }
     }
 
-    /// Updates Fast Open state after a segment or a timer: a flow whose handshake is complete no
-    /// longer counts as pending, and a server's answer goes into the cookie cache.
+    /// Updates Fast Open state after a segment or a timer. A flow whose handshake is complete does
+    /// not count as pending. A server's answer goes into the cookie cache. `gone` is true if the
+    /// flow is being freed.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))

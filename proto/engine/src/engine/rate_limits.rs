@@ -12,7 +12,7 @@ use crate::resets::with_noise;
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
-    /// Sets both limits anew at the start of each second.
+    /// Resets the limits of challenge ACKs and RSTs at the start of each second.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.limits_second {
@@ -46,7 +46,7 @@ impl Engine {
             return;
         }
         self.counters.out_rsts += 1;
-        // A RST without a free frame is lost, as the network may lose it.
+        // If no frame is free, the RST is dropped. The network might drop it, too.
         let _ = driver.transmit(&out);
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of applications, which the driver passes on: LISTEN, OPEN, CLOSE, ABORT, socket options
 //! and STATUS (RFC 9293 §3.9.1).
 //!
-//! The driver is the program that runs the engine: the service's host, or a test. The driver is not
-//! a NIC driver.
+//! The driver is the program that runs the engine: the service (crate `tidelane-host`), or a test.
+//! The driver is not a NIC driver.
 
 use std::ops::Range;
 
@@ -76,9 +76,9 @@ impl Engine {
         }
     }
 
-    /// Marks a listener whose later SYNs the demux gives to another stack. The engine still answers
-    /// SYNs that arrive, but [`listener_at`](Self::listener_at) no longer finds the listener for
-    /// active opens on the same host.
+    /// Marks a listener whose later SYNs the XDP program gives to another stack. The engine still
+    /// answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not return the
+    /// listener, so that active opens on the same host do not use it.
     pub fn leave_syns(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.leaving = true;
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Sets the options that later connections of a listener inherit. IPV6_V6ONLY does not change,
-    /// because the lookup of listeners depends on it.
+    /// because the lookup of listeners depends on this option.
     pub fn set_listener_options(&mut self, id: ListenerId, options: SocketOptions) {
         if let Some(listener) = self.listeners.get_mut(id) {
             let v6_only = listener.options.v6_only;
@@ -311,7 +311,7 @@ impl Engine {
         Some(cold.options)
     }
 
-    /// Returns the hot state of a flow.
+    /// Returns the state of a flow that the fast path and the slow path share.
     pub fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.table.get(id)
     }
@@ -391,9 +391,9 @@ impl Engine {
         (!listener.leaving).then_some(id)
     }
 
-    /// Returns true if an active open may use this 4-tuple now: no flow has the 4-tuple, and it is
-    /// not in TIME-WAIT. If the old connection used timestamps, TIME-WAIT blocks the 4-tuple for
-    /// only one second (RFC 6191; Linux: tcp_tw_reuse).
+    /// Returns true if an active open may use this 4-tuple now: no flow has the 4-tuple, and the
+    /// 4-tuple is not in TIME-WAIT. If the old connection used timestamps, TIME-WAIT blocks the
+    /// 4-tuple for only one second (RFC 6191; Linux: tcp_tw_reuse).
     pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
         let reusable = |entry: &Entry| {
             let left = (entry.until - now).0;

@@ -1,5 +1,5 @@
-//! The client's cookie cache (RFC 7413 §4.1.3): for each server its cookie and MSS, the option
-//! forms that it answers, and whether SYNs with data reach it.
+//! The client's cookie cache (RFC 7413 §4.1.3). The cache has for each server the cookie, the MSS,
+//! the option forms that the server answers, and the number of lost SYNs with data.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ const SERVERS_MAX: usize = 1024;
 const LOSSES_MIN: u32 = 2;
 /// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Number of losses after which the pause does not grow any more: 34 hours.
+/// Number of losses after which the pause stops to grow. The longest pause is 34 hours.
 const LOSSES_MAX: u32 = 11;
 
-/// Forms of the option in which a server was asked without an answer.
+/// Forms of the option in which a server got a request for a cookie and sent no cookie.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum TriedForms {
     #[default]
@@ -124,8 +124,8 @@ impl Cache {
         self.order.clear();
     }
 
-    /// Returns the entry of `peer` as the most recently used. A new entry replaces the least
-    /// recently used.
+    /// Returns the entry of `peer`, and marks it as the most recently used entry. A new entry
+    /// replaces the least recently used entry.
     fn touch(&mut self, peer: IpAddress) -> &mut Server {
         self.uses += 1;
         let known = self.servers.get(&peer).map(|server| server.used);

@@ -13,7 +13,7 @@ use tidelane_wire::{FastOpenCookie, FlowKey};
 pub struct FastOpenKeys {
     /// Key of new cookies.
     pub primary: [u8; 16],
-    /// Previous key. Its cookies are valid, and are replaced by new ones.
+    /// Previous key. A cookie of this key is valid, and the server replaces it by a new cookie.
     pub backup: Option<[u8; 16]>,
 }
 
