@@ -339,6 +339,7 @@ enum Hook {
     Smss(u32),
 }
 
+/// Generates a call of one hook of the controller.
 fn hook() -> impl Strategy<Value = Hook> {
     prop_oneof![
         8 => (1u32..1 << 30, 0u32..30, any::<bool>()).prop_map(|(n, s, l)| Hook::Ack(n >> s, l)),

@@ -27,6 +27,7 @@ const UNREACHABLE: &str = "96d05da5ad6fd62d9b9040ff080045c0005803350000400162140
                            7283c8b600000000a002faf0ba520000020405b40402080a58db62c600000000\
                            0103030a";
 
+/// Decodes a string of hexadecimal digits.
 pub fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
         .bytes()
@@ -38,6 +39,7 @@ pub fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
+/// Parses a frame that must contain a TCP segment with a valid checksum.
 pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
     let packet = parse_frame(frame).unwrap();
     assert_eq!(packet.protocol, protocol::TCP);
