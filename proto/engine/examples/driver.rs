@@ -1,4 +1,5 @@
-//! A complete driver: two engines at the ends of a wire in memory, which loses every ninth segment.
+//! A complete driver, the program that runs TCP engines. Two engines are at the ends of a wire in
+//! memory. The wire loses every ninth segment.
 //! One end echoes all data, and the other end checks the echo, in virtual time.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +13,7 @@ struct Streams {
     rx: Vec<u8>,
 }
 
-/// The driver: streams, and queues of segments and events.
+/// The driver of one engine: streams, and queues of segments and events.
 #[derive(Default)]
 struct Wire {
     streams: HashMap<FlowId, Streams>,

@@ -1,9 +1,9 @@
-//! A congestion control that this file brings: Scalable TCP (Kelly, CCR 33(2), 2003). The file uses
-//! the public interface only.
+//! A program adds its own congestion control to the engine: Scalable TCP (Kelly, CCR 33(2), 2003).
+//! The file uses the public interface of the engine only.
 
 use tidelane_engine::*;
 
-/// Scalable TCP: cwnd grows by 1 % of the acknowledged bytes, and a loss takes an eighth of it.
+/// Scalable TCP: cwnd grows by 1 % of the acknowledged bytes, and a loss reduces cwnd by an eighth.
 #[derive(Clone, Debug)]
 struct Scalable {
     window: Window,
@@ -50,7 +50,7 @@ impl CongestionControl for Scalable {
     }
 }
 
-/// A driver that keeps what the engine sends.
+/// A driver that records the segments that the engine sends.
 #[derive(Default)]
 struct Sent(Vec<SegmentOut>);
 
@@ -75,7 +75,7 @@ impl Driver for Sent {
     fn set_ip(&mut self, _: FlowId, _: IpChange) {}
 }
 
-/// An established connection with segments of 1000 bytes, and its peer's numbers.
+/// An established connection with segments of 1000 bytes. The test plays the peer.
 struct Connection {
     engine: Engine,
     sent: Sent,
@@ -122,7 +122,8 @@ impl Connection {
         connection
     }
 
-    /// Delivers a segment without payload 10 ms later. `seq` and `ack` are relative.
+    /// Delivers a segment without payload 10 ms later. `seq` and `ack` are relative to the initial
+    /// sequence numbers.
     fn receive(&mut self, seq: u32, flags: TcpFlags, ack: u32, options: TcpOptions) {
         self.now += Duration::from_millis(10);
         let segment = Segment {
@@ -173,7 +174,7 @@ fn a_program_brings_its_congestion_control_in_one_file() {
     connection.receive(1, TcpFlags::ACK, 10_001, lost);
     assert_eq!(connection.info().ca_state, CaState::Recovery);
     assert_eq!(connection.info().ssthresh, 17_500);
-    // The end of the recovery, and 1 % of growth.
+    // The recovery ends. Afterwards cwnd grows by 1 % of the acknowledged bytes.
     let end = 10_001 + connection.info().flight_size;
     connection.receive(1, TcpFlags::ACK, end, TcpOptions::NONE);
     assert_eq!(connection.info().ca_state, CaState::Open);

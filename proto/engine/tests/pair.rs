@@ -11,6 +11,7 @@ use tidelane_engine::{
 const LINK: LinkId = LinkId(1);
 const BUFFER: usize = 8 << 20;
 
+/// A random number generator: xorshift64.
 struct Rng(u64);
 
 impl Rng {
@@ -21,11 +22,13 @@ impl Rng {
         self.0
     }
 
+    /// Returns true with a probability of `ppm` millionths.
     fn chance(&mut self, ppm: u64) -> bool {
         self.next() % 1_000_000 < ppm
     }
 }
 
+/// The driver of one engine, with the data of the application and the segments to send.
 #[derive(Default)]
 struct Side {
     burst_len: u32,
@@ -80,7 +83,7 @@ impl Driver for Side {
     fn set_ip(&mut self, _flow: FlowId, _change: IpChange) {}
 }
 
-/// The segment of a burst that begins at offset `at`, as the link splits it.
+/// Returns the segment at offset `at` of the burst `out`, as the link splits the burst.
 fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     let last = at + piece.len() == out.payload_len as usize;
     let flags = if last { out.flags } else { TcpFlags::ACK };
@@ -92,18 +95,21 @@ fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     }
 }
 
+/// A link and the transfer over this link. Probabilities are in millionths.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
-    /// Largest burst that the link splits; zero: single segments only.
+    /// Largest burst that the link splits; zero if the link carries single segments only.
     burst_len: u32,
     loss: u64,
     reorder: u64,
     duplicate: u64,
+    /// Number of bytes that each side sends.
     bytes: [usize; 2],
     seed: u64,
     first_to_close: usize,
 }
 
+/// Both engines with their drivers, and the segments on the link.
 struct World {
     now: Instant,
     engines: [Engine; 2],
@@ -142,6 +148,7 @@ impl World {
         }
     }
 
+    /// Moves the sent segments to the link, which may lose, duplicate or delay a segment.
     fn ship(&mut self) {
         for side in 0..2 {
             for (out, payload) in std::mem::take(&mut self.sides[side].out) {
@@ -164,7 +171,7 @@ impl World {
         }
     }
 
-    /// Advances virtual time to the next event. Returns false if there is none.
+    /// Advances virtual time to the next arrival or timer. Returns false if there is neither.
     fn turn(&mut self) -> bool {
         for side in 0..2 {
             self.engines[side].batch_end(self.now, &mut self.sides[side]);
@@ -208,12 +215,15 @@ impl World {
     }
 }
 
+/// Returns the bytes that `side` sends.
 fn pattern(side: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|n| (n * 31 + n / 251 + side * 7) as u8)
         .collect()
 }
 
+/// Opens a connection, sends the bytes of both sides, and closes the connection. Returns the time
+/// at the end, when both engines are empty.
 fn run(scenario: Scenario) -> Instant {
     let mut world = World::new(scenario);
     let server = Endpoint::v4([10, 0, 0, 1], 80);

@@ -1,4 +1,4 @@
-//! Two engines with the same input: one with and one without fast path.
+//! Two engines with the same input: one with the fast path, and one without it.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowInfo,
@@ -21,7 +21,7 @@ pub struct PeerSegment {
     pub payload: Vec<u8>,
 }
 
-/// Driver of one engine, which records all output.
+/// Driver of one engine. The driver records all output of its engine.
 #[derive(Default)]
 struct Side {
     out: Vec<SegmentOut>,

@@ -4,11 +4,11 @@
 //! and are in the same state.
 //!
 //! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
-//! window, the end of an idle time for CUBIC, the exact time of the last segment, and the start of
-//! the round in which half of a window must be in use in slow start.
+//! window of the peer, the end of an idle time for CUBIC, and the exact time of the last segment.
+//! The start of a round in slow start, in which half of cwnd must be in use, is left out, too.
 //!
-//! A failing seed is added to [`KEPT`]. `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other
-//! seeds.
+//! A seed that has failed is added to [`KEPT`]. The environment variable
+//! `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other seeds.
 
 use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
 
@@ -34,9 +34,9 @@ fn config(rng: &mut Rng) -> EngineConfig {
     EngineConfig {
         rx_window_initial: window.min(64 << 10),
         rx_window_max: window,
-        // CUBIC is left out. After a loss, CUBIC excludes the time in which its window is not in
-        // use. The fast path does not record the end of that time, so the two engines would differ
-        // by a part of a round trip.
+        // CUBIC is left out. After a loss, CUBIC does not count the time in which its window is not
+        // in use. The fast path does not record the end of that time, so the two engines would
+        // differ by a part of a round trip.
         congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
         // An initial window of two segments is left out. With such a window, slow start would
         // depend on the round in which a flight of half the window began, and an ACK on the fast
@@ -249,7 +249,8 @@ impl Run {
     }
 }
 
-/// Returns the number of segments that the fast path took, or the first difference.
+/// Runs one seed. Returns the number of segments that the fast path handled, or the first
+/// difference.
 fn run(seed: u64) -> Result<u64, String> {
     let mut done = 0;
     let mut go = || -> Result<u64, String> {

@@ -1,4 +1,4 @@
-//! A peer that mostly behaves like a real one, and sometimes sends anything.
+//! A simulated TCP peer. The peer mostly follows the protocol. Sometimes it sends invalid segments.
 
 use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
 
@@ -133,7 +133,7 @@ impl Peer {
         self.sent.distance_from(self.una)
     }
 
-    /// Returns any next segment.
+    /// Returns the next segment, on a path with loss and reordering. The segment may be invalid.
     pub fn next(&mut self, rng: &mut Rng) -> PeerSegment {
         if let Some(timestamps) = &mut self.timestamps {
             timestamps.0 = timestamps.0.wrapping_add(rng.below(20));
@@ -293,8 +293,8 @@ impl Peer {
         let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // The distances in between are left out. An engine accepts or refuses them by
-            // MAX.SND.WND (RFC 5961 §5.2), which the fast path does not keep.
+            // Distances between 800 and 2^30 are left out. An engine accepts or rejects such an ACK
+            // by MAX.SND.WND (RFC 5961 §5.2), which the fast path does not keep.
             1 => segment.ack = self.una.sub(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.sub(1 + rng.below(1 << 20)),

@@ -1,6 +1,6 @@
 //! Random numbers from a seed.
 
-/// xorshift64.
+/// A random number generator: xorshift64.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

@@ -1,4 +1,5 @@
-//! Differences of IPv6: sizes, and the lookup of listeners.
+//! Differences between IPv6 and IPv4: segment sizes, and the lookup of listeners. A rig is one
+//! engine, with the test as its peer.
 
 use tidelane_engine::{
     Endpoint, EngineConfig, FlowKey, IcmpErrorKind, IpAddress, ListenError, SocketOptions,
@@ -22,7 +23,7 @@ fn v6(last: u8) -> IpAddress {
     IpAddress([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
 }
 
-/// A host with an IPv4 listener at its address, and an IPv6 peer.
+/// Returns a rig with an IPv4 listener at its IPv4 address, and with an IPv6 peer.
 fn rig() -> Rig {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     let (local, peer) = (Endpoint::new(v6(1), 80), Endpoint::new(v6(2), 4242));
@@ -144,7 +145,7 @@ fn a_listener_for_both_versions_has_both_and_the_port() {
             assert_eq!(again, Err(ListenError::InUse));
         }
         if v4 {
-            // Another address than that of the rig's own listener.
+            // The address differs from the address of the rig's first listener.
             rig.key.local = Endpoint::v4([10, 0, 0, 9], 80);
             rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
         }

@@ -1,4 +1,5 @@
 //! Listeners that share an address and port (SO_REUSEPORT), as in Linux's `reuseport_select_sock`.
+//! A rig is one engine, with the test as its peer.
 
 use tidelane_engine::{
     EngineConfig, Event, FlowKey, ListenError, ListenerId, SocketOptions, TcpOptions,
@@ -11,7 +12,7 @@ const OWNER: Option<u32> = Some(1000);
 /// Number of connections.
 const PEERS: u16 = 3000;
 
-/// A rig whose SYNs go to a port that `count` listeners share.
+/// Returns a rig whose peer sends its SYNs to a port that `count` listeners share.
 fn shared(count: usize) -> (Rig, Vec<ListenerId>) {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     rig.key.local.port = 8080;
@@ -89,7 +90,7 @@ fn nobody_else_joins_a_group() {
     for group in [None, Some(1001)] {
         assert_eq!(join(&mut rig, group), Err(ListenError::InUse));
     }
-    // The rig's own listener has no group.
+    // The rig's first listener, at port 80, has no group.
     rig.key.local.port = 80;
     assert_eq!(join(&mut rig, OWNER), Err(ListenError::InUse));
 }

@@ -1,4 +1,4 @@
-//! Packetization layer path MTU discovery: black holes, probes, and congestion control.
+//! Packetization layer path MTU discovery (RFC 4821): black holes, probes, and congestion control.
 
 use tidelane_engine::{EngineConfig, MtuProbing, SeqNumber, SocketOptions, TcpOptions};
 
@@ -181,7 +181,7 @@ fn section_5_2_the_next_connection_starts_with_the_found_size() {
     let sent = peer.carry(&mut rig, 100_000);
     assert!(sent.iter().all(|out| out.len <= found) && sent[0].len == found);
     assert_eq!(rig.engine.counters().mtu_probes, probes, "nothing to find");
-    // After the cache entry has expired, larger sizes are probed for instead of just used.
+    // When the cache entry has expired, probes test larger sizes before data uses them.
     rig.wait_ms(601_000);
     peer.limit = 1460;
     let lens: Vec<u32> = spans(&peer.carry(&mut rig, 50_000))

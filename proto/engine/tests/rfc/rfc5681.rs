@@ -1,4 +1,5 @@
-//! Congestion control beyond what `proto/cc` tests: idle restart, acknowledgments (RFC 5681).
+//! Congestion control (RFC 5681) in the engine: idle restart and acknowledgments. The tests of
+//! `proto/cc` cover the window.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -72,7 +73,8 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     };
     let at = |seq| data(seq, 1, 1000);
     let pushed = |seq| at(seq).with(ACK | TcpFlags::PSH);
-    // One run in order, one behind a hole, and one behind another hole.
+    // A run is a sequence of consecutive segments. One run is in order, one lies after a hole, and
+    // one lies after another hole.
     assert_eq!(
         batch(&[at(1), at(1001), at(3001), at(4001), at(6001), at(7001)]),
         [
@@ -89,7 +91,7 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
             (2001, vec![(6001, 12_001), (3001, 5001)]),
         ]
     );
-    // Retransmissions that fill the holes, and new data behind them.
+    // Retransmissions fill the holes, and new data follows.
     assert_eq!(
         batch(&[at(2001), at(5001), at(12_001), at(13_001)]),
         [
@@ -100,7 +102,7 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     );
 }
 
-/// The same without holes: PSH ends a run, and the last ACK of a batch covers the rest of its runs.
+/// Without holes, PSH ends a run, and the last ACK of a batch covers the rest of the batch.
 /// The first segment of a batch may be a request whose response comes soon.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
@@ -111,7 +113,7 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         };
         let peer = TcpOptions::NONE;
         let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
-        // A new connection is in quick-ack mode until it sends data behind unanswered data.
+        // A new connection is in quick-ack mode until it sends data that carries an owed ACK.
         rig.push(data(1, 1, 1));
         rig.write(1);
         rig.push(ack(2, 2));

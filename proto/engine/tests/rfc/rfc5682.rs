@@ -4,7 +4,7 @@ use tidelane_engine::{CaState, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, spans};
 
-/// Without SACK: ten segments in flight, unsent data, and an expired RTO.
+/// Returns a connection without SACK, with ten segments in flight, unsent data and an expired RTO.
 fn timed_out_without_sack() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     assert_eq!(rig.write(20_000).len(), 10);

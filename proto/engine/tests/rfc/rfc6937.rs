@@ -2,8 +2,8 @@
 
 use crate::rig::{Out, Rig, ack};
 
-/// Twenty segments are in flight, the first `holes` of which are lost, and there is unsent data.
-/// Returns the segments that each further SACK elicits.
+/// Puts twenty segments in flight, of which the first `holes` segments are lost, and keeps unsent
+/// data. Returns the segments that each further SACK elicits.
 fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
     let mut rig = Rig::established_sack();
     rig.write(10_000);
@@ -33,7 +33,8 @@ fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
     assert_eq!(replies[2][0].seq, 10_001);
     let in_recovery = &replies[2..];
     let sent: usize = in_recovery.iter().map(Vec::len).sum();
-    // Seven segments per ten deliveries (beta of RFC 9438), from 22 segments: 17 deliveries.
+    // CUBIC's beta is 0.7 (RFC 9438): seven segments are sent per ten delivered segments. In
+    // recovery, 17 segments are delivered.
     assert!((11..=13).contains(&sent), "{sent}");
     assert!(
         in_recovery.iter().all(|reply| reply.len() <= 1),

@@ -1,4 +1,4 @@
-//! Window scaling and timestamps (RFC 7323), as far as no conformance script shows them.
+//! Window scaling and timestamps (RFC 7323): requirements without a conformance script.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
 
@@ -160,7 +160,7 @@ fn section_5_5_after_24_silent_days_ts_recent_has_expired() {
     }
 }
 
-/// Present TSval, from the ACK that an old byte elicits.
+/// Returns the present TSval of the engine, from the ACK that an old byte elicits.
 fn stamp(rig: &mut Rig) -> u32 {
     let sent = rig.push(data(0, 1, 1).ts(1, 0));
     sent.last().unwrap().options.timestamps.unwrap().tsval

@@ -1,4 +1,4 @@
-//! TCP Fast Open, server and client.
+//! TCP Fast Open (RFC 7413), server and client.
 
 use tidelane_engine::{
     Advance, CloseCause, Duration, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
@@ -37,7 +37,7 @@ fn option(cookie: FastOpenCookie) -> FastOpenOption {
     }
 }
 
-/// A SYN with this cookie, or the request for one, and `len` bytes of data.
+/// Returns a SYN with a cookie or a cookie request, and `len` bytes of data.
 fn fast_syn(cookie: FastOpenCookie, len: usize) -> In {
     let mut options = TcpOptions {
         mss: Some(1000),
@@ -63,7 +63,7 @@ fn cookie_of(rig: &mut Rig) -> FastOpenCookie {
     answer.options.fast_open().unwrap().cookie
 }
 
-/// A flow that the application has before the handshake is complete.
+/// Returns a server whose application has a flow before the handshake is complete.
 fn pending() -> Rig {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
@@ -153,12 +153,13 @@ fn data_is_accepted_only_if_policy_and_listener_allow_it() {
             ..TcpOptions::NONE
         })
     };
-    // Without cookies by policy, for a listener without a limit of its own and for one with it.
+    // The policy allows data without a cookie: first at a listener whose limit is its backlog, then
+    // at a listener whose application set a limit.
     let mut everywhere = Rig::listening(config(0x602), SocketOptions::default());
     assert_eq!(everywhere.push(plain)[0].ack, 101);
     let (mut rig, _) = server_with(0x202, 1);
     assert_eq!(rig.push(plain)[0].ack, 101);
-    // Without cookies by the listener's option.
+    // The socket option of the listener allows data without a cookie.
     let (mut rig, listener) = server_with(2, 1);
     assert_eq!(rig.push(plain)[0].ack, 1);
     rig.engine.set_fast_open_without_cookie(listener, true);

@@ -53,7 +53,7 @@ fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
-/// ECE reduces cwnd by half of its value before the ACK: the ACK itself does not grow it.
+/// ECE reduces cwnd to half of its value before the ACK. The ACK does not grow cwnd first.
 #[test]
 fn section_3_3_ece_does_not_grow_cwnd_first() {
     let mut rig = established();

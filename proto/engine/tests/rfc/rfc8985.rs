@@ -4,8 +4,9 @@ use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions
 
 use crate::rig::{Out, Rig, ack, spans, times};
 
-/// Returns the time in ms from the third SACKed segment to the retransmission of the hole before
-/// them. The hole is the first of ten segments, which are all acknowledged then.
+/// Sends ten segments, of which the first arrives late. Returns the time in ms from the third SACK
+/// to the retransmission of the first segment. Then acknowledges all segments, and reports the
+/// retransmission as spurious by a DSACK.
 fn reordering_wait(rig: &mut Rig, una: u32) -> u64 {
     rig.write(10_000);
     rig.wait_ms(40);
@@ -38,7 +39,8 @@ fn of_40_ms() -> (Rig, u32) {
     (rig, 30_001)
 }
 
-/// Late arrivals show that the path reorders.
+/// Acknowledges segments out of order, which shows the engine that the path reorders. Returns the
+/// sequence number of the next byte.
 fn reorder(rig: &mut Rig, una: u32) -> u32 {
     rig.write(10_000);
     rig.wait_ms(40);
@@ -68,8 +70,8 @@ fn section_6_2_step_4_a_spurious_retransmission_widens_the_reordering_window() {
     assert!(waits[2] <= 41, "{waits:?}");
 }
 
-/// An ACK that arrives sooner after a retransmission than the minimum RTT is that of the late
-/// original.
+/// An ACK that arrives sooner after a retransmission than the minimum RTT acknowledges the late
+/// original segment.
 #[test]
 fn section_6_2_step_3_a_late_original_shows_reordering() {
     for (after_ms, seen) in [(4, 1), (12, 0)] {
@@ -84,7 +86,8 @@ fn section_6_2_step_3_a_late_original_shows_reordering() {
     }
 }
 
-/// The same by the echoed timestamp (RFC 3522 §3.2), when a queue has increased the RTT.
+/// The echoed timestamp shows the late original, too (RFC 3522 §3.2), even if a queue has increased
+/// the RTT.
 #[test]
 fn section_6_2_step_3_an_echo_of_the_original_shows_reordering() {
     for late in [true, false] {

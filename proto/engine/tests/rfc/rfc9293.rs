@@ -1,4 +1,4 @@
-//! TCP itself (RFC 9293), one test per requirement: requirements without a conformance script.
+//! TCP itself (RFC 9293): requirements without a conformance script, with one test per requirement.
 
 use tidelane_engine::{
     CloseCause, Duration, Endpoint, EngineConfig, Event, FlowRoute, ListenError, OpenError,
@@ -7,7 +7,7 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, In, LINK, RST, Rig, SYN, ack, data, spans, syn};
 
-/// A quota that fits into an unscaled window and does not grow.
+/// Size of a receive window in bytes that needs no window scaling and does not grow.
 const QUOTA: u32 = 8192;
 
 fn small_window() -> EngineConfig {
@@ -148,7 +148,7 @@ fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_oth
 #[test]
 fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
-    // The listener has an address, and the connection has that of the SYN.
+    // The connection has the destination address of the SYN as its local address.
     rig.arrive(syn(TcpOptions::NONE));
     let (now, key) = (rig.now, rig.key);
     let mut ends = 0;
@@ -330,7 +330,7 @@ fn shld_15_no_new_data_beyond_a_shrunk_window() {
         "{:?}",
         spans(&again)
     );
-    // The right edge is at 3001 now.
+    // The right edge is at 3001.
     let sent = rig.push(ack(2, 1001).wnd(2000));
     assert!(sent.iter().all(|out| out.seq < 4001), "{:?}", spans(&sent));
     let sent = rig.push(ack(2, 4001).wnd(4000));
@@ -361,13 +361,13 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     rig.push(data(1, 1, 10).wnd(7000));
     rig.push(data(11, 1, 10).wnd(5000));
     assert_eq!(rig.info().snd_wnd, 5000);
-    // A window of an earlier segment that was reordered.
+    // The window of an earlier segment, which arrives late, does not count.
     rig.push(ack(11, 1).wnd(7000));
     assert_eq!(rig.info().snd_wnd, 5000);
     rig.write(1000);
     rig.push(ack(21, 1001).wnd(9000));
     assert_eq!(rig.info().snd_wnd, 9000);
-    // An older ACK in a segment with a later sequence number.
+    // An older ACK in a segment with a later sequence number does not count.
     rig.push(data(21, 1, 10).wnd(100));
     assert_eq!(rig.info().snd_wnd, 9000);
 }

@@ -15,8 +15,8 @@ fn round(rig: &mut Rig, una: &mut u32) {
     }
 }
 
-/// Returns the window after a loss at twenty segments and ten seconds of small exchanges, and after
-/// one RTT in which all of it is in use again.
+/// Returns two values of cwnd. The first is cwnd after a loss at twenty segments and ten seconds of
+/// small exchanges. The second is cwnd after one more RTT, in which the flow uses all of cwnd.
 fn window_after_pause(fast_path: bool) -> (u32, u32) {
     let config = EngineConfig {
         fast_path,
@@ -60,7 +60,7 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
 }
 
 /// In slow start, an ACK of nine segments would nearly double cwnd. An ACK that also shows a loss
-/// does not grow it (as in Linux).
+/// does not grow cwnd (as in Linux).
 #[test]
 fn section_4_6_an_ack_that_shows_a_loss_does_not_grow_cwnd() {
     let mut rig = Rig::established_sack();

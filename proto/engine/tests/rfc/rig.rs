@@ -1,4 +1,5 @@
-//! Test rig: one engine, with the test as its peer.
+//! Test rig: one engine, with the test as its peer and its application. Sequence numbers are
+//! relative, as in tcpdump: 0 is the SYN, and 1 is the first byte.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
@@ -12,7 +13,6 @@ pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
 /// Initial sequence number of the peer.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
-/// Offset of the driver's timestamps from the engine's clock, in all tests.
 /// Number of segments after which a test counts as endless.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
@@ -101,7 +101,7 @@ impl In {
         Self { ecn, ..self }
     }
 
-    /// Adds SACK blocks, given as relative numbers of the engine.
+    /// Adds SACK blocks, given as relative sequence numbers of the engine.
     pub fn sack(mut self, rig: &Rig, blocks: &[(u32, u32)]) -> Self {
         for (left, right) in blocks {
             self.options
@@ -118,10 +118,12 @@ impl In {
     }
 }
 
+/// The driver of the engine, which records all output of the engine.
 #[derive(Default)]
 pub struct Side {
     pub out: Vec<SegmentOut>,
     pub events: Vec<(FlowId, Event)>,
+    /// Stream position and length of each payload that the engine placed.
     pub placed: Vec<(u32, usize)>,
     /// IP fields of flows, and the number of segments before each change.
     pub headers: Vec<(usize, IpFields)>,
@@ -182,6 +184,7 @@ impl Driver for Side {
     }
 }
 
+/// One engine with its driver. The methods act as the peer, as the application, or as the clock.
 pub struct Rig {
     pub engine: Engine,
     pub driver: Side,
@@ -293,6 +296,7 @@ impl Rig {
         seq.distance_from(IRS)
     }
 
+    /// Returns the time in ms since the start.
     pub fn ms(&self) -> u64 {
         (self.now - self.start).as_millis()
     }
@@ -325,6 +329,7 @@ impl Rig {
             .segment_arrives(self.now, &arrival, &bits, &mut self.driver);
     }
 
+    /// Ends the batch. Returns the engine's segments.
     pub fn batch_end(&mut self) -> Vec<Out> {
         self.engine.batch_end(self.now, &mut self.driver);
         let at_ms = self.ms();
@@ -406,7 +411,7 @@ impl Rig {
         self.batch_end()
     }
 
-    /// Passes an ICMP error to the engine that quotes the segment with this number.
+    /// Passes an ICMP error to the engine. The error quotes the segment with this sequence number.
     pub fn icmp(&mut self, seq: u32, kind: IcmpErrorKind) -> Vec<Out> {
         let error = IcmpError {
             kind,

@@ -69,7 +69,7 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
 fn section_3_8_5_a_retransmission_has_its_own_pointer() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(1000)), [(1, 1000, None)]);
-    // Both are in one segment now. The pointer is relative to that segment.
+    // The pointer of each segment is relative to the sequence number of this segment.
     assert_eq!(
         marked(&rig.write_urgent(1500)),
         [(1001, 1000, Some(1500)), (2001, 500, Some(500))]
@@ -120,7 +120,8 @@ fn section_3_8_5_a_closed_window_keeps_no_pointer_back() {
     rig.push(ack(1, 1).wnd(0));
     assert_eq!(marked(&rig.write_urgent(3)), []);
     let probes = rig.wait_ms(400);
-    // One segment in the window, whose pointer the peer reads, and the probe that the peer answers.
+    // The peer reads the pointer of the first segment, which lies in the window, and answers the
+    // second segment, the window probe.
     assert_eq!(marked(&probes), [(1, 0, Some(3)), (0, 0, Some(4))]);
     // An ACK before the urgent data carries the pointer, too.
     let answer = rig.push(data(1, 1, 2000).wnd(0));

@@ -24,7 +24,7 @@ fn unacknowledged_data_ends_the_connection_after_user_timeout() {
     rig.events();
     assert_eq!(rig.write(1000).len(), 1);
     let sent = rig.wait_ms(60_000);
-    // The timeout is 210 ms and doubles. USER TIMEOUT cuts the last one short.
+    // The RTO is 210 ms and doubles. USER TIMEOUT ends the wait for the last RTO early.
     let first = times(&sent, start)[0];
     let expected: Vec<u64> = (0..4).map(|n| first * ((2 << n) - 1)).collect();
     let seen = times(&sent, start);
