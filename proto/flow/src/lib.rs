@@ -5,6 +5,7 @@
 //! The two paths do not depend on each other. Both use [`FlowState`], which has 192 bytes per
 //! connection, and [`FlowTable`], which finds the state of a flow. The slow path's crate holds the
 //! state that only the slow path needs.
+//!
 //! ```text
 //!          engine
 //!         /      \

@@ -159,7 +159,7 @@ pub enum Admission {
 pub trait Driver {
     /// Sends `out`: one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is
     /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`. An
-    /// answer without a flow is not sent again, because the network might lose it, too.
+    /// answer without a flow is not sent again, because the network might lose an answer, too.
     ///
     /// The fast path inlines this function, so that the fields of `out` stay in registers. A driver
     /// keeps its uncommon cases in functions that are not inlined.

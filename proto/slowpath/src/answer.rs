@@ -18,7 +18,7 @@ pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if the flow may send an answer now. If so, starts the interval to the next one.
+    /// Returns true if the flow may send an answer now. If so, starts a new interval.
     pub(crate) fn may_answer(&mut self) -> bool {
         let since = self.clock.ms.0.wrapping_sub(self.cold.answered_at.0);
         if since < ANSWER_INTERVAL_MS {

@@ -198,8 +198,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Sends all segments that may be sent now: retransmissions first, then new data by `send_new`,
     /// then FIN.
     ///
-    /// `send_new` is the fast path's function that sends new data. It is an argument, because the
-    /// crates of the two paths must not depend on each other.
+    /// `send_new` is the fast path's function that sends new data. The function is an argument,
+    /// because the crates of the two paths must not depend on each other.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
