@@ -5,7 +5,8 @@ use crate::{
     checksum,
     drop_reason::DropReason,
     flow_key::FlowKey,
-    ipv4::protocol,
+    icmpv6,
+    ipv4::{Packet, protocol},
     sequence::SeqNumber,
     template::IPV4_HEADER_LEN,
 };
@@ -66,6 +67,16 @@ pub struct IcmpError {
 /// Returns `BadIcmp` for other messages, and `UnsupportedProtocol` if the quote is of another
 /// protocol. The quote must contain the first eight bytes of the TCP header.
 pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
+    let (kind, quoted) = parse(icmp)?;
+    Ok(IcmpError {
+        kind,
+        key: quoted.key,
+        seq: quoted.seq()?,
+    })
+}
+
+/// Parses an ICMP error that quotes a TCP segment or a UDP datagram.
+fn parse(icmp: &[u8]) -> Result<(IcmpErrorKind, QuotedPacket), DropReason> {
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
     };
@@ -75,8 +86,7 @@ pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     if !checksum::sum(icmp).is_valid() {
         return Err(DropReason::BadChecksum);
     }
-    let (key, seq) = parse_quote(quote)?;
-    Ok(IcmpError { kind, key, seq })
+    Ok((kind, parse_quote(quote)?))
 }
 
 fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
@@ -94,9 +104,9 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
     })
 }
 
-/// Parses the quoted IPv4 header, and the ports and the sequence number after it. The quoted length
+/// Parses the quoted IPv4 header, and the start of the transport header after it. The quoted length
 /// and checksum are not checked, because routers may have changed them.
-fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
+fn parse_quote(quote: &[u8]) -> Result<QuotedPacket, DropReason> {
     let header = quote
         .first_chunk::<IPV4_HEADER_LEN>()
         .ok_or(DropReason::Truncated)?;
@@ -107,30 +117,60 @@ fn parse_quote(quote: &[u8]) -> Result<(FlowKey, SeqNumber), DropReason> {
     if u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET != 0 {
         return Err(DropReason::BadIcmp);
     }
-    if header[9] != protocol::TCP {
-        return Err(DropReason::UnsupportedProtocol);
-    }
     let transport = quote.get(header_len..).ok_or(DropReason::Truncated)?;
     let src = IpAddress::from_v4([header[12], header[13], header[14], header[15]]);
     let dst = IpAddress::from_v4([header[16], header[17], header[18], header[19]]);
-    quoted_segment(src, dst, transport)
+    QuotedPacket::new(header[9], (src, dst), transport)
 }
 
-/// Parses the ports and the sequence number at the start of a quoted segment. This host, `src`,
-/// sent the segment to `dst`.
-pub(crate) fn quoted_segment(
-    src: IpAddress,
-    dst: IpAddress,
-    transport: &[u8],
-) -> Result<(FlowKey, SeqNumber), DropReason> {
-    let header = transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
-    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    let key = FlowKey {
-        local: Endpoint::new(src, port(0)),
-        peer: Endpoint::new(dst, port(2)),
-    };
-    let seq = SeqNumber(u32::from_be_bytes([
-        header[4], header[5], header[6], header[7],
-    ]));
-    Ok((key, seq))
+/// The start of a packet that an ICMP error quotes. This host has sent the packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QuotedPacket {
+    /// Protocol number: TCP or UDP.
+    pub protocol: u8,
+    /// Addresses and ports from the view of this host: `local` is the source of the packet.
+    pub key: FlowKey,
+    /// The four bytes after the ports: SEG.SEQ, or length and checksum of a UDP datagram.
+    after_ports: u32,
+}
+
+impl QuotedPacket {
+    /// Parses the quote of an ICMP or ICMPv6 error. Returns `BadIcmp` for other messages, and
+    /// `UnsupportedProtocol` if the quoted packet is neither TCP nor UDP.
+    pub fn of_error(packet: &Packet<'_>) -> Result<Self, DropReason> {
+        match (packet.protocol, packet.dst.is_v4()) {
+            (protocol::ICMP, true) => Ok(parse(packet.payload)?.1),
+            (protocol::ICMPV6, false) => Ok(icmpv6::parse(packet)?.1),
+            _ => Err(DropReason::UnsupportedProtocol),
+        }
+    }
+
+    /// Parses the first bytes of a quoted `transport` header, with source and destination `ends`.
+    pub(crate) fn new(
+        protocol: u8,
+        ends: (IpAddress, IpAddress),
+        transport: &[u8],
+    ) -> Result<Self, DropReason> {
+        if protocol != protocol::TCP && protocol != protocol::UDP {
+            return Err(DropReason::UnsupportedProtocol);
+        }
+        let header = transport.first_chunk::<8>().ok_or(DropReason::Truncated)?;
+        let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        Ok(Self {
+            protocol,
+            key: FlowKey {
+                local: Endpoint::new(ends.0, port(0)),
+                peer: Endpoint::new(ends.1, port(2)),
+            },
+            after_ports: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
+        })
+    }
+
+    /// Returns SEG.SEQ of a TCP segment, or `UnsupportedProtocol`.
+    pub(crate) fn seq(&self) -> Result<SeqNumber, DropReason> {
+        match self.protocol {
+            protocol::TCP => Ok(SeqNumber(self.after_ports)),
+            _ => Err(DropReason::UnsupportedProtocol),
+        }
+    }
 }

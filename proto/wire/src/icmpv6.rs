@@ -3,7 +3,7 @@
 use crate::{
     checksum,
     drop_reason::DropReason,
-    icmp::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, quoted_segment},
+    icmp::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, QuotedPacket},
     ipv4::{Packet, protocol},
     ipv6,
     template::IPV6_HEADER_LEN,
@@ -17,6 +17,16 @@ const TYPE_PARAMETER_PROBLEM: u8 = 4;
 /// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The function
 /// returns the same drop reasons as [`parse_icmp_error`](crate::parse_icmp_error).
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
+    let (kind, quoted) = parse(packet)?;
+    Ok(IcmpError {
+        kind,
+        key: quoted.key,
+        seq: quoted.seq()?,
+    })
+}
+
+/// Parses an ICMPv6 error that quotes a TCP segment or a UDP datagram.
+pub(crate) fn parse(packet: &Packet<'_>) -> Result<(IcmpErrorKind, QuotedPacket), DropReason> {
     let icmp = packet.payload;
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
@@ -35,12 +45,8 @@ pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> 
         return Err(DropReason::BadIcmp);
     }
     let (transport, segment) = ipv6::transport(header[6], rest)?;
-    if transport != protocol::TCP {
-        return Err(DropReason::UnsupportedProtocol);
-    }
-    let (src, dst) = ipv6::addresses(header);
-    let (key, seq) = quoted_segment(src, dst, segment)?;
-    Ok(IcmpError { kind, key, seq })
+    let quoted = QuotedPacket::new(transport, ipv6::addresses(header), segment)?;
+    Ok((kind, quoted))
 }
 
 /// Maps type and code to the kind (RFC 4443 §3). Rejections by policy or route (codes 5 and 6)

@@ -38,7 +38,7 @@ pub use crate::{
     fast_open::{FastOpenCookie, FastOpenOption},
     flow_key::FlowKey,
     fragment::{Fragment, FrameHeaders, PacketId, parse_fragment},
-    icmp::{IcmpError, IcmpErrorKind, parse_icmp_error},
+    icmp::{IcmpError, IcmpErrorKind, QuotedPacket, parse_icmp_error},
     icmpv6::parse_icmpv6_error,
     ipv4::{Ecn, Packet, parse_frame, parse_frame_v4, parse_ipv4, protocol},
     ipv6::parse_ipv6,

@@ -5,9 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
-use tidelane_wire::{
-    IpAddress, MacAddress, parse_frame, parse_icmp_error, parse_icmpv6_error, protocol,
-};
+use tidelane_wire::{IpAddress, MacAddress, QuotedPacket, parse_frame, protocol};
 
 use crate::{
     check::{Ends, SendRefusal, Sender, ends},
@@ -449,15 +447,12 @@ impl<P: PortEnd> Ports<P> {
         if is_forged || !self.addresses.contains(&packet.dst) {
             return None;
         }
-        let error = match (packet.protocol, packet.dst.is_v4()) {
-            (protocol::ICMP, true) => parse_icmp_error(packet.payload),
-            (protocol::ICMPV6, false) => parse_icmpv6_error(&packet),
-            _ => {
-                let ends = ends(&packet).ok()?;
-                return self.claims.owner(ends.protocol, ends.dst);
-            }
-        };
-        self.claims.owner(protocol::TCP, error.ok()?.key.local)
+        if matches!(packet.protocol, protocol::ICMP | protocol::ICMPV6) {
+            let quoted = QuotedPacket::of_error(&packet).ok()?;
+            return self.claims.owner(quoted.protocol, quoted.key.local);
+        }
+        let ends = ends(&packet).ok()?;
+        self.claims.owner(ends.protocol, ends.dst)
     }
 
     fn give(&mut self, to: PortId, frame: &[u8]) {

@@ -2,7 +2,7 @@
 
 use tidelane_mux::*;
 use tidelane_packet_io::{MemConfig, MemPort};
-use tidelane_wire::{DropReason, Endpoint};
+use tidelane_wire::{DropReason, Endpoint, IpAddress, checksum};
 
 use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
 
@@ -330,4 +330,58 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
     send(net.port(0), &Sent::out(1000).frame());
     net.mux.step();
     assert!(receive(&mut net.nic).is_empty());
+}
+
+/// Returns an ICMP error (destination unreachable, port unreachable) of the peer that quotes a
+/// packet from the local port `port`.
+fn icmp_error(protocol: u8, port: u16) -> Vec<u8> {
+    let ip = |protocol: u8, ends: (IpAddress, IpAddress), len: usize| {
+        let mut header = vec![0x45, 0, 0, len as u8, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+        for address in [ends.0, ends.1] {
+            header.extend(address.as_v4().expect("an IPv4 address"));
+        }
+        let sum = checksum::sum(&header).checksum();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        header
+    };
+    let mut quote = ip(protocol, (LOCAL, PEER), 28);
+    quote.extend(port.to_be_bytes());
+    quote.extend([0, 9, 0, 8, 0, 0]);
+    let mut icmp = vec![3, 3, 0, 0, 0, 0, 0, 0];
+    icmp.extend(quote);
+    let sum = checksum::sum(&icmp).checksum();
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = [MAC.0, PEER_MAC.0].concat();
+    frame.extend([8, 0]);
+    frame.extend(ip(1, (PEER, LOCAL), 20 + icmp.len()));
+    frame.extend(icmp);
+    frame
+}
+
+#[test]
+fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
+    let mut net = Net::new(2);
+    let udp = Tuple {
+        protocol: 17,
+        local: Endpoint::new(LOCAL, 1000),
+    };
+    let second = net.ports[1].0;
+    assert_eq!(net.mux.ports_mut().claim(udp, second), Ok(()));
+    // The first port has TCP port 1000, and the second port has UDP port 1000.
+    for (protocol, owner) in [(6, 0), (17, 1)] {
+        let error = icmp_error(protocol, 1000);
+        assert!(send(&mut net.nic, &error));
+        net.mux.step();
+        assert_eq!(receive(net.port(owner)), [error]);
+        assert!(receive(net.port(1 - owner)).is_empty());
+    }
+    // The host gets errors about its own packets, about other protocols, and damaged errors.
+    let mut damaged = icmp_error(17, 1000);
+    damaged[36] ^= 1;
+    for error in [icmp_error(17, 53), icmp_error(47, 1000), damaged] {
+        assert!(send(&mut net.nic, &error));
+        net.mux.step();
+        assert_eq!(receive(&mut net.host), [error]);
+        assert!(receive(net.port(0)).is_empty() && receive(net.port(1)).is_empty());
+    }
 }
