@@ -1,7 +1,8 @@
 //! Figures of HTTP servers: the embedded stack on a port of the service, the same program on the
 //! kernel's sockets, and nginx on the kernel.
 //!
-//! wrk is the client, on the kernel at the other end of a veth. Each measurement uses a new wire.
+//! wrk is the client, on the kernel at the other end of a veth. In memory, a client on another port
+//! of the same service takes the place of wrk. Each measurement uses a new wire.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -10,7 +11,7 @@ use tidelane_tests::{
     Running, Service, Side, Stop, Wire,
     machine::median,
     nginx::{Nginx, NginxOptions},
-    service::run_dir,
+    service::{cpu_time_of, run_dir},
     tools,
     wire::{SERVER, write_random_file},
 };
@@ -48,6 +49,9 @@ pub struct HttpPlan {
     pub client_cpus: String,
     /// CPU of the server, and of the service if there is one.
     pub server_cpus: String,
+    /// Lengths of the response bodies in memory, between two ports of the service.
+    #[serde(default)]
+    pub lengths_in_memory: Vec<u64>,
     /// Targets for single rows.
     #[serde(default, rename = "target")]
     pub targets: Vec<Target>,
@@ -98,9 +102,23 @@ impl HttpPlan {
     }
 }
 
-/// The requests per second of each server and length, in the order of the rounds.
+/// The results, in the order of the rounds.
 #[derive(Debug, Default)]
-pub struct Results(BTreeMap<(Server, u64), Vec<f64>>);
+pub struct Results {
+    /// Requests per second of each server and length over the veth.
+    over_veth: BTreeMap<(Server, u64), Vec<f64>>,
+    /// Rates of each length in memory.
+    in_memory: BTreeMap<u64, Vec<MemoryRates>>,
+}
+
+/// The rates of the embedded server with a client on another port of the same service.
+#[derive(Clone, Copy, Debug)]
+struct MemoryRates {
+    /// Requests per second.
+    requests: f64,
+    /// Requests per second of CPU time that the server's process used.
+    per_server_core: f64,
+}
 
 /// Runs all rounds of a plan.
 pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
@@ -122,8 +140,18 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
                     server.name()
                 );
                 let _ = std::io::stdout().flush();
-                results.0.entry((server, *length)).or_default().push(rate);
+                let rates = results.over_veth.entry((server, *length)).or_default();
+                rates.push(rate);
             }
+        }
+        for length in &plan.lengths_in_memory {
+            let rates = measure_in_memory(plan, *length)?;
+            println!(
+                "  {length:>6} B, {:<26} {:>9.0} requests/s, {:.0} for each second of the server",
+                "embedded, in memory", rates.requests, rates.per_server_core
+            );
+            let _ = std::io::stdout().flush();
+            results.in_memory.entry(*length).or_default().push(rates);
         }
     }
     Ok(results)
@@ -131,14 +159,54 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
 
 /// The programs of a measurement.
 struct Programs {
-    _server: Running,
-    _service: Option<Service>,
+    server: Running,
+    service: Option<Service>,
+}
+
+/// Measures the embedded server with a client on another port of the same service. The service has
+/// the CPU of the servers, and both programs share the CPU of the clients.
+fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
+    let wire = Wire::new()?;
+    let placed = Placement {
+        service: &plan.server_cpus,
+        server: &plan.client_cpus,
+    };
+    let programs = start(plan, &wire, Server::Embedded, (length, placed))?;
+    let Some(service) = &programs.service else {
+        return Err(Stop::Fail("no service".to_owned()));
+    };
+    let path = tools::binary("tidelane-http-client")?;
+    let client = wire.program(Side::Server, &path.to_string_lossy());
+    let socket = run_dir(service.name()).join("control.sock");
+    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let client = client.cpus(&plan.client_cpus).args(&format!(
+        "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {length} --seconds {}",
+        plan.connections, plan.seconds
+    ));
+    let client = match plan.close {
+        true => client.arg("--close"),
+        false => client,
+    };
+    let before = cpu_time_of(programs.server.pid())?;
+    let limit = LIMIT + Duration::from_secs(plan.seconds.into());
+    let output = client.run(limit)?.success()?.stdout;
+    let used = cpu_time_of(programs.server.pid())? - before;
+    let requests = output.split(' ').next().unwrap_or_default();
+    let requests: f64 = requests.parse()?;
+    Ok(MemoryRates {
+        requests: requests / f64::from(plan.seconds),
+        per_server_core: requests / used.as_secs_f64().max(0.01),
+    })
 }
 
 /// Measures a server once. Returns the requests per second.
 fn measure(plan: &HttpPlan, server: Server, length: u64) -> Result<f64, Stop> {
     let wire = Wire::new()?;
-    let _programs = start(plan, &wire, server, length)?;
+    let placed = Placement {
+        service: &plan.server_cpus,
+        server: &plan.server_cpus,
+    };
+    let _programs = start(plan, &wire, server, (length, placed))?;
     let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
     let wrk = wrk.args("-t 1 --timeout 10s");
     let wrk = wrk.arg("-c").arg(plan.connections);
@@ -160,30 +228,43 @@ fn measure(plan: &HttpPlan, server: Server, length: u64) -> Result<f64, Stop> {
     rate.ok_or_else(|| Stop::Fail(format!("no rate in {output}")))
 }
 
-fn start(plan: &HttpPlan, wire: &Wire, server: Server, length: u64) -> Result<Programs, Stop> {
+/// The CPUs of a service and of a server.
+#[derive(Clone, Copy, Debug)]
+struct Placement<'a> {
+    service: &'a str,
+    server: &'a str,
+}
+
+/// Starts a server with bodies of a length, on these CPUs.
+fn start(
+    plan: &HttpPlan,
+    wire: &Wire,
+    server: Server,
+    (length, placed): (u64, Placement<'_>),
+) -> Result<Programs, Stop> {
     if server == Server::Nginx {
         let options = NginxOptions {
             workers: 1,
             port: PORT,
-            cpus: Some(plan.server_cpus.clone()),
+            cpus: Some(placed.server.to_owned()),
             ..NginxOptions::default()
         };
         let nginx = Nginx::start(wire, None, &options)?;
         write_random_file(&nginx.file(&length.to_string()), length, length)?;
         return Ok(Programs {
-            _server: nginx.master,
-            _service: None,
+            server: nginx.master,
+            service: None,
         });
     }
     let path = tools::binary("tidelane-http")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
-    let program = program.cpus(&plan.server_cpus);
+    let program = program.cpus(placed.server);
     let seconds = u64::from(plan.seconds) + LIMIT.as_secs();
     let program = program.args(&format!(
         "--address {SERVER} --port {PORT} --seconds {seconds}"
     ));
     let (program, service) = if server == Server::Embedded {
-        let service = wire.service_on(Side::Server, &plan.server_cpus, &[])?;
+        let service = wire.service_on(Side::Server, placed.service, &[])?;
         let socket = run_dir(service.name()).join("control.sock");
         let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
         (program.arg("--service"), Some(service))
@@ -196,14 +277,14 @@ fn start(plan: &HttpPlan, wire: &Wire, server: Server, length: u64) -> Result<Pr
         Ok(running.written().0.contains("ready"))
     })?;
     Ok(Programs {
-        _server: running,
-        _service: service,
+        server: running,
+        service,
     })
 }
 
 impl Results {
     fn values(&self, server: Server, length: u64) -> Option<Vec<f64>> {
-        self.0.get(&(server, length)).cloned()
+        self.over_veth.get(&(server, length)).cloned()
     }
 
     /// Returns the rows of the result: the embedded stack beside each of the other servers.
@@ -230,6 +311,14 @@ impl Results {
                 .map(|rate| rate * *length as f64 * 8.0)
                 .collect();
             rows.push(value_row(&heading, &case, "body_bits_per_second", &bits));
+        }
+        for (length, rates) in &self.in_memory {
+            let case = format!("{length} B, in memory");
+            let requests: Vec<f64> = rates.iter().map(|rate| rate.requests).collect();
+            rows.push(value_row(&heading, &case, "requests_per_second", &requests));
+            let per_core: Vec<f64> = rates.iter().map(|rate| rate.per_server_core).collect();
+            let metric = "requests_per_second_of_server_cpu";
+            rows.push(value_row(&heading, &case, metric, &per_core));
         }
         rows
     }
