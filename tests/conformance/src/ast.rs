@@ -1,5 +1,6 @@
-//! The syntax tree of a script. Times are in microseconds. Constants and fields are names, as in
-//! the text of the script.
+//! The syntax tree of a packetdrill script. Module `parse` creates the tree from the text, and
+//! module `run` executes the tree. Times are in microseconds. Constants and fields of `tcp_info`
+//! appear by name.
 
 use crate::release::Range;
 
@@ -15,7 +16,7 @@ pub struct Position {
 /// A whole script.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Script {
-    /// Remarks on a stack in comments: `// kernel: differs: ...`.
+    /// Remarks from comments of the form `// kernel: differs: ...`.
     pub remarks: Vec<Remark>,
     /// Name and value of each line `--name=value`.
     pub options: Vec<(String, String)>,
@@ -81,8 +82,9 @@ pub enum Action {
 /// A system call and its expected result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallSpec {
-    /// Expected time of return of a blocking call, in microseconds after the start or the previous
-    /// event, as the time of the event itself. `None` if the call must not block.
+    /// Expected time of return of a blocking call, in microseconds. It counts from the same moment
+    /// as the time of the event: the start of the script or the previous event. `None` if the call
+    /// must not block.
     pub until: Option<u64>,
     /// Name of the call.
     pub name: String,

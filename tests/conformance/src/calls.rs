@@ -10,7 +10,7 @@ use crate::{
     stack::CallResult,
 };
 
-/// A descriptor of the stack.
+/// A file descriptor of the stack under test.
 pub type Fd = i32;
 
 /// Local port of every `bind`.
@@ -125,7 +125,8 @@ const ERRORS: &[(&str, i64)] = constants! {
     EOPNOTSUPP ENOPROTOOPT EPROTO EINTR ENOTSOCK EDESTADDRREQ ENOBUFS EACCES EPERM
 };
 
-/// Request for 1 if the next byte to read is the urgent byte, else 0 (`asm/sockios.h`).
+/// `ioctl` request that writes 1 if the next byte to read is the urgent byte, and otherwise 0
+/// (`asm/sockios.h`).
 pub const SIOCATMARK: u64 = 0x8905;
 /// Socket requests that scripts may name (`linux/sockios.h`).
 const SOCKIOS: [(&str, i64); 4] = [
@@ -267,8 +268,8 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// Resolves a call of the script. `domain` is the socket domain for `...`. `pattern` returns the
-/// next bytes to write to a descriptor, in the given number.
+/// Resolves a call of the script. `domain` is the socket domain if the script has `...` for it.
+/// `pattern(fd, len)` returns the next `len` bytes that the program writes to `fd`.
 pub fn resolve(
     spec: &CallSpec,
     descriptors: &Descriptors,

@@ -1,8 +1,9 @@
 //! Tidelane's engine as a stack under test, in virtual time.
 //!
-//! The engine runs in the driver of `tests/packetdrill`. The clock jumps from timer to timer, up to
-//! the time that the runner requests, and no thread sleeps. The program makes one call at a time. A
-//! call that would block is tried again after every timer and every injected packet.
+//! The driver (`Driver`, from the crate in `tests/packetdrill`) gives the engine sockets, a clock
+//! and a network device. The clock jumps from timer to timer, up to the time that the runner
+//! requests, and no thread sleeps. The script's program makes one call at a time. A call that would
+//! block is tried again after every timer and every injected packet.
 
 use std::net::IpAddr;
 
@@ -30,8 +31,9 @@ const KERNEL_ONLY: [&str; 3] = [
     "tcp_autocorking",
 ];
 
-/// Flags of the driver: no segmentation offload, the timing of the service's ACKs and probes
-/// instead of Linux', and Fast Open for clients only.
+/// Flags of the driver. `offload=0` switches segmentation offload off. `service=1` selects the
+/// timing of ACKs and probes of the service (`tidelaned`) instead of that of Linux.
+/// `tcp_fastopen=1` permits Fast Open for clients only.
 const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 
 /// The call that the program is making.

@@ -64,7 +64,7 @@ const SETTINGS: [(&str, &str); 12] = [
 /// these kernels.
 const SETTINGS_LACKING: [(&str, &str); 1] = [("tcp_syn_linear_timeouts", "0")];
 
-/// The sysctl that is applied as a socket option instead.
+/// Name of the sysctl for the congestion control. Runs set it on each socket as a socket option.
 const CONGESTION: &str = "tcp_congestion_control";
 /// Default congestion control.
 const CONGESTION_DEFAULT: &str = "cubic";

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// A release of Linux: the major number, the minor number, and the number of the stable update.
-/// Some distributions have another number in the last place, as in `6.1.0-50-amd64`.
+/// Some distributions always write 0 for the stable update, as in `6.1.0-50-amd64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Release(pub u32, pub u32, pub u32);
 

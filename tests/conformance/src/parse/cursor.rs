@@ -18,8 +18,8 @@ pub struct ParseError {
 /// Parses a remark in a comment. Returns `None` if the comment contains no remark.
 ///
 /// A remark has the form `STACK [RANGE]: differs: REASON` or `STACK [RANGE]: lacks: REASON`, such
-/// as `kernel-ipv6 < 6.10: differs: REASON`. A remark on the engine has no range of releases, and
-/// the word `lacks`.
+/// as `kernel-ipv6 < 6.10: differs: REASON`. A remark on the engine must have the word `lacks`, and
+/// must not have a range of releases.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
@@ -150,7 +150,7 @@ impl<'a> Cursor<'a> {
         self.take(len)
     }
 
-    /// Consumes `text` and the blanks after it. Returns false if `text` is not next.
+    /// Returns true if `text` is next, and then consumes `text` and the blanks after it.
     pub fn eat(&mut self, text: &str) -> bool {
         let found = self.is_next(text);
         if found {
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Consumes `word` and the blanks after it. Returns false if `word` is not next.
+    /// Returns true if the whole word `word` is next, and then consumes it and the blanks after it.
     pub fn eat_word(&mut self, word: &str) -> bool {
         self.is_next_word(word) && self.eat(word)
     }

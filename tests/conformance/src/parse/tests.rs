@@ -1,3 +1,5 @@
+//! Tests of the parser: one event of each kind, whole scripts, and the messages of syntax errors.
+
 use super::*;
 use crate::{
     ast::{CallSpec, EcnSpec, Expr, IcmpSpec, PacketSpec, Position, TcpOption, TcpSpec},
