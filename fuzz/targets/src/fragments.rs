@@ -1,5 +1,5 @@
-//! Reassembly of fragments in any order, of any length, from any sender. Memory must stay bounded,
-//! and each reassembled packet must consist of received fragments.
+//! The fuzz target of the IP reassembler: fragments in any order, of any length, from any sender.
+//! Memory must stay bounded, and each reassembled packet must consist of received fragments.
 
 use tidelane_fragments::{BYTES_MAX, INCOMPLETE_PACKETS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};

@@ -1,6 +1,7 @@
-//! A hostile program of another user. The program writes to its own region (ring entries, indices,
-//! slots, buffers) and punches holes into it while connections use the region. See
-//! [`crate::service`].
+//! The fuzz target of the shared memory. A hostile program, whose user is not the victim's, writes
+//! to its own region and punches holes into it while connections use the region. The region is the
+//! memory that the program shares with the service: ring entries, ring indices, buffers, and one
+//! slot with the state of each connection. [`crate::service`] describes the service and the victim.
 
 use tidelane_abi::{
     CONTROL_REQUEST_OFFSET, ContextHead, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, Slot,

@@ -1,5 +1,6 @@
-//! Messages to the registration socket, with descriptors of every kind. Several programs of another
-//! user send them. See [`crate::service`].
+//! The fuzz target of the registration socket. Several hostile programs send messages with
+//! descriptors of every kind. Their user is not the victim's. [`crate::service`] describes the
+//! service and the victim.
 
 use tidelane_abi::{Message, message};
 use tidelane_ring::registration::new_message;

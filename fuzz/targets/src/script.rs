@@ -1,5 +1,5 @@
-//! The parser of packet scripts. The parser must return a script or a parse error for every text,
-//! and never panic.
+//! The fuzz target of the conformance tests' script parser. The parser must return a script or a
+//! parse error for every text, and never panic.
 
 use tidelane_conformance::parse::parse;
 

@@ -1,9 +1,10 @@
-//! Sequences of segments that arrive at a live connection, between calls of its program.
+//! The fuzz target of the engine: sequences of segments that arrive at a live connection, and calls
+//! of its program between them.
 //!
 //! Two engines communicate. The input decides when each engine's program sends, reads, closes or
 //! waits. It also decides which packets arrive, are lost or are duplicated, and which segments a
-//! third party forges. The environment of each engine checks its invariants. At the end, no state
-//! may be left.
+//! third party forges. The driver of each engine panics if the engine breaks an invariant. At the
+//! end, no state may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,

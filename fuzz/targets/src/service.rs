@@ -1,7 +1,10 @@
-//! A Tidelane service that runs in the fuzzer's process. The sessions, the claims and the core's
-//! `Host`, which has the TCP connections, run the daemon's code. The kernel sockets are real, and
-//! belong to a separate network namespace. The fuzzer replaces the NIC, the demux, and the core's
-//! threads and clock. Its programs are a well-behaved victim and several attackers.
+//! A Tidelane service that runs in the fuzzer's process instead of in the daemon `tidelaned`.
+//!
+//! Three parts run the daemon's code: the sessions with the registered programs, the claims of
+//! ports, and the `Host` of a core, which has the TCP connections. The kernel sockets are real, and
+//! belong to a separate network namespace. The fuzzer replaces the NIC, the core's thread and
+//! clock, and the demux, which passes the packets of claimed ports to the service. The programs are
+//! a well-behaved victim and several attackers.
 //!
 //! ```text
 //!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)

@@ -1,5 +1,6 @@
-//! Parsing of network input. The parsers must return a value or a drop reason for any bytes, and
-//! never panic. A value that is written and parsed again must be unchanged.
+//! The fuzz targets of the parsers of network input. The parsers must return a value or a drop
+//! reason for any bytes, and never panic. A value that is encoded and parsed again must be
+//! unchanged.
 
 use tidelane_wire::{
     OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,
@@ -19,7 +20,7 @@ pub fn wire(data: &[u8]) {
     let _ = parse_icmp_error(data);
 }
 
-/// Parses a TCP segment that has no IP packet around it.
+/// Parses `bytes` as a TCP segment. Checks that the header is unchanged after encoding and parsing.
 fn segment(bytes: &[u8]) {
     let Ok(segment) = parse_tcp(bytes) else {
         return;

@@ -1,5 +1,5 @@
-//! A core that runs on its caller's thread, a link between two cores, and a demux that only stores
-//! claims.
+//! Replacements for parts of the daemon: a core (`tidelaned` has a polling thread for each) that
+//! runs on its caller's thread, a wire between two hosts, and a demux that only stores claims.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,8 @@ pub struct OwnCore {
     pub now: Instant,
 }
 
-/// The control thread's link to a core. The same thread drives the core.
+/// The control thread's link to a core. Calls run immediately, because the same thread drives the
+/// core.
 #[derive(Clone)]
 pub struct Link(Arc<Mutex<OwnCore>>);
 
@@ -131,8 +132,8 @@ impl ClaimSet {
         self.lock().clone()
     }
 
-    /// Returns the claims on ports that programs chose. All other claims are on ports of the pool,
-    /// which the kernel chose.
+    /// Returns the claims on ports that programs chose. All other claims are on ephemeral ports,
+    /// which the kernel chose and the service keeps for later connections.
     pub fn own_claims(&self) -> Vec<Claim> {
         let claims = self.claims().into_iter();
         claims.filter(|claim| claim.port < EPHEMERAL_MIN).collect()

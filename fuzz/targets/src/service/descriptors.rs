@@ -82,8 +82,8 @@ impl Kind {
     ];
 
     /// Returns true if this kind of descriptor permits the claim that a message of the kind
-    /// `message` asks for. A socket that is bound in addition to the victim's socket may reserve
-    /// the port, because this claim takes no packet for which the kernel has a socket.
+    /// `message` asks for. RESERVE permits even a socket that shares the victim's port, because its
+    /// claim takes no packet for which the kernel has a socket.
     pub fn permits(self, message: u32) -> bool {
         match message {
             message::LISTEN => {

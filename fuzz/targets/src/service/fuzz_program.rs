@@ -59,7 +59,7 @@ pub fn holds_secret(bytes: &[u8]) -> bool {
     false
 }
 
-/// A program in a scene, at the other end of a session.
+/// A program in a scene: its registration socket, its shared memory, and its connections.
 pub struct FuzzProgram {
     /// Number of the program's session.
     pub session: u64,
@@ -248,7 +248,8 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     }
 }
 
-/// Maps and seals the memories of an attacker's port, so that the attacker may claim 3-tuples.
+/// Maps the two memories of the packet port that an attacker has opened. The mapping also seals
+/// them. Without the seal, the service would refuse the attacker's claims of 3-tuples.
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];

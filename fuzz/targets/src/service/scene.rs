@@ -313,7 +313,7 @@ impl<'g> Scene<'g> {
         assert!(!claims || permitted, "{kind:?} was given a claim");
     }
 
-    /// Adds the child that an attacker has announced as a further attacker.
+    /// Adds a further attacker: the child process that an attacker has announced by INHERIT.
     fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();
