@@ -1,4 +1,8 @@
 //! The rings of a context, and the use of connections over them without the preload library.
+//!
+//! A context is a set of rings between a program and the service. A slot is the part of the shared
+//! memory that has the state of one connection. The program writes one half of the slot, and the
+//! service writes the other half.
 
 use std::{
     os::fd::BorrowedFd,

@@ -1,4 +1,5 @@
-//! A campaign: forged packets against one engine, while verified flows use the same engine.
+//! A campaign: forged packets against one engine, the victim. Meanwhile verified flows, whose
+//! programs check every byte, use the same engine.
 
 use std::collections::BTreeSet;
 
@@ -290,7 +291,7 @@ impl Campaign {
         let Some(state) = flow.and_then(|flow| self.victim.engine.flow(flow)) else {
             return;
         };
-        // An ICMP error may legitimately refuse a connection in SYN-SENT or SYN-RECEIVED.
+        // Spare verified flows in SYN-SENT and SYN-RECEIVED, which an ICMP error may end.
         if !of_target && state.state() != State::Established {
             return;
         }
@@ -311,7 +312,8 @@ impl Campaign {
         self.counts.icmp += 1;
     }
 
-    /// Sends a verified flow a forged segment that must not end or change the flow, by the RFCs.
+    /// Sends a verified flow a forged segment that, by the RFCs, must neither end nor change the
+    /// flow.
     fn forge_harmless(&mut self) {
         let chosen = self.rng.below(VERIFIED as u64) as usize;
         let flow = self.verified.get(chosen).and_then(|flow| flow.at_victim);
@@ -337,7 +339,7 @@ impl Campaign {
         let (seq, ack, bits) = match rng.below(5) {
             // Right of the window (RFC 9293 §3.10.7.4, first check).
             0 => (rcv_adv.0.wrapping_add(1 + below(rng, 1 << 30)), None, None),
-            // Far left of the window. The ACK field of a segment close to the window may count.
+            // Far left of the window. Close to the window, the segment's ACK might still be used.
             1 => {
                 let back = len + (1 << 18) + below(rng, 1 << 30);
                 (rcv_nxt.0.wrapping_sub(back), None, None)
@@ -389,7 +391,8 @@ impl Campaign {
         }
     }
 
-    /// Opens a verified flow, from the victim to the friend or in the other direction in turn.
+    /// Opens a verified flow. The victim opens the flows with an even number, and the friend opens
+    /// the others.
     fn open_verified(&mut self) {
         let number = self.opened;
         self.opened += 1;
@@ -544,8 +547,8 @@ impl Campaign {
         }
     }
 
-    /// Handles the release of one end of a verified flow, `end` of the flow for which `is_it`
-    /// returns true. Counts and removes the flow when both ends are released.
+    /// Handles the release of one end of a verified flow. `is_it` returns true for the flow, and
+    /// `end` selects its released end. Counts and removes the flow when both ends are released.
     fn drop_verified(
         &mut self,
         is_it: impl Fn(&Verified) -> bool,

@@ -48,8 +48,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
             0 => service.send(&new_message(message::NOTE), &[socket.as_fd()]),
             1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
             2 => service.send_bytes(b"no message", &[socket.as_fd()]),
-            // CONTEXT without a descriptor ends the session. The service closes the connection and
-            // does not read NOTE, so that the kernel closes the descriptor in that call.
+            // CONTEXT without a descriptor ends the session. The service closes the connection
+            // without reading NOTE. The kernel then closes NOTE's descriptor within that `close`.
             _ => service
                 .send(&new_message(message::CONTEXT), &[])
                 .and_then(|()| service.send(&new_message(message::NOTE), &[socket.as_fd()])),
