@@ -1,5 +1,5 @@
-//! A wire that loses and reorders packets. An eBPF program in the wire's middle namespace drops
-//! and delays them.
+//! A wire (a test network of namespaces) that loses and reorders packets. An eBPF program in the
+//! wire's middle namespace drops and delays them.
 
 use std::time::Duration;
 

@@ -93,8 +93,8 @@ impl Service {
         Self::started(name, config)
     }
 
-    /// Returns the service that `tidelane up` has started. Reads the process id from its run
-    /// directory.
+    /// Returns the service that `tidelane up` has started. Reads the process id from the service's
+    /// run directory.
     fn started(name: &str, config: PathBuf) -> Result<Self, Stop> {
         let pid = fs::read_to_string(run_dir(name).join("pid"))?;
         Ok(Self {
@@ -223,10 +223,10 @@ impl Service {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns the number of the service's open descriptors without those that reserve ports.
+    /// Returns the number of the service's open descriptors, except for those that reserve ports.
     ///
-    /// A test for leaks cannot use the number of reserved ports: the service keeps an unused
-    /// ephemeral port for a minute.
+    /// A test for leaks cannot count the descriptors that reserve ports, because the service keeps
+    /// an unused ephemeral port for a minute.
     pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))

@@ -349,8 +349,8 @@ impl Wire {
         chosen
     }
 
-    /// Starts a service on the server's interface and waits until it is ready. The service admits
-    /// all users, as the services of all functions here do unless their documentation says
+    /// Starts a service on the server's interface and waits until it is ready. All functions of
+    /// this type start services that admit all users, except where the documentation says
     /// otherwise.
     pub fn service(&self) -> Result<Service, Stop> {
         self.service_with(Side::Server, &[])
@@ -465,8 +465,8 @@ impl Wire {
         Ok(!command(&arguments)?.trim().is_empty())
     }
 
-    /// Starts `program` on `service` if given, or else on the kernel. Waits until it listens on
-    /// `port` in the server's namespace. Fails with the program's output if the program ends.
+    /// Starts `program` on `service` if given, or else on the kernel. Waits until the program
+    /// listens on `port` in the server's namespace. Fails with the program's output if it ends.
     pub fn start_server(
         &self,
         program: Program,
