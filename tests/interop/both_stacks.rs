@@ -1,5 +1,5 @@
-//! A server whose listener is in the kernel and in the service. Each connection stays on the stack
-//! that accepted it, while the service starts, dies and restarts.
+//! A server whose listener is in the kernel and in the service (`tidelaned`). Each connection stays
+//! on the stack that accepted it, while the service starts, dies and restarts.
 
 use std::time::{Duration, Instant};
 
@@ -282,8 +282,8 @@ fn is_restorer(pid: &u32) -> bool {
     status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
 }
 
-/// Listeners opened while there is no service are in the next service: the listener of a new
-/// server, a listener that a running server opens again, and the listener of a reloaded nginx.
+/// Listeners that are opened while there is no service are accelerated by the next service. The
+/// cases are a new server, a running server that opens its listener again, and a reloaded nginx.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;
@@ -328,8 +328,8 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     Ok(())
 }
 
-/// nginx, which has several processes, and redis, which has timers of its own, listen in the next
-/// service and serve clients there.
+/// After each restart of the service, the listeners of nginx and redis are in the new service and
+/// serve clients. nginx has several processes, and redis has timers of its own.
 pub fn real_servers_find_the_service_again() -> Outcome {
     tools::require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;

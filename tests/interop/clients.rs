@@ -1,6 +1,6 @@
 //! Unmodified clients on Tidelane, with servers on the kernel's stack.
 //!
-//! The service runs in the client's namespace.
+//! The service (`tidelaned`) runs in the client's namespace.
 
 use std::time::{Duration, Instant};
 

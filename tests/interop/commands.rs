@@ -139,7 +139,7 @@ pub fn another_shared_memory_version() -> Outcome {
 }
 
 /// The test simulates a program with another version of the shared memory. The service refuses the
-/// registration with its own version, and continues to run.
+/// registration and continues to run. The refusal has the service's own version.
 pub fn a_program_of_another_version() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -296,8 +296,8 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// Starts `program`, which the library cannot serve, from other programs by several calls of the
-/// exec family. Fails unless each of these runs prints one line, which contains `words`.
+/// Starts `program`, which cannot load the preload library, from other programs by several calls of
+/// the exec family. Fails unless each of these runs prints one line, which contains `words`.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
@@ -320,8 +320,9 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
     Ok(())
 }
 
-/// `tidelane run` reports a program that cannot load the library, and refuses it with `--strict`.
-/// The cases are a static program, a Go program, and scripts with these programs as interpreters.
+/// `tidelane run` reports a program that cannot load the preload library. With `--strict` it does
+/// not start the program. The cases are a static program, a Go program, and scripts with these
+/// programs as interpreters.
 pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,5 +1,5 @@
-//! A service with two fast-path cores. The environment variable TIDELANE_CORES=2 runs the cases of
-//! other modules with two cores, too.
+//! A service (`tidelaned`) with two fast-path cores, which are its packet-processing threads. The
+//! environment variable TIDELANE_CORES=2 runs the cases of other modules with two cores, too.
 
 use std::time::Duration;
 

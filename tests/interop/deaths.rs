@@ -1,4 +1,4 @@
-//! Programs and services are killed with SIGKILL, and their resources are freed.
+//! Programs and services (`tidelaned`) are killed with SIGKILL, and their resources are freed.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn active_connections(service: &Service, pid: u32) -> Result<usize, Stop> {
 struct Size {
     /// Resident memory in KiB.
     resident_kib: u64,
-    /// Number of descriptors without those that reserve ports.
+    /// Number of descriptors, except for those that reserve ports.
     descriptors: usize,
 }
 
@@ -131,8 +131,8 @@ pub fn killed_program_frees_all() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// Accelerated clients are killed under load, one after the other. The connections end at the
-/// server, which is on the kernel, and the service leaks nothing.
+/// Accelerated clients are killed under load, one after the other. The server is on the kernel, and
+/// its connections to a killed client end. The service leaks nothing.
 pub fn killed_client_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Client, &[])?;
@@ -210,7 +210,7 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
 }
 
 /// A connection that ended with the service is added to an epoll instance in which a thread already
-/// sleeps. The thread is woken, although there is no service to ring its doorbell.
+/// sleeps. The thread is woken, although no service exists that could write to its eventfd.
 pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("armed_dead");

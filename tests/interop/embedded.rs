@@ -1,4 +1,5 @@
-//! The embedded stack, linked into an HTTP server behind a TUN device. Its peer is the kernel.
+//! The embedded stack: Tidelane's engine, linked into a program. The program is an HTTP server
+//! behind a TUN device, and its clients are on the kernel's stack.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -131,7 +132,7 @@ pub fn http_with_loss() -> Outcome {
     server.check_alive()
 }
 
-/// A C program with libuv's loop echoes to the kernel's load generator.
+/// A C program runs the embedded stack in a libuv loop, and serves echo clients on the kernel.
 pub fn a_c_program_in_a_libuv_loop() -> Outcome {
     if !Path::new("/usr/include/uv.h").exists() {
         return Err(Stop::Skip(
@@ -158,8 +159,8 @@ pub fn a_c_program_in_a_libuv_loop() -> Outcome {
     server.check_alive()
 }
 
-/// The server is killed under load. The next server takes its connections: the old connections are
-/// reset, and new connections work.
+/// The server is killed under load, and a second server starts on the same device. The second
+/// server resets the old connections, and new connections work.
 pub fn a_killed_server() -> Outcome {
     let wire = wire_with_device()?;
     let first = server(&wire, 0)?;

@@ -1,5 +1,6 @@
-//! Sockets that stay with the kernel: because the user chose so, because the program hands its
-//! connections to other programs, or because the program forks for each connection.
+//! Sockets that stay with the kernel although the program runs under `tidelane run`: because the
+//! user chose so, because the program hands its connections to other programs, or because the
+//! program forks for each connection.
 
 use std::{fs, time::Duration};
 
@@ -212,8 +213,8 @@ pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let service = wire.service()?;
     let (server, long) = fork_server(&wire, &service)?;
     short_clients(&wire, 8, 300)?;
-    // The library learns of the service's decision only when the server forks, so more clients must
-    // connect.
+    // The preload library learns of the service's decision only when the server forks, so more
+    // clients must connect.
     wait_until(SHORT, "port 7000 to be the kernel's", || {
         short_clients(&wire, 8, 2)?;
         is_left(&service, 7000, "forks for each connection")

@@ -1,4 +1,5 @@
-//! TCP Fast Open (RFC 7413) between the service and the kernel: nginx as server, curl as client.
+//! TCP Fast Open (RFC 7413) between the service (`tidelaned`) and the kernel: nginx is the server,
+//! and curl is the client.
 
 use rustix::process::Signal;
 use tidelane_tests::{

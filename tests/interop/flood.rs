@@ -1,5 +1,6 @@
-//! A SYN flood from forged addresses. An established connection continues to transfer data, new
-//! clients can connect, and the service's memory stays within its limits.
+//! A SYN flood from forged addresses against the service (`tidelaned`). An established connection
+//! continues to transfer data, new clients can connect, and the service's memory stays within its
+//! limits.
 //!
 //! The cases print the goodput of the established connection (`--nocapture`). They do not check its
 //! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more
@@ -22,7 +23,7 @@ use crate::support::{SHORT, check_load};
 const VICTIM: u16 = 7100;
 /// Port of the connection that is established before the flood.
 const BULK: u16 = 7000;
-/// Rate in SYNs per second from which on the kernel is measured, too.
+/// Rate in SYNs per second. At this rate or a higher one, the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
 /// Rate limits of the client's interface in Mbit/s: none, and those of common NICs. The flood
 /// generator bypasses the limit.
@@ -251,7 +252,7 @@ fn flood_on(wire: &Wire, service: Option<&Service>, direction: Direction, rate: 
     if let (Some(service), Some(resident)) = (service, resident) {
         check_service(wire, service, resident)?;
     }
-    // After the flood, new clients and the established connection work as before.
+    // After the flood, new clients can connect, and the established connection continues.
     check_new_clients(wire, NEW_CLIENTS)?;
     let last = flow.progress()?;
     tools::wait_until(

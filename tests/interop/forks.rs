@@ -116,8 +116,9 @@ pub fn children_outlive_their_parent() -> Outcome {
     wait_quiet(&service)
 }
 
-/// A connection cannot be sent to another process or kept over exec. The library reports an
-/// attempt, and with `--strict` the attempt fails. The program can use the connection afterwards.
+/// An accelerated connection cannot be sent to another process or kept over exec. The preload
+/// library reports an attempt, and with `--strict` the attempt fails. The program can use the
+/// connection afterwards.
 pub fn what_cannot_be_passed_on_is_reported() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("passes_on");

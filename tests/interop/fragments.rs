@@ -128,9 +128,9 @@ pub fn a_router_cuts_segments() -> Outcome {
     Ok(())
 }
 
-/// Returns the number of RSTs that the kernel has sent in the server's namespace. A client that
-/// ends resets its connections, and packets of these connections may arrive after the reset. The
-/// kernel answers such packets with RSTs, and rightly so.
+/// Returns the number of RSTs that the kernel has sent in the server's namespace. Read it before a
+/// client ends: a client that ends resets its connections, and the kernel rightly answers later
+/// packets of these connections with RSTs.
 fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;

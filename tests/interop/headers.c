@@ -6,8 +6,8 @@
  *
  * ADDRESS is the address of the other program. The own program connects with chosen values, and
  * changes the values on the established connection. It accepts a connection on a listener with
- * chosen values, and opens a connection without any. The peer prints the fields of each SYN,
- * SYN,ACK and data segment, in the order in which they first occur.
+ * chosen values, and opens a connection with the default values. The peer prints the fields of each
+ * SYN, SYN,ACK and data segment, in the order in which they first occur.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-//! Hostile programs on a service. The service and the other programs continue to work.
+//! Hostile programs of a service (`tidelaned`). The service and the other programs continue to
+//! work.
 
 use std::{os::fd::OwnedFd, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The served interface goes down, changes or disappears while connections are open.
+//! The interface of a service (`tidelaned`) goes down, changes or disappears while connections are
+//! open.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -46,8 +47,8 @@ fn check_traffic(running: Running, service: &Service) -> Outcome {
     check_load(&running.wait(SHORT)?.success()?.json()?)
 }
 
-/// The service starts on an interface without a carrier, as during boot, and serves when there is
-/// one.
+/// The service starts on an interface without a carrier, as during boot. It serves clients when the
+/// carrier is there.
 pub fn a_service_starts_without_a_carrier() -> Outcome {
     let wire = Wire::new()?;
     ip(&wire, Side::Client, "link set eth1 down")?;

@@ -111,7 +111,8 @@ pub fn clients_of_a_kernel_server() -> Outcome {
     Ok(())
 }
 
-/// Two programs of one service are connected over IPv6 by the local path.
+/// Two programs of one service communicate over IPv6 by the local path: the service passes the
+/// segments from one program to the other without the NIC.
 pub fn local_path() -> Outcome {
     require_tools(&["curl", "nginx", "redis-server", "redis-benchmark"])?;
     let wire = Wire::new()?;

@@ -1,5 +1,5 @@
-//! The start of the service on the present kernel and NIC. Either the log names the XDP mode, or
-//! `tidelane up` names the missing feature.
+//! The start of the service (`tidelaned`) on the present kernel and NIC. Either the log names the
+//! XDP mode, or `tidelane up` names the missing feature.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Kinds of interfaces: the service refuses some kinds, and serves some VLANs.
+//! Kinds of interfaces: the service (`tidelaned`) refuses some kinds, and serves some VLANs.
 
 use std::{fs, time::Duration};
 
@@ -52,7 +52,8 @@ fn make(wire: &Wire, side: Side, words: &str) -> Outcome {
     ip(wire, side, words).map_err(|_| Stop::Skip(format!("this kernel cannot: ip {words}")))
 }
 
-/// Runs `tidelane up` for `interface`. Fails unless it refuses with a line that contains `words`.
+/// Runs `tidelane up` for `interface`. Fails unless the command refuses with a line that contains
+/// `words`.
 fn up(wire: &Wire, interface: &str, words: &str) -> Outcome {
     let finished = tidelane(wire, &format!("up {interface} --name never"))?.finish(SHORT)?;
     check_refusal(&finished, words)
@@ -212,9 +213,9 @@ pub fn tagged_frames_reach_no_connection() -> Outcome {
     Ok(())
 }
 
-/// Adds a VLAN interface with an address at both ends of the wire. The client's kernel writes the
-/// tags into the frames, as they are on a real network. Otherwise a veth pair would pass them as
-/// metadata beside the frame (`docs/kernels.md`).
+/// Adds a VLAN interface with an address at both ends of the wire. Switches VLAN offload off at the
+/// client, so that its kernel writes the tags into the frames, as on a real network. With the
+/// offload, a veth pair would pass the tags as metadata beside the frames (`docs/kernels.md`).
 fn add_vlans(wire: &Wire) -> Outcome {
     require_tools(&["ethtool"])?;
     let offload = wire
@@ -283,8 +284,8 @@ pub fn vlans_beside_the_service() -> Outcome {
 }
 
 /// A service on a VLAN interface of a NIC switches the NIC's GRO off. Bytes are right in both
-/// directions, and the end of the service restores the NIC's settings, by `down` or by SIGKILL. A
-/// service on a VLAN interface of a veth does not start.
+/// directions. The NIC's settings are restored when the service ends, by `tidelane down` or by
+/// SIGKILL. A service on a VLAN interface of a veth does not start.
 pub fn a_vlan_is_served() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;

@@ -191,7 +191,7 @@ static void attempt(int listener, const char *to, const char *from, int nonblock
 	printf(" ok\n");
 }
 
-/* Connects to a listener at each kind of address, from several kinds. */
+/* Connects to `listener` by each kind of destination address, from several source addresses. */
 static void all_clients(int listener, const char *own, const char *other)
 {
 	char mapped[64];

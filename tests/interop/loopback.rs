@@ -109,8 +109,8 @@ pub fn nginx_and_curl() -> Outcome {
     Ok(())
 }
 
-/// Connections between every pair of kinds of addresses have the same results and the same names as
-/// on the kernel, and the expected number of them is accelerated.
+/// Connections between every pair of kinds of addresses have the same results as on the kernel, and
+/// the same addresses by getsockname and getpeername. The expected number of them is accelerated.
 pub fn all_addresses_as_on_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let space = wire.namespace(Side::Server);

@@ -1,4 +1,5 @@
-//! Two programs of one service on the same host, whose connections use the local path.
+//! Two programs of one service (`tidelaned`) on the same host. Their connections use the local
+//! path: the service passes the segments from one program to the other without the NIC.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Offloads of the NIC that hide packets from the demux. The service switches them off, and
-//! restores them at its end.
+//! Offloads of the NIC that hide packets from the demux, the XDP program that selects packets for
+//! the service (`tidelaned`). The service switches these offloads off, and restores them at its
+//! end.
 
 use std::fs;
 
@@ -28,7 +29,7 @@ fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 
-/// Fails unless every offload is off that hides packets or VLAN tags from the demux.
+/// Fails unless all offloads that hide packets or VLAN tags from the demux are off.
 fn check_off(wire: &Wire, interface: &str) -> Outcome {
     let now = features(wire, interface)?;
     for name in [
@@ -151,9 +152,9 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
     })
 }
 
-/// An offload that was off before the service stays off after it. If the operator switches an
-/// offload on while the service runs, the service switches it off again, logs this, and switches it
-/// on at its end.
+/// An offload that was off before the start of the service is off after its end. If the operator
+/// switches an offload on while the service runs, the service switches the offload off again and
+/// logs this. At its end, the service switches the offload on.
 pub fn an_operator_changes_them() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

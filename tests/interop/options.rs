@@ -1,5 +1,5 @@
-//! Options of sockets and of the service whose effect shows between the ends: timeouts, congestion
-//! control, ECN and ICMP errors.
+//! Socket options, and options of the service (`tidelaned`), that the test checks with a peer on
+//! the kernel: timeouts, congestion control, ECN and ICMP errors.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -42,8 +42,8 @@ impl Ends {
         })
     }
 
-    /// Starts the program on `service` if given, or else on the kernel. `arguments` are its last
-    /// arguments. Waits until it has connected and set its options.
+    /// Starts the program on `service` if given, or else on the kernel. `arguments` are the
+    /// program's last arguments. Waits until the program has connected and set its options.
     fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
         let go = self.go_file();
         let _ = fs::remove_file(&go);

@@ -1,5 +1,6 @@
-//! Ports: an HTTP server with a stack of its own, beside a server on the service and one on the
-//! kernel, on the same address.
+//! Packet ports of the service (`tidelaned`). A program with a TCP stack of its own sends and
+//! receives its packets through a port. In these tests, an HTTP server on a port, a server on the
+//! service and a server on the kernel share one address.
 
 use std::{fs, time::Duration};
 
@@ -18,14 +19,15 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server},
 };
 
-/// Ports of the HTTP server, of the echo server on the service, and of that on the kernel.
+/// TCP ports of the HTTP server, of the echo server on the service, and of the echo server on the
+/// kernel.
 const HTTP: u16 = 8080;
 const ON_SERVICE: u16 = 7000;
 const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
 
-/// Returns the HTTP server on a port of `service`, for TCP port `port`.
+/// Returns the HTTP server on a packet port of `service`. The server listens on TCP port `port`.
 fn http(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
@@ -41,8 +43,8 @@ fn with_arguments(program: Program, service: &Service, port: u16) -> Program {
     ))
 }
 
-/// Returns [`http`] for another user than root. The program is copied to a directory that the user
-/// may read.
+/// Returns the program of [`http`], to run as [`OTHER_USER`]. Copies the program to a directory
+/// that this user may read.
 fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let copy = wire.scratch().join("tidelane-http");
     fs::copy(tools::binary("tidelane-http")?, &copy)?;
@@ -61,13 +63,13 @@ fn start(server: Program) -> Result<Running, Stop> {
     Ok(running)
 }
 
-/// Returns the ports that `tidelane port list` shows, as the service's JSON.
+/// Returns the packet ports that `tidelane port list` shows, as the service's JSON.
 fn ports(service: &Service) -> Result<Vec<Value>, Stop> {
     let answer = service.ask("ports")?;
     Ok(answer["ports"].as_array().cloned().unwrap_or_default())
 }
 
-/// Returns an echo client for `port` that runs for three seconds.
+/// Starts an echo client for TCP port `port` that runs for three seconds.
 fn clients(wire: &Wire, port: u16) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, port)?;
     client
@@ -83,7 +85,8 @@ fn check_http(wire: &Wire) -> Outcome {
 }
 
 /// A program with a stack of its own, a program on the service and a program on the kernel serve
-/// clients of one address at the same time. The commands show the port, its claim and its packets.
+/// clients of one address at the same time. `tidelane port` shows the packet port, its claim of a
+/// TCP port, and its packets.
 pub fn three_stacks_share_an_address() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -244,8 +247,9 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
     server.check_alive()
 }
 
-/// No other program gets a 3-tuple that a port has claimed, and a port gets none that another
-/// program has. The 3-tuple is free when the program has ended.
+/// A program on a packet port claims a 3-tuple: protocol, address and TCP port. No other program
+/// gets the same 3-tuple, and a packet port gets no 3-tuple of another program. The 3-tuple is free
+/// when the program has ended.
 pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -273,8 +277,8 @@ pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     Ok(())
 }
 
-/// A user who is not admitted gets no port. An admitted user gets one, with the ports that the
-/// kernel gives to the user.
+/// A user whom the service does not admit gets no packet port. An admitted user gets a packet port,
+/// but only for TCP ports that the kernel would let this user bind.
 pub fn other_users_have_their_own_rights() -> Outcome {
     let wire = Wire::new()?;
     let of_root = wire.configured_service("", &[])?;
@@ -295,7 +299,7 @@ pub fn other_users_have_their_own_rights() -> Outcome {
     other.check_alive()
 }
 
-/// The program of a port learns that its service was killed.
+/// When the service is killed, the program on a packet port ends with a message.
 pub fn a_dead_service_ends_the_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

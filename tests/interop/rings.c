@@ -29,7 +29,7 @@ static char *queues;
 static struct io_uring_sqe *entries;
 static struct io_uring_params params;
 
-/* Makes and maps an io_uring instance, if the kernel and the library allow it. */
+/* Makes and maps an io_uring instance, if the kernel and Tidelane's preload library allow it. */
 static void make_ring(void)
 {
 	ring = syscall(SYS_io_uring_setup, 8, &params);

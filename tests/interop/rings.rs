@@ -34,8 +34,8 @@ fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     Ok(server.wait(SHORT)?.success()?.stdout)
 }
 
-/// The library refuses io_uring, so that the server uses system calls. Its connections are
-/// accelerated.
+/// The preload library refuses io_uring, so that the server uses system calls. The server's
+/// connections are accelerated.
 pub fn a_server_without_a_ring_is_served() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -106,7 +106,8 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     Ok(())
 }
 
-/// Clients get files over kept and over closed connections, and compare every response.
+/// Clients get files over keep-alive connections, and over a new connection for each request. They
+/// compare every response.
 pub fn nginx_keep_alive_and_close() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,5 +1,6 @@
-//! A service dies while clients wait for data and send none. Each client gets a reset at once.
-//! Without the reset, the client would wait forever, because it has no segment to retransmit.
+//! A service (`tidelaned`) dies while clients wait for data and send none. Each client gets a RST
+//! at once. Without the RST, the client would wait forever, because it has no segment to
+//! retransmit.
 
 use std::{
     fmt::Display,

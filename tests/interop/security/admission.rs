@@ -1,4 +1,5 @@
-//! Admission: the service admits a program by its network namespace, user, group and cgroup.
+//! Admission: the service (`tidelaned`) admits a program by its network namespace, user, group and
+//! cgroup.
 
 use std::{fs, path::PathBuf};
 
@@ -103,8 +104,8 @@ fn in_a_namespace(wire: &Wire, service: &Service) -> Result<Program, Stop> {
     Ok(program.args("--net timeout 30 sh -c").arg(script))
 }
 
-/// A program in another network namespace stays with the kernel, even a program of root, and works
-/// there. `tidelane ss` shows the reason. The configuration can admit the namespace.
+/// A program in another network namespace uses the kernel's stack, even a program of root.
+/// `tidelane ss` shows the reason. The configuration can admit the namespace.
 pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let all_users = "[access]\nusers = ['*']\n";

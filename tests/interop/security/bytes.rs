@@ -1,5 +1,5 @@
-//! The shared memory: no user gets the bytes of another user, and no user can block the service by
-//! punching holes into the memory.
+//! The memory that programs share with the service (`tidelaned`): no user gets the bytes of another
+//! user, and no user can block the service by punching holes into the memory.
 
 use serde_json::Value;
 use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};

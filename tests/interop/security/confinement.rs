@@ -1,4 +1,5 @@
-//! Confinement: the service has few privileges, so that an intruder who controls it has no others.
+//! Confinement: the service (`tidelaned`) has few privileges, so that an intruder who controls the
+//! process has few, too.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Firewall rules of the kernel, which accelerated connections would bypass. By default no service
-//! starts on an interface to which such rules apply.
+//! Firewall rules of the kernel, which accelerated connections would bypass. By default the service
+//! (`tidelaned`) does not start on an interface to which a firewall rule applies.
 
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
 

@@ -1,4 +1,5 @@
-//! Limits: one user requests as many resources as possible. Other users are served meanwhile.
+//! Limits: one user requests as many resources of the service (`tidelaned`) as possible. Other
+//! users are served meanwhile.
 
 use std::{thread, time::Duration};
 
@@ -8,8 +9,8 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Maximum growth of the service's resident memory for one user, in KiB: the sum over all resources
-/// of the user's limit times the memory of one.
+/// Maximum growth of the service's resident memory for one user, in KiB. The service limits the
+/// number of each kind of resource. The value is the memory of a user who has reached every limit.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// Programs of root, which must be served during an attack.
@@ -169,7 +170,8 @@ pub fn limits_are_as_configured() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// The service ends the session of a program that does not read its answers, after fewer than 250.
+/// The service ends the session of a program that does not read the service's answers, when fewer
+/// than 250 answers are unread.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

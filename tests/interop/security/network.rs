@@ -1,5 +1,5 @@
-//! A host on the link forges IP addresses and MAC addresses. The service drops each packet that the
-//! kernel would drop.
+//! A host on the link forges IP addresses and MAC addresses. The service (`tidelaned`) drops each
+//! packet that the kernel would drop.
 
 use serde_json::Value;
 use tidelane_tests::{

@@ -1,4 +1,4 @@
-//! A service in a PID namespace serves programs outside of this namespace.
+//! A service (`tidelaned`) in a PID namespace serves programs outside of this namespace.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "the peers saw {line}");
     }
-    // A server that is killed without connections leaves no descriptors, too.
+    // A killed server without connections leaves no descriptors either.
     let forked = echo_server(&wire, Some(&service), 7000)?;
     check_load(
         &echo_client(&wire, Side::Client, 7000)?

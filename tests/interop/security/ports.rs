@@ -1,5 +1,6 @@
-//! Ports: a program can claim a port only if the kernel allows it, as long as the claim lives, and
-//! without harm to other users.
+//! Claims of ports. A program that claims a port makes the service (`tidelaned`) take the packets
+//! of this port. A claim needs a socket to which the kernel has given the port, and must not harm
+//! other users.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,8 @@ fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// The attacker makes a network namespace, in which it may bind any port. The service refuses to
-/// claim a port with a socket of that namespace.
+/// The attacker makes a network namespace, in which the attacker may bind any port. The service
+/// refuses to claim a port for a socket of that namespace.
 pub fn a_socket_of_another_namespace_gives_no_claim() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -62,7 +63,7 @@ pub fn a_socket_of_another_namespace_gives_no_claim() -> Outcome {
     Ok(())
 }
 
-/// The service refuses to claim a port with a socket that is bound to another interface.
+/// The service refuses to claim a port for a socket that is bound to another interface.
 pub fn a_socket_of_another_interface_gives_no_claim() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,4 +1,5 @@
-//! The rules of the service's configuration, which accept, refuse or drop connections.
+//! The rules in the configuration of the service (`tidelaned`), which accept, refuse or drop
+//! connections.
 
 use std::time::{Duration, Instant};
 

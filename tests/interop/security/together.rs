@@ -1,4 +1,4 @@
-//! All attacks at the same time, while another user has connections.
+//! All attacks on the service (`tidelaned`) at the same time, while another user has connections.
 
 use std::env;
 
@@ -8,7 +8,7 @@ use tidelane_tests::{Outcome, Program, Running, Side, Wire, ensure, tools, wire:
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Number of descriptors that the service may have more than at the start: for the echo server.
+/// Number of additional descriptors that the service may have at the end, for the echo server.
 const KEPT_MAX: usize = 8;
 /// The attacks of `barrage`.
 const ATTACKS: [&str; 6] = [

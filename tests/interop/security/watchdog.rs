@@ -1,4 +1,5 @@
-//! The demux passes packets to the kernel while the service cannot run.
+//! While the service (`tidelaned`) cannot run, the demux passes packets to the kernel. The demux is
+//! the XDP program that otherwise passes the packets of accelerated ports to the service.
 
 use std::{
     thread,
@@ -71,8 +72,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// An idle service sleeps longer than the demux waits for a sign of life. The demux passes the next
-/// frame to the service nevertheless.
+/// An idle service sleeps, and sends no heartbeat to the demux for a longer time than a busy
+/// service may. The demux passes the next frame to the service nevertheless.
 pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
