@@ -1,4 +1,5 @@
-//! The functions of packetdrill's interface that read and write bytes, such as `recvmsg`.
+//! The functions of packetdrill's interface for stacks under test that read and write bytes, such
+//! as `recvmsg`.
 //!
 //! A call on a descriptor that the stack does not own goes to the kernel.
 

@@ -48,8 +48,8 @@ pub struct ErrorQueueEntry {
 /// A write that the error queue has yet to report on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tracked {
-    /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. `key`
-    /// is the number of the last byte with SOF_TIMESTAMPING_OPT_ID, and otherwise 0.
+    /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. With
+    /// SOF_TIMESTAMPING_OPT_ID, `key` is the number of the write's last byte. Otherwise it is 0.
     Stamp { key: u32, wanted: i32 },
     /// A zero-copy write, with its number.
     ZeroCopy(u32),

@@ -67,7 +67,7 @@ impl Settings {
 }
 
 impl Stack {
-    /// `setsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option.
+    /// `setsockopt` of the TCP option `name`. Returns `None` if `name` is no Fast Open option.
     pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<CallResult<()>> {
         let set = match name {
             libc::TCP_FASTOPEN => Self::set_pending_requests_max,
@@ -143,7 +143,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option.
+    /// `getsockopt` of the TCP option `name`. Returns `None` if `name` is no Fast Open option.
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {

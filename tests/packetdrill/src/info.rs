@@ -67,7 +67,7 @@ impl Fields {
     }
 }
 
-/// Values of `tcp_info` that the driver computes, because the engine does not have them.
+/// Values of `tcp_info` that the [`Stack`] computes, because the engine does not have them.
 struct Times {
     /// The present time, in the units of the engine's time stamps.
     clock: Clock,
@@ -164,7 +164,7 @@ impl Stack {
         })
     }
 
-    /// Returns the values of the driver for the flow `id` of the socket `fd`.
+    /// Computes the values that the engine does not have, for the flow `id` of the socket `fd`.
     fn times(&self, fd: Fd, id: FlowId) -> CallResult<Times> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;

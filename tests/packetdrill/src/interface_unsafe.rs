@@ -303,9 +303,10 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
     }))
 }
 
-/// Request for 1 if the next byte to read is the urgent byte, else 0 (Linux' `sockios.h`).
+/// `ioctl` request that writes 1 if the next byte to read is the urgent byte, and otherwise 0
+/// (Linux' `sockios.h`).
 const SIOCATMARK: c_ulong = 0x8905;
-/// Request for the number of written bytes that are not sent yet (Linux' `sockios.h`).
+/// `ioctl` request for the number of written bytes that are not sent yet (Linux' `sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
 unsafe extern "C" fn getsockopt(

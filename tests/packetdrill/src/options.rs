@@ -96,7 +96,7 @@ impl Options {
         }
     }
 
-    /// Returns the number of unsent bytes from which on a writer blocks.
+    /// Returns the number of unsent bytes at which a writer blocks.
     pub fn unsent_max(&self) -> u32 {
         match self.notsent_lowat {
             0 => self.notsent_lowat_default,

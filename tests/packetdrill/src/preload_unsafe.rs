@@ -51,7 +51,7 @@ pub unsafe extern "C" fn getsockopt(
 }
 
 /// Replaces `system(3)`. A command that flushes the kernel's TCP metrics also drops the Fast Open
-/// cookies of the stack. libc's function runs every command.
+/// cookies of the stack. In each case libc's `system` then runs the command.
 ///
 /// # Safety
 ///

@@ -18,8 +18,9 @@ use crate::{
 const BUFFER_OVERHEAD: u32 = 896;
 /// Largest payload of a buffer in bytes: the limit of segmentation offload without headers.
 const BUFFER_MAX: u32 = 65_536 - 320;
-/// Segments of a buffer in flight. Linux splits off the part of a buffer that leaves in one packet,
-/// about an initial window. Used only to estimate the number of buffers in flight.
+/// Assumed number of segments in a buffer that is in flight, from which the number of these buffers
+/// is estimated. Linux splits off the part of a buffer that leaves in one packet, which is about an
+/// initial window.
 const BURST_SEGMENTS: u32 = 10;
 
 /// The positions in the send stream of a flow at which Linux ends packets or sets PSH.

@@ -1,4 +1,5 @@
-//! The functions of packetdrill's interface for `poll`, `epoll`, pipes and `splice`.
+//! The functions of packetdrill's interface for stacks under test that implement `poll`, `epoll`,
+//! pipes and `splice`.
 
 use std::{
     ffi::{c_int, c_uint, c_void},

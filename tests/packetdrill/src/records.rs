@@ -1,7 +1,7 @@
 //! Ends of records in the send stream (MSG_EOR).
 //!
 //! Bytes written after a write with MSG_EOR never share a packet with the bytes of that write. The
-//! engine knows no records. The driver therefore withholds the bytes after the end of a record from
+//! engine knows no records. The stack therefore withholds the bytes after the end of a record from
 //! the engine until all bytes of the record are sent.
 
 use tidelane_engine::{FlowId, SocketOptions};
@@ -70,8 +70,8 @@ impl Stack {
 
     /// Passes the bytes before the stream position `to` to the engine.
     ///
-    /// `followed` is true if the driver withholds more bytes. Nagle's algorithm is then switched
-    /// off for these bytes, because Linux applies it only to the last buffer of the send queue.
+    /// `followed` is true if the stack withholds more bytes. Nagle's algorithm is then switched off
+    /// for the passed bytes, because Linux applies it only to the last buffer of the send queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> CallResult<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner

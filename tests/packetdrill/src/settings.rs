@@ -1,4 +1,4 @@
-//! The settings of a stack: sysctls, and the flags of packetdrill's `--so_flags`.
+//! The settings of a stack under test: sysctls, and the flags of packetdrill's `--so_flags`.
 //!
 //! The defaults are the sysctls that the preambles of Linux' packetdrill scripts set. A script sets
 //! a sysctl in the kernel. The stack reads the kernel's sysctls before and after, and applies the
@@ -65,7 +65,8 @@ pub struct Settings {
     /// True if the device segments large packets (TSO), so that scripts see large packets. False if
     /// the kernel segments them before the device (GSO), so that scripts see single segments.
     pub tso: bool,
-    /// True to use the service's timing of ACKs and tail loss probes. False to use Linux' timing.
+    /// True to use the timing of ACKs and tail loss probes of the service (`tidelaned`). False to
+    /// use the timing of Linux.
     pub service: bool,
     /// IPv4 source address of unbound sockets.
     pub local_ip: Ipv4Addr,

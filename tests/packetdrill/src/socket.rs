@@ -205,8 +205,8 @@ impl Stack {
         Ok(key.peer)
     }
 
-    /// Makes `fd` the owner of `flow`. If the connection has already ended, the socket gets its
-    /// error.
+    /// Makes `fd` the owner of `flow`. If the connection has already ended, the socket gets the
+    /// connection's error.
     fn assign_owner(&mut self, flow: FlowId, fd: Fd) {
         let known = self.flows.entry(flow).or_default();
         known.owner = Some(fd);
@@ -376,7 +376,8 @@ impl Stack {
         Ok(())
     }
 
-    /// `connect(2)` with `AF_UNSPEC`. Resets the connection and makes the socket as good as new.
+    /// `connect(2)` with `AF_UNSPEC`. Resets the connection. The socket is then neither bound nor
+    /// connected, as a new socket.
     pub fn disconnect(&mut self, fd: Fd) -> CallResult<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {

@@ -41,7 +41,8 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// The driver's state of a flow, in addition to [`crate::streams::Streams`].
+/// The stack's state of a flow, in addition to the engine's state and the buffers in
+/// [`crate::streams::Streams`].
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
     /// Descriptor of the flow's socket. `None` before `accept` and after `close`.
@@ -199,8 +200,8 @@ impl Stack {
         }
     }
 
-    /// Passes the engine to `call` without ending the batch, so that its segments leave in a later
-    /// batch.
+    /// Passes the engine to `call` without ending the batch. The segments of `call` leave at the
+    /// end of the batch, which a later call of [`Self::drive`] ends.
     pub(crate) fn call_in_batch<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,

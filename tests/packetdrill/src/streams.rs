@@ -50,7 +50,8 @@ impl Stream {
     }
 }
 
-/// The driver's data of one flow: the buffers of both directions, and the state of packet building.
+/// The data of one flow outside of the engine: the buffers of both directions, and the state of
+/// packet building.
 #[derive(Debug, Default)]
 pub struct Streams {
     /// Written bytes that are not acknowledged.

@@ -63,8 +63,8 @@ pub struct Library {
 // SAFETY: the library locks the stack behind `userdata`, and the other fields are constant.
 unsafe impl Sync for Library {}
 
-/// Builds the library and returns its path. Cargo does not build it for this test, because the test
-/// does not link the library.
+/// Builds the library and returns its path. Cargo does not build the library for this test, because
+/// the test does not link it.
 fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
