@@ -5,7 +5,8 @@
 struct waiter {
 	pthread_t thread;
 	volatile pid_t tid;
-	/* Set by the thread's cleanup handler; number of reads that have returned. */
+	/* The thread's cleanup handler sets `cleaned`. `reads` is the number of reads that have
+	 * returned. */
 	volatile int cleaned, reads;
 	int fd, epfd;
 	void (*call)(struct waiter *);

@@ -476,8 +476,8 @@ void timeout_values(void)
 	show(recv(fd, bytes, 1, 0));
 }
 
-/* The peer closes all its descriptors except its command socket, in several ways. Its connections
- * end, and it can open new ones. */
+/* The peer closes all its descriptors except its command socket, in several ways. The peer's
+ * connections end, and the peer can open new ones. */
 void peer_closes_all(void)
 {
 	int port, listener = own_listener(0, &port);

@@ -12,10 +12,10 @@ static const struct level {
 	{"TCP", IPPROTO_TCP, 46},
 };
 
-/* Options that the comparison leaves out. Tidelane does not implement some of them: the library
- * refuses to set these on a connection, and a socket that sets one before connect stays with the
- * kernel. The values of the others differ from connection to connection. If `skip_get` is 1,
- * reading the option is left out, too. */
+/* Options that the comparison leaves out. Tidelane does not implement some of these options: the
+ * preload library refuses to set them on a connection, and if a program sets one before connect,
+ * the kernel keeps the socket. The values of the other options differ from connection to
+ * connection. If `skip_get` is 1, the comparison does not read the option either. */
 static const struct {
 	int level, name, skip_get;
 } left_out[] = {

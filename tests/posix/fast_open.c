@@ -57,8 +57,8 @@ void fast_open_options(void)
 	try_values("accepted", accepted(0, &other));
 }
 
-/* Returns the address of a new listener of the peer that accepts data in SYNs. Opens a
- * connection to it first, so that this host has the listener's cookie. */
+/* Returns the address of a new listener of the peer that accepts data in SYNs. Opens a connection
+ * to the listener first, so that this host has the listener's cookie. */
 static struct sockaddr_in fast_listener(int *listener)
 {
 	struct sockaddr_in name = peer_listener(listener);

@@ -397,8 +397,8 @@ void fork_looks_the_same(void)
 	read_exactly(fd, 20, 2);
 }
 
-/* With SO_LINGER of 0 the last close resets the connection. The parent's earlier close does not,
- * and does not wait. */
+/* With SO_LINGER of 0 the last close resets the connection. The parent's earlier close neither
+ * resets the connection nor waits. */
 void fork_lingers(void)
 {
 	int other, go[2], fd = accepted(0, &other);
@@ -575,7 +575,7 @@ static void *clone_stack(void)
 	return stack + sizeof stack;
 }
 
-/* A child uses its parent's connection even if it was made by a call that runs no atfork
+/* A child uses its parent's connection even if the call that made the child runs no atfork
  * handlers. */
 void fork_by_other_names(void)
 {

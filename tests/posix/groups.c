@@ -1,4 +1,4 @@
-/* Groups of listeners that share a port (SO_REUSEPORT), and a second listen. */
+/* Groups of listeners that share a port (SO_REUSEPORT), and a second call of listen. */
 #include <linux/filter.h>
 
 #include "posix.h"
@@ -119,7 +119,7 @@ void group_of_processes(void)
 	say("alone %d", count[0]);
 }
 
-/* Attaches a BPF program to the group that always selects the second listener. */
+/* Attaches to the group a BPF program that always selects the second listener. */
 static int choose_second(int fd)
 {
 	struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, 1)};
@@ -141,7 +141,7 @@ void group_with_a_program(void)
 	say("%d %d", counts[0], counts[1]);
 }
 
-/* A second listen changes the backlog of the listener. */
+/* A second call of listen changes the backlog of the listener. */
 void listen_again(void)
 {
 	int port, listener = member(0, &port), others[8];

@@ -48,7 +48,8 @@ static int listens(void)
 	return fd;
 }
 
-/* A handler forks. It interrupts a thread that opens and closes listeners and forks, too. */
+/* A signal handler forks. The signal interrupts a thread that opens and closes listeners, and that
+ * forks, too. */
 void handler_forks(void)
 {
 	int other, fd = accepted(0, &other), fds[4] = {-1, -1, -1, -1};
@@ -82,7 +83,8 @@ static void write_here(int signal)
 	errno = before;
 }
 
-/* A handler writes to a connection. It interrupts a thread that writes to the same connection. */
+/* A signal handler writes to a connection. The signal interrupts a thread that writes to the same
+ * connection. */
 void handler_writes(void)
 {
 	int other, fd = accepted(0, &other);

@@ -1,5 +1,5 @@
 //! The POSIX tests: each case of the C program `posix.c` runs on the kernel's stack and on
-//! Tidelane. Its two outputs must be equal.
+//! Tidelane. The two outputs of a case must be equal.
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test posix`. The
 //! environment variable POSIX_CASES="a b" selects the cases `a` and `b`.
@@ -345,8 +345,9 @@ fn kernel_peer() -> Outcome {
     compare(&setup, Stacks::default(), accelerated)
 }
 
-/// Compares the kernel with Tidelane on one host. Both programs use one service and its local path,
-/// at the interface's own address.
+/// Compares the kernel with Tidelane on one host. Both programs use one service and connect to the
+/// interface's own address: the service passes the segments from one program to the other without
+/// the NIC.
 fn accelerated_peer() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;

@@ -71,7 +71,7 @@ static void print_inner_events(void)
 }
 
 /* `outer` reports data in the pipe, and data that arrives on the connection while the thread
- * sleeps. It reports nothing after `middle` is removed. */
+ * sleeps. `outer` reports nothing after `middle` is removed. */
 static void nest_more(unsigned bits, int fd, int other)
 {
 	struct epoll_event event;

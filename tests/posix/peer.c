@@ -109,7 +109,7 @@ static void *receive_all(void *arg)
 	return NULL;
 }
 
-/* Sends `count` bytes in calls of up to 999 bytes, the last byte of each being urgent. */
+/* Sends `count` bytes in calls of up to 999 bytes. The last byte of each call is urgent. */
 static void *send_all_urgent(void *arg)
 {
 	struct job *job = arg;

@@ -79,7 +79,7 @@ struct answer peer(const char *format, ...);
 /* Sends a command to the peer, which must succeed. Returns the first number of the answer. */
 long peer_must(const char *format, ...);
 /* Makes the peer send `count` bytes of the pattern `seed` on its descriptor `fd`, and waits until
- * its kernel has taken them. */
+ * the peer's stack has taken them. */
 void peer_sends(int fd, long count, unsigned seed);
 /* Makes the peer receive `count` bytes of the pattern `seed`, or all bytes if `count` is -1, and
  * waits. Returns the number of received bytes and the error. */
@@ -89,13 +89,14 @@ struct answer peer_receives(int fd, long count, unsigned seed);
 int own_listener(int flags, int *port);
 /* Makes the peer connect to `port` of this program. Returns the peer's descriptor. */
 int peer_connects(int port);
-/* Returns a connection that this program has accepted with `flags`, and the peer's descriptor of it
- * in `peer_fd`. */
+/* Returns a connection that this program has accepted with `flags`. Stores the peer's descriptor of
+ * the connection in `peer_fd`. */
 int accepted(int flags, int *peer_fd);
-/* Returns a connection that this program has opened, and the peer's descriptor of it in
- * `peer_fd`. */
+/* Returns a connection that this program has opened. Stores the peer's descriptor of the connection
+ * in `peer_fd`. */
 int connected(int *peer_fd);
-/* Returns the address of a new listener of the peer, and the peer's descriptor of it in `fd`. */
+/* Returns the address of a new listener of the peer. Stores the peer's descriptor of the listener
+ * in `fd`. */
 struct sockaddr_in peer_listener(int *fd);
 
 /* Waits until poll reports POLLIN. */
@@ -107,8 +108,8 @@ void await_events(int fd, short events);
 void pause_briefly(void);
 /* Waits until the thread `tid` of this process sleeps. */
 void await_asleep(pid_t tid);
-/* Calls accept on `listener` when no connection waits. The service distributes connections only to
- * processes that have called accept. */
+/* Calls accept on `listener` when no connection waits. Tidelane's service (`tidelaned`) distributes
+ * connections only to processes that have called accept. */
 void want_connections(int listener);
 /* Reads `count` bytes, which must be the pattern `seed`. */
 void read_exactly(int fd, long count, unsigned seed);

@@ -59,7 +59,8 @@ void closes_all(void)
 }
 
 /* Standard error is a connection while the program tries to send a connection to another process.
- * The library reports such an attempt on standard error. The peer must not receive the report. */
+ * Tidelane's preload library reports such an attempt on standard error. The peer must not receive
+ * the report. */
 void connection_as_standard_error(void)
 {
 	int other, pair[2], fd = accepted(0, &other), before = dup(2);
@@ -121,8 +122,8 @@ void forked_listener(void)
 	read_exactly(fd, 10, 1);
 }
 
-/* Children that do not use the parent's connection do not disturb it. They are made by fork, vfork
- * and system. */
+/* Children that do not use the parent's connection do not disturb it. The children are made by
+ * fork, vfork and system. */
 void forked_connection(void)
 {
 	int other, status, fd = accepted(0, &other);

@@ -87,8 +87,8 @@ int own_listener(int flags, int *port)
 
 int peer_connects(int port)
 {
-	/* The service may listen on another port than the socket. The number in POSIX_PORT_SHIFT is
-	 * the difference of the two ports. */
+	/* The service (`tidelaned`) may listen on another port than the socket. The number in
+	 * POSIX_PORT_SHIFT is the difference of the two ports. */
 	const char *shift = getenv("POSIX_PORT_SHIFT");
 	return peer_must("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
 }

@@ -31,7 +31,8 @@ static unsigned char byte_at(unsigned seed, long at)
 	return bytes[at];
 }
 
-/* A read stops before the urgent byte, and the next read skips it. MSG_OOB reads it. */
+/* A read stops before the urgent byte, and the next read skips it. recv with MSG_OOB returns the
+ * urgent byte. */
 void urgent_received(void)
 {
 	int other, fd = accepted(0, &other);
