@@ -43,7 +43,7 @@ fn with_arguments(program: Program, service: &Service, port: u16) -> Program {
     ))
 }
 
-/// Returns the program of [`http`], to run as [`OTHER_USER`]. Copies the program to a directory
+/// Returns the program of `http`, to run as `OTHER_USER`. Copies the program to a directory
 /// that this user may read.
 fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let copy = wire.scratch().join("tidelane-http");

@@ -201,7 +201,7 @@ impl Stack {
     }
 
     /// Passes the engine to `call` without ending the batch. The segments of `call` leave at the
-    /// end of the batch, which a later call of [`Self::drive`] ends.
+    /// end of the batch, which a later call of `drive` ends.
     pub(crate) fn call_in_batch<R>(
         &mut self,
         call: impl FnOnce(&mut Engine, Instant, &mut Wire) -> R,
