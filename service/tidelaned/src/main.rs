@@ -79,8 +79,7 @@ fn serve(config: &Config) -> Result<(), String> {
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
-    // The restorer starts first, so that it inherits no descriptor that must not outlive the
-    // service.
+    // The restorer starts first, so that it inherits no descriptor of the service.
     let (journal, restorer) = start_restorer(config)?;
     let (mirror, link) = find_link(config)?;
     let (settings, notices) = Settings::load(&config.file())?;
@@ -91,8 +90,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Declared before the demux and therefore dropped after it: some drivers can restore these
-    // offloads only without an XDP program.
+    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&mirror, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);

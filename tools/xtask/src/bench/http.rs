@@ -180,9 +180,10 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
     let socket = run_dir(service.name()).join("control.sock");
     let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
     let client = client.cpus(&plan.client_cpus).args(&format!(
-        "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {length} --seconds {}",
-        plan.connections, plan.seconds
+        "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {length}",
+        plan.connections
     ));
+    let client = client.arg("--seconds").arg(plan.seconds);
     let client = match plan.close {
         true => client.arg("--close"),
         false => client,

@@ -1,0 +1,253 @@
+//! The interface of the ring API on the kernel's sockets with epoll, for comparison: one `read` and
+//! one `write` for each ready connection.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    net::{
+        AddressFamily, SendFlags, SocketFlags, SocketType, accept_with, bind, listen, send,
+        socket_with, sockopt,
+    },
+};
+use tidelane_rings::{
+    Buffer, Cause, Context, Descriptor, Events, ListenOptions, Pool, ReadyList, SendError,
+    SendRefusal, Wait,
+};
+
+/// Limit of events of one wait.
+const EVENTS_MAX: usize = 1024;
+/// Limit of buffers that wait for sending on one descriptor.
+const QUEUE_MAX: usize = 256;
+
+/// A socket.
+struct Socket {
+    fd: OwnedFd,
+    is_listener: bool,
+    queue: VecDeque<Buffer>,
+    is_dirty: bool,
+    owes_writable: bool,
+    is_closing: bool,
+}
+
+/// Sockets with epoll.
+pub struct EpollContext {
+    epoll: OwnedFd,
+    pool: Pool,
+    sockets: Vec<Option<Socket>>,
+    dirty: Vec<Descriptor>,
+    calls: u64,
+}
+
+impl EpollContext {
+    /// Opens a context.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            pool: Pool::new(8192, 4096)?,
+            sockets: Vec::new(),
+            dirty: Vec::new(),
+            calls: 0,
+        })
+    }
+
+    /// Returns the number of system calls for data.
+    pub fn system_calls(&self) -> u64 {
+        self.calls
+    }
+
+    fn add(&mut self, fd: OwnedFd, is_listener: bool) -> io::Result<Descriptor> {
+        let free = self.sockets.iter().position(Option::is_none);
+        let number = free.unwrap_or_else(|| {
+            self.sockets.push(None);
+            self.sockets.len() - 1
+        });
+        let data = epoll::EventData::new_u64(number as u64);
+        let events = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        let events = if is_listener {
+            epoll::EventFlags::IN
+        } else {
+            events
+        };
+        epoll::add(&self.epoll, &fd, data, events)?;
+        self.sockets[number] = Some(Socket {
+            fd,
+            is_listener,
+            queue: VecDeque::new(),
+            is_dirty: false,
+            owes_writable: false,
+            is_closing: false,
+        });
+        Ok(Descriptor(number as u32))
+    }
+
+    fn get(&mut self, descriptor: Descriptor) -> Option<&mut Socket> {
+        self.sockets.get_mut(descriptor.0 as usize)?.as_mut()
+    }
+
+    /// Writes the queued data of a socket. Closes the socket if the program has asked for it.
+    fn write(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
+        let mut calls = 0;
+        let Some(socket) = self.get(descriptor) else {
+            return;
+        };
+        socket.is_dirty = false;
+        while let Some(buffer) = socket.queue.front_mut() {
+            calls += 1;
+            match send(&socket.fd, buffer.payload(), SendFlags::NOSIGNAL) {
+                Ok(count) if count < buffer.len() => buffer.advance(count as u32),
+                Ok(_) => drop(socket.queue.pop_front()),
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => socket.queue.clear(),
+            }
+        }
+        if std::mem::take(&mut socket.owes_writable) && socket.queue.len() < QUEUE_MAX {
+            list.add_events(descriptor, Events::WRITABLE);
+        }
+        if socket.is_closing && socket.queue.is_empty() {
+            self.sockets[descriptor.0 as usize] = None;
+            calls += 1;
+        }
+        self.calls += calls;
+    }
+
+    /// Accepts all connections of a listener.
+    fn accept_all(&mut self, listener: Descriptor, list: &mut ReadyList) -> io::Result<()> {
+        loop {
+            self.calls += 1;
+            let Some(socket) = self.get(listener) else {
+                return Ok(());
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(fd) = accept_with(&socket.fd, flags) else {
+                return Ok(());
+            };
+            let descriptor = self.add(fd, false)?;
+            list.add_accepted(descriptor, listener);
+        }
+    }
+
+    /// Reads all data of a connection.
+    fn read(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
+        loop {
+            let (Some(mut buffer), Some(socket)) = (self.pool.allocate(), self.get(descriptor))
+            else {
+                return;
+            };
+            let read = rustix::io::read(socket.fd.as_fd(), buffer.bytes_mut());
+            self.calls += 1;
+            match read {
+                Ok(0) => return list.add_events(descriptor, Events::END),
+                Ok(count) => {
+                    let is_all = count < buffer.bytes_mut().len();
+                    buffer.set_payload(0..count as u32);
+                    list.add_buffer(descriptor, buffer);
+                    if is_all {
+                        return;
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => return list.add_closed(descriptor, Cause::Reset),
+            }
+        }
+    }
+}
+
+impl Context for EpollContext {
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
+        let family = match local {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        bind(&fd, &local)?;
+        listen(&fd, options.backlog.min(i32::MAX as u32) as i32)?;
+        self.add(fd, true)
+    }
+
+    fn connect(&mut self, _peer: SocketAddr) -> io::Result<Descriptor> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
+        let refusal = match self.get(descriptor) {
+            Some(socket) if socket.queue.len() >= QUEUE_MAX => {
+                socket.owes_writable = true;
+                SendRefusal::Full
+            }
+            Some(socket) if !socket.is_closing => {
+                socket.queue.push_back(buffer);
+                if !std::mem::replace(&mut socket.is_dirty, true) {
+                    self.dirty.push(descriptor);
+                }
+                return Ok(());
+            }
+            _ => SendRefusal::NotConnected,
+        };
+        Err(SendError { buffer, refusal })
+    }
+
+    fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        for descriptor in std::mem::take(&mut self.dirty) {
+            self.write(descriptor, list);
+        }
+        let timeout = match wait {
+            Wait::No => Some(Timespec::default()),
+            Wait::For(limit) => Some(Timespec::try_from(limit).map_err(io::Error::other)?),
+            Wait::Forever => None,
+        };
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        self.calls += 1;
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events {
+            let descriptor = Descriptor(event.data.u64() as u32);
+            let Some(socket) = self.get(descriptor) else {
+                continue;
+            };
+            if socket.is_listener {
+                self.accept_all(descriptor, list)?;
+                continue;
+            }
+            if !socket.queue.is_empty() {
+                self.write(descriptor, list);
+            }
+            let flags = event.flags;
+            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP) {
+                self.read(descriptor, list);
+            }
+        }
+        Ok(())
+    }
+
+    fn shutdown(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.get(descriptor) {
+            let _ = rustix::net::shutdown(&socket.fd, rustix::net::Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.get(descriptor) {
+            socket.is_closing = true;
+            if !std::mem::replace(&mut socket.is_dirty, true) {
+                self.dirty.push(descriptor);
+            }
+        }
+    }
+}

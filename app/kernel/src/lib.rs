@@ -1,0 +1,20 @@
+//! The ring API over the kernel's own TCP (`tidelane-rings`), through io_uring.
+//!
+//! [`KernelContext`] is a [`Context`] without the Tidelane service, without privileges and without
+//! its own TCP: each improvement of the kernel's TCP applies to it. One `io_uring_enter` for each
+//! [`Context::sync`] sends the data of all connections, and receives the data of all connections
+//! into buffers of the pool. Socket calls work on the same connections: see
+//! [`KernelContext::socket`].
+//!
+//! The kernel copies sent data to its own buffers within the call, so the program's buffers return
+//! to the pool at once. Linux 6.1 is the oldest kernel with all features.
+//!
+//! [`Context`]: tidelane_rings::Context
+//! [`Context::sync`]: tidelane_rings::Context::sync
+
+mod address;
+mod context;
+mod socket;
+mod uring_unsafe;
+
+pub use crate::context::{KernelContext, KernelOptions};

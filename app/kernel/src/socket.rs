@@ -1,0 +1,132 @@
+//! The state of one socket of a context.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
+};
+
+use tidelane_rings::Buffer;
+
+use crate::uring_unsafe::{RequestId, SEND_BUFFERS_MAX};
+
+/// Phase of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// The socket accepts connections.
+    Listening,
+    /// The connection is being established.
+    Connecting,
+    /// Data can be sent and received.
+    Open,
+    /// The connection has failed. The program has not closed the descriptor.
+    Failed,
+}
+
+/// A socket, and the requests and buffers that it has.
+#[derive(Debug)]
+pub struct Socket {
+    fd: Option<OwnedFd>,
+    pub phase: Phase,
+    /// Data to send, oldest first.
+    queue: VecDeque<Buffer>,
+    /// True while a send is with the kernel.
+    pub is_sending: bool,
+    /// True if the socket is in the context's list of sockets with data to send.
+    pub is_dirty: bool,
+    /// True if a buffer was refused, so that WRITABLE is due when there is room.
+    pub owes_writable: bool,
+    /// True once the program has closed the sending direction.
+    pub is_shut_down: bool,
+    /// True once the program has closed the descriptor.
+    pub is_closing: bool,
+    /// Number of requests without their last completion.
+    pub outstanding: u32,
+    /// The request that accepts or receives.
+    pub input: Option<RequestId>,
+    /// The request that waits for room to send.
+    pub room: Option<RequestId>,
+}
+
+impl Socket {
+    pub fn new(fd: OwnedFd, phase: Phase) -> Self {
+        Self {
+            fd: Some(fd),
+            phase,
+            queue: VecDeque::new(),
+            is_sending: false,
+            is_dirty: false,
+            owes_writable: false,
+            is_shut_down: false,
+            is_closing: false,
+            outstanding: 0,
+            input: None,
+            room: None,
+        }
+    }
+
+    /// Returns the kernel's descriptor, or -1 after its close.
+    pub fn raw(&self) -> RawFd {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Returns the kernel's socket, until it is closed.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Gives the descriptor away, for its close.
+    pub fn take_fd(&mut self) -> Option<RawFd> {
+        self.fd.take().map(IntoRawFd::into_raw_fd)
+    }
+
+    /// Returns the number of buffers to send.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Adds data to send.
+    pub fn push(&mut self, buffer: Buffer) {
+        self.queue.push_back(buffer);
+    }
+
+    /// Takes the data of the next send, if the socket can send now.
+    pub fn take_message(&mut self) -> Option<Vec<Buffer>> {
+        let can_send = self.phase == Phase::Open && !self.is_sending && self.room.is_none();
+        if !can_send || self.queue.is_empty() {
+            return None;
+        }
+        let count = self.queue.len().min(SEND_BUFFERS_MAX);
+        Some(self.queue.drain(..count).collect())
+    }
+
+    /// Puts data of a send back of which only the first `sent` bytes were sent.
+    pub fn put_back(&mut self, buffers: Vec<Buffer>, sent: usize) {
+        let mut sent = sent;
+        let mut rest: Vec<Buffer> = Vec::new();
+        for mut buffer in buffers {
+            let part = sent.min(buffer.len());
+            sent -= part;
+            buffer.advance(part as u32);
+            if !buffer.is_empty() {
+                rest.push(buffer);
+            }
+        }
+        for buffer in rest.into_iter().rev() {
+            self.queue.push_front(buffer);
+        }
+    }
+
+    /// Drops all data to send.
+    pub fn drop_queue(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Closes the sending direction of the connection.
+    pub fn shut_down_now(&self) -> io::Result<()> {
+        match self.fd() {
+            Some(fd) => Ok(rustix::net::shutdown(fd, rustix::net::Shutdown::Write)?),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! An io_uring whose requests own the memory that the kernel accesses.
+//!
+//! A request keeps its buffers and addresses until its last completion. Buffers for received data
+//! are in a *provided buffer ring*: the kernel takes the next buffer for the data of any socket.
+
+use std::{
+    io,
+    os::fd::{FromRawFd, OwnedFd, RawFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU16, Ordering},
+    time::{Duration, Instant},
+};
+
+use io_uring::{
+    IoUring, cqueue, opcode, squeue,
+    types::{BufRingEntry, CancelBuilder, Fd, Napi, SubmitArgs, Timespec},
+};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use tidelane_rings::{Buffer, Descriptor, Pool, Wait};
+
+use crate::address::SocketAddress;
+
+/// Number of the only group of provided buffers.
+const GROUP: u16 = 0;
+/// Limit of buffers that one send carries.
+pub const SEND_BUFFERS_MAX: usize = 64;
+/// Time that a drop waits for the kernel to end all requests.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// Number of a request, unique among all requests of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId(u64);
+
+/// A request to the kernel.
+#[derive(Debug)]
+pub enum Request {
+    /// Accepts connections until it fails (multishot).
+    Accept(RawFd),
+    /// Receives data into provided buffers until it fails (multishot).
+    Receive(RawFd),
+    /// Sends the payloads of buffers, as far as the socket has room.
+    Send(RawFd, Message),
+    /// Waits until the socket has room to send.
+    AwaitRoom(RawFd),
+    /// Connects to an address.
+    Connect(RawFd, Box<SocketAddress>),
+    /// Ends another request.
+    Cancel(RequestId),
+    /// Closes a descriptor.
+    Close(RawFd),
+}
+
+impl Request {
+    /// Returns true if the kernel completes the request within the call that submits it.
+    fn is_immediate(&self) -> bool {
+        matches!(self, Self::Send(..) | Self::Cancel(_) | Self::Close(_))
+    }
+}
+
+/// Buffers that one send carries.
+#[derive(Debug)]
+pub struct Message {
+    buffers: Vec<Buffer>,
+    parts: Box<Parts>,
+}
+
+/// The message as the kernel reads it.
+#[derive(Debug)]
+struct Parts {
+    header: msghdr,
+    payloads: Vec<iovec>,
+}
+
+impl Message {
+    /// Returns a message of at most [`SEND_BUFFERS_MAX`] buffers.
+    pub fn new(buffers: Vec<Buffer>) -> Self {
+        let payloads = buffers.iter().map(|buffer| {
+            let payload = buffer.payload();
+            iovec {
+                iov_base: payload.as_ptr().cast_mut().cast(),
+                iov_len: payload.len(),
+            }
+        });
+        let payloads = payloads.collect();
+        // SAFETY: all zero is a valid `msghdr`: no name, no parts and no control data.
+        let header = unsafe { std::mem::zeroed() };
+        let mut parts = Box::new(Parts { header, payloads });
+        parts.header.msg_iov = parts.payloads.as_mut_ptr();
+        parts.header.msg_iovlen = parts.payloads.len();
+        Self { buffers, parts }
+    }
+
+    /// Returns the buffers.
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        self.buffers
+    }
+}
+
+/// A completion of a request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The descriptor for which the request was made.
+    pub descriptor: Descriptor,
+    /// Result of the system call, or a negative errno.
+    pub result: i32,
+    /// Received data.
+    pub buffer: Option<Buffer>,
+    /// An accepted connection.
+    pub accepted: Option<OwnedFd>,
+    /// The request after its last completion; `None` if it continues.
+    pub ended: Option<Request>,
+}
+
+/// A request of which completions are outstanding.
+struct Pending {
+    descriptor: Descriptor,
+    request: Request,
+}
+
+/// Requests by their place, and the generation of each place.
+#[derive(Default)]
+struct Requests {
+    places: Vec<(u32, Option<Pending>)>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    /// Adds a request. Returns its number.
+    fn add(&mut self, pending: Pending) -> RequestId {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            self.places.len() as u32 - 1
+        });
+        let (generation, free) = &mut self.places[place as usize];
+        *generation = generation.wrapping_add(1);
+        *free = Some(pending);
+        RequestId(u64::from(*generation) << 32 | u64::from(place))
+    }
+
+    fn get(&self, id: u64) -> Option<&Pending> {
+        let (generation, pending) = self.places.get(id as u32 as usize)?;
+        pending
+            .as_ref()
+            .filter(|_| u64::from(*generation) == id >> 32)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Pending> {
+        self.get(id)?;
+        let pending = self.places[id as u32 as usize].1.take();
+        self.free.push(id as u32);
+        pending
+    }
+
+    fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
+
+/// The ring of buffers that the kernel fills.
+struct Provided {
+    entries: NonNull<BufRingEntry>,
+    /// Number of entries, a power of two.
+    len: u16,
+    tail: u16,
+    /// Number of buffers that the kernel has.
+    given: u32,
+}
+
+impl Provided {
+    fn new(len: u16) -> io::Result<Self> {
+        assert!(len.is_power_of_two(), "the length is a power of two");
+        // SAFETY: the kernel chooses the address of a new mapping.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                Self::bytes(len),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Ok(Self {
+            entries: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            len,
+            tail: 0,
+            given: 0,
+        })
+    }
+
+    fn bytes(len: u16) -> usize {
+        usize::from(len) * size_of::<BufRingEntry>()
+    }
+
+    /// Gives free buffers of `pool` to the kernel, up to the length of the ring.
+    fn fill(&mut self, pool: &Pool) {
+        let before = self.tail;
+        while self.given < u32::from(self.len) {
+            let Some(buffer) = pool.allocate() else {
+                break;
+            };
+            let index = buffer.into_index();
+            let at = usize::from(self.tail & (self.len - 1));
+            // SAFETY: the position is within the mapping. The kernel does not read an entry beyond
+            // the tail. Buffer numbers are below 2^15.
+            unsafe {
+                let entry = self.entries.add(at).as_mut();
+                entry.set_addr(pool.address(index).as_ptr().addr() as u64);
+                entry.set_len(pool.buffer_len());
+                entry.set_bid(index as u16);
+            }
+            self.tail = self.tail.wrapping_add(1);
+            self.given += 1;
+        }
+        if self.tail != before {
+            // SAFETY: the tail is an aligned word of the mapping, which only this process writes
+            // and the kernel reads.
+            let tail = unsafe {
+                AtomicU16::from_ptr(BufRingEntry::tail(self.entries.as_ptr()).cast_mut())
+            };
+            tail.store(self.tail, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Provided {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and the ring that used it is closed.
+        let _ = unsafe { munmap(self.entries.as_ptr().cast(), Self::bytes(self.len)) };
+    }
+}
+
+/// An io_uring, its requests, and the buffers that the kernel has.
+pub struct Uring {
+    ring: std::mem::ManuallyDrop<IoUring>,
+    requests: Requests,
+    provided: std::mem::ManuallyDrop<Provided>,
+    pool: Pool,
+    /// Requests of the next submission that complete within the call.
+    immediate: usize,
+    /// Number of `io_uring_enter` calls.
+    enters: u64,
+}
+
+impl Uring {
+    /// Creates a ring for `entries` requests in one submission, whose sockets receive into at most
+    /// `provided` buffers of `pool` at a time.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` on kernels without the features, which Linux 6.1 has. `PermissionDenied` if
+    /// the system forbids io_uring.
+    pub fn new(entries: u32, pool: &Pool, provided: u16) -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .dontfork()
+            .setup_cqsize(entries * 4)
+            .setup_single_issuer()
+            // With IORING_SETUP_DEFER_TASKRUN, the kernel would process 20 events in one call.
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(entries)
+            .map_err(unsupported)?;
+        let provided = Provided::new(provided)?;
+        let address = provided.entries.as_ptr().addr() as u64;
+        // SAFETY: the mapping has this number of entries, and lives longer than the ring.
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(address, provided.len, GROUP, 0)
+                .map_err(unsupported)?;
+        }
+        Ok(Self {
+            ring: std::mem::ManuallyDrop::new(ring),
+            requests: Requests::default(),
+            provided: std::mem::ManuallyDrop::new(provided),
+            pool: pool.clone(),
+            immediate: 0,
+            enters: 0,
+        })
+    }
+
+    /// Makes waits poll the NAPI instances of the sockets' interfaces for `micros` microseconds.
+    ///
+    /// # Errors
+    ///
+    /// Kernels before 6.9 have no such option.
+    pub fn set_busy_poll(&self, micros: u32) -> io::Result<()> {
+        let mut napi = Napi::new()
+            .set_busy_poll_timeout(micros)
+            .set_prefer_busy_poll(true);
+        self.ring.submitter().register_napi(&mut napi)
+    }
+
+    /// Returns the number of `io_uring_enter` calls.
+    pub fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    /// Queues a request for `descriptor`. The next [`enter`](Self::enter) submits the request.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `io_uring_enter`, which is called if the submission queue is full.
+    pub fn push(&mut self, descriptor: Descriptor, request: Request) -> io::Result<RequestId> {
+        self.immediate += usize::from(request.is_immediate());
+        let id = self.requests.add(Pending {
+            descriptor,
+            request,
+        });
+        let entry = match self.requests.get(id.0) {
+            Some(pending) => entry_of(&pending.request).user_data(id.0),
+            None => return Err(io::ErrorKind::Other.into()),
+        };
+        // SAFETY: `requests` keeps all memory of the request until its last completion, at a stable
+        // address.
+        while unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.enters += 1;
+            self.ring.submit()?;
+            self.immediate = 0;
+        }
+        Ok(id)
+    }
+
+    /// Submits all queued requests, in one system call. Waits for a completion of another request
+    /// than the submitted ones, as `wait` says. Makes no call if there is nothing to submit and
+    /// nothing to wait for.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `io_uring_enter`.
+    pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        self.provided.fill(&self.pool);
+        let present = self.ring.completion().len();
+        let immediate = std::mem::take(&mut self.immediate);
+        let is_idle = {
+            let queue = self.ring.submission();
+            queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
+        };
+        let wait = if present > 0 { Wait::No } else { wait };
+        if wait == Wait::No && is_idle {
+            return Ok(());
+        }
+        // The kernel counts completions: one for each immediate request, and one event.
+        let want = match wait {
+            Wait::No => 0,
+            Wait::For(_) | Wait::Forever => immediate + 1,
+        };
+        self.enters += 1;
+        let result = match wait {
+            Wait::For(limit) => {
+                let limit = Timespec::from(limit);
+                let args = SubmitArgs::new().timespec(&limit);
+                self.ring.submitter().submit_with_args(want, &args)
+            }
+            Wait::No | Wait::Forever => self.ring.submit_and_wait(want),
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The time limit has passed, a signal came, or completions have to be taken first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes the next completion.
+    pub fn next(&mut self) -> Option<Completion> {
+        loop {
+            let entry = self.ring.completion().next()?;
+            if let Some(completion) = self.completion_of(&entry) {
+                return Some(completion);
+            }
+        }
+    }
+
+    fn completion_of(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+        let (result, flags) = (entry.result(), entry.flags());
+        let buffer = cqueue::buffer_select(flags).map(|index| {
+            self.provided.given -= 1;
+            let len = u32::try_from(result).unwrap_or(0);
+            // SAFETY: `fill` gave this buffer to the kernel by `into_index`. The kernel gives each
+            // buffer back once, and does not access the buffer any more.
+            unsafe { self.pool.adopt(index.into(), 0..len) }
+        });
+        let id = entry.user_data();
+        let pending = self.requests.get(id)?;
+        let descriptor = pending.descriptor;
+        let is_accepted = matches!(pending.request, Request::Accept(_)) && result >= 0;
+        // SAFETY: the result of a successful accept is a new descriptor, which has no other owner.
+        let accepted = is_accepted.then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        let ended = match cqueue::more(flags) {
+            true => None,
+            false => self.requests.remove(id).map(|pending| pending.request),
+        };
+        Some(Completion {
+            descriptor,
+            result,
+            buffer,
+            accepted,
+            ended,
+        })
+    }
+
+    /// Ends all requests, and waits until the kernel has ended them. Returns false if it has not.
+    fn drain(&mut self) -> bool {
+        let start = Instant::now();
+        while self.requests.len() > 0 {
+            if start.elapsed() > DRAIN_MAX {
+                return false;
+            }
+            let timeout = Some(Timespec::new().nsec(1_000_000));
+            let _ = self
+                .ring
+                .submitter()
+                .register_sync_cancel(timeout, CancelBuilder::any());
+            let _ = self.ring.submit();
+            let limit = Timespec::new().nsec(1_000_000);
+            let args = SubmitArgs::new().timespec(&limit);
+            let _ = self.ring.submitter().submit_with_args(1, &args);
+            while self.next().is_some() {}
+        }
+        true
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.drain() {
+            // SAFETY: each value is dropped once. The kernel has ended all requests, so it does not
+            // access the entries or the buffers any more. The ring is closed before the entries are
+            // unmapped.
+            unsafe {
+                std::mem::ManuallyDrop::drop(&mut self.ring);
+                std::mem::ManuallyDrop::drop(&mut self.provided);
+            }
+        } else {
+            // The kernel may still write to the memory of requests, so the memory is leaked.
+            std::mem::forget(std::mem::take(&mut self.requests));
+            std::mem::forget(self.pool.clone());
+        }
+    }
+}
+
+/// Returns the submission entry of a request.
+fn entry_of(request: &Request) -> squeue::Entry {
+    match request {
+        Request::Accept(socket) => opcode::AcceptMulti::new(Fd(*socket))
+            .flags(libc::SOCK_CLOEXEC)
+            .build(),
+        Request::Receive(socket) => opcode::RecvMulti::new(Fd(*socket), GROUP).build(),
+        // A socket without room fails, so that the request completes at once.
+        Request::Send(socket, message) => {
+            opcode::SendMsg::new(Fd(*socket), &raw const message.parts.header)
+                .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
+                .build()
+        }
+        Request::AwaitRoom(socket) => {
+            opcode::PollAdd::new(Fd(*socket), libc::POLLOUT as u32).build()
+        }
+        Request::Connect(socket, address) => {
+            let (pointer, len) = address.as_raw();
+            opcode::Connect::new(Fd(*socket), pointer, len).build()
+        }
+        Request::Cancel(other) => opcode::AsyncCancel::new(other.0).build(),
+        Request::Close(socket) => opcode::Close::new(Fd(*socket)).build(),
+    }
+}
+
+/// Returns `Unsupported` for the errors of kernels that do not know an option.
+fn unsupported(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOSYS) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the kernel lacks features of io_uring that Linux 6.1 has",
+        ),
+        _ => error,
+    }
+}

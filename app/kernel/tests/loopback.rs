@@ -1,0 +1,341 @@
+//! A context on the kernel's TCP against sockets of the standard library, over loopback.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::net::sockopt;
+use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_rings::{
+    Buffer, Cause, Context, Descriptor, Events, ListenOptions, ReadyList, SendRefusal, Wait,
+};
+
+/// Time limit of a test.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Opens a context; `None`, with a message, if the system forbids io_uring.
+fn open(options: &KernelOptions) -> Option<KernelContext> {
+    match KernelContext::open(options) {
+        Ok(context) => Some(context),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::Unsupported
+            ) =>
+        {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn any() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+/// An echo server on a context, which keeps refused buffers.
+struct Echo {
+    context: KernelContext,
+    list: ReadyList,
+    address: SocketAddr,
+    /// Buffers that wait for room, by descriptor.
+    kept: Vec<(Descriptor, Buffer)>,
+    connections: usize,
+    closed: Vec<Option<Cause>>,
+}
+
+impl Echo {
+    fn new(options: &KernelOptions) -> Option<Self> {
+        let mut context = open(options)?;
+        let listener = context
+            .listen(any(), &ListenOptions::default())
+            .expect("a free port");
+        let socket = context.socket(listener).expect("a socket");
+        let address = rustix::net::getsockname(socket).expect("bound");
+        Some(Self {
+            context,
+            list: ReadyList::new(),
+            address: address.try_into().expect("an address"),
+            kept: Vec::new(),
+            connections: 0,
+            closed: Vec::new(),
+        })
+    }
+
+    fn send(&mut self, descriptor: Descriptor, buffer: Buffer) {
+        if self.kept.iter().any(|(kept, _)| *kept == descriptor) {
+            return self.kept.push((descriptor, buffer));
+        }
+        if let Err(error) = self.context.send(descriptor, buffer)
+            && error.refusal == SendRefusal::Full
+        {
+            self.kept.push((descriptor, error.buffer));
+        }
+    }
+
+    fn cycle(&mut self, wait: Wait) {
+        self.context.sync(&mut self.list, wait).expect("a ring");
+        for at in 0..self.list.len() {
+            let entry = self.list.entry(at);
+            if entry.events.intersects(Events::ACCEPTED) {
+                self.connections += 1;
+            }
+            if entry.events.intersects(Events::WRITABLE) {
+                let kept = std::mem::take(&mut self.kept);
+                for (descriptor, buffer) in kept {
+                    self.send(descriptor, buffer);
+                }
+            }
+            while let Some(buffer) = self.list.take_next(at) {
+                self.send(entry.descriptor, buffer);
+            }
+            let is_over = entry.events.intersects(Events::END.union(Events::CLOSED));
+            let has_kept = self.kept.iter().any(|(kept, _)| *kept == entry.descriptor);
+            if is_over && !has_kept {
+                self.closed.push(entry.cause);
+                self.connections -= 1;
+                self.context.close(entry.descriptor);
+            }
+        }
+    }
+
+    /// Runs until `is_done` returns true.
+    fn run_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
+        let start = Instant::now();
+        while !is_done(self) {
+            assert!(start.elapsed() < LIMIT, "{} connections", self.connections);
+            self.cycle(Wait::For(Duration::from_millis(20)));
+        }
+    }
+
+    /// Returns true if no buffer has an owner besides the kernel.
+    fn has_all_buffers(&mut self, options: &KernelOptions) -> bool {
+        self.list.clear();
+        self.context.pool().free_count() >= options.buffers / 2
+    }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
+}
+
+/// Writes and reads back `data` on each of `count` connections in a thread of its own.
+fn clients(address: SocketAddr, count: usize, data_len: usize) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut streams: Vec<TcpStream> = (0..count)
+            .map(|_| TcpStream::connect(address).expect("a server"))
+            .collect();
+        for (seed, stream) in streams.iter_mut().enumerate() {
+            stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+            stream.write_all(&pattern(data_len, seed)).expect("open");
+        }
+        for (seed, stream) in streams.iter_mut().enumerate() {
+            let mut got = vec![0; data_len];
+            stream.read_exact(&mut got).expect("the echo");
+            assert!(got == pattern(data_len, seed), "connection {seed}");
+            stream.shutdown(Shutdown::Write).expect("open");
+            assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
+        }
+    })
+}
+
+#[test]
+fn many_connections_get_their_own_bytes() {
+    let options = KernelOptions::default();
+    let Some(mut echo) = Echo::new(&options) else {
+        return;
+    };
+    for (count, len) in [(1, 1), (1, 100_000), (200, 20_000)] {
+        let clients = clients(echo.address, count, len);
+        echo.run_until(|_| clients.is_finished());
+        clients.join().expect("the clients succeed");
+        echo.run_until(|echo| echo.connections == 0);
+        assert!(echo.closed.iter().all(Option::is_none), "{:?}", echo.closed);
+    }
+    echo.run_until(|echo| echo.has_all_buffers(&options));
+}
+
+/// With few buffers, connections wait for buffers, and none is lost.
+#[test]
+fn a_lack_of_buffers_delays_and_loses_nothing() {
+    let options = KernelOptions {
+        buffers: 16,
+        buffer_len: 1000,
+        send_queue_max: 2,
+        ..KernelOptions::default()
+    };
+    let Some(mut echo) = Echo::new(&options) else {
+        return;
+    };
+    let clients = clients(echo.address, 20, 20_000);
+    echo.run_until(|_| clients.is_finished());
+    clients.join().expect("the clients succeed");
+    echo.run_until(|echo| echo.connections == 0);
+    echo.run_until(|echo| echo.has_all_buffers(&options));
+}
+
+/// Each cycle of requests and their answers takes at most one system call, however many connections
+/// have requests.
+#[test]
+fn a_sync_is_one_system_call() {
+    let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
+        return;
+    };
+    let connect = || TcpStream::connect(echo.address).expect("a server");
+    let mut streams: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
+    echo.run_until(|echo| echo.connections == 50);
+    echo.cycle(Wait::For(Duration::from_millis(10)));
+    const ROUNDS: u64 = 100;
+    let before = echo.context.system_calls();
+    for _ in 0..ROUNDS {
+        for stream in &mut streams {
+            stream.write_all(b"request").expect("open");
+        }
+        // This call receives all requests and queues the answers. The call of the next round sends
+        // the answers.
+        echo.cycle(Wait::Forever);
+        assert_eq!(echo.list.len(), 50, "all requests are in one list");
+    }
+    assert!(echo.context.system_calls() - before <= ROUNDS);
+    echo.cycle(Wait::No);
+    for stream in &mut streams {
+        let mut got = vec![0; 7 * ROUNDS as usize];
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        stream.read_exact(&mut got).expect("the answers");
+        assert_eq!(got, b"request".repeat(ROUNDS as usize));
+    }
+}
+
+/// A client that reads nothing fills its own queue only.
+#[test]
+fn a_blocked_receiver_delays_nobody_else() {
+    let options = KernelOptions::default();
+    let Some(mut echo) = Echo::new(&options) else {
+        return;
+    };
+    let mut blocked = TcpStream::connect(echo.address).expect("a server");
+    blocked.set_nonblocking(true).expect("a socket");
+    let mut other = TcpStream::connect(echo.address).expect("a server");
+    other.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    echo.run_until(|echo| echo.connections == 2);
+    let data = [7; 65_536];
+    let mut idle = 0;
+    while idle < 20 {
+        match blocked.write(&data) {
+            Ok(_) => idle = 0,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => idle += 1,
+            Err(error) => panic!("{error}"),
+        }
+        echo.cycle(Wait::For(Duration::from_millis(5)));
+        // A server holds back input of a client that does not read.
+        if echo.kept.len() > 1000 {
+            break;
+        }
+    }
+    assert!(!echo.kept.is_empty(), "the receiver is not blocked");
+    for _ in 0..50 {
+        other.write_all(b"ping").expect("open");
+        let (before, mut cycles) = (echo.context.system_calls(), 0);
+        let mut got = [0; 4];
+        other.set_nonblocking(true).expect("a socket");
+        loop {
+            echo.cycle(Wait::For(Duration::from_millis(50)));
+            cycles += 1;
+            match other.read(&mut got) {
+                Ok(len) => break assert_eq!(len, 4),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            assert!(cycles < 10, "the answer is delayed");
+        }
+        assert!(echo.context.system_calls() - before <= cycles);
+        other.set_nonblocking(false).expect("a socket");
+        assert_eq!(&got, b"ping");
+    }
+}
+
+#[test]
+fn ends_have_their_causes() {
+    let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
+        return;
+    };
+    // A reset by the peer.
+    let peer = TcpStream::connect(echo.address).expect("a server");
+    echo.run_until(|echo| echo.connections == 1);
+    sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).expect("a socket");
+    drop(peer);
+    echo.run_until(|echo| echo.connections == 0);
+    assert_eq!(echo.closed, [Some(Cause::Reset)]);
+    // A refused connection.
+    let free = TcpListener::bind(any()).expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let refused = echo.context.connect(address).expect("a socket");
+    echo.connections += 1;
+    echo.run_until(|echo| echo.connections == 0);
+    assert_eq!(echo.closed, [Some(Cause::Reset), Some(Cause::Refused)]);
+    let buffer = echo.context.pool().allocate().expect("free");
+    let error = echo
+        .context
+        .send(refused, buffer)
+        .expect_err("not connected");
+    assert_eq!(error.refusal, SendRefusal::NotConnected);
+}
+
+/// The program connects, sends before the connection is established, and closes at once: the peer
+/// gets all data and then the end.
+#[test]
+fn a_close_sends_what_is_queued() {
+    let Some(mut context) = open(&KernelOptions::default()) else {
+        return;
+    };
+    let listener = TcpListener::bind(any()).expect("a free port");
+    let peer = context
+        .connect(listener.local_addr().expect("bound"))
+        .expect("a socket");
+    let data = pattern(100_000, 3);
+    for part in data.chunks(4096) {
+        let mut buffer = context.pool().allocate().expect("free");
+        assert_eq!(buffer.append(part), part.len());
+        context.send(peer, buffer).expect("there is room");
+    }
+    context.close(peer);
+    let reader = thread::spawn(move || -> io::Result<Vec<u8>> {
+        let mut got = Vec::new();
+        listener.accept()?.0.read_to_end(&mut got)?;
+        Ok(got)
+    });
+    let (start, mut list) = (Instant::now(), ReadyList::new());
+    while !reader.is_finished() {
+        assert!(start.elapsed() < LIMIT, "no end");
+        context
+            .sync(&mut list, Wait::For(Duration::from_millis(10)))
+            .expect("a ring");
+        assert!(list.is_empty(), "a closed descriptor has no events");
+    }
+    assert!(reader.join().expect("no panic").expect("the data") == data);
+    assert!(context.socket(peer).is_none());
+}
+
+/// The end of a context ends its connections, whatever requests the kernel has.
+#[test]
+fn a_dropped_context_closes_its_sockets() {
+    let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
+        return;
+    };
+    let mut streams: Vec<TcpStream> = (0..10)
+        .map(|_| TcpStream::connect(echo.address).expect("a server"))
+        .collect();
+    echo.run_until(|echo| echo.connections == 10);
+    let held = echo.context.pool().allocate().expect("free");
+    drop(echo);
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
+    }
+    // A buffer outlives its context.
+    assert!(held.is_empty());
+}

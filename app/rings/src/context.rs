@@ -1,0 +1,114 @@
+//! The interface of a context, which all back ends implement.
+
+use std::{fmt, io, net::SocketAddr, time::Duration};
+
+use crate::{Buffer, Pool, ReadyList};
+
+/// Number of a socket of a context: a listener or a connection. The context uses the number again
+/// after [`Context::close`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Descriptor(pub u32);
+
+/// Options of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Limit of established connections that wait for a [`Context::sync`].
+    pub backlog: u32,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 4096 }
+    }
+}
+
+/// Time for which [`Context::sync`] waits if it finds no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Return at once.
+    No,
+    /// Wait for the first event, at most for this time.
+    For(Duration),
+    /// Wait for the first event.
+    Forever,
+}
+
+/// Reason why a buffer was not accepted for sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendRefusal {
+    /// The descriptor has as many buffers as the context sets aside for one descriptor. The event
+    /// WRITABLE reports room.
+    Full,
+    /// The descriptor is no open connection, or its sending direction is closed.
+    NotConnected,
+}
+
+/// Error of [`Context::send`]: the buffer, unchanged, and the reason.
+#[derive(Debug)]
+pub struct SendError {
+    /// The buffer that the context did not accept.
+    pub buffer: Buffer,
+    /// The reason.
+    pub refusal: SendRefusal,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.refusal {
+            SendRefusal::Full => f.write_str("the descriptor has no room for another buffer"),
+            SendRefusal::NotConnected => f.write_str("the descriptor cannot send"),
+        }
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Sockets of one thread, with the rings and buffers that carry their data.
+pub trait Context {
+    /// Returns the pool of the context's buffers. A program allocates buffers for [`Self::send`]
+    /// from this pool.
+    fn pool(&self) -> &Pool;
+
+    /// Opens a listener. Each [`Self::sync`] accepts the connections that are established. An
+    /// accepted connection has an entry with the event ACCEPTED in the list.
+    ///
+    /// # Errors
+    ///
+    /// The errors are those of `bind` and `listen`.
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor>;
+
+    /// Starts a connection to `peer`. The event CONNECTED or CLOSED reports the result.
+    ///
+    /// # Errors
+    ///
+    /// The errors are those of `socket`.
+    fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor>;
+
+    /// Queues the payload of `buffer` on a connection. The next [`Self::sync`] sends the payload.
+    /// Data beyond the window is set aside, and is sent in a later call. The buffer returns to the
+    /// pool when the context no longer needs its contents.
+    ///
+    /// # Errors
+    ///
+    /// The error returns the buffer if the context sets no more data aside for the connection, or
+    /// if the connection cannot send.
+    fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError>;
+
+    /// Sends what was queued, receives packets, runs TCP for all connections, and fires due timers.
+    /// Replaces the contents of `list` by the events of this call. Buffers that the program has not
+    /// taken from the list return to the pool. The list may be empty before the time of `wait` has
+    /// passed.
+    ///
+    /// # Errors
+    ///
+    /// An error concerns the whole context, for example a back end that is gone. Errors of a
+    /// connection are CLOSED events.
+    fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
+
+    /// Closes the sending direction of a connection after all queued data (FIN).
+    fn shutdown(&mut self, descriptor: Descriptor);
+
+    /// Closes a listener or a connection. Queued data is sent first. The descriptor has no more
+    /// events.
+    fn close(&mut self, descriptor: Descriptor);
+}

@@ -1,0 +1,43 @@
+//! The ring API: messages over many connections without copies (StackMap §4.5).
+//!
+//! A program opens a [`Context`]. One call, [`Context::sync`], moves packets, runs TCP and fires
+//! due timers for all connections at once. Nothing happens outside of the calls of a context. The
+//! result of one call is a [`ReadyList`]: the descriptors with data or events, each with the chain
+//! of its slots. The data lies in a [`Buffer`] of the context's [`Pool`]. Buffers move by index and
+//! are never copied.
+//!
+//! ```text
+//!   program ── send(descriptor, buffer) ──> Context ──> back end, such as tidelane-kernel
+//!   program <── ReadyList: descriptors, slots ── sync
+//! ```
+//!
+//! An echo server, which sends each received buffer back as it is:
+//!
+//! ```
+//! use tidelane_rings::{Context, Events, ReadyList, Wait};
+//!
+//! fn echo_cycle(context: &mut dyn Context, list: &mut ReadyList) -> std::io::Result<()> {
+//!     context.sync(list, Wait::Forever)?;
+//!     for at in 0..list.len() {
+//!         let entry = list.entry(at);
+//!         while let Some(buffer) = list.take_next(at) {
+//!             // A refused buffer returns to the pool. A real server keeps it until WRITABLE.
+//!             let _ = context.send(entry.descriptor, buffer);
+//!         }
+//!         if entry.events.intersects(Events::END.union(Events::CLOSED)) {
+//!             context.close(entry.descriptor);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+
+mod context;
+mod pool_unsafe;
+mod ready;
+
+pub use crate::{
+    context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
+    pool_unsafe::{Buffer, Pool},
+    ready::{Cause, Entry, Events, ReadyList},
+};

@@ -1,0 +1,331 @@
+//! The buffers of a context: memory of equal pieces, each with one owner at a time.
+//!
+//! A [`Buffer`] is the only access to its piece of memory. The owner may be the program, a ready
+//! list or the context. When its last owner drops the buffer, the piece is free again.
+
+use std::{cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc, slice};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Limit of buffers of a pool, so that a number fits into 16 bits.
+const BUFFERS_MAX: u32 = 1 << 15;
+/// Largest buffer in bytes.
+const BUFFER_LEN_MAX: u32 = 1 << 20;
+
+/// The mapping, and the numbers of free pieces.
+struct Memory {
+    start: NonNull<u8>,
+    count: u32,
+    buffer_len: u32,
+    free: RefCell<Vec<u32>>,
+}
+
+impl Memory {
+    fn len(&self) -> usize {
+        self.count as usize * self.buffer_len as usize
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length. Every buffer holds the memory, so no
+        // buffer exists any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
+    }
+}
+
+/// A pool of buffers of equal length. Clones refer to the same pool. A pool belongs to one thread.
+#[derive(Clone)]
+pub struct Pool(Rc<Memory>);
+
+impl Pool {
+    /// Creates a pool of `count` buffers of `buffer_len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if `count` is zero or more than 32,768, or if `buffer_len` is zero or more
+    /// than 1 MiB. Otherwise the errors of `mmap`.
+    pub fn new(count: u32, buffer_len: u32) -> io::Result<Self> {
+        let is_possible =
+            (1..=BUFFERS_MAX).contains(&count) && (1..=BUFFER_LEN_MAX).contains(&buffer_len);
+        if !is_possible {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let len = count as usize * buffer_len as usize;
+        // SAFETY: the kernel chooses the address of a new mapping, so no other memory is affected.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self(Rc::new(Memory {
+            start,
+            count,
+            buffer_len,
+            free: RefCell::new((0..count).rev().collect()),
+        })))
+    }
+
+    /// Returns a free buffer without payload; `None` if all buffers have owners.
+    pub fn allocate(&self) -> Option<Buffer> {
+        let index = self.0.free.borrow_mut().pop()?;
+        Some(Buffer {
+            pool: self.clone(),
+            index,
+            payload: 0..0,
+        })
+    }
+
+    /// Returns the number of free buffers.
+    pub fn free_count(&self) -> u32 {
+        self.0.free.borrow().len() as u32
+    }
+
+    /// Returns the number of buffers.
+    pub fn count(&self) -> u32 {
+        self.0.count
+    }
+
+    /// Returns the length of each buffer in bytes.
+    pub fn buffer_len(&self) -> u32 {
+        self.0.buffer_len
+    }
+
+    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer. Using
+    /// the address is sound only while the back end owns the buffer: from [`Buffer::into_index`] to
+    /// [`Self::adopt`].
+    ///
+    /// # Panics
+    ///
+    /// If the pool has no buffer with this number.
+    pub fn address(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.0.count, "no buffer of the pool");
+        // SAFETY: the piece is within the mapping.
+        unsafe {
+            self.0
+                .start
+                .add(index as usize * self.0.buffer_len as usize)
+        }
+    }
+
+    /// Returns the buffer that [`Buffer::into_index`] gave away, with this payload.
+    ///
+    /// # Panics
+    ///
+    /// If the pool has no buffer with this number, or if the payload ends beyond the buffer.
+    ///
+    /// # Safety
+    ///
+    /// The number came from `into_index` of a buffer of this pool, and was not adopted since. No
+    /// other code, in this process or in the kernel, accesses the memory of the buffer any more.
+    pub unsafe fn adopt(&self, index: u32, payload: Range<u32>) -> Buffer {
+        assert!(index < self.0.count, "no buffer of the pool");
+        assert!(
+            payload.start <= payload.end && payload.end <= self.0.buffer_len,
+            "the payload is longer than the buffer"
+        );
+        Buffer {
+            pool: self.clone(),
+            index,
+            payload,
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("count", &self.count())
+            .field("buffer_len", &self.buffer_len())
+            .field("free", &self.free_count())
+            .finish()
+    }
+}
+
+/// A buffer: a piece of a pool's memory, and the range of its payload.
+pub struct Buffer {
+    pool: Pool,
+    index: u32,
+    payload: Range<u32>,
+}
+
+impl Buffer {
+    /// Returns the payload.
+    pub fn payload(&self) -> &[u8] {
+        let len = self.payload.end - self.payload.start;
+        // SAFETY: the range is within the piece. The buffer is the only access to its piece.
+        unsafe {
+            let start = self
+                .pool
+                .address(self.index)
+                .add(self.payload.start as usize);
+            slice::from_raw_parts(start.as_ptr(), len as usize)
+        }
+    }
+
+    /// Returns the payload for changes in place.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let len = self.payload.end - self.payload.start;
+        // SAFETY: as in `payload`, and the access is exclusive.
+        unsafe {
+            let start = self
+                .pool
+                .address(self.index)
+                .add(self.payload.start as usize);
+            slice::from_raw_parts_mut(start.as_ptr(), len as usize)
+        }
+    }
+
+    /// Returns all bytes of the buffer, whatever its payload is. The program writes a message to
+    /// them, and then calls [`Self::set_payload`].
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `payload_mut`, for the whole piece.
+        unsafe {
+            let start = self.pool.address(self.index);
+            slice::from_raw_parts_mut(start.as_ptr(), self.pool.buffer_len() as usize)
+        }
+    }
+
+    /// Sets the range of the payload within the buffer.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the buffer.
+    pub fn set_payload(&mut self, payload: Range<u32>) {
+        assert!(
+            payload.start <= payload.end && payload.end <= self.pool.buffer_len(),
+            "the payload is longer than the buffer"
+        );
+        self.payload = payload;
+    }
+
+    /// Removes the first `len` bytes of the payload.
+    ///
+    /// # Panics
+    ///
+    /// If the payload is shorter.
+    pub fn advance(&mut self, len: u32) {
+        self.set_payload(self.payload.start + len..self.payload.end);
+    }
+
+    /// Appends as much of `data` to the payload as there is room. Returns the number of bytes.
+    pub fn append(&mut self, data: &[u8]) -> usize {
+        let at = self.payload.end as usize;
+        let room = &mut self.bytes_mut()[at..];
+        let len = room.len().min(data.len());
+        room[..len].copy_from_slice(&data[..len]);
+        self.payload.end += len as u32;
+        len
+    }
+
+    /// Returns the length of the payload in bytes.
+    pub fn len(&self) -> usize {
+        (self.payload.end - self.payload.start) as usize
+    }
+
+    /// Returns true if there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    /// Returns the number of the buffer within its pool.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns true if the buffer belongs to `pool`.
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        Rc::ptr_eq(&self.pool.0, &pool.0)
+    }
+
+    /// Gives the buffer to a back end, and returns its number. The piece is not free until
+    /// [`Pool::adopt`] makes a buffer of the number again.
+    pub fn into_index(self) -> u32 {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the value is not dropped, so its reference to the pool is dropped here once.
+        unsafe { std::ptr::drop_in_place(&raw mut this.pool) };
+        this.index
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.0.free.borrow_mut().push(self.index);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("index", &self.index)
+            .field("payload", &self.payload)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_buffer_has_its_own_memory_and_comes_back() {
+        let pool = Pool::new(4, 100).expect("there is memory");
+        let mut buffers: Vec<Buffer> = std::iter::from_fn(|| pool.allocate()).collect();
+        assert_eq!((buffers.len(), pool.free_count()), (4, 0));
+        for (number, buffer) in buffers.iter_mut().enumerate() {
+            assert!(buffer.is_empty());
+            assert_eq!(buffer.append(&[number as u8; 60]), 60);
+            assert_eq!(buffer.append(&[number as u8; 60]), 40);
+        }
+        for (number, buffer) in buffers.iter().enumerate() {
+            assert_eq!(buffer.payload(), [number as u8; 100]);
+        }
+        let last = buffers.pop().map(|buffer| buffer.index());
+        assert_eq!(pool.allocate().map(|buffer| buffer.index()), last);
+        drop(buffers);
+        assert_eq!(pool.free_count(), 4);
+    }
+
+    #[test]
+    fn a_given_buffer_is_not_free_until_it_is_adopted() {
+        let pool = Pool::new(1, 10).expect("there is memory");
+        let mut buffer = pool.allocate().expect("free");
+        buffer.append(b"abcdefgh");
+        buffer.advance(3);
+        assert_eq!(buffer.payload(), b"defgh");
+        let index = buffer.into_index();
+        assert!(pool.allocate().is_none());
+        // SAFETY: the number came from `into_index`, and nothing else accesses the buffer.
+        let buffer = unsafe { pool.adopt(index, 1..4) };
+        assert_eq!(buffer.payload(), b"bcd");
+        drop(buffer);
+        assert_eq!(pool.free_count(), 1);
+        // The memory lives as long as a buffer.
+        let buffer = pool.allocate().expect("free");
+        drop(pool);
+        assert_eq!(buffer.len(), 0);
+    }
+
+    #[test]
+    fn impossible_pools_are_refused() {
+        for (count, len) in [
+            (0, 10),
+            (10, 0),
+            (BUFFERS_MAX + 1, 10),
+            (1, BUFFER_LEN_MAX + 1),
+        ] {
+            assert!(Pool::new(count, len).is_err(), "{count} {len}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "longer than the buffer")]
+    fn a_payload_stays_within_its_buffer() {
+        let pool = Pool::new(1, 10).expect("there is memory");
+        pool.allocate().expect("free").set_payload(5..11);
+    }
+}

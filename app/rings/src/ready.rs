@@ -1,0 +1,303 @@
+//! The ready list: descriptors with data or events, each with the chain of its slots (StackMap
+//! §4.5).
+//!
+//! The list is built in one pass in the order of arrival. A scratchpad indexed by descriptor finds
+//! the entry of a descriptor without a search.
+
+use crate::{Buffer, Descriptor};
+
+/// End of a chain of slots.
+const NONE: u32 = u32::MAX;
+
+/// Events of a descriptor in one [`sync`](crate::Context::sync).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Events(u8);
+
+impl Events {
+    /// The descriptor is a new connection of a listener.
+    pub const ACCEPTED: Self = Self(1);
+    /// The connection that the program started is established.
+    pub const CONNECTED: Self = Self(1 << 1);
+    /// The entry has slots with data.
+    pub const READABLE: Self = Self(1 << 2);
+    /// The peer has closed its direction. No data follows.
+    pub const END: Self = Self(1 << 3);
+    /// The descriptor has room for a buffer again, after a refusal.
+    pub const WRITABLE: Self = Self(1 << 4);
+    /// The connection is over: see [`Entry::cause`]. The program closes the descriptor.
+    pub const CLOSED: Self = Self(1 << 5);
+
+    /// Returns the events of both sets.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns true if the sets have an event in common.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Returns true if there is no event.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Reason for the end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The peer has reset the connection.
+    Reset,
+    /// The peer has refused the connection.
+    Refused,
+    /// The peer did not answer in time.
+    TimedOut,
+    /// There is no route to the peer.
+    Unreachable,
+    /// Another error.
+    Other,
+}
+
+/// A descriptor of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The descriptor.
+    pub descriptor: Descriptor,
+    /// Its events.
+    pub events: Events,
+    /// Reason of a CLOSED event.
+    pub cause: Option<Cause>,
+    /// The listener of an ACCEPTED event.
+    pub listener: Option<Descriptor>,
+    /// Number of slots with data.
+    pub slots: u32,
+    /// Number of bytes in the slots.
+    pub bytes: u32,
+}
+
+/// An entry, with the ends of its chain of slots.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    entry: Entry,
+    /// Next slot that the program has not taken, or `NONE`.
+    first: u32,
+    last: u32,
+}
+
+/// A slot: received data of a descriptor.
+#[derive(Debug)]
+struct Slot {
+    descriptor: Descriptor,
+    /// The data; `None` once the program has taken the buffer.
+    buffer: Option<Buffer>,
+    /// Next slot of the same descriptor, or `NONE`.
+    next: u32,
+}
+
+/// The descriptors with data or events of one call of [`sync`](crate::Context::sync).
+#[derive(Debug, Default)]
+pub struct ReadyList {
+    entries: Vec<Listed>,
+    /// Slots in the order of arrival.
+    slots: Vec<Slot>,
+    /// For each descriptor, the number of its entry plus the base of the call in which it was set.
+    /// A value below the present base is out of date.
+    scratchpad: Vec<u64>,
+    base: u64,
+}
+
+impl ReadyList {
+    /// Returns an empty list.
+    pub fn new() -> Self {
+        Self {
+            base: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the number of descriptors.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns true if the list has no descriptor.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns entry `at` of the list, counted from zero.
+    ///
+    /// # Panics
+    ///
+    /// If there is no entry `at`.
+    pub fn entry(&self, at: usize) -> Entry {
+        self.entries[at].entry
+    }
+
+    /// Iterates over the payloads of entry `at` that the program has not taken, oldest first.
+    pub fn payloads(&self, at: usize) -> impl Iterator<Item = &[u8]> {
+        let mut next = self.entries.get(at).map_or(NONE, |listed| listed.first);
+        std::iter::from_fn(move || {
+            let slot = self.slots.get(next as usize)?;
+            next = slot.next;
+            slot.buffer.as_ref().map(Buffer::payload)
+        })
+    }
+
+    /// Takes the next buffer of entry `at`, so that the program holds the data beyond this list.
+    pub fn take_next(&mut self, at: usize) -> Option<Buffer> {
+        let listed = self.entries.get_mut(at)?;
+        let slot = self.slots.get_mut(listed.first as usize)?;
+        listed.first = slot.next;
+        slot.buffer.take()
+    }
+
+    /// Takes all remaining buffers in the order of their arrival over all descriptors.
+    pub fn take_arrivals(&mut self) -> impl Iterator<Item = (Descriptor, Buffer)> {
+        for listed in &mut self.entries {
+            listed.first = NONE;
+        }
+        self.slots
+            .drain(..)
+            .filter_map(|slot| Some((slot.descriptor, slot.buffer?)))
+    }
+
+    /// Empties the list. The buffers that it still has return to their pool. For back ends.
+    pub fn clear(&mut self) {
+        // A later base makes all numbers in the scratchpad out of date.
+        self.base += self.entries.len() as u64 + 1;
+        self.entries.clear();
+        self.slots.clear();
+    }
+
+    /// Adds received data of a descriptor. For back ends.
+    pub fn add_buffer(&mut self, descriptor: Descriptor, buffer: Buffer) {
+        let number = self.slots.len() as u32;
+        let listed = self.listed(descriptor);
+        listed.entry.events = listed.entry.events.union(Events::READABLE);
+        listed.entry.slots += 1;
+        listed.entry.bytes += buffer.len() as u32;
+        let last = std::mem::replace(&mut listed.last, number);
+        if last == NONE {
+            listed.first = number;
+        } else {
+            self.slots[last as usize].next = number;
+        }
+        self.slots.push(Slot {
+            descriptor,
+            buffer: Some(buffer),
+            next: NONE,
+        });
+    }
+
+    /// Adds events of a descriptor. For back ends.
+    pub fn add_events(&mut self, descriptor: Descriptor, events: Events) {
+        let entry = &mut self.listed(descriptor).entry;
+        entry.events = entry.events.union(events);
+    }
+
+    /// Adds the end of a connection. For back ends.
+    pub fn add_closed(&mut self, descriptor: Descriptor, cause: Cause) {
+        let entry = &mut self.listed(descriptor).entry;
+        entry.events = entry.events.union(Events::CLOSED);
+        entry.cause = Some(cause);
+    }
+
+    /// Adds a connection that `listener` has accepted. For back ends.
+    pub fn add_accepted(&mut self, descriptor: Descriptor, listener: Descriptor) {
+        let entry = &mut self.listed(descriptor).entry;
+        entry.events = entry.events.union(Events::ACCEPTED);
+        entry.listener = Some(listener);
+    }
+
+    /// Returns the entry of a descriptor, which is added if it is new.
+    fn listed(&mut self, descriptor: Descriptor) -> &mut Listed {
+        let place = descriptor.0 as usize;
+        if place >= self.scratchpad.len() {
+            self.scratchpad.resize(place + 1, 0);
+        }
+        let known = self.scratchpad[place].checked_sub(self.base);
+        let at = known.map_or(self.entries.len(), |at| at as usize);
+        if at == self.entries.len() {
+            self.scratchpad[place] = self.base + at as u64;
+            self.entries.push(Listed {
+                entry: Entry {
+                    descriptor,
+                    events: Events::default(),
+                    cause: None,
+                    listener: None,
+                    slots: 0,
+                    bytes: 0,
+                },
+                first: NONE,
+                last: NONE,
+            });
+        }
+        &mut self.entries[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    fn buffer(pool: &Pool, text: &str) -> Buffer {
+        let mut buffer = pool.allocate().expect("a free buffer");
+        buffer.append(text.as_bytes());
+        buffer
+    }
+
+    #[test]
+    fn slots_form_a_chain_for_each_descriptor() {
+        let pool = Pool::new(16, 64).expect("there is memory");
+        let mut list = ReadyList::new();
+        for cycle in 0..3 {
+            for (descriptor, text) in [(7, "a"), (3, "b"), (7, "cc"), (9, "d"), (3, "e")] {
+                list.add_buffer(Descriptor(descriptor), buffer(&pool, text));
+            }
+            list.add_events(Descriptor(4), Events::WRITABLE);
+            list.add_closed(Descriptor(3), Cause::Reset);
+            let descriptors: Vec<u32> = (0..list.len())
+                .map(|at| list.entry(at).descriptor.0)
+                .collect();
+            assert_eq!(descriptors, [7, 3, 9, 4], "cycle {cycle}");
+            let first = list.entry(0);
+            assert_eq!((first.slots, first.bytes), (2, 3));
+            let text: Vec<&[u8]> = list.payloads(0).collect();
+            assert_eq!(text, [&b"a"[..], b"cc"]);
+            assert_eq!(list.take_next(0).expect("a buffer").payload(), b"a");
+            assert_eq!(list.payloads(0).count(), 1);
+            assert_eq!(list.take_next(0).expect("a buffer").payload(), b"cc");
+            assert!(list.take_next(0).is_none() && list.take_next(3).is_none());
+            let closed = list.entry(1);
+            assert!(closed.events.intersects(Events::CLOSED));
+            assert_eq!(closed.cause, Some(Cause::Reset));
+            let rest: Vec<(u32, Vec<u8>)> = list
+                .take_arrivals()
+                .map(|(descriptor, buffer)| (descriptor.0, buffer.payload().to_vec()))
+                .collect();
+            assert_eq!(
+                rest,
+                [(3, b"b".to_vec()), (9, b"d".to_vec()), (3, b"e".to_vec())]
+            );
+            assert!(list.payloads(1).next().is_none());
+            list.clear();
+            assert!(list.is_empty());
+            assert_eq!(pool.free_count(), 16);
+        }
+    }
+
+    #[test]
+    fn buffers_that_nobody_takes_return_to_the_pool() {
+        let pool = Pool::new(4, 64).expect("there is memory");
+        let mut list = ReadyList::new();
+        list.add_buffer(Descriptor(0), buffer(&pool, "x"));
+        list.add_buffer(Descriptor(0), buffer(&pool, "y"));
+        let held = list.take_next(0).expect("a buffer");
+        list.clear();
+        assert_eq!(pool.free_count(), 3);
+        assert_eq!(held.payload(), b"x");
+    }
+}
