@@ -1,476 +1,143 @@
 //! Tidelane's engine as a stack under test, in virtual time.
 //!
 //! The driver (`Driver`, from the crate in `tests/packetdrill`) gives the engine sockets, a clock
-//! and a network device. The clock jumps from timer to timer, up to the time that the runner
-//! requests, and no thread sleeps. The script's program makes one call at a time. A call that would
-//! block is tried again after every timer and every injected packet.
+//! and a network device.
 
-use std::net::IpAddr;
-
-use tidelane_engine::{Duration, Endpoint, Instant, IpAddress};
+use tidelane_engine::{Endpoint, Instant};
 use tidelane_packetdrill::{
     address::Address,
-    errno::Errno,
+    errno::{CallResult, Errno},
     settings::{Reading, Settings},
     socket::Shutdown,
     stack::Stack as Driver,
 };
 
-use crate::{
-    calls::{Call, Fd, SIOCATMARK},
-    ip::Version,
-    stack::{CallResult, Micros, Returned, Sent, Stack},
-};
-
-/// First descriptor number.
-const FD_FIRST: Fd = 3;
-/// Sysctls that scripts set for the kernel, and that the engine ignores.
-const KERNEL_ONLY: [&str; 3] = [
-    "tcp_invalid_ratelimit",
-    "tcp_comp_sack_nr",
-    "tcp_autocorking",
-];
-
-/// Flags of the driver. `offload=0` switches segmentation offload off. `service=1` selects the
-/// timing of ACKs and probes of the service (`tidelaned`) instead of that of Linux.
-/// `tcp_fastopen=1` permits Fast Open for clients only.
-const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
-
-/// The call that the program is making.
-#[derive(Debug)]
-struct Pending {
-    call: Call,
-    /// True after the call was tried once.
-    begun: bool,
-    /// True if the call is a write that opens the connection.
-    opens: bool,
-    /// Number of bytes that the call has written so far.
-    done: usize,
-    /// Time at which `poll` times out.
-    deadline: Option<Instant>,
-}
+use crate::{calls::Fd, ip::Version, sockets::Sockets, virtual_time::VirtualTime};
 
 /// The engine as a stack under test.
-#[derive(Debug, Default)]
-pub struct Engine {
-    version: Version,
-    /// The driver of the engine. Its first use creates it, after the script has set its sysctls.
-    driver: Option<Driver>,
-    /// Settings of the script as `name=value`.
-    settings: Vec<String>,
-    /// Number of the next descriptor.
-    next_fd: Fd,
-    /// The call under way, if it blocks.
-    pending: Option<Pending>,
-    /// The finished call whose result the runner has not taken yet.
-    returned: Option<Returned>,
-}
+pub type Engine = VirtualTime<Driver>;
 
-fn endpoint(ip: IpAddr, port: u16) -> Endpoint {
-    Endpoint::new(IpAddress::from(ip), port)
-}
+/// The methods call the driver's own methods, which have precedence over those of the trait.
+impl Sockets for Driver {
+    fn new(settings: Settings, _version: Version) -> Self {
+        let mut driver = Self::new(settings, Reading::default());
+        driver.end_preamble(&Reading::default());
+        driver
+    }
 
-/// Returns the start time of scripts: the start of the driver's clock.
-fn origin() -> Instant {
-    Driver::new(
-        Settings::new("").unwrap_or_else(|_| unreachable!()),
-        Reading::default(),
-    )
-    .now()
-}
+    fn now(&self) -> Instant {
+        self.now()
+    }
 
-impl Engine {
-    /// Returns an engine for a script that runs over `version`.
-    pub fn new(version: Version) -> Self {
-        Self {
-            version,
-            ..Self::default()
+    fn next_timeout(&self) -> Option<Instant> {
+        self.next_timeout()
+    }
+
+    fn advance_to(&mut self, to: Instant) {
+        self.advance_to(to);
+    }
+
+    fn inject(&mut self, packet: &[u8]) {
+        self.inject(packet);
+    }
+
+    fn next_sent(&mut self) -> Option<(Instant, Vec<u8>)> {
+        self.pop_sent().map(|sent| (sent.at, sent.bytes))
+    }
+
+    fn socket(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> CallResult<()> {
+        self.socket_call(fd, domain, kind, protocol)
+    }
+
+    fn bind(&mut self, fd: Fd, local: Endpoint) -> CallResult<()> {
+        self.bind(fd, local)
+    }
+
+    fn listen(&mut self, fd: Fd, backlog: i32) -> CallResult<()> {
+        self.listen(fd, backlog)
+    }
+
+    fn accept(&mut self, fd: Fd, new: Fd) -> CallResult<()> {
+        match self.accept_ready(fd)? {
+            true => self.accept(fd, new, false).map(|_peer| ()),
+            false => Err(Errno::AGAIN),
         }
     }
 
-    /// Returns the driver. Creates it at the first call.
-    fn driver(&mut self) -> &mut Driver {
-        let (mtu, settings) = (self.version.mtu(), self.settings.join(","));
-        let flags = format!("{RUN},mtu={mtu},{settings}");
-        self.driver.get_or_insert_with(|| {
-            // `set` has checked each setting.
-            let settings = Settings::new(&flags).unwrap_or_else(|why| unreachable!("{why}"));
-            let mut driver = Driver::new(settings, Reading::default());
-            driver.end_preamble(&Reading::default());
-            driver
-        })
+    fn connect(&mut self, fd: Fd, peer: Endpoint) -> CallResult<()> {
+        self.connect(fd, peer)
     }
 
-    fn micros(at: Instant) -> Micros {
-        at.as_micros() - origin().as_micros()
+    fn connect_result(&mut self, fd: Fd) -> CallResult<()> {
+        self.connect_result(fd)
     }
 
-    fn instant(at: Micros) -> Instant {
-        origin() + Duration::from_micros(at)
+    fn shutdown(&mut self, fd: Fd, how: Shutdown) -> CallResult<()> {
+        self.shutdown(fd, how)
     }
 
-    /// Advances the clock to `to`, and runs the timers that are due. Stops early when `enough`
-    /// returns true.
-    fn advance(&mut self, to: Instant, enough: impl Fn(&Self) -> bool) {
-        while !enough(self) {
-            let deadline = self.pending.as_ref().and_then(|pending| pending.deadline);
-            let timer = self.driver().next_timeout();
-            let next = [deadline, timer].into_iter().flatten().min();
-            let Some(next) = next.filter(|next| *next <= to) else {
-                self.driver().advance_to(to);
-                self.try_pending();
-                return;
-            };
-            self.driver().advance_to(next);
-            self.try_pending();
-        }
+    fn close(&mut self, fd: Fd) -> CallResult<()> {
+        self.close(fd)
     }
 
-    /// Tries the pending call again, and records its result if it has finished.
-    fn try_pending(&mut self) {
-        let Some(mut pending) = self.pending.take() else {
-            return;
-        };
-        let call_result = self.attempt(&mut pending);
-        let at = Self::micros(self.driver().now());
-        match call_result {
-            Some(call_result) => self.returned = Some(Returned { at, call_result }),
-            None => self.pending = Some(pending),
-        }
+    fn receive(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Vec<u8>> {
+        self.recv(fd, len, flags, 1).map(|received| received.bytes)
     }
 
-    /// Tries a call. Returns `None` if the call blocks.
-    fn attempt(&mut self, pending: &mut Pending) -> Option<CallResult> {
-        let begun = std::mem::replace(&mut pending.begun, true);
-        let call = &pending.call;
-        let result = match call {
-            Call::Accept { fd } => self.accept(*fd),
-            Call::Connect { fd, port } => self.connect(*fd, *port, begun),
-            Call::Send { fd, bytes, flags } => {
-                let deferred = self.driver().sends_with_syn(*fd, *flags) == Ok(true);
-                pending.opens |= deferred;
-                match pending.opens {
-                    true => self.send_connect((*fd, None), bytes, *flags, &mut pending.done, begun),
-                    false => self.send(*fd, bytes, *flags, &mut pending.done, begun),
-                }
-            }
-            Call::SendConnect {
-                fd,
-                port,
-                bytes,
-                flags,
-            } => {
-                let to = Some(Address::Of(endpoint(self.version.remote(), *port)));
-                self.send_connect((*fd, to), bytes, *flags, &mut pending.done, begun)
-            }
-            Call::Receive { fd, len, flags } => {
-                let received = self.driver().recv(*fd, *len, *flags, 1);
-                match received {
-                    Ok(received) => {
-                        let result = Ok(received.bytes.len() as i64);
-                        return Some(CallResult {
-                            result,
-                            output: received.bytes,
-                        });
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Call::GetOption {
-                fd,
-                level,
-                name,
-                len,
-            } => {
-                return Some(match self.driver().option(*fd, *level, *name) {
-                    Ok(mut output) => {
-                        output.truncate(*len);
-                        CallResult {
-                            result: Ok(0),
-                            output,
-                        }
-                    }
-                    Err(error) => CallResult::of(Err(error.0)),
-                });
-            }
-            Call::Poll { .. } => return self.poll(pending),
-            Call::Ioctl { fd, request } => return Some(self.ioctl(*fd, *request)),
-            other => self.call_without_blocking(&other.clone()),
-        };
-        match result {
-            Err(Errno::AGAIN) if !self.fails_instead_of_blocking(&pending.call) => None,
-            Err(error) => Some(CallResult::of(Err(error.0))),
-            Ok(value) => Some(CallResult::of(Ok(value))),
-        }
+    fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
+        self.send(fd, bytes, flags)
     }
 
-    /// Returns true if `call` fails instead of blocking.
-    fn fails_instead_of_blocking(&mut self, call: &Call) -> bool {
-        let (fd, flags) = match call {
-            Call::Accept { fd } | Call::Connect { fd, .. } => (*fd, 0),
-            Call::Receive { fd, flags, .. }
-            | Call::Send { fd, flags, .. }
-            | Call::SendConnect { fd, flags, .. } => (*fd, *flags),
-            _ => return true,
-        };
-        self.is_nonblocking(fd, flags)
+    fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()> {
+        self.more_to_come(fd, more)
     }
 
-    /// Returns true if a call on `fd` does not block, because of O_NONBLOCK or MSG_DONTWAIT.
-    fn is_nonblocking(&mut self, fd: Fd, flags: i32) -> bool {
-        let nonblocking = match self.driver().control(fd, libc::F_GETFL, 0) {
-            Some(Ok(bits)) => bits as i32 & libc::O_NONBLOCK != 0,
-            _ => true,
-        };
-        nonblocking || flags & libc::MSG_DONTWAIT != 0
+    fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool> {
+        self.sends_with_syn(fd, flags)
     }
 
-    fn new_fd(&mut self) -> Fd {
-        self.next_fd = self.next_fd.max(FD_FIRST) + 1;
-        self.next_fd - 1
+    fn send_with_syn(
+        &mut self,
+        fd: Fd,
+        bytes: &[u8],
+        to: Option<Endpoint>,
+        waits: bool,
+    ) -> CallResult<Option<usize>> {
+        self.send_with_syn(fd, bytes, to.map(Address::Of), waits)
     }
 
-    /// Makes a call that never blocks and has no output.
-    fn call_without_blocking(&mut self, call: &Call) -> Result<i64, Errno> {
-        match *call {
-            Call::Socket {
-                domain,
-                kind,
-                protocol,
-            } => {
-                let fd = self.new_fd();
-                self.driver().socket_call(fd, domain, kind, protocol)?;
-                return Ok(fd.into());
-            }
-            Call::Bind { fd, port } => {
-                let local = endpoint(self.version.local(), port);
-                self.driver().bind(fd, local)
-            }
-            Call::Listen { fd, backlog } => self.driver().listen(fd, backlog),
-            Call::Shutdown { fd, how } => {
-                let how = Shutdown {
-                    read: how != libc::SHUT_WR,
-                    write: how != libc::SHUT_RD,
-                };
-                self.driver().shutdown(fd, how)
-            }
-            Call::Close { fd } => self.driver().close(fd),
-            Call::SetOption {
-                fd,
-                level,
-                name,
-                ref value,
-            } => self.driver().set_option(fd, level, name, value),
-            Call::Flags { fd } => return self.control(fd, libc::F_GETFL, 0),
-            Call::SetFlags { fd, flags } => return self.control(fd, libc::F_SETFL, flags),
-            _ => Err(Errno(libc::EOPNOTSUPP)),
-        }
-        .map(|()| 0)
+    fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
+        self.set_option(fd, level, name, value)
     }
 
-    fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Result<i64, Errno> {
-        let call_result = self.driver().control(fd, command, argument);
-        call_result
+    fn option(&mut self, fd: Fd, level: i32, name: i32) -> CallResult<Vec<u8>> {
+        self.option(fd, level, name)
+    }
+
+    fn control(&mut self, fd: Fd, command: i32, argument: i32) -> CallResult<i64> {
+        let result = self.control(fd, command, argument);
+        result
             .unwrap_or(Err(Errno::INVAL))
             .map(|value| value as i64)
     }
 
-    fn accept(&mut self, fd: Fd) -> Result<i64, Errno> {
-        if !self.driver().accept_ready(fd)? {
-            return Err(Errno::AGAIN);
-        }
-        let new = self.new_fd();
-        self.driver().accept(fd, new, false)?;
-        Ok(new.into())
+    fn readiness(&self, fd: Fd) -> u32 {
+        self.readiness(fd)
     }
 
-    fn connect(&mut self, fd: Fd, port: u16, begun: bool) -> Result<i64, Errno> {
-        let call = Call::Connect { fd, port };
-        if !begun {
-            let remote = endpoint(self.version.remote(), port);
-            self.driver().connect(fd, remote)?;
-        }
-        if self.driver().sends_with_syn(fd, 0)? {
-            return Ok(0);
-        }
-        match self.driver().connect_result(fd) {
-            Ok(()) => Ok(0),
-            Err(Errno::AGAIN) if self.fails_instead_of_blocking(&call) => {
-                Err(Errno(libc::EINPROGRESS))
-            }
-            Err(error) => Err(error),
-        }
+    fn unread(&self, fd: Fd) -> CallResult<u32> {
+        self.unread(fd)
     }
 
-    /// Tries a write that opens the connection: `sendto` with MSG_FASTOPEN and the address `to`, or
-    /// the first write after a deferred `connect`. `done` is the number of bytes written so far.
-    fn send_connect(
-        &mut self,
-        (fd, to): (Fd, Option<Address>),
-        bytes: &[u8],
-        flags: i32,
-        done: &mut usize,
-        begun: bool,
-    ) -> Result<i64, Errno> {
-        let waits = !self.is_nonblocking(fd, flags);
-        if !begun {
-            match self.driver().send_with_syn(fd, bytes, to, waits)? {
-                Some(sent) => *done = sent,
-                None => return self.send(fd, bytes, flags, done, false),
-            }
-        }
-        match self.driver().connect_result(fd) {
-            Ok(()) => self.send(fd, bytes, flags, done, true),
-            Err(Errno::AGAIN) if !waits && *done > 0 => Ok(*done as i64),
-            Err(Errno::AGAIN) if !waits => Err(Errno(libc::EINPROGRESS)),
-            Err(error) => Err(error),
-        }
+    fn unacknowledged(&self, fd: Fd) -> CallResult<u32> {
+        self.unacknowledged(fd)
     }
 
-    fn send(
-        &mut self,
-        fd: Fd,
-        bytes: &[u8],
-        flags: i32,
-        done: &mut usize,
-        begun: bool,
-    ) -> Result<i64, Errno> {
-        if !begun {
-            self.driver()
-                .more_to_come(fd, flags & libc::MSG_MORE != 0)?;
-        }
-        while *done < bytes.len() {
-            match self.driver().send(fd, &bytes[*done..], flags) {
-                Ok(count) => *done += count,
-                Err(error) if *done == 0 => return Err(error),
-                Err(Errno::AGAIN) => {
-                    let fd_flags = self.control(fd, libc::F_GETFL, 0)? as i32;
-                    let waits = fd_flags & libc::O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0;
-                    return if waits {
-                        Err(Errno::AGAIN)
-                    } else {
-                        Ok(*done as i64)
-                    };
-                }
-                Err(_) => break,
-            }
-        }
-        Ok(*done as i64)
+    fn unsent(&self, fd: Fd) -> CallResult<u32> {
+        self.unsent(fd)
     }
 
-    fn poll(&mut self, pending: &mut Pending) -> Option<CallResult> {
-        let Call::Poll {
-            entries,
-            timeout_ms,
-        } = &pending.call
-        else {
-            return None;
-        };
-        let now = self.driver().now();
-        let wait = u64::try_from(*timeout_ms).ok().map(Duration::from_millis);
-        let deadline = pending.deadline.or(wait.map(|wait| now + wait));
-        let always = (libc::POLLERR | libc::POLLHUP) as u32;
-        let ready = |(fd, events): &(Fd, i16)| {
-            (self.driver().readiness(*fd) & (*events as u16 as u32 | always)) as i16
-        };
-        let ready: Vec<i16> = entries.iter().map(ready).collect();
-        let count = ready.iter().filter(|events| **events != 0).count() as i64;
-        pending.deadline = deadline;
-        let over = count > 0 || deadline.is_some_and(|deadline| deadline <= now);
-        over.then(|| CallResult {
-            result: Ok(count),
-            output: ready
-                .iter()
-                .flat_map(|events| events.to_ne_bytes())
-                .collect(),
-        })
-    }
-
-    fn ioctl(&mut self, fd: Fd, request: u64) -> CallResult {
-        let driver = self.driver();
-        let count = match request {
-            libc::FIONREAD => driver.unread(fd),
-            libc::TIOCOUTQ => driver.unacknowledged(fd),
-            SIOCATMARK => driver.at_mark(fd),
-            _ => driver.unsent(fd),
-        };
-        match count {
-            Ok(count) => CallResult {
-                result: Ok(0),
-                output: count.to_ne_bytes().to_vec(),
-            },
-            Err(error) => CallResult::of(Err(error.0)),
-        }
-    }
-}
-
-impl Stack for Engine {
-    fn now(&self) -> Micros {
-        self.driver
-            .as_ref()
-            .map_or(0, |driver| Self::micros(driver.now()))
-    }
-
-    fn lateness_allowed(&self) -> Micros {
-        0
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        if KERNEL_ONLY.contains(&name) {
-            return Ok(());
-        }
-        if self.driver.is_some() {
-            return Err("the engine takes its settings before the first event".to_owned());
-        }
-        let setting = format!("{name}={value}");
-        Settings::new(&setting)?;
-        self.settings.push(setting);
-        Ok(())
-    }
-
-    fn sleep_until(&mut self, at: Micros) {
-        // At time 0 do not create the driver, because the script may still set sysctls.
-        if at > 0 || self.driver.is_some() {
-            let at = Self::instant(at);
-            if at > self.driver().now() {
-                self.advance(at, |_| false);
-            }
-        }
-    }
-
-    fn start(&mut self, call: Call) {
-        self.pending = Some(Pending {
-            call,
-            begun: false,
-            opens: false,
-            done: 0,
-            deadline: None,
-        });
-        self.try_pending();
-    }
-
-    fn returned(&mut self, by: Micros) -> Option<Returned> {
-        self.advance(Self::instant(by), |engine| engine.returned.is_some());
-        self.returned.take()
-    }
-
-    fn inject(&mut self, packet: &[u8]) {
-        self.driver().inject(packet);
-        self.try_pending();
-    }
-
-    fn next_packet(&mut self, by: Micros) -> Option<Sent> {
-        let by = Self::instant(by);
-        loop {
-            if let Some(sent) = self.driver().pop_sent() {
-                let at = Self::micros(sent.at);
-                return Some(Sent {
-                    at,
-                    bytes: sent.bytes,
-                });
-            }
-            let timer = self.driver().next_timeout().filter(|next| *next <= by)?;
-            self.advance(timer, |_| false);
-        }
+    fn at_mark(&self, fd: Fd) -> CallResult<u32> {
+        self.at_mark(fd)
     }
 }

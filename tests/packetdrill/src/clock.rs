@@ -8,7 +8,7 @@ use tidelane_engine::{Duration, Instant};
 /// Wall-clock time at the start, in microseconds since the Unix epoch: a day in November 2023.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 /// The engine's time at the start. The value is not zero, so that earlier instants exist.
-const START: Instant = Instant::from_secs(1000);
+pub const START: Instant = Instant::from_secs(1000);
 /// Advance of the clock at each reading.
 const READ: Duration = Duration::from_micros(1);
 

@@ -67,22 +67,61 @@ impl Fields {
     }
 }
 
-/// Values of `tcp_info` that the [`Stack`] computes, because the engine does not have them.
-struct Times {
+/// Values of `tcp_info` that a driver such as [`Stack`] has, because the engine does not have them.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverInfo {
     /// The present time, in the units of the engine's time stamps.
-    clock: Clock,
+    pub clock: Clock,
     /// Time in which the send buffer limited the program, in microseconds.
-    buffer_limited_us: u64,
+    pub buffer_limited_us: u64,
     /// Written bytes that are not sent yet.
-    unsent: u32,
-    /// Path MTU in bytes.
-    pmtu: u32,
-    /// MSS that this end announces, in bytes.
-    advmss: u32,
+    pub unsent: u32,
+    /// MTU of the device in bytes.
+    pub mtu: u32,
+    /// TCP_MAXSEG that the program set, or 0.
+    pub mss_max: u16,
 }
 
-/// Returns `struct tcp_info` with the values of `info` and `times`.
-fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
+impl DriverInfo {
+    /// Returns the largest MSS on the device for the connection of `info`.
+    fn device_mss(&self, info: &FlowInfo) -> u32 {
+        self.mtu - headers_len(info)
+    }
+
+    /// Returns the path MTU.
+    fn pmtu(&self, info: &FlowInfo) -> u32 {
+        match info.path_mss < self.device_mss(info) {
+            true => info.path_mss + headers_len(info),
+            false => self.mtu,
+        }
+    }
+
+    /// Returns the MSS that this end announces.
+    fn advmss(&self, info: &FlowInfo) -> u32 {
+        match self.mss_max {
+            0 => self.device_mss(info),
+            own => self.device_mss(info).min(own.into()),
+        }
+    }
+}
+
+/// Returns the length of the IP and TCP headers without options.
+fn headers_len(info: &FlowInfo) -> u32 {
+    match info.key.peer.addr.is_v4() {
+        true => HEADERS_LEN,
+        false => HEADERS_LEN_V6,
+    }
+}
+
+/// Returns `struct tcp_info` of a socket without a connection.
+pub fn tcp_info_unconnected(state: State) -> Vec<u8> {
+    let mut bytes = vec![0; TCP_INFO_LEN];
+    bytes[0] = state_number(state);
+    bytes
+}
+
+/// Returns `struct tcp_info` with the values of `info` and `driver`.
+pub fn tcp_info(info: &FlowInfo, driver: &DriverInfo) -> Vec<u8> {
     let mss = info.mss.max(1);
     let options = [
         (info.timestamps, OPTION_TIMESTAMPS),
@@ -105,7 +144,7 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
     };
     let of = |bytes: u32| bytes.div_ceil(mss);
     let bytes_sent = info.bytes_acked + u64::from(info.flight_size) + info.retrans_bytes;
-    let (clock, traffic) = (&times.clock, &info.traffic);
+    let (clock, traffic) = (&driver.clock, &info.traffic);
     let busy_us = traffic.busy_us(clock.us());
     let window_limited_us = traffic.window_limited_us(clock.us());
     let mut fields = Fields::default();
@@ -124,9 +163,11 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         .words(&[clock.since_ms(traffic.data_received_at)])
         .words(&[clock.since_ms(traffic.ack_received_at)])
         // pmtu, rcv_ssthresh, rtt, rttvar
-        .words(&[times.pmtu, info.rcv_wnd, us(info.srtt), us(info.rttvar)])
+        .words(&[driver.pmtu(info), info.rcv_wnd])
+        .words(&[us(info.srtt), us(info.rttvar)])
         // snd_ssthresh, snd_cwnd, advmss, reordering
-        .words(&[ssthresh, info.cwnd / mss, times.advmss, info.reordering])
+        .words(&[ssthresh, info.cwnd / mss])
+        .words(&[driver.advmss(info), info.reordering])
         // rcv_rtt, rcv_space, total_retrans
         .words(&[0, info.rcv_wnd, info.retrans])
         // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
@@ -134,11 +175,11 @@ fn tcp_info(info: &FlowInfo, times: &Times) -> Vec<u8> {
         .longs(&[info.bytes_acked, info.bytes_received])
         // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
         .words(&[traffic.segs_out(), traffic.segs_in()])
-        .words(&[times.unsent, us(info.rtt_min)])
+        .words(&[driver.unsent, us(info.rtt_min)])
         .words(&[traffic.data_segs_in, traffic.data_segs_out])
         // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
         .longs(&[info.delivery_rate])
-        .longs(&[busy_us, window_limited_us, times.buffer_limited_us])
+        .longs(&[busy_us, window_limited_us, driver.buffer_limited_us])
         // delivered, delivered_ce
         .words(&[info.delivered, info.delivered_ce])
         // bytes_sent, bytes_retrans
@@ -155,37 +196,21 @@ impl Stack {
     pub(crate) fn tcp_info(&self, fd: Fd) -> CallResult<Vec<u8>> {
         let id = self.flow_of(fd)?;
         Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
-            Some((id, info)) => tcp_info(&info, &self.times(fd, id)?),
-            None => {
-                let mut bytes = vec![0; TCP_INFO_LEN];
-                bytes[0] = state_number(self.state_of(fd)?);
-                bytes
-            }
+            Some((id, info)) => tcp_info(&info, &self.driver_info(fd, id)?),
+            None => tcp_info_unconnected(self.state_of(fd)?),
         })
     }
 
     /// Computes the values that the engine does not have, for the flow `id` of the socket `fd`.
-    fn times(&self, fd: Fd, id: FlowId) -> CallResult<Times> {
+    fn driver_info(&self, fd: Fd, id: FlowId) -> CallResult<DriverInfo> {
         let now = self.now();
         let stats = self.flows.get(&id).copied().unwrap_or_default().stats;
-        let info = self.flow_info(id);
-        let headers = match &info {
-            Some(info) if !info.key.peer.addr.is_v4() => HEADERS_LEN_V6,
-            _ => HEADERS_LEN,
-        };
-        let of_path = self.settings.mtu - headers;
-        Ok(Times {
+        Ok(DriverInfo {
             clock: Clock::at(now),
             buffer_limited_us: stats.buffer_limited_us(now),
             unsent: self.unsent_of(id),
-            pmtu: match info {
-                Some(info) if info.path_mss < of_path => info.path_mss + headers,
-                _ => self.settings.mtu,
-            },
-            advmss: match self.socket(fd)?.options.engine.mss_max {
-                0 => of_path,
-                own => of_path.min(own.into()),
-            },
+            mtu: self.settings.mtu,
+            mss_max: self.socket(fd)?.options.engine.mss_max,
         })
     }
 

@@ -111,6 +111,25 @@ impl Options {
             .is_some_and(|value| *value != 0)
     }
 
+    /// Sets an option. Fails with ENOPROTOOPT for an option that is not known.
+    pub fn set(&mut self, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
+        match level {
+            libc::SOL_SOCKET => self.set_of_socket(name, value),
+            libc::IPPROTO_TCP => self.set_of_tcp(name, value),
+            _ => self.set_of_ip(level, name, value),
+        }
+    }
+
+    /// Returns the value of an option that depends on no connection, or `None` for any other
+    /// option.
+    pub fn get(&self, level: i32, name: i32) -> Option<Vec<u8>> {
+        match level {
+            libc::SOL_SOCKET => self.get_of_socket(name),
+            libc::IPPROTO_TCP => self.get_of_tcp(name),
+            _ => self.get_of_ip(level, name),
+        }
+    }
+
     /// Sets an option of level SOL_SOCKET.
     fn set_of_socket(&mut self, name: i32, value: &[u8]) -> CallResult<()> {
         let engine = &mut self.engine;
@@ -363,11 +382,7 @@ impl Stack {
             return result;
         }
         let options = &mut self.socket_mut(fd)?.options;
-        match level {
-            libc::SOL_SOCKET => options.set_of_socket(name, value)?,
-            libc::IPPROTO_TCP => options.set_of_tcp(name, value)?,
-            _ => options.set_of_ip(level, name, value)?,
-        }
+        options.set(level, name, value)?;
         let engine = options.engine;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
             self.set_stamping(fd, int(value)?)?;
@@ -422,9 +437,7 @@ impl Stack {
             // No congestion control of this stack has values of its own to report.
             (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => Some(Vec::new()),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Some(self.mss(fd, id)?),
-            (libc::SOL_SOCKET, _) => socket.options.get_of_socket(name),
-            (libc::IPPROTO_TCP, _) => socket.options.get_of_tcp(name),
-            _ => socket.options.get_of_ip(level, name),
+            _ => socket.options.get(level, name),
         };
         value.ok_or(Errno(libc::ENOPROTOOPT))
     }

@@ -84,7 +84,7 @@ impl Socket {
 }
 
 /// Returns the error with which Linux' `connect` fails if the engine cannot send a SYN.
-pub(crate) const fn errno_of_open(error: OpenError) -> Errno {
+pub const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,
         OpenError::Full => libc::ENOBUFS,
