@@ -293,6 +293,7 @@ pub unsafe extern "C" fn tle_next_event(stack: *mut TleStack, event: *mut TleEve
         Event::Readable(connection) => (3, 0, connection.to_u64()),
         Event::Writable(connection) => (4, 0, connection.to_u64()),
         Event::Closed(connection, _) => (5, 0, connection.to_u64()),
+        Event::Urgent(connection) => (6, 0, connection.to_u64()),
     };
     *to = TleEvent {
         kind,

@@ -92,6 +92,9 @@ pub enum Event {
     /// There is room to write, after a [`Stack::write`](crate::Stack::write) that took only a part
     /// of its data.
     Writable(Connection),
+    /// The peer has announced urgent data. The member `urgent` of
+    /// [`Stack::status`](crate::Stack::status) has its place.
+    Urgent(Connection),
     /// The connection is over. The program still has to close it.
     Closed(Connection, CloseCause),
 }

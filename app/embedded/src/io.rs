@@ -15,7 +15,10 @@ use tidelane_wire::{
 };
 
 use crate::{
+    accept_queue::AcceptQueue,
+    binding::Binding,
     buffer::StreamBuffer,
+    handles::{Connection, Event, Listener},
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
@@ -33,38 +36,6 @@ const LATE_RESETS_MAX: usize = 1024;
 /// Number of dropped packets, by [`DropReason::index`].
 pub type Drops = [u64; DropReason::COUNT];
 
-/// The stack's state of one connection.
-#[derive(Debug)]
-pub struct Binding {
-    /// Ethernet and IP headers of the connection's segments.
-    pub template: HeaderTemplate,
-    /// Received data.
-    pub rx: StreamBuffer,
-    /// Data to send, until the peer has acknowledged it.
-    pub tx: StreamBuffer,
-    /// Stream position up to which the program has read.
-    pub rx_read: u32,
-    /// Stream position up to which the program has written.
-    pub tx_head: u32,
-    /// Number that distinguishes connections with the same flow id.
-    pub generation: u32,
-    /// Listener of a connection that the program has not accepted.
-    pub listener: Option<ListenerId>,
-    /// True if the peer has closed its direction.
-    pub peer_closed: bool,
-    /// Reason for the end of the connection, or `None` before the end.
-    pub cause: Option<CloseCause>,
-    /// True if an event has reported new data, and the program has not read since.
-    pub readable_reported: bool,
-    /// True if a write found no room for all of its data, so that an event has to report room.
-    pub wants_room: bool,
-    /// True if the program has closed the connection.
-    pub closed: bool,
-    /// Payload bytes of a full segment, as the engine passed it with the last segment. Zero before
-    /// the first segment.
-    segment_size: u16,
-}
-
 /// A report of the engine that the stack passes to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
@@ -76,6 +47,8 @@ pub enum Report {
     Readable(FlowId),
     /// There is room to write.
     Writable(FlowId),
+    /// The peer has announced urgent data.
+    Urgent(FlowId),
     /// The connection is over.
     Closed(FlowId, CloseCause),
 }
@@ -95,9 +68,9 @@ pub struct Io<P> {
     /// Connections by flow number.
     pub bindings: Vec<Option<Binding>>,
     /// Reports that the program has not taken.
-    pub reports: VecDeque<Report>,
-    /// Connections that the program may accept, oldest first.
-    pub accept_queue: VecDeque<(ListenerId, FlowId)>,
+    reports: VecDeque<Report>,
+    /// Connections that the program may accept.
+    pub accept_queue: AcceptQueue,
     /// Source link address of the frame that is being processed.
     pub arrival: Option<MacAddress>,
     /// Number of connections that the stack has had.
@@ -124,7 +97,7 @@ impl<P: PacketIo> Io<P> {
             mtu,
             bindings: Vec::new(),
             reports: VecDeque::new(),
-            accept_queue: VecDeque::new(),
+            accept_queue: AcceptQueue::default(),
             arrival: None,
             generations: 0,
             blocked: false,
@@ -143,6 +116,51 @@ impl<P: PacketIo> Io<P> {
     /// Returns the binding of a flow.
     pub fn binding(&mut self, flow: FlowId) -> Option<&mut Binding> {
         self.bindings.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Takes a connection of `listener` from the accept queue for the program, and reports the
+    /// events that preceded the accept.
+    pub fn accept(&mut self, listener: ListenerId) -> Option<Connection> {
+        // Each connection in the queue has a binding, which stays until the program closes or
+        // aborts the connection.
+        let flow = self.accept_queue.pop(listener)?;
+        let binding = self.bindings.get_mut(flow.index())?.as_mut()?;
+        binding.listener = None;
+        let reports = [
+            binding.urgent.map(|_| Report::Urgent(flow)),
+            binding.readable_reported.then_some(Report::Readable(flow)),
+            binding.cause.map(|cause| Report::Closed(flow, cause)),
+        ];
+        self.reports.extend(reports.into_iter().flatten());
+        binding.handle(flow)
+    }
+
+    /// Returns the next event for the program. Reports of connections that the program has closed
+    /// are dropped.
+    pub fn next_event(&mut self) -> Option<Event> {
+        while let Some(report) = self.reports.pop_front() {
+            let event = match report {
+                Report::Incoming(listener) => Some(Event::Incoming(Listener(listener))),
+                Report::Connected(flow) => self.handle(flow).map(Event::Connected),
+                Report::Readable(flow) => self.handle(flow).map(Event::Readable),
+                Report::Writable(flow) => self.handle(flow).map(Event::Writable),
+                Report::Urgent(flow) => self.handle(flow).map(Event::Urgent),
+                Report::Closed(flow, cause) => {
+                    let handle = self.handle(flow);
+                    handle.map(|connection| Event::Closed(connection, cause))
+                }
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// Returns the handle of a connection that the program has opened or accepted, and has not
+    /// closed.
+    pub fn handle(&mut self, flow: FlowId) -> Option<Connection> {
+        self.binding(flow)?.handle(flow)
     }
 
     /// Sends the resets that wait, while the port has free frames.
@@ -335,14 +353,28 @@ impl<P: PacketIo> Driver for Io<P> {
             }
             EngineEvent::Connected => Report::Connected(flow),
             EngineEvent::Accepted(listener) => {
-                binding.listener = Some(listener);
-                self.accept_queue.push_back((listener, flow));
-                Report::Incoming(listener)
+                self.accept_queue.push(listener, flow);
+                self.reports.push_back(Report::Incoming(listener));
+                return;
             }
             EngineEvent::PeerClosed => {
                 binding.peer_closed = true;
                 binding.readable_reported = true;
                 Report::Readable(flow)
+            }
+            EngineEvent::Urgent(pos) => {
+                binding.urgent = Some((pos, None));
+                Report::Urgent(flow)
+            }
+            EngineEvent::UrgentByte(value) => {
+                if let Some((_, byte)) = &mut binding.urgent {
+                    *byte = Some(value);
+                }
+                return;
+            }
+            EngineEvent::SoftError(cause) => {
+                binding.path_error = Some(cause);
+                return;
             }
             EngineEvent::Closed(cause) => {
                 binding.cause = Some(cause);
@@ -352,14 +384,12 @@ impl<P: PacketIo> Driver for Io<P> {
                 self.bindings[flow.index()] = None;
                 return;
             }
-            // Urgent data stays in the stream. A soft error (ICMP) does not end the connection.
-            EngineEvent::Urgent(_)
-            | EngineEvent::UrgentByte(_)
-            | EngineEvent::FinAcked
-            | EngineEvent::NegativeAdvice
-            | EngineEvent::SoftError(_) => return,
+            EngineEvent::FinAcked | EngineEvent::NegativeAdvice => return,
         };
-        self.reports.push_back(report);
+        // `accept` reports the events of a connection that waits to be accepted.
+        if binding.listener.is_none() {
+            self.reports.push_back(report);
+        }
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
@@ -377,21 +407,8 @@ impl<P: PacketIo> Driver for Io<P> {
         }
         // Zero is no generation, so that no handle is the number zero.
         self.generations = self.generations.checked_add(1).unwrap_or(1);
-        self.bindings[flow.index()] = Some(Binding {
-            template,
-            rx: StreamBuffer::default(),
-            tx: StreamBuffer::default(),
-            rx_read: 0,
-            tx_head: 0,
-            generation: self.generations,
-            listener: None,
-            peer_closed: false,
-            cause: None,
-            readable_reported: false,
-            wants_room: false,
-            closed: false,
-            segment_size: 0,
-        });
+        let binding = Binding::new(template, self.generations, new.listener);
+        self.bindings[flow.index()] = Some(binding);
     }
 
     /// Returns the payload limit of a GSO frame in bytes, or 0 if the connection cannot use GSO. A

@@ -16,17 +16,22 @@
 //! [`Stack::next_timeout`].
 #![forbid(unsafe_code)]
 
+mod accept_queue;
+mod addresses;
+mod binding;
 mod buffer;
+mod ephemeral_ports;
 mod fn_port;
 mod handles;
 mod io;
 mod options;
 mod stack;
+mod status;
 
 pub use tidelane_engine::{
     Algorithm, CloneBoxed, CloseCause, CongestionControl, Counters, CustomAlgorithm, Duration,
-    Endpoint, EngineConfig, FlowInfo, Instant, IpAddress, ListenError, OpenError, SocketOptions,
-    Window,
+    Endpoint, EngineConfig, FastOpenKeys, FastOpenPolicy, FlowInfo, Instant, IpAddress,
+    ListenError, OpenError, SocketOptions, State, Window,
 };
 pub use tidelane_packet_io::{MemConfig, MemPort, PacketIo};
 pub use tidelane_wire::{DropReason, FlowKey, MacAddress, TcpFlags};
@@ -37,4 +42,5 @@ pub use crate::{
     io::Drops,
     options::{OPTION_LEN_MAX, OptionHandler, find_option},
     stack::Stack,
+    status::{Status, Urgent},
 };

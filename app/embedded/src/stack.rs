@@ -1,8 +1,8 @@
 //! The stack as a program uses it: listeners, connections, events and the event loop.
 
 use tidelane_engine::{
-    Arrival, Counters, Endpoint, Engine, FlowId, FlowInfo, FlowKey, FlowRoute, Instant, IpAddress,
-    LinkId, ListenError, ListenerId, OpenError, SocketOptions,
+    Arrival, Counters, Endpoint, Engine, FastOpenKeys, FastOpenRequest, FlowInfo, FlowKey,
+    FlowRoute, FlowState, Instant, IpAddress, LinkId, ListenError, OpenError, SocketOptions,
 };
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_wire::{
@@ -11,16 +11,18 @@ use tidelane_wire::{
 };
 
 use crate::{
+    addresses::Addresses,
+    binding::Binding,
+    ephemeral_ports::EphemeralPorts,
     fn_port::ether_type,
     handles::{Connection, Event, Listener, StackConfig},
-    io::{Binding, Drops, Io, Report},
+    io::{Drops, Io},
     options::{OPTION_LEN_MAX, OptionHandler},
+    status::Status,
 };
 
 /// The engine's number of the only link. A stack has one port.
 const LINK: LinkId = LinkId(0);
-/// Local ports for active opens in which the program names no port (RFC 6056 §2.1).
-const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// A TCP stack on one port.
 pub struct Stack<P: PacketIo> {
@@ -29,15 +31,13 @@ pub struct Stack<P: PacketIo> {
     /// An empty burst; `None` while its frames are processed.
     burst: Option<P::Burst>,
     /// Addresses of this end.
-    addresses: Vec<IpAddress>,
-    /// True if other stacks have the same addresses.
-    shared_addresses: bool,
+    addresses: Addresses,
     /// Options of new connections.
     options: SocketOptions,
     /// Time of the last poll.
     now: Instant,
-    /// Local port that the stack chose last for an active open.
-    last_port: u16,
+    /// Local ports for active opens.
+    ephemeral_ports: EphemeralPorts,
     /// True if the port may deliver frames whose sender left the checksum to offload.
     partial_checksums: bool,
 }
@@ -55,11 +55,10 @@ impl<P: PacketIo> Stack<P> {
             burst: Some(port.new_burst()),
             engine: Engine::new(config.engine, config.secret),
             io: Io::new(port, config.mac, config.gateway),
-            addresses: config.addresses,
-            shared_addresses: config.shared_addresses,
+            addresses: Addresses::new(config.addresses, config.shared_addresses),
             options: config.options,
             now: Instant(0),
-            last_port: first_port,
+            ephemeral_ports: EphemeralPorts::new(first_port),
         }
     }
 
@@ -97,19 +96,44 @@ impl<P: PacketIo> Stack<P> {
     /// Listens at `local` for connections. An unspecified address means all addresses. At most
     /// `backlog` connections wait to be accepted.
     pub fn listen(&mut self, local: Endpoint, backlog: u32) -> Result<Listener, ListenError> {
-        self.engine
-            .listen(local, backlog, self.options)
-            .map(Listener)
+        self.listen_with(local, backlog, self.options)
+    }
+
+    /// Listens as [`listen`](Self::listen) does. The listener's connections have `options`.
+    pub fn listen_with(
+        &mut self,
+        local: Endpoint,
+        backlog: u32,
+        options: SocketOptions,
+    ) -> Result<Listener, ListenError> {
+        self.engine.listen(local, backlog, options).map(Listener)
+    }
+
+    /// Sets the options of later connections of a listener.
+    pub fn set_listener_options(&mut self, listener: Listener, options: SocketOptions) {
+        self.engine.set_listener_options(listener.0, options);
+    }
+
+    /// Sets the number of connections of a listener that may wait to be accepted.
+    pub fn set_backlog(&mut self, listener: Listener, backlog: u32) {
+        self.engine.set_backlog(listener.0, backlog);
+    }
+
+    /// Sets the number of connections of a listener that may wait for the end of their handshake
+    /// with data in the SYN (RFC 7413 §5.1). Zero turns Fast Open off.
+    pub fn set_fast_open_backlog(&mut self, listener: Listener, backlog: u32) {
+        self.engine.set_fast_open_qlen_max(listener.0, backlog);
+    }
+
+    /// Sets the keys of Fast Open cookies. Stacks with the same keys and address accept each
+    /// other's cookies. Without this call, the keys come from the stack's secret.
+    pub fn set_fast_open_keys(&mut self, keys: FastOpenKeys) {
+        self.engine.set_fast_open_keys(None, keys);
     }
 
     /// Ends a listener. Connections that were not accepted are reset.
     pub fn unlisten(&mut self, listener: Listener) {
-        let of_listener = |(of, _): &(ListenerId, FlowId)| *of == listener.0;
-        let queue = &mut self.io.accept_queue;
-        let waiting = queue.iter().filter(|entry| of_listener(entry));
-        let waiting: Vec<FlowId> = waiting.map(|(_, flow)| *flow).collect();
-        queue.retain(|entry| !of_listener(entry));
-        for flow in waiting {
+        while let Some(flow) = self.io.accept_queue.pop(listener.0) {
             self.engine.abort(self.now, flow, &mut self.io);
         }
         self.engine.unlisten(self.now, listener.0, &mut self.io);
@@ -117,62 +141,80 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns the oldest connection that waits to be accepted.
     pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
-        // Each connection in the queue has a binding, which stays until the program closes or
-        // aborts the connection.
-        let queue = &mut self.io.accept_queue;
-        let at = queue.iter().position(|(of, _)| *of == listener.0)?;
-        let (_, flow) = queue.remove(at)?;
+        let connection = self.io.accept(listener.0)?;
         self.engine.accept_queue_removed(listener.0, 1);
-        let binding = self.io.binding(flow)?;
-        binding.listener = None;
-        let (generation, cause) = (binding.generation, binding.cause);
-        // The program got no event of this connection before accept. Report the present state.
-        if binding.readable_reported {
-            self.io.reports.push_back(Report::Readable(flow));
-        }
-        if let Some(cause) = cause {
-            self.io.reports.push_back(Report::Closed(flow, cause));
-        }
-        Some(Connection { flow, generation })
+        Some(connection)
     }
 
     /// Opens a connection. If the port of `local` is zero, the stack chooses a port. The SYN leaves
     /// with the next [`poll`](Self::poll) or [`flush`](Self::flush).
     pub fn connect(&mut self, local: Endpoint, peer: Endpoint) -> Result<Connection, OpenError> {
-        let local = match local.port {
-            0 => Endpoint::new(local.addr, self.free_port(local.addr, peer)?),
-            _ => local,
-        };
-        let route = FlowRoute {
-            link: LINK,
-            mtu: self.io.path_mtu(),
-        };
-        let options = self.options;
-        self.io.arrival = None;
-        let flow = self
-            .engine
-            .open(self.now, local, peer, route, options, &mut self.io)?;
-        let generation = self
-            .io
-            .binding(flow)
-            .ok_or(OpenError::BadEndpoint)?
-            .generation;
-        Ok(Connection { flow, generation })
+        self.connect_with(local, peer, self.options)
     }
 
-    fn free_port(&mut self, local: IpAddress, peer: Endpoint) -> Result<u16, OpenError> {
-        for _ in EPHEMERAL_PORTS {
-            let next = self.last_port.wrapping_add(1);
-            self.last_port = next.max(*EPHEMERAL_PORTS.start());
-            let key = FlowKey {
-                local: Endpoint::new(local, self.last_port),
-                peer,
-            };
-            if self.engine.is_free(self.now, &key) {
-                return Ok(self.last_port);
-            }
+    /// Opens a connection with `options` as [`connect`](Self::connect) does.
+    pub fn connect_with(
+        &mut self,
+        local: Endpoint,
+        peer: Endpoint,
+        options: SocketOptions,
+    ) -> Result<Connection, OpenError> {
+        let (now, route) = (self.now, self.route());
+        let local = self.complete(local, peer)?;
+        let opened = self
+            .engine
+            .open(now, local, peer, route, options, &mut self.io)?;
+        self.io.handle(opened).ok_or(OpenError::BadEndpoint)
+    }
+
+    /// Returns the number of bytes that the SYN of a [`connect_fast`](Self::connect_fast) to `peer`
+    /// carries at most. Returns `None` if the SYN only requests a cookie.
+    pub fn fast_open_room(&self, peer: IpAddress, options: &SocketOptions) -> Option<u32> {
+        let (mtu, request) = (self.io.path_mtu(), FastOpenRequest::default());
+        self.engine
+            .fast_open_room(self.now, peer, mtu, options, request)
+    }
+
+    /// Opens a connection as [`connect_with`](Self::connect_with) does, with the beginning of
+    /// `data` in the SYN (RFC 7413). Returns the connection and the number of bytes in the SYN. The
+    /// peer may receive these bytes twice. Without a cookie of the peer, the SYN carries no data
+    /// and requests a cookie. [`EngineConfig::fast_open`](crate::EngineConfig) may forbid both.
+    pub fn connect_fast(
+        &mut self,
+        local: Endpoint,
+        peer: Endpoint,
+        options: SocketOptions,
+        data: &[u8],
+    ) -> Result<(Connection, usize), OpenError> {
+        let room = self.fast_open_room(peer.addr, &options).unwrap_or(0);
+        let local = self.complete(local, peer)?;
+        let how = (options, FastOpenRequest::default());
+        let (ends, route) = ((local, peer), self.route());
+        let opened = self
+            .engine
+            .open_fast(self.now, ends, route, how, &mut self.io)?;
+        let connection = self.io.handle(opened).ok_or(OpenError::BadEndpoint)?;
+        let data = &data[..data.len().min(room as usize)];
+        Ok((connection, self.write(connection, data)))
+    }
+
+    fn route(&self) -> FlowRoute {
+        let mtu = self.io.path_mtu();
+        FlowRoute { link: LINK, mtu }
+    }
+
+    /// Returns `local` with a port. Chooses the port if there is none.
+    fn complete(&mut self, local: Endpoint, peer: Endpoint) -> Result<Endpoint, OpenError> {
+        let with_port = |port| Endpoint::new(local.addr, port);
+        if local.port != 0 {
+            return Ok(local);
         }
-        Err(OpenError::InUse)
+        let is_free = |port| {
+            let local = with_port(port);
+            self.engine.is_free(self.now, &FlowKey { local, peer })
+        };
+        let port = self.ephemeral_ports.choose(is_free);
+        port.map(with_port).ok_or(OpenError::InUse)
     }
 
     /// Receives packets, runs TCP and the timers, and sends. Returns true if a packet arrived.
@@ -221,7 +263,7 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns the first address of this end; unspecified if there is none.
     pub fn address(&self) -> IpAddress {
-        self.addresses.first().copied().unwrap_or_default()
+        self.addresses.first()
     }
 
     /// Handles one received IP packet without an Ethernet header, as [`input`](Self::input) does.
@@ -240,18 +282,7 @@ impl<P: PacketIo> Stack<P> {
 
     fn receive(&mut self, frame: &[u8]) -> Result<(), DropReason> {
         let packet = parse_frame(frame)?;
-        if !self.addresses.contains(&packet.dst) {
-            return Err(DropReason::NotOurs);
-        }
-        let src = packet.src;
-        let is_martian = src.is_multicast_or_broadcast()
-            || src.is_unspecified()
-            || src.is_this_network_v4()
-            || src.is_loopback();
-        let is_own = !self.shared_addresses && self.addresses.contains(&src);
-        if is_martian || is_own {
-            return Err(DropReason::MartianSource);
-        }
+        self.addresses.check(&packet)?;
         match (packet.protocol, packet.dst.is_v4()) {
             (protocol::TCP, _) => self.receive_tcp(&packet),
             (protocol::ICMP, true) => {
@@ -295,65 +326,43 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns the next event.
     pub fn next_event(&mut self) -> Option<Event> {
-        while let Some(report) = self.io.reports.pop_front() {
-            let event = match report {
-                Report::Incoming(listener) => Some(Event::Incoming(Listener(listener))),
-                Report::Connected(flow) => self.handle(flow).map(Event::Connected),
-                Report::Readable(flow) => self.handle(flow).map(Event::Readable),
-                Report::Writable(flow) => self.handle(flow).map(Event::Writable),
-                Report::Closed(flow, cause) => {
-                    let handle = self.handle(flow);
-                    handle.map(|connection| Event::Closed(connection, cause))
-                }
-            };
-            if event.is_some() {
-                return event;
-            }
-        }
-        None
+        self.io.next_event()
     }
 
-    /// Returns the handle of a connection that the program has opened or accepted, and has not
-    /// closed.
-    fn handle(&mut self, flow: FlowId) -> Option<Connection> {
-        let binding = self.io.binding(flow)?;
-        let open = !binding.closed && binding.listener.is_none();
-        let generation = binding.generation;
-        open.then_some(Connection { flow, generation })
+    /// Returns the state of a valid handle.
+    fn lookup(&self, connection: Connection) -> Option<(&Binding, &FlowState)> {
+        let place = self.io.bindings.get(connection.flow.index());
+        let binding = place.and_then(Option::as_ref)?;
+        let flow = self.engine.flow(connection.flow)?;
+        binding.is_of(connection).then_some((binding, flow))
     }
 
     fn binding(&mut self, connection: Connection) -> Option<&mut Binding> {
         let binding = self.io.binding(connection.flow)?;
-        (binding.generation == connection.generation && !binding.closed).then_some(binding)
+        binding.is_of(connection).then_some(binding)
+    }
+
+    /// Returns the status of a connection, or `None` for an invalid handle.
+    pub fn status(&self, connection: Connection) -> Option<Status> {
+        let (binding, flow) = self.lookup(connection)?;
+        let limit = self.engine.config().tx_limit;
+        Some(binding.status(flow.rx_head(), flow.tx_acked(), limit))
     }
 
     /// Returns the received data that the program has not read. The data is not copied, and comes
     /// in two parts because the ring buffer may wrap.
     pub fn received(&self, connection: Connection) -> [&[u8]; 2] {
-        let place = self.io.bindings.get(connection.flow.index());
-        let Some(binding) = place.and_then(Option::as_ref) else {
-            return [&[], &[]];
-        };
-        let Some(flow) = self.engine.flow(connection.flow) else {
-            return [&[], &[]];
-        };
-        if binding.generation != connection.generation || binding.closed {
-            return [&[], &[]];
+        match self.lookup(connection) {
+            Some((binding, flow)) => binding.received(flow.rx_head()),
+            None => [&[], &[]],
         }
-        let unread = flow.rx_head().wrapping_sub(binding.rx_read);
-        binding.rx.slices(binding.rx_read, unread)
-    }
-
-    /// Returns the number of received bytes that the program has not read.
-    fn unread(&self, connection: Connection) -> usize {
-        let parts = self.received(connection);
-        parts.iter().map(|part| part.len()).sum()
     }
 
     /// Counts `len` bytes of the received data as read. If `len` exceeds the received data, all
     /// received data counts as read.
     pub fn consume(&mut self, connection: Connection, len: usize) {
-        let len = len.min(self.unread(connection)) as u32;
+        let readable = self.status(connection).map_or(0, |status| status.readable);
+        let len = len.min(readable as usize) as u32;
         let Some(binding) = self.binding(connection) else {
             return;
         };
@@ -377,47 +386,58 @@ impl<P: PacketIo> Stack<P> {
 
     /// Returns true if the program has read all data and no more data can arrive, because the peer
     /// has closed its direction or the connection is over. Also returns true for an invalid handle.
-    pub fn is_end(&mut self, connection: Connection) -> bool {
-        let all_read = self.unread(connection) == 0;
-        let binding = self.binding(connection);
-        binding.is_none_or(|binding| all_read && (binding.peer_closed || binding.cause.is_some()))
+    pub fn is_end(&self, connection: Connection) -> bool {
+        let status = self.status(connection);
+        status.is_none_or(|status| {
+            status.readable == 0 && (status.peer_closed || status.cause.is_some())
+        })
     }
 
     /// Copies `data` to the send buffer as far as there is room. Returns the number of bytes. If
-    /// the number is less than the length of `data`, an event reports when there is room.
+    /// the number is less than the length of `data`, an event reports when there is room. A closed
+    /// direction takes nothing; [`Status::writable`] tells the two cases apart.
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
-        let Some(acked) = self
-            .engine
-            .flow(connection.flow)
-            .map(|flow| flow.tx_acked())
-        else {
+        let Some(acked) = self.lookup(connection).map(|(_, flow)| flow.tx_acked()) else {
             return 0;
         };
-        let Some(binding) = self.binding(connection) else {
+        let Some(binding) = self.binding(connection).filter(|b| b.may_write()) else {
             return 0;
         };
-        let used = binding.tx_head.wrapping_sub(acked);
-        let len = data.len().min(limit.saturating_sub(used) as usize);
-        binding.wants_room = len < data.len();
-        binding.tx.reserve(acked, used + len as u32);
-        binding.tx.write(binding.tx_head, &data[..len]);
-        let tx_head = binding.tx_head.wrapping_add(len as u32);
+        let len = binding.copy_to_send(acked, limit, data);
+        let tx_head = binding.tx_head.wrapping_add(len);
         match self.engine.tx_advance(connection.flow, tx_head) {
             Ok(()) => {
                 if let Some(binding) = self.binding(connection) {
                     binding.tx_head = tx_head;
                 }
-                len
+                len as usize
             }
             // The connection is over, or its sending direction is closed.
             Err(_) => 0,
         }
     }
 
+    /// Writes `data` as [`write`](Self::write) does, and announces the written bytes to the peer as
+    /// urgent (RFC 9293 §3.8.5). Nagle's algorithm and `cork` do not delay urgent data.
+    pub fn write_urgent(&mut self, connection: Connection, data: &[u8]) -> usize {
+        let writable = self.status(connection).and_then(|status| status.writable);
+        let len = data.len().min(writable.unwrap_or(0) as usize);
+        let binding = self.binding(connection).filter(|_| len > 0);
+        let Some(end) = binding.map(|binding| binding.tx_head.wrapping_add(len as u32)) else {
+            return self.write(connection, data);
+        };
+        let (now, flow) = (self.now, connection.flow);
+        match self.engine.tx_urgent(now, flow, end, &mut self.io) {
+            Ok(()) => self.write(connection, data),
+            Err(_) => 0,
+        }
+    }
+
     /// Closes the sending direction. The peer gets all data and a FIN.
     pub fn shutdown(&mut self, connection: Connection) {
-        if self.binding(connection).is_some() {
+        if let Some(binding) = self.binding(connection) {
+            binding.write_closed = true;
             self.engine.shutdown_write(connection.flow);
         }
     }
@@ -447,9 +467,15 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
+    /// Returns the options of a connection.
+    pub fn options(&self, connection: Connection) -> Option<SocketOptions> {
+        self.lookup(connection)?;
+        self.engine.options(connection.flow)
+    }
+
     /// Returns the state of a connection, for statistics.
-    pub fn info(&mut self, connection: Connection) -> Option<FlowInfo> {
-        self.binding(connection)?;
+    pub fn info(&self, connection: Connection) -> Option<FlowInfo> {
+        self.lookup(connection)?;
         self.engine.info(connection.flow)
     }
 

@@ -18,10 +18,16 @@ type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
 type BoxedStack =
     Stack<FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>>;
 
-/// Makes a stack that receives from `rx` and sends to `tx`. Each `loss`-th packet is lost; zero
-/// means no loss.
-fn stack(end: usize, rx: &Queue, tx: &Queue, loss: u32) -> BoxedStack {
-    let (rx, tx, mut count) = (rx.clone(), tx.clone(), 0);
+/// Makes a stack at one end of `queues`: at the client's end 0 or at the server's end 1. Each
+/// `loss`-th packet that it sends is lost; zero means no loss.
+fn stack(end: usize, queues: &[Queue; 2], loss: u32) -> BoxedStack {
+    let config = StackConfig::new(ADDRESSES[end], [end as u8 + 1; 16]);
+    stack_with(config, queues, end, loss)
+}
+
+/// Makes a stack with `config` at one end of `queues`, as [`stack`] does.
+fn stack_with(config: StackConfig, queues: &[Queue; 2], end: usize, loss: u32) -> BoxedStack {
+    let (rx, tx, mut count) = (queues[end].clone(), queues[1 - end].clone(), 0);
     let receive = move |packet: &mut [u8]| {
         let next = rx.borrow_mut().pop_front()?;
         packet[..next.len()].copy_from_slice(&next);
@@ -39,7 +45,7 @@ fn stack(end: usize, rx: &Queue, tx: &Queue, loss: u32) -> BoxedStack {
         Box::new(receive) as Box<dyn FnMut(&mut [u8]) -> Option<usize>>,
         Box::new(send) as Box<dyn FnMut(&[u8]) -> bool>,
     );
-    Stack::new(StackConfig::new(ADDRESSES[end], [end as u8 + 1; 16]), port)
+    Stack::new(config, port)
 }
 
 /// Two stacks and their clock.
@@ -55,8 +61,8 @@ impl Pair {
     fn new(loss: u32) -> Self {
         let queues = [Queue::default(), Queue::default()];
         let mut pair = Self {
-            client: stack(0, &queues[0], &queues[1], loss),
-            server: stack(1, &queues[1], &queues[0], loss),
+            client: stack(0, &queues, loss),
+            server: stack(1, &queues, loss),
             now: Instant::from_secs(1),
             queues,
         };
@@ -203,6 +209,131 @@ fn events_name_each_change_once() {
     let [_, server] = pair.events();
     assert_eq!(server, [Event::Readable(accepted)]);
     assert!(pair.server.is_end(accepted));
+}
+
+#[test]
+fn events_before_accept_come_once_after_accept() {
+    let mut pair = Pair::new(0);
+    let listener = pair.server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let client = pair.client.connect(local, SERVER).unwrap();
+    for _ in 0..10 {
+        pair.step();
+    }
+    assert_eq!(pair.client.write(client, b"early"), 5);
+    pair.step();
+    pair.step();
+    pair.client.abort(client);
+    for _ in 0..10 {
+        pair.step();
+    }
+    let server = pair.server.accept(listener).unwrap();
+    let [_, events] = pair.events();
+    let expected = [
+        Event::Incoming(listener),
+        Event::Readable(server),
+        Event::Closed(server, CloseCause::Reset),
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(pair.server.received(server).concat(), b"early");
+}
+
+#[test]
+fn the_status_follows_data_and_close() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    let limit = EngineConfig::default().tx_limit;
+    assert_eq!(pair.client.write(client, b"0123456789"), 10);
+    let status = pair.client.status(client).unwrap();
+    assert_eq!(
+        (status.unacknowledged, status.writable),
+        (10, Some(limit - 10))
+    );
+    pair.client.shutdown(client);
+    for _ in 0..10 {
+        pair.step();
+    }
+    let status = pair.client.status(client).unwrap();
+    assert_eq!((status.unacknowledged, status.writable), (0, None));
+    assert_eq!(pair.client.write(client, b"late"), 0);
+    let status = pair.server.status(server).unwrap();
+    assert_eq!((status.readable, status.peer_closed), (10, true));
+    assert_eq!((status.cause, status.writable), (None, Some(limit)));
+    pair.client.abort(client);
+    assert_eq!(pair.client.status(client), None);
+    for _ in 0..10 {
+        pair.step();
+    }
+    let status = pair.server.status(server).unwrap();
+    assert_eq!(status.cause, Some(CloseCause::Reset));
+    assert_eq!((status.readable, status.writable), (10, None));
+}
+
+#[test]
+fn urgent_data_stays_in_the_stream_and_is_announced() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    assert_eq!(pair.client.write_urgent(client, b"stop!"), 5);
+    let events: Vec<Event> = (0..10).flat_map(|_| pair.events()[1].clone()).collect();
+    assert!(events.contains(&Event::Urgent(server)), "{events:?}");
+    let byte = Some(b'!');
+    let urgent = |pair: &Pair| pair.server.status(server).unwrap().urgent;
+    assert_eq!(urgent(&pair), Some(Urgent { ahead: 4, byte }));
+    pair.server.consume(server, 4);
+    assert_eq!(urgent(&pair), Some(Urgent { ahead: 0, byte }));
+    pair.server.consume(server, 1);
+    assert_eq!(urgent(&pair), None);
+}
+
+#[test]
+fn options_are_those_of_the_listener_or_of_the_open() {
+    let mut pair = Pair::new(0);
+    let options = |mss_max| SocketOptions {
+        mss_max,
+        ..SocketOptions::default()
+    };
+    let listener = pair.server.listen_with(SERVER, 8, options(700)).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let opened = [options(0), options(600), options(0)].map(|options| {
+        let client = pair.client.connect_with(local, SERVER, options).unwrap();
+        for _ in 0..10 {
+            pair.step();
+        }
+        pair.server.set_listener_options(listener, options);
+        (client, pair.server.accept(listener).unwrap())
+    });
+    let sizes = opened.map(|(client, server)| {
+        let accepted = pair.server.options(server).unwrap().mss_max;
+        (pair.client.info(client).unwrap().mss, accepted)
+    });
+    // Timestamps take 12 bytes of each segment.
+    assert_eq!(sizes, [(688, 700), (588, 0), (588, 600)]);
+}
+
+#[test]
+fn the_second_open_has_data_in_its_syn() {
+    let mut pair = Pair::new(0);
+    let engine = EngineConfig {
+        fast_open: FastOpenPolicy::from_bits(0x403),
+        ..EngineConfig::default()
+    };
+    let config = StackConfig::new(ADDRESSES[1], [2; 16]);
+    pair.server = stack_with(StackConfig { engine, ..config }, &pair.queues, 1, 0);
+    let listener = pair.server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let options = SocketOptions::default();
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        let opened = pair.client.connect_fast(local, SERVER, options, b"hello");
+        let (_, in_syn) = opened.unwrap();
+        for _ in 0..10 {
+            pair.step();
+        }
+        let server = pair.server.accept(listener).unwrap();
+        sent.push((in_syn, pair.server.received(server).concat().len()));
+    }
+    assert_eq!(sent, [(0, 0), (5, 5)]);
+    assert_eq!(pair.server.counters().fast_open_passive, 1);
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl Client {
                     Event::Closed(connection, cause) => {
                         self.end(connection, &format!("{cause:?}"))?
                     }
-                    Event::Writable(_) | Event::Incoming(_) => {}
+                    Event::Writable(_) | Event::Urgent(_) | Event::Incoming(_) => {}
                 }
             }
             self.stack.flush();

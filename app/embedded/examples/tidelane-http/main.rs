@@ -145,7 +145,7 @@ fn serve<P: PacketIo>(
                     server.serve(connection);
                 }
                 Event::Closed(connection, _) => server.close(connection),
-                Event::Connected(_) => {}
+                Event::Connected(_) | Event::Urgent(_) => {}
             }
         }
         let stack = &mut server.sockets.stack;

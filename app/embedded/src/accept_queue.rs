@@ -1,0 +1,23 @@
+//! Connections that wait to be accepted.
+
+use std::collections::VecDeque;
+
+use tidelane_engine::{FlowId, ListenerId};
+
+/// The connections of all listeners that the program may accept, oldest first. The backlogs of the
+/// listeners bound their number.
+#[derive(Debug, Default)]
+pub struct AcceptQueue(VecDeque<(ListenerId, FlowId)>);
+
+impl AcceptQueue {
+    /// Adds a connection of `listener`.
+    pub fn push(&mut self, listener: ListenerId, flow: FlowId) {
+        self.0.push_back((listener, flow));
+    }
+
+    /// Removes and returns the oldest connection of `listener`.
+    pub fn pop(&mut self, listener: ListenerId) -> Option<FlowId> {
+        let at = self.0.iter().position(|(of, _)| *of == listener)?;
+        self.0.remove(at).map(|(_, flow)| flow)
+    }
+}

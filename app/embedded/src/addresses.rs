@@ -1,0 +1,42 @@
+//! The addresses of a stack, and the check of received packets against them.
+
+use tidelane_engine::IpAddress;
+use tidelane_wire::{DropReason, Packet};
+
+/// The addresses of a stack.
+#[derive(Debug)]
+pub struct Addresses {
+    list: Vec<IpAddress>,
+    /// True if other stacks have the same addresses.
+    shared: bool,
+}
+
+impl Addresses {
+    /// Returns the addresses in `list`. `shared` is true if other stacks have them, too.
+    pub fn new(list: Vec<IpAddress>, shared: bool) -> Self {
+        Self { list, shared }
+    }
+
+    /// Returns the first address; unspecified if there is none.
+    pub fn first(&self) -> IpAddress {
+        self.list.first().copied().unwrap_or_default()
+    }
+
+    /// Fails with the reason to drop `packet` if its destination is not an address of this stack,
+    /// or if its source is impossible.
+    pub fn check(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+        if !self.list.contains(&packet.dst) {
+            return Err(DropReason::NotOurs);
+        }
+        let src = packet.src;
+        let is_martian = src.is_multicast_or_broadcast()
+            || src.is_unspecified()
+            || src.is_this_network_v4()
+            || src.is_loopback();
+        let is_own = !self.shared && self.list.contains(&src);
+        match is_martian || is_own {
+            true => Err(DropReason::MartianSource),
+            false => Ok(()),
+        }
+    }
+}

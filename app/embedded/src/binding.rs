@@ -1,0 +1,134 @@
+//! The stack's state of one connection.
+
+use tidelane_engine::{CloseCause, FlowId, ListenerId};
+use tidelane_wire::HeaderTemplate;
+
+use crate::{
+    buffer::StreamBuffer,
+    handles::Connection,
+    status::{Status, Urgent},
+};
+
+/// The stack's state of one connection: the buffers, and the knowledge of the program.
+#[derive(Debug)]
+pub struct Binding {
+    /// Ethernet and IP headers of the connection's segments.
+    pub template: HeaderTemplate,
+    /// Received data.
+    pub rx: StreamBuffer,
+    /// Data to send, until the peer has acknowledged it.
+    pub tx: StreamBuffer,
+    /// Stream position up to which the program has read.
+    pub rx_read: u32,
+    /// Stream position up to which the program has written.
+    pub tx_head: u32,
+    /// Number that distinguishes connections with the same flow id.
+    pub generation: u32,
+    /// Listener of a connection that the program has not accepted.
+    pub listener: Option<ListenerId>,
+    /// True if the peer has closed its direction.
+    pub peer_closed: bool,
+    /// True if the program has closed its direction.
+    pub write_closed: bool,
+    /// Reason for the end of the connection, or `None` before the end.
+    pub cause: Option<CloseCause>,
+    /// The last error of the path that did not end the connection.
+    pub path_error: Option<CloseCause>,
+    /// Stream position of the last urgent byte, and the byte if it has arrived.
+    pub urgent: Option<(u32, Option<u8>)>,
+    /// True if an event has reported new data, and the program has not read since.
+    pub readable_reported: bool,
+    /// True if a write found no room for all of its data, so that an event has to report room.
+    pub wants_room: bool,
+    /// True if the program has closed the connection.
+    pub closed: bool,
+    /// Payload bytes of a full segment, as the engine passed it with the last segment. Zero before
+    /// the first segment.
+    pub segment_size: u16,
+}
+
+impl Binding {
+    /// Returns the state of a new connection. `listener` is the listener of a passive open.
+    pub fn new(template: HeaderTemplate, generation: u32, listener: Option<ListenerId>) -> Self {
+        Self {
+            template,
+            rx: StreamBuffer::default(),
+            tx: StreamBuffer::default(),
+            rx_read: 0,
+            tx_head: 0,
+            generation,
+            listener,
+            peer_closed: false,
+            write_closed: false,
+            cause: None,
+            path_error: None,
+            urgent: None,
+            readable_reported: false,
+            wants_room: false,
+            closed: false,
+            segment_size: 0,
+        }
+    }
+
+    /// Returns true if `connection` is a valid handle of the connection.
+    pub fn is_of(&self, connection: Connection) -> bool {
+        self.generation == connection.generation && !self.closed
+    }
+
+    /// Returns the handle of the connection, which has the flow `flow`. Returns `None` if the
+    /// program has not accepted the connection, or has closed it.
+    pub fn handle(&self, flow: FlowId) -> Option<Connection> {
+        let generation = self.generation;
+        let open = !self.closed && self.listener.is_none();
+        open.then_some(Connection { flow, generation })
+    }
+
+    /// Returns true if the program may write: the program has not closed its direction, and the
+    /// connection is not over.
+    pub fn may_write(&self) -> bool {
+        !self.write_closed && self.cause.is_none()
+    }
+
+    /// Returns the room to write in bytes. `acked` is the stream position up to which the peer has
+    /// acknowledged data, and `limit` the largest number of bytes that are not acknowledged.
+    pub fn room(&self, acked: u32, limit: u32) -> u32 {
+        limit.saturating_sub(self.tx_head.wrapping_sub(acked))
+    }
+
+    /// Copies the part of `data` that has room to the send buffer, and returns its length. The
+    /// position `tx_head` stays.
+    pub fn copy_to_send(&mut self, acked: u32, limit: u32, data: &[u8]) -> u32 {
+        let len = data.len().min(self.room(acked, limit) as usize);
+        self.wants_room = len < data.len();
+        let used = self.tx_head.wrapping_sub(acked);
+        self.tx.reserve(acked, used + len as u32);
+        self.tx.write(self.tx_head, &data[..len]);
+        len as u32
+    }
+
+    /// Returns the received data that the program has not read. `rx_head` is the stream position up
+    /// to which data has arrived in order.
+    pub fn received(&self, rx_head: u32) -> [&[u8]; 2] {
+        let unread = rx_head.wrapping_sub(self.rx_read);
+        self.rx.slices(self.rx_read, unread)
+    }
+
+    /// Returns the status. The arguments are those of [`received`](Self::received) and
+    /// [`room`](Self::room).
+    pub fn status(&self, rx_head: u32, acked: u32, limit: u32) -> Status {
+        let urgent = self.urgent.and_then(|(pos, byte)| {
+            let ahead = pos.wrapping_sub(self.rx_read);
+            // A byte behind `rx_read` is at a distance of more than half of the stream positions.
+            (ahead as i32 >= 0).then_some(Urgent { ahead, byte })
+        });
+        Status {
+            readable: rx_head.wrapping_sub(self.rx_read),
+            writable: self.may_write().then(|| self.room(acked, limit)),
+            unacknowledged: self.tx_head.wrapping_sub(acked),
+            peer_closed: self.peer_closed,
+            cause: self.cause,
+            path_error: self.path_error,
+            urgent,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Local ports for active opens in which the program names no port (RFC 6056 §2.1).
+
+use std::ops::RangeInclusive;
+
+/// The range of ephemeral ports.
+const RANGE: RangeInclusive<u16> = 49_152..=65_535;
+
+/// The choice of ephemeral ports: one after the other, from a secret start on.
+#[derive(Debug)]
+pub struct EphemeralPorts {
+    /// Port that was chosen last.
+    last: u16,
+}
+
+impl EphemeralPorts {
+    /// Returns the choice that starts after `first`. An observer must not know this number.
+    pub fn new(first: u16) -> Self {
+        Self { last: first }
+    }
+
+    /// Returns the next port for which `is_free` returns true, or `None` if there is none.
+    pub fn choose(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
+        for _ in RANGE {
+            self.last = self.last.wrapping_add(1).max(*RANGE.start());
+            if is_free(self.last) {
+                return Some(self.last);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_follow_each_other_and_wrap() {
+        let mut ports = EphemeralPorts::new(65_534);
+        assert_eq!(ports.choose(|_| true), Some(65_535));
+        assert_eq!(ports.choose(|_| true), Some(49_152));
+        assert_eq!(ports.choose(|port| port > 50_000), Some(50_001));
+        assert_eq!(ports.choose(|_| false), None);
+    }
+}
