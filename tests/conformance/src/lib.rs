@@ -1,12 +1,15 @@
-//! Runs packet scripts in packetdrill's notation against Tidelane's engine and the Linux kernel.
+//! Runs packet scripts in packetdrill's notation against Tidelane's engine, the embedded stack and
+//! the Linux kernel.
 //!
 //! [`parse`] parses the text of a script to a [`Script`](ast::Script). [`run`] executes the events
-//! of the script on a [`Stack`](stack::Stack). The stacks are the [`engine`] and the [`kernel`].
-//! `docs/design/conformance.md` describes the notation and the stacks.
+//! of the script on a [`Stack`](stack::Stack). The stacks are the [`engine`], the [`embedded`]
+//! stack and the [`kernel`]. `docs/design/conformance.md` describes the notation and the stacks.
 
 pub mod ast;
 pub mod calls;
+pub mod embedded;
 pub mod engine;
+pub mod exceptions;
 pub mod flows;
 pub mod ip;
 pub mod kernel;

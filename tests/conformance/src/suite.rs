@@ -11,7 +11,8 @@ use std::{
 };
 
 use crate::{
-    ast::Script,
+    ast::{Remark, Script},
+    embedded::Embedded,
     engine::Engine,
     ip::Version,
     kernel::{self, Kernel},
@@ -34,14 +35,22 @@ const KERNEL_PAUSE: Duration = Duration::from_millis(500);
 pub enum StackName {
     /// Tidelane's engine, in virtual time.
     Engine,
+    /// The embedded stack, in virtual time.
+    Embedded,
     /// The Linux kernel, behind a tun device.
     Kernel,
+}
+
+impl StackName {
+    /// All stacks.
+    pub const ALL: [Self; 3] = [Self::Engine, Self::Embedded, Self::Kernel];
 }
 
 impl fmt::Display for StackName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Engine => "engine",
+            Self::Embedded => "embedded",
             Self::Kernel => "kernel",
         })
     }
@@ -150,6 +159,15 @@ impl Source {
         found.map(|(_, script)| script)
     }
 
+    /// Adds a remark to the script.
+    pub fn add_remark(&mut self, remark: &Remark) {
+        for (_, script) in &mut self.scripts {
+            if let Ok(script) = script {
+                script.remarks.push(remark.clone());
+            }
+        }
+    }
+
     /// Reads all scripts in and below `folder`, in the order of their names.
     pub fn read_all(folder: &Path) -> io::Result<Vec<Self>> {
         let mut found = Vec::new();
@@ -252,6 +270,7 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     let version = platform.version;
     match platform.stack {
         StackName::Engine => run::run(script, version, &mut Engine::new(version)),
+        StackName::Embedded => run::run(script, version, &mut Embedded::new(version)),
         StackName::Kernel => {
             let mut kernel = Kernel::new(version).map_err(no_stack)?;
             run::run(script, version, &mut kernel)
@@ -293,7 +312,7 @@ pub fn run_all(
         fit.map(move |source| (platform, source))
     });
     let missing = match stack {
-        StackName::Engine => None,
+        StackName::Engine | StackName::Embedded => None,
         StackName::Kernel => kernel::unavailable(),
     };
     if let Some(reason) = missing {
@@ -309,7 +328,7 @@ pub fn run_all(
         return;
     }
     let workers = match stack {
-        StackName::Engine => 1,
+        StackName::Engine | StackName::Embedded => 1,
         StackName::Kernel => kernel_runs,
     };
     let mut done = run_together(runs.collect(), workers);

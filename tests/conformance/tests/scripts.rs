@@ -1,17 +1,21 @@
-//! Runs the packet scripts on the engine and on the kernel, and prints results in the format of
-//! libtest.
+//! Runs the packet scripts on the engine, on the embedded stack and on the kernel, and prints
+//! results in the format of libtest.
 //!
 //! An argument selects the scripts whose names contain the argument. If an argument is the path of
-//! a file, only the files given by paths run. `--engine` or `--kernel` selects one stack, and
-//! `--ip_version=ipv6` one IP version. `--jobs=N` sets the number of concurrent runs on the kernel.
-//! `--list` prints the names.
+//! a file, only the files given by paths run. `--engine`, `--embedded` and `--kernel` select
+//! stacks, and `--ip_version=ipv6` selects one IP version. `--jobs=N` sets the number of concurrent
+//! runs on the kernel. `--list` prints the names.
 
-use std::{env, path::Path, process::ExitCode, time::Instant};
+use std::{env, fs, io, path::Path, process::ExitCode, time::Instant};
 
 use tidelane_conformance::{
+    exceptions::Exceptions,
     ip::Version,
     suite::{KERNEL_RUNS, Outcome, Source, StackName, Verdict, run_all},
 };
+
+/// The table of scripts that do not run on the embedded stack, beside the manifest.
+const EXCEPTIONS: &str = "embedded-lacks.txt";
 
 /// Numbers of results so far.
 #[derive(Default)]
@@ -41,19 +45,34 @@ impl Tally {
     }
 }
 
+/// Reads the scripts at the paths `files`, and all scripts of `folder`, and adds the table of
+/// exceptions to both.
+fn read(folder: &Path, files: &[&Path]) -> Result<(Vec<Source>, Vec<Source>), String> {
+    let failed = |error: io::Error| error.to_string();
+    let files = files.iter().map(|file| Source::read(file, folder));
+    let mut files: Vec<Source> = files.collect::<Result<_, _>>().map_err(failed)?;
+    let mut all = Source::read_all(folder).map_err(failed)?;
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join(EXCEPTIONS);
+    let text = fs::read_to_string(table).map_err(failed)?;
+    let table = Exceptions::parse(&text).map_err(|why| format!("{EXCEPTIONS}: {why}"))?;
+    if let Some(name) = table.add_to(&mut all).first() {
+        return Err(format!("{EXCEPTIONS}: {name}: there is no such script"));
+    }
+    table.add_to(&mut files);
+    Ok((files, all))
+}
+
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     let arguments: Vec<String> = env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let filters: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
     let files = filters.iter().filter(|filter| Path::new(filter).is_file());
-    let files: Result<Vec<Source>, _> = files
-        .map(|file| Source::read(Path::new(file), &folder))
-        .collect();
-    let (files, all) = match (files, Source::read_all(&folder)) {
-        (Ok(files), Ok(all)) => (files, all),
-        (Err(error), _) | (_, Err(error)) => {
-            eprintln!("{error}");
+    let files: Vec<&Path> = files.map(Path::new).collect();
+    let (files, all) = match read(&folder, &files) {
+        Ok(sources) => sources,
+        Err(why) => {
+            eprintln!("{why}");
             return ExitCode::FAILURE;
         }
     };
@@ -85,12 +104,10 @@ fn main() -> ExitCode {
     }
     let begun = Instant::now();
     let mut all = Tally::default();
-    for stack in [StackName::Engine, StackName::Kernel] {
-        let other = match stack {
-            StackName::Engine => "--kernel",
-            StackName::Kernel => "--engine",
-        };
-        if !has(other) {
+    let is_chosen = |stack: &StackName| has(&format!("--{stack}"));
+    let any_chosen = StackName::ALL.iter().any(is_chosen);
+    for stack in StackName::ALL {
+        if !any_chosen || is_chosen(&stack) {
             run_all(&chosen, stack, versions, jobs, |outcome| all.tell(outcome));
         }
     }

@@ -1,0 +1,93 @@
+//! Linux' urgent byte over the stream of the embedded stack, in which the urgent byte is an
+//! ordinary byte.
+//!
+//! A `recv` stops before the urgent byte, and the next `recv` skips the byte, unless SO_OOBINLINE
+//! is set. `recv` with MSG_OOB returns the byte.
+
+use tidelane_embedded::{Status, Urgent};
+use tidelane_packetdrill::errno::{CallResult, Errno};
+
+/// The reading of urgent data by one socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UrgentReader {
+    /// SO_OOBINLINE.
+    pub inline: bool,
+    /// True if MSG_OOB has returned the urgent byte.
+    taken: bool,
+    /// True if the urgent byte was the next byte to read when the last packet arrived.
+    was_next: bool,
+}
+
+/// The bytes that the next `recv` handles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Number of bytes to skip: 1 for an urgent byte.
+    pub skip: u32,
+    /// Number of bytes to return after these, at most.
+    pub len: u32,
+}
+
+impl UrgentReader {
+    /// Notes the position of the urgent byte before a packet arrives.
+    pub fn before_packet(&mut self, status: &Status) {
+        self.was_next = Self::is_next(status);
+    }
+
+    /// Handles the announcement of an urgent byte. Returns true if the next byte to read is the
+    /// urgent byte before, which Linux skips, too.
+    pub fn on_announced(&mut self, status: &Status) -> bool {
+        self.taken = false;
+        self.was_next && status.readable > 0 && !self.inline
+    }
+
+    /// Returns true if the next byte to read is the urgent byte.
+    pub fn is_next(status: &Status) -> bool {
+        status.urgent.is_some_and(|urgent| urgent.ahead == 0)
+    }
+
+    /// Returns the bytes that the next `recv` handles.
+    pub fn next_part(&self, status: &Status) -> Part {
+        let readable = status.readable;
+        let (skip, len) = match status.urgent.map(|urgent| urgent.ahead) {
+            None => (0, readable),
+            Some(0) if self.inline => (0, readable),
+            Some(0) if readable > 0 => (1, readable - 1),
+            Some(ahead) => (0, readable.min(ahead)),
+        };
+        Part { skip, len }
+    }
+
+    /// Returns the number of readable bytes that SIOCINQ returns: the bytes before the urgent byte.
+    pub fn unread(&self, status: &Status) -> u32 {
+        match status.urgent {
+            Some(urgent) if !self.inline => status.readable.min(urgent.ahead),
+            _ => status.readable,
+        }
+    }
+
+    /// Returns true if `poll` reports data to read. An urgent byte that is next is no such data,
+    /// unless SO_OOBINLINE is set.
+    pub fn is_readable(&self, status: &Status) -> bool {
+        let hidden = Self::is_next(status) && !self.inline;
+        status.readable > hidden.into()
+    }
+
+    /// Returns true if the urgent byte has arrived and was not read (POLLPRI).
+    pub fn has_urgent(&self, status: &Status) -> bool {
+        let arrived = |urgent: Urgent| urgent.byte.is_some();
+        status.urgent.is_some_and(arrived) && !self.taken
+    }
+
+    /// `recv` with MSG_OOB. `over` is true if no more data can arrive.
+    pub fn receive(&mut self, status: &Status, flags: i32, over: bool) -> CallResult<Vec<u8>> {
+        let urgent = status.urgent.filter(|_| !self.taken && !self.inline);
+        match urgent.ok_or(Errno::INVAL)?.byte {
+            Some(byte) => {
+                self.taken = flags & libc::MSG_PEEK == 0;
+                Ok(vec![byte])
+            }
+            None if over => Ok(Vec::new()),
+            None => Err(Errno::AGAIN),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A check of the stack's events: a program that waits for an event instead of trying again must
+//! not wait forever.
+
+use tidelane_embedded::Event;
+
+/// A call that can wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// `accept` waits for [`Event::Incoming`].
+    Accept,
+    /// `connect` waits for [`Event::Connected`].
+    Connect,
+    /// `recv` waits for [`Event::Readable`].
+    Read,
+    /// `send` waits for [`Event::Writable`].
+    Write,
+}
+
+/// The calls of a socket that had to wait, and whose event has not come.
+#[derive(Clone, Debug, Default)]
+pub struct Waits(Vec<Wait>);
+
+impl Waits {
+    /// Notes that a call has to wait.
+    pub fn begin(&mut self, wait: Wait) {
+        if !self.0.contains(&wait) {
+            self.0.push(wait);
+        }
+    }
+
+    /// Notes an event. [`Event::Closed`] ends all waits.
+    pub fn on_event(&mut self, event: &Event) {
+        let wait = match event {
+            Event::Incoming(_) => Wait::Accept,
+            Event::Connected(_) => Wait::Connect,
+            Event::Readable(_) => Wait::Read,
+            Event::Writable(_) => Wait::Write,
+            Event::Urgent(_) => return,
+            Event::Closed(..) => return self.0.clear(),
+        };
+        self.0.retain(|waiting| *waiting != wait);
+    }
+
+    /// Ends a wait without an event, because the program itself has changed the state.
+    pub fn cancel(&mut self, wait: Wait) {
+        self.0.retain(|waiting| *waiting != wait);
+    }
+
+    /// Checks the end of a call that did not have to wait.
+    ///
+    /// # Panics
+    ///
+    /// If an earlier call had to wait, and no event has come since.
+    pub fn end(&self, wait: Wait) {
+        assert!(!self.0.contains(&wait), "{wait:?}: no event came");
+    }
+}
