@@ -285,6 +285,43 @@ fn urgent_data_stays_in_the_stream_and_is_announced() {
     assert_eq!(urgent(&pair), None);
 }
 
+/// Returns an ICMP error "host unreachable" about `packet`, which has an IPv4 header.
+fn host_unreachable(packet: &[u8]) -> Vec<u8> {
+    let fill_checksum = |bytes: &mut [u8], at: usize| {
+        let words = bytes
+            .chunks(2)
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum = words.sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    };
+    let mut icmp = [&[3, 1, 0, 0, 0, 0, 0, 0], &packet[..28]].concat();
+    fill_checksum(&mut icmp, 2);
+    let len = 20 + icmp.len() as u8;
+    let mut header = vec![0x45, 0, 0, len, 0, 0, 0, 0, 64, 1, 0, 0];
+    header.extend([&packet[16..20], &packet[12..16]].concat());
+    fill_checksum(&mut header, 10);
+    [header, icmp].concat()
+}
+
+#[test]
+fn an_error_of_the_path_is_in_the_status_and_ends_nothing() {
+    let mut pair = Pair::new(0);
+    let (client, server) = pair.open();
+    assert_eq!(pair.client.write(client, b"data"), 4);
+    pair.client.flush();
+    let sent = pair.queues[1].borrow().back().cloned().unwrap();
+    pair.client.input_packet(&host_unreachable(&sent));
+    let status = pair.client.status(client).unwrap();
+    assert_eq!(status.path_error, Some(CloseCause::HostUnreachable));
+    assert_eq!(status.cause, None);
+    for _ in 0..10 {
+        pair.step();
+    }
+    assert_eq!(pair.server.received(server).concat(), b"data");
+}
+
 #[test]
 fn options_are_those_of_the_listener_or_of_the_open() {
     let mut pair = Pair::new(0);
