@@ -75,7 +75,7 @@ fn print_report(report: &server::Report, system_calls: u64) {
     let per_cycle = report.ready as f64 / report.cycles.max(1) as f64;
     let calls = system_calls as f64 / report.requests.max(1) as f64;
     println!(
-        "{} requests, {per_cycle:.2} ready descriptors per cycle, {calls:.3} system calls per request",
+        "{} requests, {per_cycle:.2} ready descriptors per cycle, {calls:.3} calls per request",
         report.requests
     );
 }
