@@ -1,5 +1,6 @@
-//! Rate-limited answers to unacceptable segments. Without the limit, two ends that disagree would
-//! answer each other endlessly, and an attacker could elicit any number of ACKs (RFC 5961 §7).
+//! Answers to segments that do not advance the flow, and their rate limit. Without the limit, two
+//! ends that disagree would answer each other endlessly, and an attacker could elicit any number of
+//! ACKs (RFC 5961 §7).
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};
@@ -11,8 +12,8 @@ use crate::{SlowPath, arrive::Step};
 /// side channel (CVE-2016-5696).
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
-/// Returns true if the answer to `segment` is rate-limited. The answer to a data segment has no
-/// limit, because the data may be legitimate and the ACK resynchronizes the peer.
+/// Returns true if the answer to `segment` is rate-limited. The answer to data or a FIN without SYN
+/// has no limit: the segment may be legitimate, and the ACK resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
@@ -37,7 +38,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Sends a challenge ACK (RFC 5961 §3.2, §4.2, §5.2) within the limit of the flow and the
-    /// engine's limit per second (§7).
+    /// engine's limit per second (§7). The engine's limit differs randomly from second to second,
+    /// so that it is no side channel.
     pub fn challenge_ack(&mut self) {
         if !self.may_answer() {
             return;

@@ -123,7 +123,7 @@ pub struct Segment<'a> {
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field of the header, without the window shift.
+    /// Window field of the header. The caller shifts it left by the peer's window scale.
     pub wnd: u16,
     /// Urgent pointer field of the header.
     pub urgent: u16,
@@ -142,7 +142,7 @@ pub trait SegmentView {
     fn seq(&self) -> SeqNumber;
     /// SEG.ACK.
     fn ack(&self) -> SeqNumber;
-    /// Window field of the header, without the window shift.
+    /// Window field of the header. The caller shifts it left by the peer's window scale.
     fn wnd(&self) -> u16;
     /// Timestamps.
     fn timestamps(&self) -> Option<Timestamps>;
@@ -209,7 +209,7 @@ impl Segment<'_> {
         self.payload.len() as u32 + controls
     }
 
-    /// Returns all fields except the payload.
+    /// Returns all fields except the payload, as input for [`emit_tcp`].
     pub const fn header(&self) -> SegmentHeader {
         SegmentHeader {
             src_port: self.src_port,
@@ -224,12 +224,12 @@ impl Segment<'_> {
     }
 }
 
-/// Header fields of a segment to send, as input for [`emit_tcp`].
+/// Header fields of a segment, as input for [`emit_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentHeader {
-    /// Port of this host.
+    /// Port of the sender.
     pub src_port: u16,
-    /// Port of the peer.
+    /// Port of the receiver.
     pub dst_port: u16,
     /// SEG.SEQ.
     pub seq: SeqNumber,
@@ -237,7 +237,7 @@ pub struct SegmentHeader {
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field, with the window shift already applied.
+    /// Window field of the header. The caller has shifted the window right by its own scale.
     pub wnd: u16,
     /// Urgent pointer field.
     pub urgent: u16,
@@ -309,9 +309,9 @@ impl<'a> RawSegment<'a> {
         self.with(TcpOptions::parse(self.options))
     }
 
-    /// Returns the segment if its only options are timestamps, or if it has no options. A receive
-    /// loop with separate code for this case copies no other options and loads each field on
-    /// demand.
+    /// Returns the segment if it has no options, or only timestamps in their usual place.
+    /// [`TimestampsOnly`] copies no options, and loads each field on demand, so a receive loop has
+    /// separate code for it.
     #[inline(always)]
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);

@@ -17,7 +17,7 @@ struct Shared {
     produced: AtomicU32,
     consumed: AtomicU32,
     needs_wakeup: AtomicU32,
-    /// The doorbell. The value is 1 after a ring.
+    /// The doorbell: 1 after the waker has rung it.
     bell: AtomicU32,
     /// Entries. A relaxed load may return an old value unless the indices order the accesses.
     ring: [AtomicU32; LEN as usize],
@@ -67,7 +67,8 @@ fn entries_are_handed_over_whole_and_in_order() {
             }
         });
         let mut cursor = ProducerCursor::new(LEN);
-        // Three entries need two positions, so the third entry needs a released position.
+        // The ring has two positions, so the third entry needs a position that the consumer has
+        // released.
         let mut value = 1;
         for _ in 0..3 {
             if push(&shared, &mut cursor, value) {

@@ -5,9 +5,9 @@
 //! after it. Without SO_OOBINLINE, `read` at the mark returns 0 until `pass_mark` skips the urgent
 //! byte. `urgent_byte` returns the urgent byte as soon as the byte has arrived.
 //!
-//! The service (the process `tidelaned`) sets a flag in the word of the receive buffer when the
-//! peer sends urgent data. The stream loads the mark only if the flag is set, so that other streams
-//! have no extra cost.
+//! The service (the process `tidelaned`) sets the flag `service_flags::URGENT` when the peer sends
+//! urgent data. A stream without the flag and without a mark does not load the mark, which saves
+//! time.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -135,7 +135,8 @@ impl Stream {
         }
     }
 
-    /// Tells the service that the program has read beyond the mark at `pos`.
+    /// Notifies the service, once for each mark, that the program has read beyond the mark at
+    /// `pos`. The service then looks at the read position of the stream.
     fn report_passed(&mut self, pos: u32) {
         if self.urgent.reported != Some(pos) {
             self.urgent.reported = Some(pos);
@@ -143,8 +144,8 @@ impl Stream {
         }
     }
 
-    /// Skips the previous urgent byte, which is at the read position, because a later byte is now
-    /// the urgent byte. Linux does the same.
+    /// Skips the previous urgent byte if it has arrived and SO_OOBINLINE is off. The byte is at the
+    /// read position, and a later byte is now the urgent byte. Linux does the same.
     fn skip_previous_byte(&mut self) {
         let has_arrived = self.received_head() != self.rx_read;
         if has_arrived && !self.urgent.inline {
@@ -164,8 +165,8 @@ impl Stream {
         self.urgent.skipped
     }
 
-    /// Returns the service's `rx_head`, which is the end of all received bytes, also after a mark.
-    /// If the service's value is out of range, returns the stream's last valid `rx_head`.
+    /// Returns the service's `rx_head`: the end of all received bytes, including those after the
+    /// mark. If the service's value is out of range, returns the stream's last valid `rx_head`.
     fn received_head(&mut self) -> u32 {
         self.refresh_rx();
         let head = self.shared.view().service().rx_head.load(Acquire);

@@ -26,7 +26,8 @@ impl Response {
         }
     }
 
-    /// Handles received bytes. Fails if the status is not 200, or the body is not the server's.
+    /// Handles received bytes. Fails if the head is too long or the status is not 200. Also fails
+    /// if the body is longer than `body_len`, or does not repeat the letters `a` to `z`.
     pub fn receive(&mut self, bytes: &[u8]) -> io::Result<()> {
         let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
         let Some(head) = &mut self.head else {

@@ -1,5 +1,6 @@
-//! The value of TCP_INFO: `struct tcp_info` of Linux. The values are from the service (the process
-//! `tidelaned`), which carries the connection.
+//! The value of TCP_INFO: `struct tcp_info` of Linux. Most values are from the service (the process
+//! `tidelaned`), which carries the connection. The library knows the others itself. The numbers in
+//! this file are offsets of the fields in bytes, as `struct tcp_info` has them.
 
 use tidelane_abi::{FlowNumbers, flow_features, service_flags};
 
@@ -47,8 +48,8 @@ impl Inner {
         info
     }
 
-    /// Asks the service for the TCP state of the connection. Returns `None` without a connection,
-    /// or if the service is gone.
+    /// Asks the service for the connection's figures, such as RTT and congestion window. Returns
+    /// `None` without a connection, or if the service is gone.
     pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
@@ -164,7 +165,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     fill_counts(info, numbers);
 }
 
-/// Fills in the service's counts of segments and times.
+/// Fills in the service's segment counts, times and delivery rate.
 fn fill_counts(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
     let words = [
         (44, numbers.last_data_sent_ms),

@@ -55,7 +55,7 @@ fn must_56_soft_errors_do_not_end_a_connection_but_name_its_cause() {
 }
 
 #[test]
-fn a_half_open_flow_goes_as_in_linux() {
+fn a_half_open_flow_ends_on_host_unreachable_but_not_on_port_unreachable() {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     rig.push(syn(TcpOptions::NONE));
     rig.icmp(0, IcmpErrorKind::PortUnreachable);
@@ -64,7 +64,7 @@ fn a_half_open_flow_goes_as_in_linux() {
     assert!(rig.flow_id().is_none());
 }
 
-/// A connection with 3000 bytes in flight in segments of 1460 bytes.
+/// Returns a connection with two segments of 1460 bytes in flight.
 fn in_flight() -> Rig {
     let peer = TcpOptions {
         mss: Some(1460),
@@ -91,9 +91,9 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
 }
 
-/// As in Linux, connections follow the MTU of their link in both directions.
+/// The MSS of a connection falls and rises with the MTU of its link, as in Linux.
 #[test]
-fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
+fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     let mut rig = in_flight();
     let set = |rig: &mut Rig, mtu| {
         let flow = rig.flow_id().expect("a flow");
@@ -117,7 +117,8 @@ fn segments_follow_the_mtu_of_the_link_and_no_further_than_the_path() {
     assert_eq!(rig.info().mss, 960);
 }
 
-/// Opens a new connection between the same hosts. Returns the lengths of its first segments.
+/// Aborts the connection, and opens one from the peer's next port. Returns the lengths of the first
+/// segments.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
     rig.engine.abort(rig.now, flow, &mut rig.driver);
@@ -161,7 +162,7 @@ fn rfc1191_only_smaller_mtus_with_an_outstanding_quote_count() {
         (rig.info().mss, rig.engine.counters().pmtu_lowered),
         (1460, 0)
     );
-    // A reported MTU below 552 counts as an attack.
+    // A reported MTU below 552 lowers the path MTU to 552 only (Linux: `min_pmtu`).
     rig.icmp(1, kind(68));
     assert_eq!(rig.info().mss, 512);
 }
@@ -174,7 +175,7 @@ fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     assert_eq!(rig.driver.fragments, []);
     let sent = rig.icmp(1, kind(551));
     assert_eq!(rig.driver.fragments, [true]);
-    // Segments do not get smaller, so lost data is retransmitted by the timer.
+    // The MSS remains 512, so nothing is sent again at once.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
     // After the path MTU has expired, full segments are sent again, with DF.

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Session {
-    /// Handles RESERVE: lets the program connect from the port of this socket, which is bound and
-    /// not connected.
+    /// Handles RESERVE: lets the program connect from the port of `entitled.socket`. The socket is
+    /// bound and not connected.
     pub(super) fn reserve<P: Port>(
         &mut self,
         shared: &mut Shared<P>,
@@ -29,6 +29,7 @@ impl Session {
             return Ok(());
         };
         let socket = entitled.socket;
+        // An address in the request is for a connection within this host.
         let within = IpAddress(request.local_addr);
         let addr = if !within.is_unspecified() {
             let covered = socket.local.addr.covers(within) && shared.within.has(within);
@@ -76,7 +77,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Answers that the claim was refused.
+    /// Logs the error of a refused claim, and answers with the refusal LIMIT.
     pub(super) fn refuse_claim(
         &self,
         kind: u32,
