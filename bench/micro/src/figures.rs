@@ -107,27 +107,27 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 645),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 695),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        865,
+        930,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        340,
+        332,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        385,
+        380,
     ),
 ];
 

@@ -98,21 +98,22 @@ impl PacketIo for ServiceEnd {
         ServiceBurst::default()
     }
 
-    /// Copies at most `max` frames to `burst`. Stops after a frame if the burst has as many bytes
-    /// as `max` frames of the largest length, so that GSO frames get no larger share of the core's
-    /// time.
+    /// Copies at most `max` frames to `burst`. A GSO frame counts as one more frame for each 2 KiB,
+    /// so that GSO frames get no larger share of the core's time.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {
             return 0;
         }
         let before = burst.len();
-        let len_max = burst.bytes.len() + max * PORT_FRAME_LEN_MAX as usize;
-        while burst.len() - before < max && burst.bytes.len() < len_max {
+        let mut left = max;
+        while left > 0 {
             match self.from_program.take() {
                 Ok(Some(place)) => {
+                    left -= 1;
                     if place.segment_size() > 0 {
                         burst.gso.push((burst.ends.len(), place.segment_size()));
+                        left = left.saturating_sub(place.len() / PORT_FRAME_LEN_MAX as usize);
                     }
                     self.from_program.append_to(place, &mut burst.bytes);
                     burst.ends.push(burst.bytes.len());

@@ -364,10 +364,10 @@ impl<P: PacketIo> HostIo<P> {
                 let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
                     return Self::never_written();
                 };
-                let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+                let state = (&mut self.tx_queued, &mut self.blocked);
                 return self
                     .mux_link
-                    .transmit(counters, blocked, out, template, source);
+                    .transmit(&mut self.counters, state, out, template, source);
             }
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {

@@ -53,9 +53,9 @@ impl<P: PacketIo> HostIo<P> {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
                 Some(template) if out.link == MUX_LINK => {
-                    let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+                    let state = (&mut self.tx_queued, &mut self.blocked);
                     self.mux_link
-                        .transmit(counters, blocked, out, template, None)
+                        .transmit(&mut self.counters, state, out, template, None)
                 }
                 Some(template) => transmitter!(self).transmit_single(out, template, None),
                 None => self

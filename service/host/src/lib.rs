@@ -295,14 +295,11 @@ impl<P: PacketIo> Host<P> {
         }
         self.run_timers(now);
         self.end_batch(now);
-        if !self.io.mux_link.to_ports.is_empty() {
-            self.send_to_mux_ports(now);
-        }
         if self.has_changes() {
             self.publish(now);
         }
         if self.io.tx_queued {
-            self.flush_ports();
+            self.flush_ports(now);
         }
         self.ring_doorbells(now);
         worked || !self.io.local_path.is_empty()
@@ -317,8 +314,11 @@ impl<P: PacketIo> Host<P> {
 
     /// Passes queued frames to the links. Frames for which a link has no room are offered again in
     /// the next step.
-    fn flush_ports(&mut self) {
+    fn flush_ports(&mut self, now: Instant) {
         self.io.tx_queued = false;
+        if !self.io.mux_link.to_ports.is_empty() {
+            self.send_to_mux_ports(now);
+        }
         for port in &mut self.io.ports {
             port.tx_flush();
             self.io.tx_queued |= port.tx_pending();

@@ -114,21 +114,20 @@ pub struct MuxLink {
 }
 
 impl MuxLink {
-    /// Sends `out` to the port that has claimed its destination. Sets `blocked` to true if the link
-    /// has no room.
+    /// Sends `out` to the port that has claimed its destination. Sets `queued` to true if the link
+    /// has a frame, and `blocked` if the link has no room.
     pub fn transmit(
         &mut self,
         counters: &mut HostCounters,
-        blocked: &mut bool,
+        (queued, blocked): (&mut bool, &mut bool),
         out: &SegmentOut,
         template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        let mut queued = false;
         let transmitter = Transmitter {
             ports: std::slice::from_mut(&mut self.to_ports),
             counters,
-            queued: &mut queued,
+            queued,
             blocked,
         };
         // The queue is the first and only port of this transmitter.

@@ -78,10 +78,10 @@ impl<P: PacketIo> HostIo<P> {
         template.set_fields(fields);
         // An answer without a flow has DF and the identification zero, as in Linux.
         if out.link == MUX_LINK {
-            let (counters, blocked) = (&mut self.counters, &mut self.blocked);
+            let state = (&mut self.tx_queued, &mut self.blocked);
             return self
                 .mux_link
-                .transmit(counters, blocked, out, &mut template, None);
+                .transmit(&mut self.counters, state, out, &mut template, None);
         }
         transmitter!(self).transmit(out, &mut template, None)
     }

@@ -86,7 +86,7 @@ pub struct Sender<'a> {
 
 impl Sender<'_> {
     /// Checks a frame that the port sends.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {
         let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
         let ends = self.check_ends(&packet)?;
@@ -115,7 +115,7 @@ impl Sender<'_> {
     }
 
     /// Checks the addresses and ports of a packet.
-    #[inline]
+    #[inline(always)]
     fn check_ends(&self, packet: &Packet<'_>) -> Result<Ends, SendRefusal> {
         if packet.src_mac != self.mac {
             return Err(SendRefusal::SourceMac);

@@ -291,12 +291,12 @@ impl<P: PortEnd> Ports<P> {
             port.in_turns = false;
             port.io.rx_burst(&mut burst, TURN_MAX);
         }
-        let mut count = 0;
+        let mut count = burst.len();
         for (at, frame) in burst.iter().enumerate() {
-            count += match burst.segment_size(at) {
+            match burst.segment_size(at) {
                 0 => self.forward(id, frame, outlet),
-                segment_size => self.forward_gso(id, (frame, segment_size), outlet),
-            };
+                segment_size => count += self.forward_gso(id, (frame, segment_size), outlet),
+            }
         }
         if let Some(port) = self.port_mut(id) {
             port.io.rx_release(&mut burst);
@@ -321,9 +321,9 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Checks a packet that a port sends, and forwards the packet. Returns 1, for one packet.
-    #[inline]
-    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) -> usize {
+    /// Checks a packet that a port sends, and forwards the packet.
+    #[inline(always)]
+    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) {
         match self.sender(id).check(frame) {
             Ok(ends) => {
                 self.count_sent(id, 1);
@@ -332,7 +332,6 @@ impl<P: PortEnd> Ports<P> {
             }
             Err(refusal) => self.refuse(id, refusal),
         }
-        1
     }
 
     /// Checks a GSO frame that a port sends, and forwards the frame or its segments. Returns the
@@ -371,7 +370,7 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Gives a checked packet of port `id` to its destination.
-    #[inline]
+    #[inline(always)]
     fn deliver(
         &mut self,
         id: PortId,
@@ -411,7 +410,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn destination(&self, ends: &Ends) -> Destination {
         if !self.addresses.contains(&ends.dst.addr) {
             return Destination::Nic;

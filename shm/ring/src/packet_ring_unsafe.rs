@@ -166,7 +166,6 @@ impl PacketProducer {
     /// Panics if the frame is longer than [`PORT_FRAME_LEN_MAX`], or if there is no frame.
     #[inline]
     pub fn commit(&mut self, len: u32) {
-        assert!(len <= PORT_FRAME_LEN_MAX, "the frame is too long");
         self.commit_entry(len, 0);
     }
 
@@ -184,7 +183,7 @@ impl PacketProducer {
     #[inline]
     fn commit_entry(&mut self, len: u32, segment_size: u16) {
         let room = self.room.take().expect("the caller has a frame");
-        assert!(len <= room.len, "the frame is longer than its room");
+        assert!(len <= room.len, "the frame is too long");
         self.write_head(room.at, len, segment_size);
         self.cursor.commit_many(units(len));
     }
@@ -201,19 +200,13 @@ impl PacketProducer {
             .claim_many(units, &self.memory.peer().consumed.word)
     }
 
+    #[inline]
     fn write_head(&mut self, at: usize, len: u32, segment_size: u16) {
-        let head = PacketHead {
-            len,
-            segment_size,
-            reserved: 0,
-        };
-        // SAFETY: the position is within the ring, and a unit has room and alignment for a head.
-        unsafe {
-            self.memory
-                .unit(at)
-                .cast::<PacketHead>()
-                .write_volatile(head)
-        };
+        let ([a, b, c, d], [e, f]) = (len.to_ne_bytes(), segment_size.to_ne_bytes());
+        let head = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
+        // SAFETY: the position is within the ring, and a unit has room and alignment for a head,
+        // which is written as one word.
+        unsafe { self.memory.unit(at).cast::<u64>().write_volatile(head) };
     }
 
     /// Returns the word by which the peer announces its sleep: see
@@ -334,10 +327,17 @@ impl PacketConsumer {
     #[inline]
     fn read_head(&self, at: u32) -> PacketHead {
         // SAFETY: the position is within the ring, and a unit has room and alignment for a head.
-        // The volatile read happens exactly once, so the caller validates the values that it uses.
-        unsafe {
-            let unit = self.memory.unit(at as usize).cast::<PacketHead>();
+        // The volatile read of one word happens exactly once, so the caller validates the values
+        // that it uses.
+        let head = unsafe {
+            let unit = self.memory.unit(at as usize).cast::<u64>();
             unit.read_volatile()
+        };
+        let [a, b, c, d, e, f, g, h] = head.to_ne_bytes();
+        PacketHead {
+            len: u32::from_ne_bytes([a, b, c, d]),
+            segment_size: u16::from_ne_bytes([e, f]),
+            reserved: u16::from_ne_bytes([g, h]),
         }
     }
 
