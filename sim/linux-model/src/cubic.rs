@@ -1,4 +1,5 @@
-//! CUBIC (RFC 9438) as Linux computes it: windows in segments, time in ticks, integer rounding.
+//! CUBIC (RFC 9438) as Linux computes it: windows in segments, time in ticks, integer rounding. The
+//! model's sender owns one [`Cubic`] and calls it for each ACK and each congestion signal.
 
 use crate::{
     hystart::{HyStart, Sample},
@@ -179,7 +180,7 @@ impl Cubic {
     /// Handles a round-trip sample. `mss` is in bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, mss: u64) {
         let tick = self.ticks.at(sample.now);
-        // Linux ignores samples within one second of a reduction.
+        // Linux ignores samples in the first second of an epoch. An epoch begins after a reduction.
         let early = |epoch| self.ticks.span(tick - epoch) < 1_000_000;
         if self.epoch.is_some_and(early) {
             return;

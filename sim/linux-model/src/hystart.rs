@@ -1,4 +1,4 @@
-//! HyStart as in Linux, which ends slow start before the queue overflows.
+//! HyStart as in Linux. HyStart ends slow start before the queue at the bottleneck overflows.
 
 /// Smallest window at which HyStart works, in segments.
 const WINDOW_MIN: u64 = 16;
@@ -37,7 +37,7 @@ pub(crate) struct HyStart {
 
 impl HyStart {
     /// Returns true if slow start should end. `least` is the smallest round-trip time of the
-    /// connection in microseconds.
+    /// connection in microseconds. `mss` is in bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if self.found || sample.cwnd < WINDOW_MIN {
             return false;
@@ -53,6 +53,8 @@ impl HyStart {
         self.found
     }
 
+    /// Returns true if the ACKs of this round have arrived as one train for more than half of the
+    /// smallest round-trip time.
     fn is_long_train(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if sample.now - self.last_ack > TRAIN_GAP {
             return false;
@@ -64,6 +66,7 @@ impl HyStart {
         sample.now - self.round_start > (least + batches as u64) / 2
     }
 
+    /// Returns true if the smallest round-trip time of this round shows a queue.
     fn is_delay_increased(&mut self, rtt: u64, least: u64) -> bool {
         self.round_min = self.round_min.min(rtt);
         if self.samples < SAMPLES_MIN {

@@ -6,14 +6,15 @@
 //! The model is written from RFC 9438 (CUBIC), 8985 (RACK-TLP), 6937 (PRR), 5682 (F-RTO), 2883 and
 //! 3522 (undo) and 6298 (RTO), and from public knowledge of Linux 6.x: its constants, HyStart, and
 //! the order in which an ACK is processed. All functions depend only on their arguments. Time is an
-//! argument in microseconds. The receiver returns its packets, and [`Sender::take_segments`]
-//! returns those of the sender.
+//! argument in microseconds. The functions of the receiver return its ACKs.
+//! [`Sender::take_segments`] returns the sender's segments.
 //!
 //! A sequence number counts full segments and never wraps. The model reproduces the effects of
 //! batching on ACKs:
 //!
-//! - The sender forms super-frames of at most half a window, with PSH in their last segment. It
-//!   defers a super-frame while less than a third of the window is free.
+//! - The sender forms super-frames (bursts that Linux passes to TSO as one packet) of at most half
+//!   a window. The last segment of a super-frame has PSH. The sender defers a super-frame while
+//!   less than a third of the window is free.
 //! - GRO merges consecutive segments at the receiver.
 //! - Segments go to the backlog of the socket while the program reads.
 //! - The receiver compresses SACKs.

@@ -1,4 +1,4 @@
-//! Packets that the sender and the receiver exchange.
+//! Packets that the model's sender and receiver exchange.
 
 /// Number of SACK blocks that fit beside timestamps (RFC 2018 §3).
 pub const BLOCKS_MAX: usize = 3;
@@ -10,7 +10,8 @@ pub struct Data {
     pub seq: u64,
     /// TSval: the sender's clock in milliseconds (RFC 7323).
     pub tsval: u64,
-    /// PSH. Set in the last segment of a super-frame.
+    /// PSH. Set in the last segment of a super-frame, which is a burst that Linux passes to TSO as
+    /// one packet.
     pub push: bool,
 }
 

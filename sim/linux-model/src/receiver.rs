@@ -1,4 +1,4 @@
-//! The receiver, which generates immediate and delayed ACKs and SACK blocks.
+//! The model of Linux's receiver. It generates immediate and delayed ACKs, with SACK blocks.
 
 use crate::{
     packet::{Ack, BLOCKS_MAX, Data},
@@ -153,7 +153,8 @@ impl Receiver {
     }
 
     /// Decides about the ACK. `holes` is true if there were out-of-order ranges before the run.
-    /// `push` is true if the program reads at once, because its read sends an ACK.
+    /// `push` is true if the run ends with PSH. PSH makes the program read at once, and its read
+    /// sends an ACK.
     fn decide_ack(&mut self, now: u64, holes: bool, push: bool) -> AckDecision {
         let several = self.rcv_nxt > self.acked + 1;
         let filled = holes && self.ranges.is_empty();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Sent {
     /// Time of the last transmission in microseconds.
     pub(crate) at: u64,
-    /// Number of the last transmission, which counts all transmissions of the sender.
+    /// Number of the last transmission. The sender numbers all its transmissions in order.
     pub(crate) order: u64,
     /// Number of segments delivered before the last transmission.
     pub(crate) delivered: u64,
@@ -30,8 +30,11 @@ pub(crate) struct Scoreboard {
     /// Maps transmission numbers to the sequence numbers of segments that may still be marked lost.
     orders: BTreeMap<u64, u64>,
     next_order: u64,
+    /// Number of SACKed segments in flight (`sacked_out`).
     pub(crate) sacked: u64,
+    /// Number of segments in flight that are marked lost (`lost_out`).
     pub(crate) lost: u64,
+    /// Number of retransmissions in flight.
     pub(crate) retrans_out: u64,
     /// Sequence number after the highest segment that was ever SACKed.
     high_sacked: u64,
@@ -92,7 +95,7 @@ impl Scoreboard {
         seq
     }
 
-    /// Sets PSH in the last new segment. This segment ends a super-frame.
+    /// Sets PSH in the last new segment, because it ends a super-frame (a burst for TSO).
     pub(crate) fn push(&mut self) {
         if let Some(last) = self.flight.back_mut() {
             last.push = true;

@@ -1,4 +1,4 @@
-//! The sender: its state, and the events that change it.
+//! The model of Linux's sender: its state, and the events that change it.
 
 mod ack;
 mod output;
@@ -108,6 +108,7 @@ pub struct Sender {
     high_seq: u64,
     prr: Prr,
     undo: Undo,
+    /// True while F-RTO (RFC 5682) checks whether the last timeout was spurious.
     frto: bool,
     /// SND.NXT after an outstanding tail loss probe, and whether the probe was a retransmission.
     probe: Option<(u64, bool)>,

@@ -19,6 +19,7 @@ pub(super) struct AckEffects {
     pub(super) original_acked: bool,
     /// True if a retransmitted segment was cumulatively ACKed.
     retrans_acked: bool,
+    /// True if a retransmission was marked lost.
     pub(super) lost_retrans: bool,
     /// Lowest sequence number that arrived after a higher one.
     reordered: Option<u64>,
@@ -32,6 +33,7 @@ pub(super) struct AckEffects {
 }
 
 impl AckEffects {
+    /// Returns true if the ACK neither advances SND.UNA nor has a DSACK.
     pub(super) const fn is_duplicate(&self) -> bool {
         !(self.advanced || self.dsack)
     }

@@ -1,4 +1,6 @@
 //! Transmission and retransmission of segments.
+//!
+//! New segments leave in super-frames: bursts that Linux passes to TSO as one packet.
 
 use super::{CaState, Sender, Timer};
 use crate::packet::Data;

@@ -33,8 +33,8 @@ impl Sender {
         self.scoreboard.retrans_out < before
     }
 
-    /// Handles an ACK that indicates a problem, or that arrives outside of Open
-    /// (`tcp_fastretrans_alert`).
+    /// Handles an ACK that indicates a problem, or that arrives in a congestion state other than
+    /// Open (`tcp_fastretrans_alert`).
     pub(super) fn process_dubious_ack(&mut self, effects: &mut AckEffects) -> Next {
         if self.ca_state == CaState::Open {
             self.undo.retrans_stamp = None;

@@ -43,7 +43,7 @@ impl Sender {
     }
 
     /// Schedules a tail loss probe (RFC 8985 §7.2). Returns true if a probe was scheduled.
-    /// `advancing` is true if the retransmission timeout starts again.
+    /// `advancing` is true if an ACK restarts the retransmission timeout.
     pub(super) fn schedule_loss_probe(&mut self, advancing: bool) -> bool {
         let may_probe = matches!(self.ca_state, CaState::Open | CaState::Cwr);
         if !may_probe || self.scoreboard.packets_out() == 0 {
