@@ -53,7 +53,7 @@ pub struct LinkConfig {
     pub timer: Duration,
     /// Largest queue length in frames. The link drops further frames.
     pub limit: u32,
-    /// Queue length in frames from which on ECN-capable packets are marked CE. `None` disables
+    /// Smallest queue length in frames at which ECN-capable packets are marked CE. `None` disables
     /// marking.
     pub ecn_threshold: Option<u32>,
 }

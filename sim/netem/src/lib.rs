@@ -1,10 +1,10 @@
-//! Links in virtual time, which delay, lose, duplicate, reorder, corrupt and mark frames.
+//! Simulated links that delay, lose, duplicate, reorder, corrupt and mark frames in virtual time.
 //!
 //! ```text
 //! push --loss?--> queue (limit, ECN mark) --rate--> [corrupt? duplicate?] --delay, jitter--> poll
 //! ```
 //!
-//! A [`Link`] is one direction. It has no clock: the driver passes `now`, and calls
+//! A [`Link`] is one direction. A link has no clock: the caller passes `now`, and calls
 //! [`Link::next_arrival`] for the time of the next poll. All random numbers derive from one seed.
 //!
 //! Each impairment draws from its own random stream. A seed therefore gives the same jitter with

@@ -19,7 +19,7 @@ pub struct LinkCounters {
     pub pushed: u64,
     /// Frames polled, duplicates included.
     pub delivered: u64,
-    /// Frames lost at random, or because they were too long.
+    /// Frames lost at random, because they were too long, or by [`Link::clear`].
     pub lost: u64,
     /// Frames dropped because the queue was full.
     pub overflowed: u64,
@@ -68,8 +68,8 @@ struct ImpairmentRngs {
     copy_jitter: Rng,
 }
 
-/// Impairments drawn for one frame. The link draws all of them for every frame, even for a lost
-/// one, so that a change of one impairment does not shift the random numbers of another.
+/// Impairments drawn for one frame. The link draws all impairments for every frame, even for a lost
+/// frame. A change of one impairment therefore does not shift the random numbers of another.
 #[derive(Debug)]
 struct Impairments {
     lost: bool,

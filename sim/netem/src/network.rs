@@ -82,6 +82,7 @@ pub struct Network {
 struct Outgoing {
     direction: usize,
     frame: Vec<u8>,
+    /// True if the frame is a router's ICMP error for a packet above the MTU.
     too_big: bool,
 }
 
@@ -153,7 +154,8 @@ impl Network {
         None
     }
 
-    /// Sets whether frames that arrive at `host` wait, because the host has no room.
+    /// Makes frames that arrive at `host` wait in their link if `blocked` is true, because the host
+    /// has no room for them.
     pub fn block(&mut self, host: usize, blocked: bool) {
         self.blocked[host] = blocked;
     }

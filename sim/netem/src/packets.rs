@@ -26,7 +26,7 @@ fn split_frame(frame: &mut [u8]) -> Option<([u8; 2], &mut [u8])> {
     Some(([link[12], link[13]], packet))
 }
 
-/// Sets CE in the packet of a frame. Returns false if the packet is not ECN-capable, or not IP.
+/// Sets CE in the packet of a frame. Returns true if the packet is IP and ECN-capable.
 pub fn mark_congestion_experienced(frame: &mut [u8]) -> bool {
     match split_frame(frame) {
         Some((ETHERTYPE_IPV4, packet)) => mark_v4(packet),
