@@ -1,4 +1,5 @@
-//! The figure of latency under load: round-trip times beside a bulk transfer through a deep queue.
+//! `tidelane-sim figure bufferbloat`: round-trip times of a small flow that shares a deep queue
+//! with a bulk transfer.
 
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, LatencyUnderLoad, RoundTrips, Violation};
@@ -9,7 +10,9 @@ const RATE: u64 = 10_000_000;
 const ONE_WAY: Duration = Duration::from_millis(20);
 /// Queue length in frames, which is 1.2 s at the rate. Path and queue together hold 1,033 frames.
 const QUEUE: u32 = 1_000;
+/// Time during which the small flow runs alone.
 const ALONE: Duration = Duration::from_secs(5);
+/// Time during which both flows run.
 const TOGETHER: Duration = Duration::from_secs(120);
 /// Start of each column in seconds after the start of the bulk flow. The limits apply to the last
 /// column.

@@ -1,4 +1,5 @@
-//! Figures in virtual time: goodput, fairness and latency of bulk transfers over bad links.
+//! `tidelane-sim figure`: measures goodput, fairness and latency of bulk transfers over bad links
+//! in virtual time.
 
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;
@@ -26,7 +27,8 @@ pub enum Figure {
 
 /// Payload bytes of a full segment with timestamps over an MTU of 1,500 bytes.
 const MSS: f64 = 1448.0;
-/// Smallest share of the rate of an ideal CUBIC sender.
+/// Share of an ideal CUBIC sender's rate that Tidelane must reach on the path with a large
+/// bandwidth-delay product.
 const FAT_PATH_MIN: f64 = 0.9;
 /// Smallest fairness index of equal flows.
 const FAIRNESS_MIN: f64 = 0.9;

@@ -1,5 +1,5 @@
-//! The figure of the penalty of loss and reordering. It compares Tidelane and a model of Linux on
-//! the same link.
+//! `tidelane-sim figure loss`: the goodput that bulk flows lose to packet loss and reordering. The
+//! figure compares Tidelane and a model of Linux on the same link.
 
 use std::{
     sync::{
@@ -141,7 +141,8 @@ const fn impairment(name: &'static str, loss: u32, reorder: u32) -> Impairment {
     }
 }
 
-/// All impairments. The penalties of the others are relative to the first one.
+/// All impairments. The penalty of an impairment is relative to the goodput of the first entry, the
+/// clean link.
 const IMPAIRMENTS: [Impairment; 9] = [
     impairment("clean", 0, 0),
     impairment("0.1 % lost", 1_000, 0),
@@ -213,7 +214,7 @@ impl PathSpec {
         done.into_iter().map(|(_, pair)| pair).collect()
     }
 
-    /// Measures and prints one path. Returns true if no penalty of Tidelane is larger than that of
+    /// Measures and prints one path. Returns true if no penalty of Tidelane exceeds the penalty of
     /// the model.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
@@ -248,12 +249,13 @@ impl PathSpec {
     }
 }
 
-/// Results of one stack with one impairment. The values are medians. The penalty compares means,
-/// and has a standard error.
+/// Results of one stack with one impairment. Goodput, retransmissions and timeouts are medians. The
+/// penalty is computed from means.
 struct Results {
     mbits: f64,
     /// Loss of goodput in percent of the mean goodput of the clean runs.
     penalty: f64,
+    /// Standard error of the penalty.
     error: f64,
     retrans: f64,
     timeouts: f64,
@@ -299,8 +301,8 @@ fn standard_error(all: &[f64]) -> f64 {
     (squares / (count - 1.0) / count).sqrt()
 }
 
-/// Measures and prints the paths. Returns true if no penalty of Tidelane is larger than that of the
-/// model.
+/// Measures and prints the paths. Returns true if no penalty of Tidelane exceeds the model's
+/// penalty, apart from noise.
 pub fn run(paths: &[PathSpec]) -> Result<bool, Violation> {
     println!(
         "Bulk flows, CUBIC: goodput in Mbit/s, penalty in percent of the goodput on a clean link,"
