@@ -13,7 +13,8 @@ use crate::{
     world::World,
 };
 
-/// Number of connections of one program. Each connection takes a slot of the program.
+/// Number of connections of one program. Each connection takes a slot, which is its record in the
+/// program's shared memory.
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
 /// MTU of the hosts, in bytes.
@@ -71,8 +72,8 @@ impl Goodput {
         bytes as f64 * 8e9 / self.measured.as_nanos() as f64
     }
 
-    /// Jain's fairness index: 1 if all connections had the same goodput, 1/n if one of n had all of
-    /// it.
+    /// Jain's fairness index: 1 if all connections had the same goodput, and 1/n if one of n
+    /// connections had the whole goodput.
     pub fn fairness(&self) -> f64 {
         let shares = self.bytes.iter().map(|bytes| *bytes as f64);
         let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));

@@ -1,4 +1,5 @@
-//! One end of one connection. The end acts like a program that uses the ring API.
+//! One end of one simulated connection. The end reads, writes and closes as its plan says, like a
+//! program that uses Tidelane's client library or smoltcp.
 
 use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
@@ -11,7 +12,8 @@ use crate::{
     plan::{Ending, Role},
 };
 
-/// Largest number of bytes that one turn moves, so that other connections get their turns.
+/// Largest number of bytes that one turn moves, so that other connections get their turns. A turn
+/// is a call of [`ConnectionEnd::turn`].
 const TURN_MAX: u64 = 128 << 10;
 /// Delay before an end repeats a write for which there was no memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
@@ -20,7 +22,7 @@ const TURN_TIME: Duration = Duration::from_micros(20);
 /// Time after which a server gives up on a client that has not sent its header.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// State that the ends of all connections of a run share. Owned by the world.
+/// State that the ends of all connections of a run share. `World` owns the state.
 #[derive(Debug)]
 pub struct RunState {
     /// Record of both ends of all connections.
@@ -43,7 +45,7 @@ impl RunState {
     }
 }
 
-/// Condition for the next turn of a end.
+/// Condition for the next turn of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// The next turn follows an event of the stream.
@@ -82,8 +84,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         end
     }
 
-    /// Creates the end of a connection that was just accepted. The header of its stream will name
-    /// the connection.
+    /// Creates the end of a connection that was just accepted. The header at the start of the
+    /// client's stream will name the connection.
     pub fn server(now: Instant, stream: S, rng: Rng) -> Self {
         Self {
             stream,

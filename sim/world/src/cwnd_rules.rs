@@ -1,4 +1,5 @@
-//! Rules of congestion control. Each check uses the sender's own figures right after it has sent.
+//! Rules of congestion control that a run checks. A check reads cwnd, ssthresh and FlightSize of a
+//! sender immediately after the sender has sent.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,8 @@ const PROBES_MAX: u32 = 2;
 /// Largest number of checks per run. Each check lists all sockets of a host.
 const CHECKS_MAX: u64 = 20_000;
 
-/// Link number of the local path. Its segments are not frames, so the number of bytes sent in a
-/// step is unknown.
+/// Link number of the local path, which joins two programs of one service. Its segments are not
+/// frames, so the number of bytes sent in a step is unknown.
 const LOCAL_PATH: LinkId = LinkId(0);
 
 /// State of a sender at its last check.
@@ -38,7 +39,7 @@ struct Sender {
     lowered_at: Option<(u64, u64)>,
 }
 
-/// Access to the figures of the senders of one host.
+/// Access to the congestion variables of the senders of one host.
 pub trait SenderFigures {
     /// Returns the host's sockets.
     fn sockets(&self) -> Vec<SocketReport>;
@@ -47,7 +48,7 @@ pub trait SenderFigures {
     fn spurious_signals(&self) -> u64;
 }
 
-/// Checks the congestion control of all hosts. Owns the last known state of their senders.
+/// Checks the congestion control of all hosts. Owns the last known state of each sender.
 #[derive(Debug, Default)]
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,

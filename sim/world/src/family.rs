@@ -1,8 +1,8 @@
 //! IP version of each connection, and paths with an MTU below that of their ends.
 //!
-//! A scenario draws both values last and from separate random streams. The other parameters of a
-//! seed are therefore the same as before these values were added. [`Scenario::plain`] returns the
-//! scenario without them.
+//! A scenario draws the IP versions and the MTU from random streams of their own. They therefore do
+//! not change the other parameters of a seed. [`Scenario::plain`] returns a scenario with IPv4
+//! alone and without narrow paths.
 
 use tidelane_netem::Rng;
 

@@ -1,8 +1,8 @@
 //! A check that the memory of a user's programs contains no byte of another user's connections.
 //!
-//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region may
-//! contain only bytes of connections of the program's own user. This must be true even if the
-//! program is hostile.
+//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region is
+//! the memory that it shares with the service. The region may contain only bytes of connections of
+//! the program's own user. This must be true even if the program is hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
@@ -10,7 +10,7 @@ use tidelane_ring::ProgramRegion;
 use crate::{pattern::connections_in, scenario::Scenario};
 
 /// Number of bytes that a search covers at the start of each part of a region. Most runs use no
-/// more.
+/// more than these bytes of a part.
 const PART_LEN: u64 = 256 << 10;
 /// Size of a block of the search, in bytes. The search skips all-zero blocks, because most blocks
 /// are unused.

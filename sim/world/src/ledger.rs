@@ -227,8 +227,8 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a service, with all unsent data. `concerns` selects the ends that it
-    /// served.
+    /// Records the death of a service, with all unsent data. `concerns` returns true for an end
+    /// that the service served.
     pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         for entry in &mut self.entries {
             for role in [Role::Client, Role::Server] {

@@ -1,11 +1,12 @@
 //! A simulated world: hosts, programs and links in virtual time, all derived from one seed.
 //!
-//! The hosts are `service/host`, driven in the same way as by `tidelaned`. The programs use
-//! `app/client`, each with its own region. The links are `sim/netem`. Only the environment is
-//! simulated: time, frames in flight, doorbells, netlink's answers, and the behaviour of programs.
+//! Each host runs the code of `service/host`, driven as in the service `tidelaned`. The programs
+//! use the client library `app/client`, each with its own region of shared memory. The links are
+//! from `sim/netem`. Only the environment is simulated: time, frames in flight, doorbells,
+//! netlink's answers, and the behaviour of programs.
 //!
 //! ```text
-//!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, sides)
+//!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, ends)
 //!                              |     ^                                 |
 //!                        frames v     | frames                         v
 //!                             links (netem::Link)                   Ledger: bytes written and read
@@ -13,12 +14,13 @@
 //!
 //! A run checks these rules:
 //!
-//! - Bytes arrive intact and in order ([`connection_end`](crate)), and the end of file follows the
-//!   last byte.
+//! - Bytes arrive intact and in order, and the end of file follows the last byte (`ledger.rs`).
 //! - No connection ends without a reason, and every connection makes progress.
 //! - An idle service sleeps.
 //! - The memory of one user's programs contains no byte of another user.
-//! - At the end, no flow, buffer, TIME-WAIT, timer or charge to a user is left.
+//! - Every segment that a host sends obeys TCP (`wire_rules.rs`) and its congestion control
+//!   (`cwnd_rules.rs`).
+//! - At the end, no flow, buffer, TIME-WAIT or timer is left, and no user is charged for memory.
 //!
 //! Equal seeds give equal runs down to the last frame ([`Report::digest`]).
 #![forbid(unsafe_code)]

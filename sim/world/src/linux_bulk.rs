@@ -1,5 +1,5 @@
-//! The bulk transfer of [`Bulk`], but between models of Linux's TCP senders and receivers. The
-//! network and its random numbers are the same.
+//! Runs the bulk transfer of [`Bulk`] between models of Linux's TCP (`sim/linux-model`) instead of
+//! Tidelane's hosts. The network and its random numbers are the same in both transfers.
 //!
 //! The frames have the length of real frames, so that they take the same time on a link and the
 //! same space in a queue. After the link header, they contain only the fields that the models

@@ -1,5 +1,5 @@
-//! One host: its service, and the work of the service's driver, such as netlink answers and
-//! sleeping.
+//! One simulated host. The module drives the host's service as `tidelaned` drives its cores: it
+//! delivers frames, answers requests to netlink, and lets the service sleep.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -52,7 +52,8 @@ enum Wire {
 pub struct Machine {
     /// The service.
     pub host: Service,
-    /// The service page, which the programs of this host read.
+    /// The service page: shared memory in which the programs of this host see whether a core
+    /// sleeps.
     pub page: Arc<ServicePageMap>,
     /// True if a program has rung the service's doorbell.
     pub doorbell_rang: Arc<AtomicBool>,
@@ -125,7 +126,7 @@ impl Machine {
         })
     }
 
-    /// Registers a program of `user`. The weight of the user is unlimited.
+    /// Registers a program of `user`. The user may hold the whole of each limited resource.
     pub fn add_program(
         &mut self,
         user: u32,
@@ -243,7 +244,7 @@ impl Machine {
         worked
     }
 
-    /// Schedules a step after the driver has changed the host's state.
+    /// Schedules a step after the simulator has changed the host's state.
     pub fn touched(&mut self, now: Instant) {
         self.wake(now);
     }

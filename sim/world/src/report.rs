@@ -1,4 +1,5 @@
-//! Figures of a run in which no rule was broken. They show what a swarm has covered.
+//! Figures of a run in which no rule was broken. Their sums over a swarm (a run of many seeds) show
+//! which events the swarm has covered.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -178,7 +178,8 @@ impl Scenario {
             let mut rng = root.fork(8);
             for host in &mut hosts {
                 host.cores = rng.between(1, 4) as u32;
-                // A core has a share of the ports for each port of the peer, so a small number of
+                // A hash of both ports of a connection chooses its core. A core can therefore use
+                // only some of the local ports for each port of the peer, and a small number of
                 // ports would run out.
                 host.ports = PORTS;
             }

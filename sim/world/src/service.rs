@@ -1,4 +1,5 @@
-//! The service of one host, with one core or several cores that pass frames to each other.
+//! The service of one simulated host, with one or several cores. A core is a fast-path thread with
+//! its own `Host`. A core passes a frame of another core's flow to that core.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -55,7 +55,7 @@ pub struct SmoltcpHost {
     /// Listening sockets that wait for a SYN, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
-    /// Sockets that their program has closed and TCP has not.
+    /// Sockets that their program has closed, while TCP has not yet ended the connection.
     lingering: Vec<SmoltcpStream>,
     starts: VecDeque<Start>,
     next_gone_check: Instant,

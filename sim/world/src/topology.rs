@@ -221,6 +221,7 @@ impl Topology {
     }
 }
 
+/// Rates of random links in bits per second. Zero means no limit.
 const RATES: [u64; 6] = [0, 0, 1_000_000_000, 100_000_000, 10_000_000, 2_000_000];
 
 /// Draws a link with a bottleneck queue and no other impairment.

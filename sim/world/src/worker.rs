@@ -1,4 +1,6 @@
-//! One thread of a program: a context, and the connections whose events go to the context.
+//! One thread of a program: a context, and the connections whose events go to the context. A
+//! context is a set of rings between the thread and the service. A slot is the record of one
+//! connection in the program's shared memory.
 //!
 //! A worker sleeps until its doorbell rings or one of its timers is due. It then serves only the
 //! connections for which there is an event or an expired timer. A lost event therefore shows as a

@@ -1,4 +1,5 @@
-//! A clean link, on which only frames that the queue dropped are retransmitted.
+//! Bulk flows over a link without loss. Hosts may retransmit only frames that the queue has
+//! dropped.
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;

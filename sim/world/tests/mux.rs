@@ -1,5 +1,6 @@
-//! The mux with real stacks: the embedded stack and smoltcp on two ports, a third stack in the
-//! place of the host, and one address for all three. The peer is at the other end of the NIC.
+//! The mux (`service/mux`) with real stacks. The mux shares one NIC and one address between three
+//! stacks: the embedded stack and smoltcp, each on a port of the mux, and a stack in the place of
+//! the host. The peer is at the other end of the NIC.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
@@ -26,7 +27,7 @@ const SERVERS: [u16; 3] = [1000, 1001, 22];
 /// Bytes that each client sends and gets back.
 const LEN: usize = 300_000;
 
-/// The glue between smoltcp and a port of the mux.
+/// smoltcp's network device on a port of the mux.
 struct Device(MuxPort<MemPort>);
 
 /// A received packet.
@@ -161,12 +162,12 @@ impl<P: PacketIo> Echo<P> {
     }
 }
 
-/// Frames between the peer and the NIC, and the resets among those to the peer, by the server's
+/// The peer's end of the NIC, and the number of resets that the peer has received, by the server's
 /// port.
 type Wire = Rc<RefCell<(MemPort, HashMap<u16, u32>)>>;
 type PeerPort = FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>;
 
-/// Makes the port of the peer at `wire`. Each `loss`-th packet to the peer is lost; zero means no
+/// Makes the port of the peer at `wire`. Every `loss`-th packet to the peer is lost. Zero means no
 /// loss.
 fn peer_port(wire: &Wire, loss: u32) -> PeerPort {
     let (rx, tx, mut count) = (Rc::clone(wire), Rc::clone(wire), 0_u32);
@@ -291,7 +292,7 @@ impl Net {
         self.mux.step();
     }
 
-    /// Runs until the clients `of` have all their data.
+    /// Runs until the clients with the indices `of` have received all their data.
     fn run(&mut self, of: &[usize]) {
         for _ in 0..2_000_000 {
             self.turn();
@@ -330,8 +331,9 @@ fn three_stacks_share_an_address_over_a_lossy_wire() {
     assert!(net.resets().is_empty(), "{:?}", net.resets());
 }
 
-/// The embedded stack dies in the middle. The host then has the packets of its connection, and
-/// resets it, as Linux resets the connections of a dead program. No other connection is disturbed.
+/// The embedded stack dies during the transfer. The mux then passes the packets of its connection
+/// to the host. The host resets the connection, as Linux resets the connections of a dead program.
+/// No other connection is disturbed.
 #[test]
 fn the_crash_of_one_stack_disturbs_no_other() {
     let mut net = Net::new(0);
@@ -342,8 +344,8 @@ fn the_crash_of_one_stack_disturbs_no_other() {
     assert!(net.mux.ports_mut().close(net.embedded_port).is_some());
     net.run(&[1, 2]);
     net.check(&[1, 2]);
-    // A reset that answers data is too old if the peer has received data since then. The answer to
-    // a retransmission is not.
+    // The peer ignores a reset whose sequence number is below its RCV.NXT. The reset that answers a
+    // retransmission has the right number, so run until the peer retransmits.
     for _ in 0..10_000 {
         net.turn();
     }
@@ -356,8 +358,8 @@ fn the_crash_of_one_stack_disturbs_no_other() {
     assert!(net.peer.is_end(net.clients[0].connection));
 }
 
-/// A new version of the program takes the 3-tuple over. The old connection has no owner that knows
-/// it, and a new connection reaches the new stack at once.
+/// A new version of the program takes over the 3-tuple (protocol, local address, local port). No
+/// stack knows the old connection, which is idle. A new connection reaches the new stack at once.
 #[test]
 fn a_new_stack_takes_the_3_tuples_over() {
     let mut net = Net::new(0);

@@ -1,5 +1,6 @@
-//! GSO on a port of the mux: the embedded stack sends bulk data as GSO frames through shared
-//! memory, and the mux splits the frames for a NIC without GSO, with and without loss.
+//! GSO on a port of the mux (`service/mux`), with and without loss. The embedded stack sends bulk
+//! data as GSO frames through shared memory. The mux splits the frames, because the NIC of this
+//! test has no GSO.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -16,7 +17,7 @@ const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
-/// The server, which the embedded stack on the port serves.
+/// Endpoint of the server, which runs on the embedded stack.
 const SERVER: Endpoint = Endpoint::new(LOCAL, 1000);
 const RING_LEN: u32 = 256 * 1024;
 /// Bytes that the server sends.
@@ -25,8 +26,8 @@ const LEN: usize = 2_000_000;
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
 type Send = Box<dyn FnMut(&[u8]) -> bool>;
 
-/// Makes the port of the peer at the other end of the NIC. Each `loss`-th packet to the peer is
-/// lost; zero means no loss. The port accepts no packet longer than the MTU.
+/// Makes the port of the peer at the other end of the NIC. Every `loss`-th packet to the peer is
+/// lost. Zero means no loss. The port accepts no packet longer than the MTU.
 fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
     let wire = Rc::new(RefCell::new(wire));
     let (rx, mut count) = (Rc::clone(&wire), 0_u32);
@@ -65,8 +66,8 @@ fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
     FnPort::new(1500, Box::new(receive), Box::new(send))
 }
 
-/// Sends [`LEN`] bytes from a server on a port to the peer, and compares. Returns the counters of
-/// the port.
+/// Sends [`LEN`] bytes from the server to the peer, and compares the received bytes with the sent
+/// bytes. Returns the counters of the server's port.
 fn transfer(loss: u32) -> PortCounters {
     let config = MemConfig {
         partial_checksums: false,

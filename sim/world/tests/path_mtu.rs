@@ -1,5 +1,5 @@
-//! A path whose MTU is smaller than the MTU of its ends. Its routers send ICMP errors (RFC 1191,
-//! RFC 8201).
+//! Bulk transfers over a path whose MTU is smaller than the MTU of the hosts. The routers send ICMP
+//! errors (RFC 1191, RFC 8201).
 
 use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;

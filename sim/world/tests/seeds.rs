@@ -1,8 +1,7 @@
 //! Seeds that once failed, each with the fault that it found.
 //!
-//! The seeds were found when scenarios had only IPv4 and no narrow paths. Each seed runs twice: as
-//! the plain scenario, which equals the run of that time to the last frame, and as the scenario is
-//! drawn at present.
+//! Each seed runs twice: as the plain scenario, with IPv4 alone and without narrow paths, and as
+//! the full scenario. The plain scenario reproduces the failed run to the last frame.
 
 use tidelane_world::{Scenario, Theme, run};
 
@@ -49,8 +48,8 @@ fn smoltcp_sends_all_its_data_before_last_ack() {
     holds(Theme::Smoltcp, 4_025_025);
 }
 
-/// A member of a listener counted a connection that could not be handed out as waiting for its
-/// program's accept. The count was never corrected, so the backlog shrank.
+/// The service could not hand a connection to a program of a listener, but counted the connection
+/// as waiting for the program's accept. The count was never corrected, so the backlog shrank.
 #[test]
 fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
     for seed in 500_000..500_010 {

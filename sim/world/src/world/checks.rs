@@ -59,8 +59,8 @@ impl World {
     /// Returns true if the server's host aborted the connection on a timeout, after its program had
     /// closed the connection and the peer took no more data.
     ///
-    /// As in Linux, this abort sends no RST, so the client waits for as long as its program does.
-    /// The simulator kills the client's program in this case.
+    /// As in Linux, this abort sends no RST, so the client waits until its program gives up. The
+    /// simulator kills the client's program in this case.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
