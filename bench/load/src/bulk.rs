@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
-/// Bytes per call of `recv`, and the period of the source's data.
+/// Bytes per call of `recv`. The source's data repeats after this number of bytes.
 const CHUNK: usize = 256 * 1024;
 /// Calls of `recv` or `send` for one flow before the next flow is served.
 const CHUNKS_PER_TURN: usize = 2;
@@ -118,7 +118,8 @@ impl Progress {
     }
 }
 
-/// Returns the chunk that a source sends repeatedly. Bytes at the wrong position differ from it.
+/// Returns the chunk that a source sends repeatedly. Each byte depends on its position, so that the
+/// sink notices lost, repeated and misplaced bytes.
 fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect()
 }

@@ -72,7 +72,8 @@ pub struct Plan {
     pub with_connect: bool,
 }
 
-/// Runs the load and prints its line. Returns an error if any connection failed.
+/// Runs the load and prints the result as one line of JSON. Returns an error if any connection
+/// failed.
 pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     sys::catch_end();
     let mut client = Client::new(load, plan)?;

@@ -32,9 +32,11 @@ pub struct Options {
 
 /// Name of the program's shared region in `/proc/self/maps`.
 const REGION: &str = "/memfd:tidelane-program";
-/// Bytes at the start of the region to overwrite: the header and two contexts.
+/// Bytes at the start of the region to overwrite: the header and two contexts. A context has the
+/// rings between one thread and the service.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Bytes to overwrite at the start of the slots, and at the start of the send buffers.
+/// Bytes to overwrite at the start of the slots (the records of connections), and at the start of
+/// the send buffers.
 const AREA_LEN: u64 = 256 << 10;
 /// Time for which the connections run before the program overwrites memory.
 const QUIET: Duration = Duration::from_millis(200);

@@ -13,7 +13,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
 /// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Number of pending bytes of a connection from which on the server does not read from the peer.
+/// Number of pending bytes of a connection at which the server stops reading from the peer.
 const PENDING_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
@@ -133,8 +133,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Handles an event: reads once and writes the bytes back. Returns false if the connection is
-    /// over.
+    /// Handles an event: reads once and writes the bytes back. Returns true if the connection is
+    /// still in use.
     fn serve(&mut self, event: &Readiness, buffer: &mut [u8]) -> io::Result<bool> {
         if event.writable() && !self.pending.is_empty() {
             self.flush()?;

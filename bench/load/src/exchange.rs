@@ -38,7 +38,8 @@ pub struct Progress {
 pub enum Fed {
     /// All bytes belong to this answer, and the answer is not complete.
     More,
-    /// The first bytes, in this number, complete the answer.
+    /// The first bytes complete the answer. Their number is given. Further bytes belong to the next
+    /// answer.
     Complete(usize),
     /// The answer differs from the expected one. The text is the reason.
     Wrong(&'static str),
@@ -70,7 +71,7 @@ impl Exchange {
         }
     }
 
-    /// Handles received bytes. `progress` is that of the oldest request without a complete answer.
+    /// Handles received bytes. `progress` is the received part of the oldest incomplete answer.
     pub fn feed(&self, progress: &mut Progress, bytes: &[u8]) -> Fed {
         match self {
             Self::Echo { request } => {
@@ -116,8 +117,8 @@ fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[
 }
 
 impl Progress {
-    /// Adds `bytes` to the head. Returns the number of them that belong to the head, or `None` if
-    /// the head is not complete.
+    /// Adds `bytes` to the head. Returns the number of these bytes that belong to the head, or
+    /// `None` if the head is not complete.
     fn take_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let before = self.head.len();
         self.head.extend_from_slice(bytes);

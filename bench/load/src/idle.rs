@@ -24,7 +24,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 const OPENING_MAX: usize = 64;
 /// Connections of one child process, which has a limited number of descriptors.
 const CONNECTIONS_PER_PROCESS_MAX: usize = 15_000;
-/// A request.
+/// The bytes of a request. The echo server sends them back as the answer.
 const REQUEST: [u8; 64] = [7; 64];
 /// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -185,7 +185,7 @@ fn rest(options: &Options) {
     thread::sleep(Duration::from_secs_f64(options.rest));
 }
 
-/// Returns the mean time of each of `count` connections, in microseconds.
+/// Returns `time` divided by the number of connections, in microseconds.
 fn micros(time: Duration, count: usize) -> f64 {
     time.as_secs_f64() * 1e6 / count.max(1) as f64
 }

@@ -1,10 +1,13 @@
-//! Packets through the mux, as fast as it forwards them (MultiStack, Figure 4).
+//! Sends packets through the mux as fast as it forwards them (MultiStack, Figure 4).
+//!
+//! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
+//! Each program has a port of the mux, with packet rings in shared memory.
 //!
 //! A *mux thread* forwards packets between the packet rings of many ports and a NIC, and checks
 //! each packet that a port sends. A *program thread* fills and drains the ports' rings. The NIC is
 //! either memory, which accepts and delivers packets without end, or an AF_XDP socket on a veth.
-//! With `--bare`, the thread sends or receives on the AF_XDP socket without a mux, which is the
-//! limit of the interface.
+//! With `--bare`, the thread sends or receives on the AF_XDP socket without a mux. This rate is the
+//! upper limit of the interface.
 
 use std::{
     io,
@@ -35,9 +38,9 @@ mod memory_nic;
 use frames::Frames;
 use memory_nic::MemoryNic;
 
-/// First TCP port of the ports.
+/// TCP port that the first port of the mux claims. Further ports claim the following numbers.
 const FIRST_PORT: u16 = 2000;
-/// Packets that a program sends in one turn, or receives.
+/// Largest number of packets that a program sends, and receives, in one turn.
 const PROGRAM_BURST: usize = 32;
 /// Time before the packets are counted.
 const WARMUP: Duration = Duration::from_millis(300);
@@ -106,7 +109,8 @@ pub struct Options {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
-    /// Packets that the NIC has got from ports (send), or that the programs have received.
+    /// Packets that the NIC has accepted from ports (direction `send`), or that the programs have
+    /// received.
     packets: AtomicU64,
 }
 
@@ -183,7 +187,7 @@ fn copy_rate() -> f64 {
     copied as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Opens the ports of one mux thread. Each port has claimed one TCP port.
+/// Opens the ports of one mux thread. Each port of the mux has claimed one TCP port.
 fn open_ports(
     options: &Options,
     frames: &Frames,
@@ -204,7 +208,7 @@ fn open_ports(
     Ok((ports, programs))
 }
 
-/// The programs' ends of ports.
+/// The programs' ends of the ports of one mux thread.
 struct Programs {
     ends: Vec<(ProgramEnd, ProgramBurst)>,
     /// Frames of each port to send. `None` if the programs only receive.
@@ -248,8 +252,8 @@ impl Programs {
 /// A NIC.
 enum Nic {
     Memory(MemoryNic),
-    /// An AF_XDP socket, and the demux that sends it the frames. A dropped demux would detach
-    /// itself from the interface.
+    /// An AF_XDP socket, and the demux: the XDP program that redirects frames to the socket. The
+    /// demux detaches itself from the interface when it is dropped.
     Xdp {
         port: Box<XdpPort>,
         _demux: Option<Box<Demux>>,
@@ -275,7 +279,7 @@ impl Nic {
     }
 }
 
-/// Attaches the demux to the interface, and claims the TCP ports of all ports.
+/// Attaches the demux to the interface, and claims the TCP ports of all ports of the mux.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
@@ -322,7 +326,7 @@ struct MuxThread {
     ports: Ports<ServiceEnd>,
     nic: Nic,
     programs: Programs,
-    /// The direction without a mux.
+    /// Direction of the packets if the thread runs without a mux (`--bare`).
     bare: Option<Direction>,
     frames: Frames,
 }

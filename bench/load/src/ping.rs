@@ -86,8 +86,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Waits for the answer to the request `(id, seq)`. Returns false after [`TIMEOUT`]. Other ICMP
-/// packets are ignored.
+/// Waits for the answer to the request `(id, seq)`. Returns true if the answer arrives within
+/// [`TIMEOUT`]. Other ICMP packets are ignored.
 fn wait_for(fd: &Fd, id: u16, seq: u16) -> io::Result<bool> {
     let start = Instant::now();
     let mut buffer = [0; 1500];

@@ -1,9 +1,9 @@
-//! Keeps cores from going idle, to measure the kernel without idle exits.
+//! Keeps CPU cores busy, to measure the kernel without idle exits. An idle exit is the wake-up of a
+//! core from the idle state.
 //!
-//! A core of a virtual machine takes up to 15 microseconds to leave the idle state. This time
-//! dominates the kernel's latency at one connection. A polling stack does not go idle. One thread
-//! per core, spinning in SCHED_IDLE, keeps the core from going idle and yields to all other
-//! threads.
+//! An idle exit takes up to 15 microseconds in a virtual machine. This time dominates the kernel's
+//! latency at one connection. A polling stack does not go idle. One thread per core, spinning in
+//! SCHED_IDLE, keeps the core from going idle and yields to all other threads.
 
 use std::{hint, io, thread};
 

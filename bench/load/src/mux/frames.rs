@@ -1,4 +1,4 @@
-//! The frames of each port.
+//! Builds the frames of the load `mux`: one TCP segment for each port of the mux.
 
 use std::{io, sync::Arc};
 
@@ -35,7 +35,7 @@ impl Frames {
             let outside = Endpoint::new(peer, PEER_PORT);
             let next = FIRST_PORT + (number + 1) % options.ports;
             match (options.direction, options.bare) {
-                // A sender without a mux is the peer of a receiver.
+                // A sender without a mux plays the peer: it sends to the ports of a receiving mux.
                 (Direction::Send, true) => {
                     let from = Endpoint::new(local, PEER_PORT);
                     let to = Endpoint::new(peer, FIRST_PORT + number);
@@ -68,7 +68,8 @@ impl Frames {
     }
 }
 
-/// Returns a frame of `len` bytes with a TCP segment, or `None` if there is no such frame.
+/// Returns a frame of `len` bytes with a TCP segment, or `None` if `len` has no room for the
+/// headers.
 fn frame(
     src_mac: MacAddress,
     dst_mac: MacAddress,

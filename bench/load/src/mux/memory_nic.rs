@@ -1,4 +1,5 @@
-//! A NIC of memory: takes packets without end, and delivers the same packets again and again.
+//! A simulated NIC in memory, with which the load `mux` measures the mux alone. The NIC accepts
+//! every packet, and delivers the same packets again and again.
 
 use std::sync::Arc;
 
@@ -8,10 +9,11 @@ use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 const TX_FRAMES: usize = 2048;
 /// Length of a frame's memory in bytes.
 const FRAME_LEN: usize = 2048;
-/// Least number of received frames in memory, so that few of them are in the first-level cache.
+/// Least number of received frames in memory. With so many frames, few are in the first-level
+/// cache.
 const RX_FRAMES_MIN: usize = 1024;
 
-/// The NIC.
+/// A NIC without an interface. Sent frames are overwritten, and received frames repeat.
 pub struct MemoryNic {
     tx: Box<[u8]>,
     next_tx: usize,
@@ -19,7 +21,7 @@ pub struct MemoryNic {
     next_rx: usize,
 }
 
-/// Received frames.
+/// A burst of received frames: `count` of the repeated frames, from index `start` on.
 pub struct MemoryBurst {
     rx: Arc<[Vec<u8>]>,
     start: usize,
@@ -27,8 +29,8 @@ pub struct MemoryBurst {
 }
 
 impl MemoryNic {
-    /// Makes a NIC that delivers `arriving` frames in turn. The NIC delivers none if the list is
-    /// empty.
+    /// Makes a NIC that delivers the frames `arriving` in turn. The NIC delivers no frame if the
+    /// list is empty.
     pub fn new(arriving: Vec<Vec<u8>>) -> Self {
         let times = match arriving.len() {
             0 => 0,
