@@ -1,4 +1,5 @@
-//! Loads of the engine alone, with one flow and a driver that discards all segments.
+//! Loads of the TCP engine alone (`tidelane-engine`). The engine has one flow. Its driver, which
+//! receives the engine's segments and events, discards all segments.
 
 use std::hint::black_box;
 
@@ -93,7 +94,8 @@ impl Driver for Sink {
 }
 
 impl Sink {
-    /// Takes a SYN or a burst, which the service's driver sends by a function that is not inlined.
+    /// Takes a SYN, or a super-frame of several segments. The service's driver sends both by a
+    /// function that is not inlined.
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.last = Some(Sent::of(black_box(out)));

@@ -1,5 +1,5 @@
-//! Loads of the mux: packets between one NIC and many ports, all of which are busy (MultiStack,
-//! Figure 4).
+//! Loads of the mux (MultiStack, Figure 4). The mux (`service/mux`) passes packets between one NIC
+//! and the ports of many programs, each with a network stack of its own. All ports are busy.
 
 use tidelane_mux::{Mux, PortId, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};

@@ -1,4 +1,5 @@
-//! A host and its programs in one thread, with a memory port instead of a NIC, and virtual time.
+//! A host (one core of the service) and its programs in one thread, with virtual time and with a
+//! memory port instead of a NIC.
 
 use std::sync::Arc;
 
