@@ -51,13 +51,13 @@ pub struct Entry {
     pub npm: Vec<String>,
     /// A shell command that builds files in `{tools}`. It is executed once per run.
     pub build: Option<String>,
-    /// A part of the reason why `tidelane run` leaves the program to the kernel. `None` if the
-    /// program can be accelerated.
+    /// Text of the reason why `tidelane run` leaves the program to the kernel, such as "Go". `None`
+    /// if the program can be accelerated.
     pub kernel: Option<String>,
     /// Port of the server.
     pub port: u16,
-    /// True to start an HTTP server with the random files on the client's side, on the kernel, at
-    /// port 8000. Proxies forward requests to it.
+    /// True if the program forwards requests to an HTTP server. The testbed then starts this server
+    /// with the random files on the client's side, on the kernel, at port 8000.
     #[serde(default)]
     pub origin: bool,
     /// Files to write to `{home}`, by name.

@@ -1,4 +1,4 @@
-//! Measures the cells and the load of a program's row.
+//! Measures one program: the cells of its row in the table of results, and its load.
 //!
 //! Each combination of stacks is checked without a disturbance, with packet loss, and with a killed
 //! service. The load runs on the two stacks in turn.

@@ -1,4 +1,5 @@
-//! Reads the counters of the kernel's TCP in a network namespace of a wire.
+//! Reads the counters of the kernel's TCP in a network namespace of a test wire. A wire is a veth
+//! pair between two namespaces.
 
 use tidelane_tests::{Side, Stop, Wire, command};
 

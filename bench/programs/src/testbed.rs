@@ -1,4 +1,5 @@
-//! A testbed: a wire with a running server at one end, on the kernel or on Tidelane.
+//! A testbed: a wire with a running server at one end, on the kernel or on Tidelane. A wire is a
+//! veth pair between two network namespaces.
 
 use std::{
     cell::{Cell, RefCell},
