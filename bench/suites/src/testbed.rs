@@ -1,5 +1,5 @@
 //! A testbed: a wire whose server's side runs the programs of a suite, on the kernel or on
-//! Tidelane.
+//! Tidelane. A wire is a veth pair between two network namespaces.
 
 use std::{
     cell::Cell,
