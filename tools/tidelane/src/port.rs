@@ -1,4 +1,8 @@
-//! `tidelane port`: the ports of programs with a network stack of their own.
+//! `tidelane port`: shows the ports of programs with a network stack of their own.
+//!
+//! A port is not a TCP port: it is a pair of packet rings for each core, between the service and
+//! the program. The program claims 3-tuples (protocol, local address, local port). The service
+//! passes the packets of these 3-tuples to the port.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +52,7 @@ struct Answer {
     ports: Vec<Port>,
 }
 
-/// A port. The counters are sums over all cores.
+/// A port of a program. The counters are sums over all cores of the service.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Port {

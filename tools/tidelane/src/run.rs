@@ -1,4 +1,4 @@
-//! `tidelane run`: executes a program with the library preloaded, in this process.
+//! `tidelane run`: executes a program, in place of this process, with Tidelane's library preloaded.
 
 use std::{
     env,
