@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use tidelane_tests::tools::source_root;
 use toml::{Table, Value};
 
-/// The folders on which each folder may depend in addition to itself. The entry of a crate
-/// stands for that of its layer.
+/// The folders on which each folder may depend in addition to itself. An entry for a single crate
+/// replaces the entry of its layer.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shm", &["proto"]),
@@ -16,9 +16,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("service", &["proto", "shm", "nic"]),
     // The library in the program contains no TCP, so it must not depend on `proto`.
     ("app", &["shm"]),
-    // A port moves packets, for a stack of the program.
+    // A port only moves packets. The program brings its own TCP.
     ("app/port", &["shm", "nic"]),
-    // The embedded stack is the engine in the program.
+    // The embedded stack runs the TCP engine inside the program.
     ("app/embedded", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),

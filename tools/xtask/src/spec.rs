@@ -5,7 +5,7 @@
 //! exception. A requirement without either is missing. The check fails
 //!
 //! * if cited code or a cited test does not exist ([`citations`]),
-//! * if an RFC has more missing requirements than the ratchet allows, or
+//! * if an RFC has more missing requirements than the ratchet (`spec-ratchet.txt`) allows, or
 //! * if a promise of `docs/security.md` names no test ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};

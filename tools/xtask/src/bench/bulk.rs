@@ -1,8 +1,8 @@
 //! Bulk figures: the goodput of one-way streams for each combination of sender's and receiver's
 //! stack.
 //!
-//! Each measurement uses a new wire, so that no measurement starts with the queues or cached routes
-//! of the one before.
+//! Each measurement uses a new wire (a veth pair between two network namespaces). No measurement
+//! therefore starts with queues or cached routes of an earlier measurement.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -25,8 +25,8 @@ type Key = (usize, Pairing);
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics that are compared with those of kernel to kernel. An entry has the name, true if more is
-/// better, and the function that reads the value.
+/// Metrics whose value is compared with the value of the pairing kernel to kernel. An entry has the
+/// name, true if more is better, and the function that reads the value.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("goodput_bps", true, |s| s.goodput_bps),
     ("fairness_jain", true, |s| s.jain),

@@ -1,5 +1,6 @@
-//! Figures of HTTP servers: the embedded stack on a port of the service, the same program on the
-//! kernel's sockets, and nginx on the kernel.
+//! Figures of three HTTP servers: an example server on the embedded stack, the same source on the
+//! kernel's sockets, and nginx on the kernel. The embedded stack is TCP inside the program. It
+//! exchanges packets with the service over a port of the mux (`service/mux`).
 //!
 //! wrk is the client, on the kernel at the other end of a veth. In memory, a client on another port
 //! of the same service takes the place of wrk. Each measurement uses a new wire.

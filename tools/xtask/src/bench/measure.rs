@@ -1,4 +1,5 @@
-//! Measures the request figures: builds the wires of each round, and runs the loads on them.
+//! Measures the request figures: builds the wires of each round, and runs the loads on them. A wire
+//! is a veth pair between two network namespaces.
 
 use std::{io::Write, thread, time::Duration};
 

@@ -1,8 +1,11 @@
 //! Figures of the mux: packets per second in each direction, by length and number of ports.
 //!
+//! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
+//! program has a port of the mux.
+//!
 //! A case is a direction, a length, a number of ports and of cores. Its NIC is memory, or an AF_XDP
-//! socket on a veth. On a veth, each round also measures a sender or receiver without a mux, which
-//! is the limit of the interface.
+//! socket on a veth. On a veth, each round also measures a sender or receiver without a mux. Its
+//! rate is the upper limit of the interface.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -81,7 +84,8 @@ impl MuxPlan {
     }
 }
 
-/// The values of one case: packets per second, and on a veth those without a mux.
+/// The values of one case: packets per second through the mux, and on a veth also packets per
+/// second without a mux.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     packets: f64,

@@ -44,7 +44,8 @@ pub struct Series {
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// True to also measure client and server on one service, over the local path.
+    /// True to also measure client and server on one service, over the local path, which joins them
+    /// in memory.
     #[serde(default)]
     pub memory: bool,
     /// True to also measure the stateless AF_XDP echo.

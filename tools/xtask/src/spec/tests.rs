@@ -1,3 +1,5 @@
+//! Tests of `cargo xtask spec`, on a small tree of source files in memory.
+
 use super::*;
 
 const SPEC: &str = r#"

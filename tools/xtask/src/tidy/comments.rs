@@ -1,4 +1,4 @@
-//! Finds comments that open with a pronoun instead of the name of a thing (STYLE, rule 11).
+//! Finds comments that open with a pronoun instead of the name of a thing (see CONTRIBUTING.md).
 
 use std::path::Path;
 

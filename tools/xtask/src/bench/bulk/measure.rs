@@ -1,4 +1,5 @@
-//! Measures one case with one pairing of stacks, on a new wire.
+//! Measures one case with one pairing of stacks, on a new wire. A wire is a veth pair between two
+//! network namespaces.
 
 use std::{thread, time::Duration};
 
