@@ -1,20 +1,22 @@
 //! A context on the kernel's TCP.
 
 use std::{
+    collections::VecDeque,
     io,
     net::SocketAddr,
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use rustix::net::{bind, listen, sockopt};
 use tidelane_rings::{
-    Buffer, Cause, Context, Descriptor, Events, ListenOptions, Pool, ReadyList, SendError,
-    SendRefusal, Wait,
+    Buffer, Context, Descriptor, Events, ListenOptions, Pool, ReadyList, SendError, SendRefusal,
+    Wait,
 };
 
 use crate::{
     address::SocketAddress,
-    socket::{Phase, Socket},
+    socket::{Phase, Socket, cause_of, tcp_socket},
+    sockets::Sockets,
     uring_unsafe::{Completion, Message, Request, Uring},
 };
 
@@ -52,15 +54,16 @@ pub struct KernelContext {
     uring: Uring,
     pool: Pool,
     options: KernelOptions,
-    sockets: Vec<Option<Socket>>,
-    /// Numbers without a socket.
-    free: Vec<u32>,
+    sockets: Sockets,
     /// Sockets with data to send.
     dirty: Vec<Descriptor>,
     /// Sockets that received nothing because the kernel had no buffer.
     starved: Vec<Descriptor>,
     /// Refused senders that have room again, for the next list.
     writable: Vec<Descriptor>,
+    /// Completions with events that a [`Context::tx_sync`] has found, for the next list. Each holds
+    /// a buffer of the kernel's half, an accepted socket or a request, all of which are limited.
+    set_aside: VecDeque<Completion>,
 }
 
 impl KernelContext {
@@ -84,43 +87,17 @@ impl KernelContext {
             uring,
             pool,
             options: *options,
-            sockets: Vec::new(),
-            free: Vec::new(),
+            sockets: Sockets::default(),
             dirty: Vec::new(),
             starved: Vec::new(),
             writable: Vec::new(),
+            set_aside: VecDeque::new(),
         })
-    }
-
-    /// Returns the kernel's socket of a descriptor, for socket calls beside the context: options,
-    /// addresses and `TCP_INFO`. Data that the program reads or writes on the socket itself passes
-    /// the context's queues by.
-    pub fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
-        let socket = self.sockets.get(descriptor.0 as usize)?.as_ref()?;
-        socket.fd()
-    }
-
-    /// Returns the number of system calls that [`Context::sync`] has made for data.
-    pub fn system_calls(&self) -> u64 {
-        self.uring.enters()
-    }
-
-    fn add(&mut self, fd: OwnedFd, phase: Phase) -> Descriptor {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.sockets.push(None);
-            self.sockets.len() as u32 - 1
-        });
-        self.sockets[number as usize] = Some(Socket::new(fd, phase));
-        Descriptor(number)
-    }
-
-    fn get(&mut self, descriptor: Descriptor) -> Option<&mut Socket> {
-        self.sockets.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
     /// Starts a request that accepts connections or receives data.
     fn start_input(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let Some(socket) = self.get(descriptor) else {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(());
         };
         let request = match socket.phase {
@@ -130,7 +107,7 @@ impl KernelContext {
         };
         socket.outstanding += 1;
         let id = self.uring.push(descriptor, request)?;
-        if let Some(socket) = self.get(descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.input = Some(id);
         }
         Ok(())
@@ -138,17 +115,77 @@ impl KernelContext {
 
     /// Puts a socket on the list of sockets with data to send.
     fn mark_dirty(&mut self, descriptor: Descriptor) {
-        if let Some(socket) = self.get(descriptor)
+        if let Some(socket) = self.sockets.get_mut(descriptor)
             && !std::mem::replace(&mut socket.is_dirty, true)
         {
             self.dirty.push(descriptor);
         }
     }
 
-    /// Starts the sends of all sockets with data, and continues their closes.
-    fn start_sends(&mut self) -> io::Result<()> {
+    /// Sends all data for which the sockets have room, and continues the shutdowns and closes that
+    /// follow the data. Completions with events go to `list`; without a list they are set aside.
+    fn transmit(&mut self, mut list: Option<&mut ReadyList>) -> io::Result<()> {
+        // Each round sends data of a socket or ends a socket, so that the rounds are limited. A
+        // request that completes at once must not be submitted by a call that waits: the call would
+        // not end when a socket has no room or when a close has to follow.
+        while self.start_sends()? {
+            self.uring.enter(Wait::No)?;
+            while let Some(done) = self.uring.next() {
+                match list.as_deref_mut() {
+                    Some(list) => self.complete(done, list)?,
+                    None if done.has_event() => self.set_aside.push_back(done),
+                    None => self.complete(done, &mut ReadyList::new())?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the contents of the list by the events that were set aside.
+    fn start_list(&mut self, list: &mut ReadyList) -> io::Result<()> {
+        list.clear();
+        while let Some(done) = self.set_aside.pop_front() {
+            self.complete(done, list)?;
+        }
+        Ok(())
+    }
+
+    /// Adds events to the list, and waits for the first event if the list has none.
+    fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        if self.pool.free_count() > 0 {
+            for descriptor in std::mem::take(&mut self.starved) {
+                let socket = self.sockets.get(descriptor);
+                if socket.is_some_and(|s| s.input.is_none() && s.is_open()) {
+                    self.start_input(descriptor)?;
+                }
+            }
+        }
+        // A submission just now gave a list with events, so another call would find little.
+        if list.is_empty() {
+            let is_writable = !self.writable.is_empty();
+            self.uring
+                .enter(if is_writable { Wait::No } else { wait })?;
+        }
+        while let Some(done) = self.uring.next() {
+            self.complete(done, list)?;
+        }
+        for descriptor in std::mem::take(&mut self.writable) {
+            if let Some(socket) = self.sockets.get_mut(descriptor)
+                && socket.can_queue()
+                && std::mem::take(&mut socket.owes_writable)
+            {
+                list.add_events(descriptor, Events::WRITABLE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the sends of all sockets with data, and continues their closes. Returns true if it
+    /// has started a request, all of which complete when they are submitted.
+    fn start_sends(&mut self) -> io::Result<bool> {
+        let mut is_any = false;
         for descriptor in std::mem::take(&mut self.dirty) {
-            let Some(socket) = self.get(descriptor) else {
+            let Some(socket) = self.sockets.get_mut(descriptor) else {
                 continue;
             };
             socket.is_dirty = false;
@@ -159,18 +196,19 @@ impl KernelContext {
                     socket.outstanding += 1;
                     let request = Request::Send(raw, Message::new(buffers));
                     self.uring.push(descriptor, request)?;
+                    is_any = true;
                 }
-                None => self.finish_output(descriptor)?,
+                None => is_any |= self.finish_output(descriptor)?,
             }
         }
-        Ok(())
+        Ok(is_any)
     }
 
     /// Closes the sending direction, or the descriptor, if the program has asked for it and all
-    /// data is sent.
-    fn finish_output(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let Some(socket) = self.get(descriptor) else {
-            return Ok(());
+    /// data is sent. Returns true if it has started a request.
+    fn finish_output(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(false);
         };
         let is_done = socket.queued() == 0 && !socket.is_sending;
         let is_over = is_done || socket.phase == Phase::Failed;
@@ -181,17 +219,18 @@ impl KernelContext {
             // A failure means that the connection is over, which the receive reports.
             let _ = socket.shut_down_now();
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Ends the requests of a socket, and closes its descriptor.
-    fn start_close(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let Some(socket) = self.get(descriptor) else {
-            return Ok(());
+    /// Ends the requests of a socket, and closes its descriptor. Returns true if it has started a
+    /// request.
+    fn start_close(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(false);
         };
         socket.drop_queue();
         let Some(raw) = socket.take_fd() else {
-            return Ok(());
+            return Ok(false);
         };
         let ended = [socket.input.take(), socket.room.take()];
         let ended: Vec<_> = ended.into_iter().flatten().collect();
@@ -200,13 +239,13 @@ impl KernelContext {
             self.uring.push(descriptor, Request::Cancel(request))?;
         }
         self.uring.push(descriptor, Request::Close(raw))?;
-        Ok(())
+        Ok(true)
     }
 
     /// Processes one completion.
     fn complete(&mut self, done: Completion, list: &mut ReadyList) -> io::Result<()> {
         let descriptor = done.descriptor;
-        let Some(socket) = self.get(descriptor) else {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(());
         };
         let is_closing = socket.is_closing;
@@ -238,23 +277,14 @@ impl KernelContext {
                 socket.room = None;
                 self.mark_dirty(descriptor);
             }
-            Request::Connect(..) => self.end_connect(descriptor, done.result, list)?,
+            Request::Connect(..) => {
+                socket.input = None;
+                self.end_connect(descriptor, done.result, list)?;
+            }
             Request::Cancel(_) | Request::Close(_) => {}
         }
-        self.free_if_closed(descriptor);
+        self.sockets.remove_if_over(descriptor);
         Ok(())
-    }
-
-    /// Frees the number of a closed socket without requests.
-    fn free_if_closed(&mut self, descriptor: Descriptor) {
-        if let Some(socket) = self.get(descriptor)
-            && socket.is_closing
-            && socket.outstanding == 0
-            && socket.fd().is_none()
-        {
-            self.sockets[descriptor.0 as usize] = None;
-            self.free.push(descriptor.0);
-        }
     }
 
     /// Adds an accepted connection, if there is one, and starts to receive.
@@ -264,11 +294,11 @@ impl KernelContext {
         accepted: Option<OwnedFd>,
         list: &mut ReadyList,
     ) -> io::Result<()> {
-        let is_open = self.get(listener).is_some_and(|socket| !socket.is_closing);
+        let is_open = self.sockets.get(listener).is_some_and(Socket::is_open);
         let Some(fd) = accepted.filter(|_| is_open) else {
             return Ok(());
         };
-        let descriptor = self.add(fd, Phase::Open);
+        let descriptor = self.sockets.add(fd, Phase::Open);
         list.add_accepted(descriptor, listener);
         self.start_input(descriptor)
     }
@@ -302,7 +332,7 @@ impl KernelContext {
         result: i32,
         list: &mut ReadyList,
     ) -> io::Result<()> {
-        let Some(socket) = self.get(descriptor) else {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(());
         };
         socket.is_sending = false;
@@ -320,16 +350,12 @@ impl KernelContext {
             socket.outstanding += 1;
             let request = Request::AwaitRoom(socket.raw());
             let id = self.uring.push(descriptor, request)?;
-            if let Some(socket) = self.get(descriptor) {
+            if let Some(socket) = self.sockets.get_mut(descriptor) {
                 socket.room = Some(id);
             }
             return Ok(());
         }
-        let has_room = socket.queued() < self.options.send_queue_max;
-        if let Some(socket) = self.get(descriptor)
-            && has_room
-            && std::mem::take(&mut socket.owes_writable)
-        {
+        if socket.owes_writable && socket.queued() < self.options.send_queue_max {
             self.writable.push(descriptor);
         }
         self.mark_dirty(descriptor);
@@ -347,7 +373,7 @@ impl KernelContext {
             return Ok(());
         }
         self.mark_dirty(descriptor);
-        let Some(socket) = self.get(descriptor) else {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(());
         };
         socket.phase = Phase::Open;
@@ -360,7 +386,7 @@ impl KernelContext {
 
     /// Reports the end of a connection, once.
     fn fail(&mut self, descriptor: Descriptor, errno: i32, list: &mut ReadyList) {
-        let Some(socket) = self.get(descriptor) else {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
             return;
         };
         socket.drop_queue();
@@ -373,30 +399,6 @@ impl KernelContext {
     }
 }
 
-/// Returns the cause for an errno of a connection.
-fn cause_of(errno: i32) -> Cause {
-    match errno {
-        libc::ECONNRESET | libc::EPIPE => Cause::Reset,
-        libc::ECONNREFUSED => Cause::Refused,
-        libc::ETIMEDOUT => Cause::TimedOut,
-        libc::ENETUNREACH | libc::EHOSTUNREACH => Cause::Unreachable,
-        _ => Cause::Other,
-    }
-}
-
-/// Opens a TCP socket for an address.
-fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let flags = SocketFlags::CLOEXEC;
-    let fd = socket_with(family, SocketType::STREAM, flags, None)?;
-    // Messages leave at once. Accepted connections inherit the option.
-    sockopt::set_tcp_nodelay(&fd, true)?;
-    Ok(fd)
-}
-
 impl Context for KernelContext {
     fn pool(&self) -> &Pool {
         &self.pool
@@ -407,26 +409,26 @@ impl Context for KernelContext {
         sockopt::set_socket_reuseaddr(&fd, true)?;
         bind(&fd, &local)?;
         listen(&fd, options.backlog.min(i32::MAX as u32) as i32)?;
-        let descriptor = self.add(fd, Phase::Listening);
+        let descriptor = self.sockets.add(fd, Phase::Listening);
         self.start_input(descriptor)?;
         Ok(descriptor)
     }
 
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
         let fd = tcp_socket(peer)?;
-        let descriptor = self.add(fd, Phase::Connecting);
-        if let Some(socket) = self.get(descriptor) {
+        let descriptor = self.sockets.add(fd, Phase::Connecting);
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.outstanding += 1;
             let request = Request::Connect(socket.raw(), Box::new(SocketAddress::from(peer)));
-            self.uring.push(descriptor, request)?;
+            socket.input = Some(self.uring.push(descriptor, request)?);
         }
         Ok(descriptor)
     }
 
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
         let queue_max = self.options.send_queue_max;
-        let refusal = match self.get(descriptor) {
-            Some(socket) if !can_queue(socket) => SendRefusal::NotConnected,
+        let refusal = match self.sockets.get_mut(descriptor) {
+            Some(socket) if !socket.can_queue() => SendRefusal::NotConnected,
             Some(socket) if socket.queued() >= queue_max => {
                 socket.owes_writable = true;
                 SendRefusal::Full
@@ -444,49 +446,54 @@ impl Context for KernelContext {
     }
 
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
-        list.clear();
-        self.start_sends()?;
-        if self.pool.free_count() > 0 {
-            for descriptor in std::mem::take(&mut self.starved) {
-                if self.get(descriptor).is_some_and(|s| s.input.is_none()) {
-                    self.start_input(descriptor)?;
-                }
-            }
-        }
-        let wait = if self.writable.is_empty() {
-            wait
-        } else {
-            Wait::No
-        };
-        self.uring.enter(wait)?;
-        while let Some(done) = self.uring.next() {
-            self.complete(done, list)?;
-        }
-        for descriptor in std::mem::take(&mut self.writable) {
-            if self.get(descriptor).is_some_and(|s| can_queue(s)) {
-                list.add_events(descriptor, Events::WRITABLE);
-            }
-        }
-        Ok(())
+        self.start_list(list)?;
+        self.transmit(Some(list))?;
+        self.receive(list, wait)
+    }
+
+    fn tx_sync(&mut self) -> io::Result<()> {
+        self.transmit(None)
+    }
+
+    fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        self.start_list(list)?;
+        self.receive(list, wait)
     }
 
     fn shutdown(&mut self, descriptor: Descriptor) {
-        if let Some(socket) = self.get(descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.is_shut_down = true;
             self.mark_dirty(descriptor);
         }
     }
 
     fn close(&mut self, descriptor: Descriptor) {
-        if let Some(socket) = self.get(descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.is_closing = true;
             self.mark_dirty(descriptor);
         }
     }
-}
 
-/// Returns true if the program may send on the socket, now or once it is connected.
-fn can_queue(socket: &Socket) -> bool {
-    let is_connection = matches!(socket.phase, Phase::Open | Phase::Connecting);
-    is_connection && !socket.is_shut_down && !socket.is_closing
+    fn abort(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
+            socket.drop_queue();
+            // A failure means that the connection is over.
+            let _ = socket.reset_on_close();
+            socket.is_closing = true;
+            self.mark_dirty(descriptor);
+        }
+    }
+
+    fn is_open(&self, descriptor: Descriptor) -> bool {
+        self.sockets.get(descriptor).is_some_and(Socket::is_open)
+    }
+
+    fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
+        let socket = self.sockets.get(descriptor)?;
+        socket.fd().filter(|_| socket.is_open())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.uring.enters()
+    }
 }

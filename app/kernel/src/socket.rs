@@ -3,12 +3,39 @@
 use std::{
     collections::VecDeque,
     io,
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
+    time::Duration,
 };
 
-use tidelane_rings::Buffer;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use tidelane_rings::{Buffer, Cause};
 
 use crate::uring_unsafe::{RequestId, SEND_BUFFERS_MAX};
+
+/// Returns the cause for an errno of a connection.
+pub fn cause_of(errno: i32) -> Cause {
+    match errno {
+        libc::ECONNRESET | libc::EPIPE => Cause::Reset,
+        libc::ECONNREFUSED => Cause::Refused,
+        libc::ETIMEDOUT => Cause::TimedOut,
+        libc::ENETUNREACH | libc::EHOSTUNREACH => Cause::Unreachable,
+        _ => Cause::Other,
+    }
+}
+
+/// Opens a TCP socket for an address.
+pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let fd = socket_with(family, SocketType::STREAM, flags, None)?;
+    // Messages leave at once. Accepted connections inherit the option.
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    Ok(fd)
+}
 
 /// Phase of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +69,7 @@ pub struct Socket {
     pub is_closing: bool,
     /// Number of requests without their last completion.
     pub outstanding: u32,
-    /// The request that accepts or receives.
+    /// The request that accepts, connects or receives.
     pub input: Option<RequestId>,
     /// The request that waits for room to send.
     pub room: Option<RequestId>,
@@ -78,6 +105,23 @@ impl Socket {
     /// Gives the descriptor away, for its close.
     pub fn take_fd(&mut self) -> Option<RawFd> {
         self.fd.take().map(IntoRawFd::into_raw_fd)
+    }
+
+    /// Returns true if the program has closed the socket, the kernel's descriptor is closed, and no
+    /// request is outstanding.
+    pub fn is_over(&self) -> bool {
+        self.is_closing && self.outstanding == 0 && self.fd.is_none()
+    }
+
+    /// Returns true until the program closes the descriptor.
+    pub fn is_open(&self) -> bool {
+        !self.is_closing
+    }
+
+    /// Returns true if the program may send, now or once the socket is connected.
+    pub fn can_queue(&self) -> bool {
+        let is_connection = matches!(self.phase, Phase::Open | Phase::Connecting);
+        is_connection && !self.is_shut_down && !self.is_closing
     }
 
     /// Returns the number of buffers to send.
@@ -120,6 +164,14 @@ impl Socket {
     /// Drops all data to send.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
+    }
+
+    /// Makes the close of the descriptor reset the connection.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        match self.fd() {
+            Some(fd) => Ok(sockopt::set_socket_linger(fd, Some(Duration::ZERO))?),
+            None => Ok(()),
+        }
     }
 
     /// Closes the sending direction of the connection.

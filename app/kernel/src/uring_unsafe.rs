@@ -39,23 +39,17 @@ pub enum Request {
     Accept(RawFd),
     /// Receives data into provided buffers until it fails (multishot).
     Receive(RawFd),
-    /// Sends the payloads of buffers, as far as the socket has room.
+    /// Sends the payloads of buffers, as far as the socket has room. The kernel completes the request
+    /// when it is submitted.
     Send(RawFd, Message),
     /// Waits until the socket has room to send.
     AwaitRoom(RawFd),
     /// Connects to an address.
     Connect(RawFd, Box<SocketAddress>),
-    /// Ends another request.
+    /// Ends another request, when submitted.
     Cancel(RequestId),
-    /// Closes a descriptor.
+    /// Closes a descriptor, when submitted.
     Close(RawFd),
-}
-
-impl Request {
-    /// Returns true if the kernel completes the request within the call that submits it.
-    fn is_immediate(&self) -> bool {
-        matches!(self, Self::Send(..) | Self::Cancel(_) | Self::Close(_))
-    }
 }
 
 /// Buffers that one send carries.
@@ -110,6 +104,17 @@ pub struct Completion {
     pub accepted: Option<OwnedFd>,
     /// The request after its last completion; `None` if it continues.
     pub ended: Option<Request>,
+}
+
+impl Completion {
+    /// Returns true if the completion concerns the program: data, an end, a connection or an error.
+    pub fn has_event(&self) -> bool {
+        match &self.ended {
+            None | Some(Request::Accept(_) | Request::Receive(_) | Request::Connect(..)) => true,
+            Some(Request::Send(..)) => self.result < 0 && -self.result != libc::EAGAIN,
+            Some(Request::AwaitRoom(_) | Request::Cancel(_) | Request::Close(_)) => false,
+        }
+    }
 }
 
 /// A request of which completions are outstanding.
@@ -235,8 +240,6 @@ pub struct Uring {
     requests: Requests,
     provided: std::mem::ManuallyDrop<Provided>,
     pool: Pool,
-    /// Requests of the next submission that complete within the call.
-    immediate: usize,
     /// Number of `io_uring_enter` calls.
     enters: u64,
 }
@@ -272,7 +275,6 @@ impl Uring {
             requests: Requests::default(),
             provided: std::mem::ManuallyDrop::new(provided),
             pool: pool.clone(),
-            immediate: 0,
             enters: 0,
         })
     }
@@ -300,7 +302,6 @@ impl Uring {
     ///
     /// The errors of `io_uring_enter`, which is called if the submission queue is full.
     pub fn push(&mut self, descriptor: Descriptor, request: Request) -> io::Result<RequestId> {
-        self.immediate += usize::from(request.is_immediate());
         let id = self.requests.add(Pending {
             descriptor,
             request,
@@ -314,14 +315,12 @@ impl Uring {
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.enters += 1;
             self.ring.submit()?;
-            self.immediate = 0;
         }
         Ok(id)
     }
 
-    /// Submits all queued requests, in one system call. Waits for a completion of another request
-    /// than the submitted ones, as `wait` says. Makes no call if there is nothing to submit and
-    /// nothing to wait for.
+    /// Submits all queued requests, in one system call, and waits for a completion as `wait` says.
+    /// Makes no call if there is nothing to submit and nothing to wait for.
     ///
     /// # Errors
     ///
@@ -329,7 +328,6 @@ impl Uring {
     pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
         self.provided.fill(&self.pool);
         let present = self.ring.completion().len();
-        let immediate = std::mem::take(&mut self.immediate);
         let is_idle = {
             let queue = self.ring.submission();
             queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
@@ -338,11 +336,7 @@ impl Uring {
         if wait == Wait::No && is_idle {
             return Ok(());
         }
-        // The kernel counts completions: one for each immediate request, and one event.
-        let want = match wait {
-            Wait::No => 0,
-            Wait::For(_) | Wait::Forever => immediate + 1,
-        };
+        let want = usize::from(wait != Wait::No);
         self.enters += 1;
         let result = match wait {
             Wait::For(limit) => {

@@ -339,3 +339,210 @@ fn a_dropped_context_closes_its_sockets() {
     // A buffer outlives its context.
     assert!(held.is_empty());
 }
+
+/// Opens a context with one connection to a listener of the standard library.
+fn connected(options: &KernelOptions) -> Option<(KernelContext, Descriptor, TcpStream)> {
+    let mut context = open(options)?;
+    let listener = TcpListener::bind(any()).expect("a free port");
+    let peer = context
+        .connect(listener.local_addr().expect("bound"))
+        .expect("a socket");
+    let mut list = ReadyList::new();
+    context
+        .sync(&mut list, Wait::For(LIMIT))
+        .expect("a connection");
+    assert!(list.entry(0).events.intersects(Events::CONNECTED));
+    let stream = listener.accept().expect("a connection").0;
+    stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    Some((context, peer, stream))
+}
+
+/// Queues `data` in buffers of the pool's length.
+fn queue(context: &mut KernelContext, descriptor: Descriptor, data: &[u8]) {
+    for part in data.chunks(context.pool().buffer_len() as usize) {
+        let mut buffer = context.pool().allocate().expect("free");
+        assert_eq!(buffer.append(part), part.len());
+        context.send(descriptor, buffer).expect("there is room");
+    }
+}
+
+/// Answers with one byte once all of `data` has arrived.
+fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut got = vec![0; data.len()];
+        stream.read_exact(&mut got).expect("the data");
+        assert!(got == data);
+        stream.write_all(b"x").expect("open");
+        let _ = stream.read(&mut [0; 1]);
+    })
+}
+
+/// A wait sends all data that there is room for: more than one message to the kernel, and more than
+/// the socket takes at once. No wait lasts until its limit.
+#[test]
+fn a_wait_does_not_hold_data_back() {
+    for (buffer_len, len, rounds_max) in [(100, 20_000, 2), (4096, 1_000_000, 100)] {
+        let options = KernelOptions {
+            buffer_len,
+            ..KernelOptions::default()
+        };
+        let Some((mut context, peer, stream)) = connected(&options) else {
+            return;
+        };
+        let data = pattern(len, 1);
+        queue(&mut context, peer, &data);
+        let answer = answer_to(stream, data);
+        let (mut list, mut rounds, start) = (ReadyList::new(), 0, Instant::now());
+        while list.is_empty() {
+            rounds += 1;
+            context.sync(&mut list, Wait::For(LIMIT)).expect("a ring");
+            assert!(rounds <= rounds_max, "no answer");
+        }
+        assert!(start.elapsed() < LIMIT, "a wait lasted until its limit");
+        assert_eq!(list.take_next(0).expect("the answer").payload(), b"x");
+        drop(context);
+        answer.join().expect("the peer succeeds");
+    }
+}
+
+/// A close that follows data is done before the wait for the next event.
+#[test]
+fn a_wait_does_not_hold_a_close_back() {
+    for closes in [true, false] {
+        let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
+            return;
+        };
+        queue(&mut context, peer, b"answer");
+        if closes {
+            context.close(peer);
+            assert!(!context.is_open(peer) && context.socket(peer).is_none());
+        } else {
+            context.shutdown(peer);
+        }
+        let reader = thread::spawn(move || {
+            let (start, mut got) = (Instant::now(), Vec::new());
+            stream.read_to_end(&mut got).expect("the data");
+            assert_eq!(got, b"answer");
+            start.elapsed()
+        });
+        let (start, mut list) = (Instant::now(), ReadyList::new());
+        let wait = Wait::For(Duration::from_secs(1));
+        while !reader.is_finished() || (closes && start.elapsed() < Duration::from_secs(1)) {
+            context.sync(&mut list, wait).expect("a ring");
+        }
+        let duration = reader.join().expect("the peer succeeds");
+        assert!(duration < Duration::from_millis(900), "{duration:?}");
+    }
+}
+
+/// Each half does its part only: data and opens pass, and no event is lost, whatever their order.
+#[test]
+fn the_halves_of_a_sync_add_up() {
+    let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
+        return;
+    };
+    let mut list = ReadyList::new();
+    let calls = context.system_calls();
+    context.tx_sync().expect("a ring");
+    assert_eq!(context.system_calls(), calls, "there was nothing to send");
+    // Several sends of one connection without a receive between them.
+    for part in [b"ab", b"cd", b"ef"] {
+        queue(&mut context, peer, part);
+        context.tx_sync().expect("a ring");
+    }
+    assert_eq!(context.system_calls(), calls + 3);
+    let mut got = [0; 6];
+    stream.read_exact(&mut got).expect("the data");
+    assert_eq!(&got, b"abcdef");
+    // A receive does not send.
+    queue(&mut context, peer, b"gh");
+    stream.write_all(b"1").expect("open");
+    context
+        .rx_sync(&mut list, Wait::For(LIMIT))
+        .expect("a ring");
+    assert!(context.system_calls() <= calls + 4);
+    assert_eq!(list.take_next(0).expect("data").payload(), b"1");
+    stream.set_nonblocking(true).expect("a socket");
+    let error = stream.read(&mut got).expect_err("nothing was sent");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    // Events that arrive during sends are in the next list, once, and a wait does not delay them.
+    stream.write_all(b"23").expect("open");
+    stream.shutdown(Shutdown::Write).expect("open");
+    context.tx_sync().expect("a ring");
+    context.tx_sync().expect("a ring");
+    assert_eq!(stream.read(&mut got).expect("the data"), 2);
+    context
+        .rx_sync(&mut list, Wait::For(LIMIT))
+        .expect("a ring");
+    let entry = list.entry(0);
+    let expected = Events::READABLE.union(Events::END);
+    assert_eq!((entry.events, entry.bytes), (expected, 2));
+    context.sync(&mut list, Wait::No).expect("a ring");
+    assert!(list.is_empty());
+}
+
+/// The failure of a send is an event also if `tx_sync` has found it.
+#[test]
+fn the_failure_of_a_send_is_in_the_next_list() {
+    let Some((mut context, peer, stream)) = connected(&KernelOptions::default()) else {
+        return;
+    };
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("a socket");
+    drop(stream);
+    for _ in 0..3 {
+        queue(&mut context, peer, b"x");
+        context.tx_sync().expect("a ring");
+    }
+    let mut list = ReadyList::new();
+    context
+        .rx_sync(&mut list, Wait::For(LIMIT))
+        .expect("a ring");
+    assert!(list.entry(0).events.intersects(Events::CLOSED));
+    assert_eq!(list.entry(0).cause, Some(Cause::Reset));
+    context.rx_sync(&mut list, Wait::No).expect("a ring");
+    assert!(list.is_empty(), "the end is reported once");
+    context.close(peer);
+    context.tx_sync().expect("a ring");
+    context.rx_sync(&mut list, Wait::No).expect("a ring");
+    assert!(list.is_empty() && context.socket(peer).is_none());
+}
+
+/// An abort ends a connection whose peer reads nothing, and frees its buffers. A close does not.
+#[test]
+fn an_abort_resets_and_frees_buffers() {
+    let options = KernelOptions {
+        buffer_len: 65_536,
+        buffers: 256,
+        send_queue_max: 128,
+        ..KernelOptions::default()
+    };
+    let Some((mut context, peer, mut stream)) = connected(&options) else {
+        return;
+    };
+    let mut list = ReadyList::new();
+    let free = context.pool().free_count();
+    queue(&mut context, peer, &vec![7; 100 * 65_536]);
+    context.sync(&mut list, Wait::No).expect("a ring");
+    assert!(context.pool().free_count() < free, "the socket took all");
+    context.abort(peer);
+    assert!(!context.is_open(peer));
+    let buffer = context.pool().allocate().expect("free");
+    let error = context.send(peer, buffer).expect_err("closed");
+    assert_eq!(error.refusal, SendRefusal::NotConnected);
+    drop(error);
+    context.sync(&mut list, Wait::No).expect("a ring");
+    assert_eq!(context.pool().free_count(), free);
+    let error = std::iter::repeat_with(|| stream.read(&mut [0; 65_536]))
+        .find_map(Result::err)
+        .expect("a reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    // An abort of a connection that is being established ends the open.
+    let opening = context
+        .connect("192.0.2.1:9".parse().expect("an address"))
+        .expect("a socket");
+    context.sync(&mut list, Wait::No).expect("a ring");
+    context.abort(opening);
+    let start = Instant::now();
+    drop(context);
+    assert!(start.elapsed() < Duration::from_millis(900));
+}

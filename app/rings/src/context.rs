@@ -1,6 +1,6 @@
 //! The interface of a context, which all back ends implement.
 
-use std::{fmt, io, net::SocketAddr, time::Duration};
+use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 use crate::{Buffer, Pool, ReadyList};
 
@@ -105,10 +105,44 @@ pub trait Context {
     /// connection are CLOSED events.
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
+    /// The sending half of [`Self::sync`]: sends what was queued, and continues shutdowns and
+    /// closes. Never waits, and reports no events. Events that occur meanwhile are in the list of
+    /// the next [`Self::sync`] or [`Self::rx_sync`], also the errors of these sends.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::sync`].
+    fn tx_sync(&mut self) -> io::Result<()>;
+
+    /// The receiving half of [`Self::sync`]: reports events, and sends no queued data. Opens that
+    /// were started since the last call proceed. The call also returns, perhaps with an empty list,
+    /// when a connection has room for data that was set aside: [`Self::tx_sync`] sends this data.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::sync`].
+    fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
+
     /// Closes the sending direction of a connection after all queued data (FIN).
     fn shutdown(&mut self, descriptor: Descriptor);
 
-    /// Closes a listener or a connection. Queued data is sent first. The descriptor has no more
-    /// events.
+    /// Closes a listener or a connection. Queued data is sent first, however long that takes; the
+    /// buffers of this data stay with the context meanwhile. The descriptor has no more events.
     fn close(&mut self, descriptor: Descriptor);
+
+    /// Resets a connection, or closes a listener. Queued data is dropped, and its buffers return to
+    /// the pool with the next call that sends. The descriptor has no more events.
+    fn abort(&mut self, descriptor: Descriptor);
+
+    /// Returns true from the open of a listener or connection, or the event ACCEPTED, until the
+    /// program closes or aborts the descriptor.
+    fn is_open(&self, descriptor: Descriptor) -> bool;
+
+    /// Returns the kernel's socket of an open descriptor, for socket calls beside the context:
+    /// options, addresses and `TCP_INFO`. Data that the program reads or writes on the socket
+    /// itself passes the context's queues by.
+    fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the number of system calls that [`Self::sync`] and its halves have made for data.
+    fn system_calls(&self) -> u64;
 }

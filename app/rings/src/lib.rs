@@ -39,5 +39,5 @@ mod ready;
 pub use crate::{
     context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
     pool_unsafe::{Buffer, Pool},
-    ready::{Cause, Entry, Events, ReadyList},
+    ready::{Arrival, Cause, Entry, Events, ReadyList},
 };

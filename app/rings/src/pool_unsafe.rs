@@ -95,9 +95,9 @@ impl Pool {
         self.0.buffer_len
     }
 
-    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer. Using
-    /// the address is sound only while the back end owns the buffer: from [`Buffer::into_index`] to
-    /// [`Self::adopt`].
+    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and for
+    /// programs in C. Using the address is sound only while its user owns the buffer: from
+    /// [`Buffer::into_index`] to [`Self::adopt`].
     ///
     /// # Panics
     ///
@@ -232,6 +232,11 @@ impl Buffer {
         self.payload.is_empty()
     }
 
+    /// Returns the range of the payload within the buffer.
+    pub fn range(&self) -> Range<u32> {
+        self.payload.clone()
+    }
+
     /// Returns the number of the buffer within its pool.
     pub fn index(&self) -> u32 {
         self.index
@@ -242,7 +247,7 @@ impl Buffer {
         Rc::ptr_eq(&self.pool.0, &pool.0)
     }
 
-    /// Gives the buffer to a back end, and returns its number. The piece is not free until
+    /// Gives the buffer to a back end or to a program in C, and returns its number. The piece is not free until
     /// [`Pool::adopt`] makes a buffer of the number again.
     pub fn into_index(self) -> u32 {
         let mut this = std::mem::ManuallyDrop::new(self);

@@ -38,6 +38,12 @@ impl Events {
         self.0 & other.0 != 0
     }
 
+    /// Returns the bits of the set: ACCEPTED is 1, CONNECTED 2, READABLE 4, END 8, WRITABLE 16,
+    /// CLOSED 32.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// Returns true if there is no event.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -74,6 +80,20 @@ pub struct Entry {
     pub slots: u32,
     /// Number of bytes in the slots.
     pub bytes: u32,
+    /// The first slot with data, counted from zero in the order of arrival. [`Arrival::next`]
+    /// continues the chain.
+    pub first: Option<u32>,
+}
+
+/// A slot that [`ReadyList::take_slots`] has taken.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Descriptor to which the data belongs.
+    pub descriptor: Descriptor,
+    /// The data.
+    pub buffer: Buffer,
+    /// The next slot of the same descriptor.
+    pub next: Option<u32>,
 }
 
 /// An entry, with the ends of its chain of slots.
@@ -163,6 +183,22 @@ impl ReadyList {
             .filter_map(|slot| Some((slot.descriptor, slot.buffer?)))
     }
 
+    /// Takes all slots in the order of their arrival, with their chains. Slots that the program has
+    /// taken before are missing, so that the numbers in the chains are right for an untouched list
+    /// only.
+    pub fn take_slots(&mut self) -> impl Iterator<Item = Arrival> {
+        for listed in &mut self.entries {
+            listed.first = NONE;
+        }
+        self.slots.drain(..).filter_map(|slot| {
+            Some(Arrival {
+                descriptor: slot.descriptor,
+                buffer: slot.buffer?,
+                next: (slot.next != NONE).then_some(slot.next),
+            })
+        })
+    }
+
     /// Empties the list. The buffers that it still has return to their pool. For back ends.
     pub fn clear(&mut self) {
         // A later base makes all numbers in the scratchpad out of date.
@@ -181,6 +217,7 @@ impl ReadyList {
         let last = std::mem::replace(&mut listed.last, number);
         if last == NONE {
             listed.first = number;
+            listed.entry.first = Some(number);
         } else {
             self.slots[last as usize].next = number;
         }
@@ -229,6 +266,7 @@ impl ReadyList {
                     listener: None,
                     slots: 0,
                     bytes: 0,
+                    first: None,
                 },
                 first: NONE,
                 last: NONE,
@@ -287,6 +325,38 @@ mod tests {
             assert!(list.is_empty());
             assert_eq!(pool.free_count(), 16);
         }
+    }
+
+    #[test]
+    fn taken_slots_keep_their_chains() {
+        let pool = Pool::new(16, 64).expect("there is memory");
+        let mut list = ReadyList::new();
+        for _ in 0..2 {
+            for (descriptor, text) in [(7, "a"), (3, "b"), (7, "c"), (7, "d"), (3, "e")] {
+                list.add_buffer(Descriptor(descriptor), buffer(&pool, text));
+            }
+            list.add_events(Descriptor(4), Events::END);
+            let firsts: Vec<Option<u32>> = (0..list.len()).map(|at| list.entry(at).first).collect();
+            assert_eq!(firsts, [Some(0), Some(1), None]);
+            let slots: Vec<Arrival> = list.take_slots().collect();
+            let chains: Vec<(u32, Option<u32>)> = slots
+                .iter()
+                .map(|slot| (slot.descriptor.0, slot.next))
+                .collect();
+            let expected = [
+                (7, Some(2)),
+                (3, Some(4)),
+                (7, Some(3)),
+                (7, None),
+                (3, None),
+            ];
+            assert_eq!(chains, expected);
+            let text: Vec<&[u8]> = slots.iter().map(|slot| slot.buffer.payload()).collect();
+            assert_eq!(text, [b"a", b"b", b"c", b"d", b"e"]);
+            assert!(list.take_next(0).is_none() && list.payloads(1).next().is_none());
+            list.clear();
+        }
+        assert_eq!(pool.free_count(), 16);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::{
     collections::VecDeque,
     io,
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -41,6 +42,8 @@ pub struct EpollContext {
     pool: Pool,
     sockets: Vec<Option<Socket>>,
     dirty: Vec<Descriptor>,
+    /// Refused senders that have room again, for the next list.
+    writable: Vec<Descriptor>,
     calls: u64,
 }
 
@@ -52,13 +55,9 @@ impl EpollContext {
             pool: Pool::new(8192, 4096)?,
             sockets: Vec::new(),
             dirty: Vec::new(),
+            writable: Vec::new(),
             calls: 0,
         })
-    }
-
-    /// Returns the number of system calls for data.
-    pub fn system_calls(&self) -> u64 {
-        self.calls
     }
 
     fn add(&mut self, fd: OwnedFd, is_listener: bool) -> io::Result<Descriptor> {
@@ -91,7 +90,7 @@ impl EpollContext {
     }
 
     /// Writes the queued data of a socket. Closes the socket if the program has asked for it.
-    fn write(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
+    fn write(&mut self, descriptor: Descriptor) {
         let mut calls = 0;
         let Some(socket) = self.get(descriptor) else {
             return;
@@ -106,9 +105,12 @@ impl EpollContext {
                 Err(_) => socket.queue.clear(),
             }
         }
-        if std::mem::take(&mut socket.owes_writable) && socket.queue.len() < QUEUE_MAX {
-            list.add_events(descriptor, Events::WRITABLE);
+        if socket.queue.len() < QUEUE_MAX && std::mem::take(&mut socket.owes_writable) {
+            self.writable.push(descriptor);
         }
+        let Some(socket) = self.get(descriptor) else {
+            return;
+        };
         if socket.is_closing && socket.queue.is_empty() {
             self.sockets[descriptor.0 as usize] = None;
             calls += 1;
@@ -200,10 +202,23 @@ impl Context for EpollContext {
     }
 
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
-        list.clear();
+        self.tx_sync()?;
+        self.rx_sync(list, wait)
+    }
+
+    fn tx_sync(&mut self) -> io::Result<()> {
         for descriptor in std::mem::take(&mut self.dirty) {
-            self.write(descriptor, list);
+            self.write(descriptor);
         }
+        Ok(())
+    }
+
+    fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        for descriptor in std::mem::take(&mut self.writable) {
+            list.add_events(descriptor, Events::WRITABLE);
+        }
+        let wait = if list.is_empty() { wait } else { Wait::No };
         let timeout = match wait {
             Wait::No => Some(Timespec::default()),
             Wait::For(limit) => Some(Timespec::try_from(limit).map_err(io::Error::other)?),
@@ -225,8 +240,8 @@ impl Context for EpollContext {
                 self.accept_all(descriptor, list)?;
                 continue;
             }
-            if !socket.queue.is_empty() {
-                self.write(descriptor, list);
+            if !socket.queue.is_empty() && !std::mem::replace(&mut socket.is_dirty, true) {
+                self.dirty.push(descriptor);
             }
             let flags = event.flags;
             if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP) {
@@ -249,5 +264,27 @@ impl Context for EpollContext {
                 self.dirty.push(descriptor);
             }
         }
+    }
+
+    fn abort(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.get(descriptor) {
+            socket.queue.clear();
+            let _ = sockopt::set_socket_linger(&socket.fd, Some(Duration::ZERO));
+        }
+        self.close(descriptor);
+    }
+
+    fn is_open(&self, descriptor: Descriptor) -> bool {
+        let socket = self.sockets.get(descriptor.0 as usize);
+        socket.is_some_and(|socket| socket.as_ref().is_some_and(|socket| !socket.is_closing))
+    }
+
+    fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
+        let socket = self.sockets.get(descriptor.0 as usize)?.as_ref()?;
+        Some(socket.fd.as_fd())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.calls
     }
 }

@@ -1,0 +1,45 @@
+//! The sockets of a context by descriptor.
+
+use std::os::fd::OwnedFd;
+
+use tidelane_rings::Descriptor;
+
+use crate::socket::{Phase, Socket};
+
+/// Sockets by descriptor. The number of a removed socket is used again.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    places: Vec<Option<Socket>>,
+    /// Numbers without a socket.
+    free: Vec<u32>,
+}
+
+impl Sockets {
+    /// Adds a socket. Returns its descriptor.
+    pub fn add(&mut self, fd: OwnedFd, phase: Phase) -> Descriptor {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        self.places[number as usize] = Some(Socket::new(fd, phase));
+        Descriptor(number)
+    }
+
+    /// Returns the socket of a descriptor.
+    pub fn get(&self, descriptor: Descriptor) -> Option<&Socket> {
+        self.places.get(descriptor.0 as usize)?.as_ref()
+    }
+
+    /// Returns the socket of a descriptor, for changes.
+    pub fn get_mut(&mut self, descriptor: Descriptor) -> Option<&mut Socket> {
+        self.places.get_mut(descriptor.0 as usize)?.as_mut()
+    }
+
+    /// Removes a closed socket without requests, so that its descriptor is free.
+    pub fn remove_if_over(&mut self, descriptor: Descriptor) {
+        if self.get(descriptor).is_some_and(Socket::is_over) {
+            self.places[descriptor.0 as usize] = None;
+            self.free.push(descriptor.0);
+        }
+    }
+}
