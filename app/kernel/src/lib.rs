@@ -8,7 +8,7 @@
 //!
 //! | call | `io_uring_enter` calls |
 //! |---|---|
-//! | [`Context::tx_sync`] | none without data to send, otherwise one; another for closes that follow the data |
+//! | [`Context::tx_sync`] | none without data to send, else one; one more for closes after data |
 //! | [`Context::rx_sync`] | one; none if events are there or there is nothing to wait for |
 //! | [`Context::sync`] | those of `tx_sync`; if there is no event then, those of `rx_sync` |
 //!

@@ -39,8 +39,8 @@ pub enum Request {
     Accept(RawFd),
     /// Receives data into provided buffers until it fails (multishot).
     Receive(RawFd),
-    /// Sends the payloads of buffers, as far as the socket has room. The kernel completes the request
-    /// when it is submitted.
+    /// Sends the payloads of buffers, as far as the socket has room. The kernel completes the
+    /// request when it is submitted.
     Send(RawFd, Message),
     /// Waits until the socket has room to send.
     AwaitRoom(RawFd),

@@ -95,8 +95,8 @@ impl Pool {
         self.0.buffer_len
     }
 
-    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and for
-    /// programs in C. Using the address is sound only while its user owns the buffer: from
+    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and
+    /// for programs in C. Using the address is sound only while its user owns the buffer: from
     /// [`Buffer::into_index`] to [`Self::adopt`].
     ///
     /// # Panics
@@ -247,8 +247,8 @@ impl Buffer {
         Rc::ptr_eq(&self.pool.0, &pool.0)
     }
 
-    /// Gives the buffer to a back end or to a program in C, and returns its number. The piece is not free until
-    /// [`Pool::adopt`] makes a buffer of the number again.
+    /// Gives the buffer to a back end or to a program in C, and returns its number. The piece is
+    /// not free until [`Pool::adopt`] makes a buffer of the number again.
     pub fn into_index(self) -> u32 {
         let mut this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the pool is dropped here once.
