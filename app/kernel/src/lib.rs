@@ -17,6 +17,9 @@
 //!
 //! [`Context`]: tidelane_rings::Context
 //! [`Context::sync`]: tidelane_rings::Context::sync
+//! [`Context::rx_sync`]: tidelane_rings::Context::rx_sync
+//! [`Context::socket`]: tidelane_rings::Context::socket
+//! [`Context::tx_sync`]: tidelane_rings::Context::tx_sync
 
 mod address;
 mod context;
