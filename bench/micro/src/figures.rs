@@ -69,14 +69,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        2475,
+        2481,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2070,
+        2076,
     ),
     figure(
         "request and reply, library alone",
