@@ -28,7 +28,7 @@ pub struct Listener {
     /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
     /// True if another stack gets all later SYNs to this address and port.
-    pub leaving: bool,
+    pub draining: bool,
 }
 
 impl Listener {
@@ -119,7 +119,7 @@ impl Listeners {
             options,
             group,
             cookies_until: Instant(0),
-            leaving: false,
+            draining: false,
         };
         let index = match self.entries.iter().position(Option::is_none) {
             Some(index) => index,

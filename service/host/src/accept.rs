@@ -23,11 +23,11 @@ use crate::{
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
-    /// Leaves SYNs for a listener to the kernel from now on. `key` is the cookie (SO_COOKIE) of the
+    /// Drains a listener: the kernel gets its SYNs from now on. `key` is the cookie (SO_COOKIE) of the
     /// listener's kernel socket.
-    pub fn leave_syns(&mut self, key: u64) {
+    pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
-            self.engine.leave_syns(listener);
+            self.engine.drain_listener(listener);
         }
     }
 

@@ -16,11 +16,11 @@ use tidelane_steering::{Claim, PortReservation, Scope, StackId, Steering, Steeri
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
-pub use owner::{Name, Owner, Terms};
-use wants::Wants;
+use claimants::Claimants;
+pub use owner::{ClaimKey, Owner, Terms};
 
+mod claimants;
 mod owner;
-mod wants;
 
 /// Time within which a program must connect from a port that it reserved.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,8 +29,8 @@ const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
 /// Delay before the service first queries the kernel for connections on a listener's port. The
 /// delay doubles with each query.
-const ASK_DELAY_MIN: Duration = Duration::from_millis(10);
-const ASK_DELAY_MAX: Duration = Duration::from_secs(5);
+const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
+const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Interval between checks of a pool port. A port without connections may return to the kernel. The
 /// interval exceeds TIME-WAIT.
 const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const POOL_PORTS_MIN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Does a connection of the service need the claim? If not, the claim ends
-    /// ([`Claims::unwant`]).
+    /// ([`Claims::end_claim`]).
     IsNeeded,
     /// Does the kernel have connections on the claim's port? If not, the claim covers the whole
     /// port ([`Claims::widen`]).
@@ -54,14 +54,14 @@ pub struct Candidate {
     /// The question to be answered.
     pub question: Question,
     /// The claim.
-    pub name: Name,
+    pub key: ClaimKey,
     /// The ids, one per core, of the program whose connections need the claim. `None` if any
     /// connection of the port needs the claim.
     pub program: Option<Vec<ProgramId>>,
 }
 
 /// A claim of one owner.
-struct Holding {
+struct ClaimRecord {
     terms: Terms,
     scope: Scope,
     /// Number of the session's reservations from which no connection has been opened yet.
@@ -69,7 +69,7 @@ struct Holding {
     /// Time by which the session must open connections from its outstanding reservations.
     connect_until: Instant,
     /// Time of the next check, and the delay before the check after it. `None` while the owner
-    /// wants the claim regardless of connections.
+    /// keeps the claim regardless of connections.
     next_check: Option<(Instant, Duration)>,
 }
 
@@ -77,11 +77,11 @@ struct Holding {
 pub struct Claims {
     demux: Box<dyn Steering>,
     addresses: Vec<IpAddress>,
-    holdings: BTreeMap<Name, Holding>,
+    records: BTreeMap<ClaimKey, ClaimRecord>,
     /// Claims with a scheduled check, by time.
-    checks: BTreeSet<(Instant, Name)>,
+    checks: BTreeSet<(Instant, ClaimKey)>,
     /// Claims in the demux, with the number of owners per scope.
-    made: HashMap<Claim, Wants>,
+    claimants: HashMap<Claim, Claimants>,
     /// Number of ports in the pool.
     pooled: usize,
 }
@@ -92,9 +92,9 @@ impl Claims {
         Self {
             demux,
             addresses: Vec::new(),
-            holdings: BTreeMap::new(),
+            records: BTreeMap::new(),
             checks: BTreeSet::new(),
-            made: HashMap::new(),
+            claimants: HashMap::new(),
             pooled: 0,
         }
     }
@@ -111,26 +111,29 @@ impl Claims {
 
     /// Returns the number of claims.
     pub fn count(&self) -> usize {
-        self.holdings.len()
+        self.records.len()
     }
 
     /// Sets the interface's addresses, and updates the demux's claims.
     pub fn set_addresses(&mut self, addresses: Vec<IpAddress>) -> Result<(), SteeringError> {
         self.addresses = addresses;
-        let mut wanted: HashMap<Claim, Wants> = HashMap::new();
-        for (name, holding) in &self.holdings {
-            for claim in self.claims_of(*name) {
-                wanted.entry(claim).or_default().add(name.0, holding.scope);
+        let mut wanted: HashMap<Claim, Claimants> = HashMap::new();
+        for (key, record) in &self.records {
+            for claim in self.claims_of(*key) {
+                wanted.entry(claim).or_default().add(key.0, record.scope);
             }
         }
-        let before = std::mem::replace(&mut self.made, wanted);
+        let before = std::mem::replace(&mut self.claimants, wanted);
         let mut result = Ok(());
-        for claim in before.keys().filter(|claim| !self.made.contains_key(claim)) {
+        for claim in before
+            .keys()
+            .filter(|claim| !self.claimants.contains_key(claim))
+        {
             result = result.and(self.demux.unclaim(claim).map(drop));
         }
-        for (claim, wants) in &self.made {
-            let scope = wants.scope();
-            if scope != before.get(claim).and_then(|wants| wants.scope())
+        for (claim, claimants) in &self.claimants {
+            let scope = claimants.scope();
+            if scope != before.get(claim).and_then(|claimants| claimants.scope())
                 && let Some(scope) = scope
             {
                 result = result.and(self.demux.claim(claim, StackId(0), scope));
@@ -140,102 +143,110 @@ impl Claims {
     }
 
     /// Returns true if the claim exists, even if its owner has left and only connections remain.
-    pub fn has(&self, name: Name) -> bool {
-        self.holdings.contains_key(&name)
+    pub fn has(&self, key: ClaimKey) -> bool {
+        self.records.contains_key(&key)
     }
 
-    /// Returns true if the demux has a claim of the same 3-tuples as `name`. Claims whose owners
+    /// Returns true if the demux has a claim of the same 3-tuples as `key`. Claims whose owners
     /// have left count, because their connections live.
-    pub fn clashes(&self, name: Name) -> bool {
-        let mut claims = self.claims_of(name).into_iter();
-        claims.any(|claim| self.made.contains_key(&claim))
+    pub fn clashes(&self, key: ClaimKey) -> bool {
+        let mut claims = self.claims_of(key).into_iter();
+        claims.any(|claim| self.claimants.contains_key(&claim))
     }
 
     /// Returns true if a port of the mux has claimed a 3-tuple of this TCP endpoint.
-    pub fn are_of_port(&self, endpoint: Endpoint) -> bool {
-        let made = |claim| self.made.get(&claim);
-        let mut claims = self.claims_of((Owner::Pool, endpoint)).into_iter();
-        claims.any(|claim| made(claim).is_some_and(|wants| wants.are_of_port()))
+    pub fn is_claimed_by_mux_port(&self, endpoint: Endpoint) -> bool {
+        let claims = self.claims_of((Owner::Pool, endpoint)).into_iter();
+        let mut claimants = claims.filter_map(|claim| self.claimants.get(&claim));
+        claimants.any(|claimants| claimants.has_mux_port())
     }
 
     /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
     /// An existing claim keeps its reservation, even if the owner has left the claim.
-    pub fn want(&mut self, name: Name, terms: Terms, now: Instant) -> Result<(), SteeringError> {
-        let (owner, _) = name;
-        if !self.has(name) {
+    pub fn claim(
+        &mut self,
+        key: ClaimKey,
+        terms: Terms,
+        now: Instant,
+    ) -> Result<(), SteeringError> {
+        let (owner, _) = key;
+        if !self.has(key) {
             self.pooled += usize::from(owner == Owner::Pool);
-            let holding = Holding {
+            let record = ClaimRecord {
                 terms,
                 scope: owner.scope(),
                 outstanding: 0,
                 connect_until: now,
                 next_check: None,
             };
-            self.holdings.insert(name, holding);
-            let made = self.add_wants(name, owner.scope());
-            made.map_err(|error| self.undo(name, error))?;
-        } else if !self.is_wanted(name) {
-            let moved = self.set_scope(name, owner.scope());
-            moved.map_err(|error| self.undo(name, error))?;
-            self.set_shared(name, false);
+            self.records.insert(key, record);
+            let added = self.add_claimant(key, owner.scope());
+            added.map_err(|error| self.undo(key, error))?;
+        } else if self.is_beside_kernel(key) {
+            let moved = self.set_scope(key, owner.scope());
+            moved.map_err(|error| self.undo(key, error))?;
+            self.set_shared(key, false);
         }
-        self.schedule_first(name, now);
+        self.schedule_first(key, now);
         Ok(())
     }
 
     /// Schedules the first check of a claim.
-    fn schedule_first(&mut self, name: Name, now: Instant) {
-        match name.0 {
-            Owner::Pool => self.schedule(name, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
-            Owner::Listener(_) => self.ask_kernel(name, now),
+    fn schedule_first(&mut self, key: ClaimKey, now: Instant) {
+        match key.0 {
+            Owner::Pool => self.schedule(key, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
+            Owner::Listener(_) => self.schedule_kernel_query(key, now),
             Owner::Port { .. } => {
-                let holding = self.holdings.get(&name);
-                if holding.is_some_and(|holding| !holding.terms.shared) {
-                    self.ask_kernel(name, now);
+                let record = self.records.get(&key);
+                if record.is_some_and(|record| !record.terms.shared) {
+                    self.schedule_kernel_query(key, now);
                 }
             }
             Owner::Session(_) => {
-                self.set_shared(name, true);
-                if let Some(holding) = self.holdings.get_mut(&name) {
-                    holding.outstanding = holding.outstanding.saturating_add(1);
-                    holding.connect_until = now + CONNECT_TIMEOUT;
+                self.set_shared(key, true);
+                if let Some(record) = self.records.get_mut(&key) {
+                    record.outstanding = record.outstanding.saturating_add(1);
+                    record.connect_until = now + CONNECT_TIMEOUT;
                 }
-                self.schedule(name, Some((now + CONNECT_TIMEOUT, CHECK_DELAY_MIN)));
+                self.schedule(key, Some((now + CONNECT_TIMEOUT, CHECK_DELAY_MIN)));
             }
         }
     }
 
     /// Schedules a query for the kernel's connections on a listener's port, unless the claim covers
     /// the whole port already.
-    fn ask_kernel(&mut self, name: Name, now: Instant) {
-        let scope = self.holdings.get(&name).map(|holding| holding.scope);
+    fn schedule_kernel_query(&mut self, key: ClaimKey, now: Instant) {
+        let scope = self.records.get(&key).map(|record| record.scope);
         let asks = scope == Some(Scope::BesideConnections);
-        self.schedule(name, asks.then_some((now + ASK_DELAY_MIN, ASK_DELAY_MIN)));
+        self.schedule(
+            key,
+            asks.then_some((now + QUERY_DELAY_MIN, QUERY_DELAY_MIN)),
+        );
     }
 
-    /// Leaves the SYNs of an owner's claims to the kernel's own listener. The owner keeps the
+    /// Passes the SYNs of an owner's claims to the kernel's own listener. The owner keeps the
     /// claims and their ports.
-    pub fn leave_syns(&mut self, owner: Owner) -> Result<(), SteeringError> {
-        let names: Vec<Name> = self.of_owner(owner).collect();
-        let left = names.into_iter().map(|name| {
-            self.schedule(name, None);
-            self.set_scope(name, Scope::BesideKernel)
+    pub fn pass_syns_to_kernel(&mut self, owner: Owner) -> Result<(), SteeringError> {
+        let keys: Vec<ClaimKey> = self.of_owner(owner).collect();
+        let left = keys.into_iter().map(|key| {
+            self.schedule(key, None);
+            self.set_scope(key, Scope::BesideKernel)
         });
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if the claim exists and its scope is not [`Scope::BesideKernel`]. A claim gets
-    /// that scope when its owner leaves.
-    fn is_wanted(&self, name: Name) -> bool {
-        let scope = self.holdings.get(&name).map(|holding| holding.scope);
-        scope.is_some_and(|scope| scope != Scope::BesideKernel)
+    /// Returns true if the claim's scope is [`Scope::BesideKernel`], which a claim gets when its
+    /// owner releases the claim.
+    fn is_beside_kernel(&self, key: ClaimKey) -> bool {
+        let record = self.records.get(&key);
+        record.is_some_and(|record| record.scope == Scope::BesideKernel)
     }
 
     /// Extends a listener's claim to all packets, because the kernel has no connections on its
     /// port.
-    pub fn widen(&mut self, name: Name) -> Result<(), SteeringError> {
-        self.schedule(name, None);
-        self.set_scope(name, Scope::Whole)
+    pub fn widen(&mut self, key: ClaimKey) -> Result<(), SteeringError> {
+        self.schedule(key, None);
+        self.set_scope(key, Scope::Whole)
     }
 
     /// Narrows the claims of listeners on `local`, because the kernel has a connection there. The
@@ -245,18 +256,15 @@ impl Claims {
         local: Endpoint,
         now: Instant,
     ) -> Result<(), SteeringError> {
-        let here = |(owner, end): &Name| {
+        let here = |(owner, end): &ClaimKey| {
             let covers = end.addr == local.addr || end.addr.covers(local.addr);
             matches!(owner, Owner::Listener(_)) && end.port == local.port && covers
         };
-        let whole = self
-            .holdings
-            .iter()
-            .filter(|(_, h)| h.scope == Scope::Whole);
-        let names: Vec<Name> = whole.map(|(name, _)| *name).filter(here).collect();
-        names.into_iter().try_for_each(|name| {
-            self.set_scope(name, Scope::BesideConnections)?;
-            self.ask_kernel(name, now);
+        let whole = self.records.iter().filter(|(_, h)| h.scope == Scope::Whole);
+        let keys: Vec<ClaimKey> = whole.map(|(key, _)| *key).filter(here).collect();
+        keys.into_iter().try_for_each(|key| {
+            self.set_scope(key, Scope::BesideConnections)?;
+            self.schedule_kernel_query(key, now);
             Ok(())
         })
     }
@@ -271,49 +279,49 @@ impl Claims {
         self.demux.hand_back(frame)
     }
 
-    fn undo(&mut self, name: Name, error: SteeringError) -> SteeringError {
+    fn undo(&mut self, key: ClaimKey, error: SteeringError) -> SteeringError {
         // Report the error that made the claim fail, not an error of its removal.
-        let _ = self.unwant(name);
+        let _ = self.end_claim(key);
         error
     }
 
     /// Ends the owner's use of a claim. The claim stays while its port has connections. During this
     /// time, a packet for which the kernel has a socket goes to the kernel. Other sockets with
     /// SO_REUSEADDR may bind the port if the claim's terms allow sharing.
-    pub fn leave(&mut self, name: Name, now: Instant) -> Result<(), SteeringError> {
-        let Some(holding) = self.holdings.get_mut(&name) else {
+    pub fn release(&mut self, key: ClaimKey, now: Instant) -> Result<(), SteeringError> {
+        let Some(record) = self.records.get_mut(&key) else {
             return Ok(());
         };
-        holding.terms.program = None;
-        holding.outstanding = 0;
-        holding.connect_until = now;
-        self.set_shared(name, true);
-        self.schedule(name, Some((now, CHECK_DELAY_MIN)));
-        self.set_scope(name, Scope::BesideKernel)
+        record.terms.program = None;
+        record.outstanding = 0;
+        record.connect_until = now;
+        self.set_shared(key, true);
+        self.schedule(key, Some((now, CHECK_DELAY_MIN)));
+        self.set_scope(key, Scope::BesideKernel)
     }
 
-    /// Calls [`leave`](Self::leave) for all claims of `owner`.
-    pub fn leave_all(&mut self, owner: Owner, now: Instant) -> Result<(), SteeringError> {
-        let names: Vec<Name> = self.of_owner(owner).collect();
-        let left = names.into_iter().map(|name| self.leave(name, now));
+    /// Calls [`release`](Self::release) for all claims of `owner`.
+    pub fn release_all(&mut self, owner: Owner, now: Instant) -> Result<(), SteeringError> {
+        let keys: Vec<ClaimKey> = self.of_owner(owner).collect();
+        let left = keys.into_iter().map(|key| self.release(key, now));
         left.fold(Ok(()), Result::and)
     }
 
-    fn of_owner(&self, owner: Owner) -> impl Iterator<Item = Name> {
+    fn of_owner(&self, owner: Owner) -> impl Iterator<Item = ClaimKey> {
         let from = (owner, Endpoint::default());
-        let names = self.holdings.range(from..).map(|(name, _)| *name);
-        names.take_while(move |(other, _)| *other == owner)
+        let keys = self.records.range(from..).map(|(key, _)| *key);
+        keys.take_while(move |(other, _)| *other == owner)
     }
 
     /// Schedules a check, because the last connection from a reserved port may have ended.
-    pub fn connection_ended(&mut self, name: Name, now: Instant) {
-        let Some(holding) = self.holdings.get_mut(&name) else {
+    pub fn connection_ended(&mut self, key: ClaimKey, now: Instant) {
+        let Some(record) = self.records.get_mut(&key) else {
             return;
         };
-        holding.outstanding = holding.outstanding.saturating_sub(1);
-        let waits = holding.outstanding > 0 && now < holding.connect_until;
-        if holding.next_check.is_some() && !waits {
-            self.schedule(name, Some((now, CHECK_DELAY_MIN)));
+        record.outstanding = record.outstanding.saturating_sub(1);
+        let waits = record.outstanding > 0 && now < record.connect_until;
+        if record.next_check.is_some() && !waits {
+            self.schedule(key, Some((now, CHECK_DELAY_MIN)));
         }
     }
 
@@ -323,19 +331,19 @@ impl Claims {
     }
 
     /// Returns up to `max` claims that are due for a check. The caller answers each question by
-    /// [`needed`](Self::needed) to keep the claim, or by the method in the doc of the question.
+    /// [`keep`](Self::keep) to keep the claim, or by the method in the doc of the question.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
-        let candidate = |(_, name): &(Instant, Name)| {
-            let holding = self.holdings.get(name)?;
-            let question = match holding.scope {
+        let candidate = |(_, key): &(Instant, ClaimKey)| {
+            let record = self.records.get(key)?;
+            let question = match record.scope {
                 Scope::BesideConnections => Question::HasKernelConnections,
                 Scope::Whole | Scope::BesideKernel => Question::IsNeeded,
             };
             Some(Candidate {
                 question,
-                name: *name,
-                program: holding.terms.program.clone(),
+                key: *key,
+                program: record.terms.program.clone(),
             })
         };
         due.take(max).filter_map(candidate).collect()
@@ -347,29 +355,29 @@ impl Claims {
     }
 
     /// Keeps a claim that connections need, and schedules its next check.
-    pub fn needed(&mut self, name: Name, now: Instant) {
-        let Some(holding) = self.holdings.get(&name) else {
+    pub fn keep(&mut self, key: ClaimKey, now: Instant) {
+        let Some(record) = self.records.get(&key) else {
             return;
         };
-        if let Some((_, after)) = holding.next_check {
-            let max = match (name.0, holding.scope) {
+        if let Some((_, after)) = record.next_check {
+            let max = match (key.0, record.scope) {
                 (Owner::Pool, _) => POOL_CHECK_DELAY,
-                (_, Scope::BesideConnections) => ASK_DELAY_MAX,
+                (_, Scope::BesideConnections) => QUERY_DELAY_MAX,
                 _ => CHECK_DELAY_MAX,
             };
             let next = Duration((after.0 * 2).min(max.0));
-            self.schedule(name, Some((now + after, next)));
+            self.schedule(key, Some((now + after, next)));
         }
     }
 
     /// Ends a claim and its reservation.
-    pub fn unwant(&mut self, name: Name) -> Result<(), SteeringError> {
-        self.schedule(name, None);
-        let Some(holding) = self.holdings.remove(&name) else {
+    pub fn end_claim(&mut self, key: ClaimKey) -> Result<(), SteeringError> {
+        self.schedule(key, None);
+        let Some(record) = self.records.remove(&key) else {
             return Ok(());
         };
-        self.pooled -= usize::from(name.0 == Owner::Pool);
-        self.remove_wants(name, holding.scope)
+        self.pooled -= usize::from(key.0 == Owner::Pool);
+        self.remove_claimant(key, record.scope)
     }
 
     /// Reserves up to `count` ports at `addr` for the pool. Returns the ports.
@@ -386,8 +394,8 @@ impl Claims {
                 shared: false,
                 program: None,
             };
-            let name = (Owner::Pool, Endpoint { addr, port });
-            if self.want(name, terms, now).is_err() {
+            let key = (Owner::Pool, Endpoint { addr, port });
+            if self.claim(key, terms, now).is_err() {
                 break;
             }
             ports.push(port);
@@ -395,66 +403,66 @@ impl Claims {
         ports
     }
 
-    fn schedule(&mut self, name: Name, next: Option<(Instant, Duration)>) {
-        let Some(holding) = self.holdings.get_mut(&name) else {
+    fn schedule(&mut self, key: ClaimKey, next: Option<(Instant, Duration)>) {
+        let Some(record) = self.records.get_mut(&key) else {
             return;
         };
-        if let Some((at, _)) = std::mem::replace(&mut holding.next_check, next) {
-            self.checks.remove(&(at, name));
+        if let Some((at, _)) = std::mem::replace(&mut record.next_check, next) {
+            self.checks.remove(&(at, key));
         }
         if let Some((at, _)) = next {
-            self.checks.insert((at, name));
+            self.checks.insert((at, key));
         }
     }
 
     /// Lets other sockets with SO_REUSEADDR bind the reserved port, or forbids it. The claim's
     /// terms must allow sharing.
-    fn set_shared(&self, name: Name, shared: bool) {
-        let Some(holding) = self.holdings.get(&name) else {
+    fn set_shared(&self, key: ClaimKey, shared: bool) {
+        let Some(record) = self.records.get(&key) else {
             return;
         };
-        if let Some(reservation) = &holding.terms.reservation {
+        if let Some(reservation) = &record.terms.reservation {
             // On an error, the port stays reserved for the service alone.
-            let _ = reservation.set_shared(shared && holding.terms.shared);
+            let _ = reservation.set_shared(shared && record.terms.shared);
         }
     }
 
-    fn set_scope(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
-        let Some(holding) = self.holdings.get_mut(&name) else {
+    fn set_scope(&mut self, key: ClaimKey, scope: Scope) -> Result<(), SteeringError> {
+        let Some(record) = self.records.get_mut(&key) else {
             return Ok(());
         };
-        let before = std::mem::replace(&mut holding.scope, scope);
+        let before = std::mem::replace(&mut record.scope, scope);
         if before == scope {
             return Ok(());
         }
         // Add the new scope first, so that the demux never drops the claim in between.
-        let added = self.add_wants(name, scope);
-        added.and(self.remove_wants(name, before))
+        let added = self.add_claimant(key, scope);
+        added.and(self.remove_claimant(key, before))
     }
 
-    fn add_wants(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
-        self.change_wants(name, |wants| wants.add(name.0, scope))
+    fn add_claimant(&mut self, key: ClaimKey, scope: Scope) -> Result<(), SteeringError> {
+        self.change_claimants(key, |claimants| claimants.add(key.0, scope))
     }
 
-    fn remove_wants(&mut self, name: Name, scope: Scope) -> Result<(), SteeringError> {
-        self.change_wants(name, |wants| wants.remove(name.0, scope))
+    fn remove_claimant(&mut self, key: ClaimKey, scope: Scope) -> Result<(), SteeringError> {
+        self.change_claimants(key, |claimants| claimants.remove(key.0, scope))
     }
 
-    /// Changes the owners of the demux's claims of `name` and updates the demux. The function
+    /// Changes the owners of the demux's claims of `key` and updates the demux. The function
     /// changes all of these claims, even if the demux fails for one.
-    fn change_wants(
+    fn change_claimants(
         &mut self,
-        name: Name,
-        change: impl Fn(&mut Wants),
+        key: ClaimKey,
+        change: impl Fn(&mut Claimants),
     ) -> Result<(), SteeringError> {
         let mut result = Ok(());
-        for claim in self.claims_of(name) {
-            let wants = self.made.entry(claim).or_default();
-            let before = wants.scope();
-            change(wants);
-            let after = wants.scope();
+        for claim in self.claims_of(key) {
+            let claimants = self.claimants.entry(claim).or_default();
+            let before = claimants.scope();
+            change(claimants);
+            let after = claimants.scope();
             if after.is_none() {
-                self.made.remove(&claim);
+                self.claimants.remove(&claim);
             }
             result = result.and(match after {
                 _ if after == before => Ok(()),
@@ -465,9 +473,9 @@ impl Claims {
         result
     }
 
-    /// Returns the demux's claims for claim `name`: one for each address of the interface that the
+    /// Returns the demux's claims for claim `key`: one for each address of the interface that the
     /// claim's address covers. The list is empty if there is none, as for 127.0.0.1.
-    fn claims_of(&self, (owner, endpoint): Name) -> Vec<Claim> {
+    fn claims_of(&self, (owner, endpoint): ClaimKey) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,
             proto: owner.protocol(),

@@ -11,7 +11,7 @@ use tidelane_mux::{PortId, Tuple};
 use tidelane_wire::Endpoint;
 
 use crate::{
-    claims::{Name, Owner},
+    claims::{ClaimKey, Owner},
     sockets::KernelSocket,
 };
 
@@ -26,7 +26,7 @@ pub struct Claimed {
     /// The 3-tuple in the mux, with the address to which the socket is bound.
     pub tuple: Tuple,
     /// The claims in the demux, one for each IP version.
-    pub names: Vec<Name>,
+    pub keys: Vec<ClaimKey>,
 }
 
 impl Claimed {
@@ -42,7 +42,7 @@ impl Claimed {
                 protocol: socket.protocol,
                 local: socket.local,
             },
-            names: socket.ends().map(|end| (owner, end)).collect(),
+            keys: socket.ends().map(|end| (owner, end)).collect(),
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
                 protocol: protocol::UDP,
                 local: Endpoint::new(IpAddress::UNSPECIFIED_V4, port),
             },
-            names: Vec::new(),
+            keys: Vec::new(),
         }
     }
 

@@ -15,7 +15,7 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 use crate::{
     access::Access,
     accounts::{Accounts, LimitsConfig},
-    claims::{Candidate, Claims, Name, Owner, Question},
+    claims::{Candidate, ClaimKey, Claims, Owner, Question},
     confine::Confinement,
     congestion::Congestion,
     core::{self, Port},
@@ -99,7 +99,7 @@ struct Listener {
     /// Short-lived children of the programs that hold the listener.
     children: ShortLived,
     /// Time since which the kernel gets the listener's SYNs. `None` while the service gets them.
-    syns_left_at: Option<Instant>,
+    draining_since: Option<Instant>,
 }
 
 impl<P: Port> Shared<P> {
@@ -181,7 +181,7 @@ impl<P: Port> Shared<P> {
     /// Ends each claim of `owner` once no connection uses the claim. Until then, segments must
     /// reach the service, because the kernel would answer them with a RST.
     pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
-        if let Err(error) = self.claims.leave_all(owner, now) {
+        if let Err(error) = self.claims.release_all(owner, now) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
     }
@@ -194,7 +194,7 @@ impl<P: Port> Shared<P> {
             return;
         }
         let is_asked = |candidate: &Candidate| candidate.question == Question::HasKernelConnections;
-        let is_pooled = |candidate: &Candidate| candidate.name.0 == Owner::Pool;
+        let is_pooled = |candidate: &Candidate| candidate.key.0 == Owner::Pool;
         let (asked, due): (Vec<_>, Vec<_>) = due.into_iter().partition(is_asked);
         let (pooled, others): (Vec<_>, Vec<_>) = due.into_iter().partition(is_pooled);
         self.widen_claims(&asked, now);
@@ -209,15 +209,15 @@ impl<P: Port> Shared<P> {
             return;
         }
         let connected = self.kernel.connected_ports();
-        for Candidate { name, .. } in candidates {
-            let end = name.1;
+        for Candidate { key, .. } in candidates {
+            let end = key.1;
             match &connected {
                 Some(ports) if !ports.contains(&end.port) => {
-                    if let Err(error) = self.claims.widen(*name) {
+                    if let Err(error) = self.claims.widen(*key) {
                         eprintln!("tidelaned: cannot change the claim on {end}: {error}");
                     }
                 }
-                _ => self.claims.needed(*name, now),
+                _ => self.claims.keep(*key, now),
             }
         }
     }
@@ -247,14 +247,14 @@ impl<P: Port> Shared<P> {
             let end = |candidate: &Candidate| {
                 let program = candidate.program.as_ref();
                 let program = program.and_then(|ids| ids.get(core).copied());
-                (program, candidate.name.1)
+                (program, candidate.key.1)
             };
             let ends: Vec<_> = candidates.iter().map(end).collect();
             move |host, _| host.give_up(&ends)
         });
         for (at, candidate) in candidates.iter().enumerate() {
             self.end_or_keep_claim(
-                candidate.name,
+                candidate.key,
                 is_unused_on_all_cores(unused.as_deref(), at),
                 now,
             );
@@ -266,12 +266,12 @@ impl<P: Port> Shared<P> {
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
         let (surplus, kept) = candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
         for candidate in kept {
-            self.claims.needed(candidate.name, now);
+            self.claims.keep(candidate.key, now);
         }
         if surplus.is_empty() {
             return;
         }
-        let ends: Vec<Endpoint> = surplus.iter().map(|candidate| candidate.name.1).collect();
+        let ends: Vec<Endpoint> = surplus.iter().map(|candidate| candidate.key.1).collect();
         let unused = self.cores.call_each(|_| {
             let ends = ends.clone();
             move |host, _| host.retire_ports(&ends)
@@ -293,11 +293,11 @@ impl<P: Port> Shared<P> {
     }
 
     /// Ends the claim if it is unused. Otherwise schedules the claim's next check.
-    fn end_or_keep_claim(&mut self, name: Name, unused: bool, now: Instant) {
+    fn end_or_keep_claim(&mut self, key: ClaimKey, unused: bool, now: Instant) {
         if !unused {
-            self.claims.needed(name, now);
-        } else if let Err(error) = self.claims.unwant(name) {
-            let endpoint = name.1;
+            self.claims.keep(key, now);
+        } else if let Err(error) = self.claims.end_claim(key) {
+            let endpoint = key.1;
             eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
         }
     }
@@ -317,7 +317,7 @@ impl<P: Port> Shared<P> {
             holders: 0,
             in_group: false,
             children: ShortLived::default(),
-            syns_left_at: None,
+            draining_since: None,
         };
         let number = self.listeners.entry(cookie).or_insert(fresh).number;
         if number == next {
@@ -342,31 +342,31 @@ impl<P: Port> Shared<P> {
         let Some(listener) = self.listeners.get_mut(&cookie) else {
             return;
         };
-        let leaves = listener.children.child_ended(now, lived);
-        if !leaves || listener.in_group || listener.syns_left_at.is_some() {
+        let drains = listener.children.child_ended(now, lived);
+        if !drains || listener.in_group || listener.draining_since.is_some() {
             return;
         }
-        listener.syns_left_at = Some(now);
-        if let Err(error) = self.claims.leave_syns(Owner::Listener(cookie)) {
+        listener.draining_since = Some(now);
+        if let Err(error) = self.claims.pass_syns_to_kernel(Owner::Listener(cookie)) {
             eprintln!("tidelaned: cannot change claims: {error}");
         }
         self.cores
-            .call_each(|_| move |host: &mut Host<P>, _| host.leave_syns(cookie));
+            .call_each(|_| move |host: &mut Host<P>, _| host.drain_listener(cookie));
     }
 
-    /// Returns true if the kernel gets the SYNs of this listener.
-    pub fn is_left(&self, cookie: u64) -> bool {
+    /// Returns true if this listener is draining: the kernel gets its SYNs.
+    pub fn is_draining(&self, cookie: u64) -> bool {
         let listener = self.listeners.get(&cookie);
-        listener.is_some_and(|listener| listener.syns_left_at.is_some())
+        listener.is_some_and(|listener| listener.draining_since.is_some())
     }
 
     /// Returns true if programs lose no connection when they give this listener up. The kernel must
     /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. The service must have no
     /// connection in the listener's SYN queue or accept queue, and no valid SYN cookie.
-    pub fn may_be_given_up(&self, cookie: u64, now: Instant) -> bool {
+    pub fn is_drained(&self, cookie: u64, now: Instant) -> bool {
         let listener = self.listeners.get(&cookie);
-        let left = listener.and_then(|listener| listener.syns_left_at);
-        if left.is_none_or(|left| now - left < SYNS_ARRIVE_WITHIN) {
+        let since = listener.and_then(|listener| listener.draining_since);
+        if since.is_none_or(|since| now - since < SYNS_ARRIVE_WITHIN) {
             return false;
         }
         let idle = self

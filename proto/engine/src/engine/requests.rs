@@ -76,12 +76,12 @@ impl Engine {
         }
     }
 
-    /// Marks a listener whose later SYNs the XDP program gives to another stack. The engine still
+    /// Drains a listener whose later SYNs the XDP program gives to another stack. The engine still
     /// answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not return the
     /// listener, so that active opens on the same host do not use it.
-    pub fn leave_syns(&mut self, id: ListenerId) {
+    pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
-            listener.leaving = true;
+            listener.draining = true;
         }
     }
 
@@ -383,12 +383,12 @@ impl Engine {
     }
 
     /// Returns the listener that accepts connections to `local`. Returns any listener of a
-    /// SO_REUSEPORT group. Returns `None` for a listener whose SYNs another stack gets
-    /// ([`leave_syns`](Self::leave_syns)).
+    /// SO_REUSEPORT group. Returns `None` for a draining listener
+    /// ([`drain_listener`](Self::drain_listener)).
     pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
         let id = self.listeners.find(&local)?;
         let listener = self.listeners.get(id)?;
-        (!listener.leaving).then_some(id)
+        (!listener.draining).then_some(id)
     }
 
     /// Returns true if an active open may use this 4-tuple now: no flow has the 4-tuple, and the

@@ -47,7 +47,7 @@ impl Owner {
 }
 
 /// The key of a claim: its owner, address and port.
-pub type Name = (Owner, Endpoint);
+pub type ClaimKey = (Owner, Endpoint);
 
 /// The port reservation behind a claim, and the conditions of its use.
 #[derive(Debug)]

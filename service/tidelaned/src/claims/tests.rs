@@ -8,24 +8,24 @@ use tidelane_wire::protocol;
 use super::*;
 
 /// The claims that the demux has, with their scopes.
-type Told = Arc<Mutex<HashMap<Claim, Scope>>>;
+type DemuxClaims = Arc<Mutex<HashMap<Claim, Scope>>>;
 
 /// A demux that records its claims and counts the calls.
-struct Notes {
-    told: Told,
+struct RecordingDemux {
+    demux_claims: DemuxClaims,
     calls: Arc<Mutex<usize>>,
 }
 
-impl Steering for Notes {
+impl Steering for RecordingDemux {
     fn claim(&mut self, claim: &Claim, _: StackId, scope: Scope) -> Result<(), SteeringError> {
         *self.calls.lock().unwrap() += 1;
-        self.told.lock().unwrap().insert(*claim, scope);
+        self.demux_claims.lock().unwrap().insert(*claim, scope);
         Ok(())
     }
 
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
         *self.calls.lock().unwrap() += 1;
-        Ok(self.told.lock().unwrap().remove(claim).is_some())
+        Ok(self.demux_claims.lock().unwrap().remove(claim).is_some())
     }
 
     fn counters(&self) -> Result<DemuxCounters, SteeringError> {
@@ -40,42 +40,42 @@ const START: Instant = Instant(1_000_000_000);
 /// Claims on an interface with the addresses `HERE` and `THERE`, over a recording demux.
 struct Scene {
     claims: Claims,
-    told: Told,
+    demux_claims: DemuxClaims,
     calls: Arc<Mutex<usize>>,
 }
 
 impl Scene {
     fn new() -> Self {
-        let (told, calls) = (Told::default(), Arc::default());
-        let notes = Notes {
-            told: Arc::clone(&told),
+        let (demux_claims, calls) = (DemuxClaims::default(), Arc::default());
+        let demux = RecordingDemux {
+            demux_claims: Arc::clone(&demux_claims),
             calls: Arc::clone(&calls),
         };
-        let mut claims = Claims::new(Box::new(notes));
+        let mut claims = Claims::new(Box::new(demux));
         claims.set_addresses(vec![HERE, THERE]).unwrap();
         Self {
             claims,
-            told,
+            demux_claims,
             calls,
         }
     }
 
-    fn want(&mut self, owner: Owner, addr: IpAddress, port: u16) -> Result<(), SteeringError> {
+    fn claim(&mut self, owner: Owner, addr: IpAddress, port: u16) -> Result<(), SteeringError> {
         let terms = Terms {
             charge: None,
             reservation: None,
             shared: true,
             program: Some(vec![ProgramId(7)]),
         };
-        let name = (owner, Endpoint { addr, port });
-        self.claims.want(name, terms, START)
+        let key = (owner, Endpoint { addr, port });
+        self.claims.claim(key, terms, START)
     }
 
     /// Makes a listener's claim on a port without kernel connections.
     fn listen(&mut self, cookie: u64, addr: IpAddress, port: u16) {
-        self.want(Owner::Listener(cookie), addr, port).unwrap();
-        let name = (Owner::Listener(cookie), end(addr, port));
-        self.claims.widen(name).unwrap();
+        self.claim(Owner::Listener(cookie), addr, port).unwrap();
+        let key = (Owner::Listener(cookie), end(addr, port));
+        self.claims.widen(key).unwrap();
     }
 
     fn scope(&self, addr: IpAddress, port: u16) -> Option<Scope> {
@@ -84,7 +84,7 @@ impl Scene {
             proto: protocol::TCP,
             port,
         };
-        self.told.lock().unwrap().get(&claim).copied()
+        self.demux_claims.lock().unwrap().get(&claim).copied()
     }
 }
 
@@ -93,56 +93,56 @@ fn end(addr: IpAddress, port: u16) -> Endpoint {
 }
 
 #[test]
-fn a_listener_has_all_packets_until_it_leaves_and_then_the_kernel_is_asked() {
+fn a_listener_has_all_packets_until_it_is_released_and_then_the_kernel_is_asked() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
-    let name = (Owner::Listener(1), end(any, 80));
+    let key = (Owner::Listener(1), end(any, 80));
     scene.listen(1, any, 80);
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
-    scene.claims.leave(name, START).unwrap();
+    scene.claims.release(key, START).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     let due = scene.claims.due(START, 10);
     assert_eq!(
         due,
         [Candidate {
             question: Question::IsNeeded,
-            name,
+            key,
             program: None
         }]
     );
     // The same socket listens again before its connections are over. The kernel may have accepted
     // connections meanwhile.
-    scene.want(name.0, any, 80).unwrap();
+    scene.claim(key.0, any, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
-    scene.claims.leave(name, START).unwrap();
-    scene.claims.unwant(name).unwrap();
-    assert!(scene.told.lock().unwrap().is_empty());
+    scene.claims.release(key, START).unwrap();
+    scene.claims.end_claim(key).unwrap();
+    assert!(scene.demux_claims.lock().unwrap().is_empty());
 }
 
 /// Connections that clients opened before the claim stay with the kernel as long as they live.
 #[test]
 fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     let mut scene = Scene::new();
-    let name = (Owner::Listener(1), end(IpAddress::UNSPECIFIED_V4, 80));
-    scene.want(name.0, name.1.addr, 80).unwrap();
+    let key = (Owner::Listener(1), end(IpAddress::UNSPECIFIED_V4, 80));
+    scene.claim(key.0, key.1.addr, 80).unwrap();
     let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
         assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
         now = scene.claims.next_check().unwrap();
         let due = scene.claims.due(now, 10);
         assert_eq!(due[0].question, Question::HasKernelConnections);
-        scene.claims.needed(name, now);
+        scene.claims.keep(key, now);
         checks += 1;
     }
     // The interval of the checks grows to five seconds.
     assert!((15..30).contains(&checks), "{checks} checks in a minute");
-    scene.claims.widen(name).unwrap();
+    scene.claims.widen(key).unwrap();
     assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
     // One more process holds the listener: the kernel still has no connections.
-    scene.want(name.0, name.1.addr, 80).unwrap();
+    scene.claim(key.0, key.1.addr, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
     // The kernel accepted a client while a core did not respond.
@@ -151,28 +151,28 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     found(&mut scene, end(HERE, 80)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
-    assert_eq!(scene.claims.next_check(), Some(START + ASK_DELAY_MIN));
+    assert_eq!(scene.claims.next_check(), Some(START + QUERY_DELAY_MIN));
 }
 
 #[test]
 fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
-    scene.want(Owner::Session(1), HERE, 80).unwrap();
+    scene.claim(Owner::Session(1), HERE, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(THERE, 80), None);
     scene.listen(2, any, 80);
-    scene.want(Owner::Session(3), HERE, 80).unwrap();
+    scene.claim(Owner::Session(3), HERE, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     scene
         .claims
-        .unwant((Owner::Listener(2), end(any, 80)))
+        .end_claim((Owner::Listener(2), end(any, 80)))
         .unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(THERE, 80), None);
     for session in [1, 3] {
-        let name = (Owner::Session(session), end(HERE, 80));
-        scene.claims.unwant(name).unwrap();
+        let key = (Owner::Session(session), end(HERE, 80));
+        scene.claims.end_claim(key).unwrap();
     }
     assert_eq!(scene.scope(HERE, 80), None);
 }
@@ -180,15 +180,18 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
 /// A listener leaves its SYNs to the kernel, and keeps its connections' segments and its port until
 /// it ends.
 #[test]
-fn a_listener_that_leaves_its_syns_keeps_its_claim() {
+fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     scene.listen(1, any, 80);
-    scene.claims.leave_syns(Owner::Listener(1)).unwrap();
+    scene
+        .claims
+        .pass_syns_to_kernel(Owner::Listener(1))
+        .unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.scope(THERE, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.claims.next_check(), None, "it ends with its owner");
-    scene.claims.leave_all(Owner::Listener(1), START).unwrap();
+    scene.claims.release_all(Owner::Listener(1), START).unwrap();
     assert_eq!(scene.claims.due(START, 10).len(), 1);
 }
 
@@ -197,7 +200,7 @@ fn claims_follow_the_addresses() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     scene.listen(1, any, 80);
-    scene.want(Owner::Session(2), HERE, 81).unwrap();
+    scene.claim(Owner::Session(2), HERE, 81).unwrap();
     assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
     scene.claims.set_addresses(vec![THERE]).unwrap();
     assert_eq!(scene.scope(HERE, 80), None);
@@ -217,52 +220,52 @@ fn addresses_that_the_interface_does_not_have_are_not_claimed() {
     let mut scene = Scene::new();
     let loopback = IpAddress::from_v4([127, 0, 0, 1]);
     scene.listen(1, loopback, 80);
-    scene.want(Owner::Session(2), loopback, 81).unwrap();
-    scene.want(Owner::Pool, loopback, 82).unwrap();
+    scene.claim(Owner::Session(2), loopback, 81).unwrap();
+    scene.claim(Owner::Pool, loopback, 82).unwrap();
     assert!(scene.claims.has((Owner::Listener(1), end(loopback, 80))));
-    assert!(scene.told.lock().unwrap().is_empty());
+    assert!(scene.demux_claims.lock().unwrap().is_empty());
 }
 
 #[test]
 fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     let mut scene = Scene::new();
-    let name = (Owner::Session(1), end(HERE, 4000));
-    scene.want(name.0, HERE, 4000).unwrap();
+    let key = (Owner::Session(1), end(HERE, 4000));
+    scene.claim(key.0, HERE, 4000).unwrap();
     assert!(scene.claims.due(START, 10).is_empty());
     let later = START + CONNECT_TIMEOUT;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
     // A second socket reserves the port, and the connection of the first socket has ended.
-    scene.want(name.0, HERE, 4000).unwrap();
-    scene.claims.connection_ended(name, START);
+    scene.claim(key.0, HERE, 4000).unwrap();
+    scene.claims.connection_ended(key, START);
     assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
-    scene.claims.connection_ended(name, START);
+    scene.claims.connection_ended(key, START);
     let program = Some(vec![ProgramId(7)]);
     let question = Question::IsNeeded;
     let expected = Candidate {
         question,
-        name,
+        key,
         program,
     };
     assert_eq!(scene.claims.due(START, 10), [expected]);
     // The claim of another program is separate.
-    scene.want(Owner::Session(2), HERE, 4000).unwrap();
-    scene.claims.connection_ended(name, START);
+    scene.claim(Owner::Session(2), HERE, 4000).unwrap();
+    scene.claims.connection_ended(key, START);
     let due = scene.claims.due(START, 10);
-    assert!(due.iter().all(|candidate| candidate.name == name));
-    scene.claims.unwant(name).unwrap();
+    assert!(due.iter().all(|candidate| candidate.key == key));
+    scene.claims.end_claim(key).unwrap();
     assert_eq!(scene.scope(HERE, 4000), Some(Scope::BesideKernel));
 }
 
 #[test]
 fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
     let mut scene = Scene::new();
-    let name = (Owner::Listener(1), end(HERE, 80));
-    scene.want(name.0, HERE, 80).unwrap();
-    scene.claims.leave(name, START).unwrap();
+    let key = (Owner::Listener(1), end(HERE, 80));
+    scene.claim(key.0, HERE, 80).unwrap();
+    scene.claims.release(key, START).unwrap();
     let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
         assert_eq!(scene.claims.due(now, 10).len(), 1);
-        scene.claims.needed(name, now);
+        scene.claims.keep(key, now);
         now = scene.claims.next_check().unwrap();
         checks += 1;
     }
@@ -278,10 +281,10 @@ fn many_claims_end_in_batches_and_in_linear_time() {
     const MANY: u16 = 20_000;
     let mut scene = Scene::new();
     for port in 0..MANY {
-        scene.want(Owner::Session(1), HERE, port).unwrap();
+        scene.claim(Owner::Session(1), HERE, port).unwrap();
     }
     let before = *scene.calls.lock().unwrap();
-    scene.claims.leave_all(Owner::Session(1), START).unwrap();
+    scene.claims.release_all(Owner::Session(1), START).unwrap();
     let mut batches = 0;
     loop {
         let due = scene.claims.due(START, BATCH);
@@ -291,13 +294,13 @@ fn many_claims_end_in_batches_and_in_linear_time() {
         assert!(due.len() <= BATCH);
         batches += 1;
         for candidate in due {
-            scene.claims.unwant(candidate.name).unwrap();
+            scene.claims.end_claim(candidate.key).unwrap();
         }
     }
     assert_eq!(batches, usize::from(MANY).div_ceil(BATCH));
     let calls = *scene.calls.lock().unwrap() - before;
     assert_eq!(calls, usize::from(MANY));
-    assert!(scene.told.lock().unwrap().is_empty());
+    assert!(scene.demux_claims.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -314,12 +317,12 @@ fn ports_of_the_pool_go_back_but_for_a_reserve() {
     let due = scene.claims.due(later, 200);
     assert_eq!(due.len(), 100);
     for candidate in &due[..100 - POOL_PORTS_MIN] {
-        scene.claims.unwant(candidate.name).unwrap();
-        let free = PortReservation::new(loopback.0, candidate.name.1.port);
+        scene.claims.end_claim(candidate.key).unwrap();
+        let free = PortReservation::new(loopback.0, candidate.key.1.port);
         free.expect("the kernel has the port again");
     }
     for candidate in &due[100 - POOL_PORTS_MIN..] {
-        scene.claims.needed(candidate.name, later);
+        scene.claims.keep(candidate.key, later);
     }
     assert_eq!(scene.claims.pool_surplus(), 0);
     assert_eq!(scene.claims.next_check(), Some(later + POOL_CHECK_DELAY));
@@ -339,8 +342,8 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
             shared: false,
             program: None,
         };
-        let name = (owner, end(HERE, 80));
-        scene.claims.want(name, terms, START).unwrap();
+        let key = (owner, end(HERE, 80));
+        scene.claims.claim(key, terms, START).unwrap();
         assert!(scene.claims.clashes((owner, end(HERE, 80))));
         assert!(
             scene
@@ -356,21 +359,21 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
         proto: protocol::UDP,
         port: 80,
     };
-    let of_udp = |scene: &Scene| scene.told.lock().unwrap().get(&claim).copied();
+    let of_udp = |scene: &Scene| scene.demux_claims.lock().unwrap().get(&claim).copied();
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
     scene.claims.widen((tcp, end(HERE, 80))).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None, "only its program ends it");
-    assert!(scene.claims.are_of_port(end(HERE, 80)));
-    scene.claims.unwant((tcp, end(HERE, 80))).unwrap();
-    assert!(!scene.claims.are_of_port(end(HERE, 80)));
+    assert!(scene.claims.is_claimed_by_mux_port(end(HERE, 80)));
+    scene.claims.end_claim((tcp, end(HERE, 80))).unwrap();
+    assert!(!scene.claims.is_claimed_by_mux_port(end(HERE, 80)));
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
-    scene.claims.unwant((udp, end(HERE, 80))).unwrap();
-    assert!(scene.told.lock().unwrap().is_empty());
+    scene.claims.end_claim((udp, end(HERE, 80))).unwrap();
+    assert!(scene.demux_claims.lock().unwrap().is_empty());
     // Claims of others clash as well.
     scene.listen(7, IpAddress::UNSPECIFIED_V4, 81);
     assert!(scene.claims.clashes((tcp, end(HERE, 81))));
-    assert!(!scene.claims.are_of_port(end(HERE, 81)));
+    assert!(!scene.claims.is_claimed_by_mux_port(end(HERE, 81)));
 }
 
 #[test]
@@ -380,7 +383,7 @@ fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
         cookie: 1,
         protocol: protocol::TCP,
     };
-    scene.want(owner, HERE, 80).unwrap();
+    scene.claim(owner, HERE, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
     assert_eq!(scene.claims.next_check(), None, "the scope stays");
 }

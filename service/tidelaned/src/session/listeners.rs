@@ -62,18 +62,21 @@ impl Registered {
         if !shared.is_reached(socket.local.addr, within_host) {
             return Some(refusal::NOT_ACCELERATED);
         }
-        if socket.ends().any(|end| shared.claims.are_of_port(end)) {
+        if socket
+            .ends()
+            .any(|end| shared.claims.is_claimed_by_mux_port(end))
+        {
             return Some(refusal::IN_USE);
         }
-        let left = shared.is_left(socket.cookie) && !self.has_listener(socket.cookie);
-        left.then_some(refusal::FORKS)
+        let drains = shared.is_draining(socket.cookie) && !self.has_listener(socket.cookie);
+        drains.then_some(refusal::FORKS)
     }
 
     /// Returns the number of a listener that the program has to give up, because the program forks
     /// for each connection.
     pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
-        let given_up = listeners.find(|held| shared.may_be_given_up(held.cookie, now()));
+        let given_up = listeners.find(|held| shared.is_drained(held.cookie, now()));
         given_up.map(|held| held.number)
     }
 
@@ -150,7 +153,7 @@ impl Session {
         if registered.hold(&listen, ids, charge) {
             shared.hold_listener(socket.cookie, listen.group.is_some());
         }
-        if !shared.is_left(socket.cookie)
+        if !shared.is_draining(socket.cookie)
             && let Err(error) = self.claim_ends(shared, &socket, reservation)
         {
             self.unlisten(shared, listen.number);
@@ -180,8 +183,8 @@ impl Session {
                 shared: socket.reuse_address,
                 program: None,
             };
-            let name = (Owner::Listener(socket.cookie), end);
-            shared.claims.want(name, terms, now())
+            let key = (Owner::Listener(socket.cookie), end);
+            shared.claims.claim(key, terms, now())
         })
     }
 

@@ -276,10 +276,7 @@ fn claim<P: Port>(
     charge: Charge,
 ) -> Result<(), u32> {
     let claimed = Claimed::of(&proof.socket);
-    let is_taken = claimed
-        .names
-        .iter()
-        .any(|name| shared.claims.clashes(*name));
+    let is_taken = claimed.keys.iter().any(|key| shared.claims.clashes(*key));
     let shared_port = proof.shared;
     let Some(reservation) = proof.reservation.filter(|_| !is_taken) else {
         return Err(refusal::IN_USE);
@@ -299,14 +296,14 @@ fn claim<P: Port>(
         return Err(why);
     }
     let (mut charge, mut reservation) = (Some(charge), Some(reservation));
-    let in_demux = claimed.names.iter().try_for_each(|name| {
+    let in_demux = claimed.keys.iter().try_for_each(|key| {
         let terms = Terms {
             charge: charge.take(),
             reservation: reservation.take(),
             shared: shared_port,
             program: None,
         };
-        shared.claims.want(*name, terms, now())
+        shared.claims.claim(*key, terms, now())
     });
     if let Err(error) = in_demux {
         eprintln!("tidelaned: cannot claim {}: {error}", tuple.local);
@@ -341,9 +338,9 @@ fn take_over<P: Port>(
 /// Ends a claim, first in the demux, then on the cores. The reservation of the kernel's port ends
 /// with the claim in the demux.
 fn end_claim<P: Port>(shared: &mut Shared<P>, port: PortId, claimed: &Claimed) {
-    for name in &claimed.names {
-        if let Err(error) = shared.claims.unwant(*name) {
-            eprintln!("tidelaned: cannot give up the claim on {}: {error}", name.1);
+    for key in &claimed.keys {
+        if let Err(error) = shared.claims.end_claim(*key) {
+            eprintln!("tidelaned: cannot give up the claim on {}: {error}", key.1);
         }
     }
     let tuple = claimed.tuple;

@@ -46,11 +46,11 @@ impl Session {
             addr,
             port: socket.local.port,
         };
-        if shared.claims.are_of_port(endpoint) {
+        if shared.claims.is_claimed_by_mux_port(endpoint) {
             return self.answer(message::RESERVE, refusal::IN_USE);
         }
-        let name = (Owner::Session(self.number), endpoint);
-        let charge = match shared.claims.has(name) {
+        let key = (Owner::Session(self.number), endpoint);
+        let charge = match shared.claims.has(key) {
             true => None,
             false => match self.place.account().charge(Resource::Ports, 1) {
                 Ok(charge) => Some(charge),
@@ -63,7 +63,7 @@ impl Session {
             shared: socket.reuse_address,
             program: Some(registered.ids.clone()),
         };
-        if let Err(error) = shared.claims.want(name, terms, now()) {
+        if let Err(error) = shared.claims.claim(key, terms, now()) {
             return self.refuse_claim(message::RESERVE, endpoint, &error);
         }
         shared.cores.call_each(|core| {

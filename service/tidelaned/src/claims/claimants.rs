@@ -7,7 +7,7 @@ use super::Owner;
 
 /// The number of owners of one demux claim, by scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wants {
+pub(super) struct Claimants {
     whole: u32,
     beside_connections: u32,
     beside_kernel: u32,
@@ -15,7 +15,7 @@ pub(super) struct Wants {
     ports: u32,
 }
 
-impl Wants {
+impl Claimants {
     /// Counts one more owner.
     pub(super) fn add(&mut self, owner: Owner, scope: Scope) {
         *self.of(scope) += 1;
@@ -31,7 +31,7 @@ impl Wants {
     }
 
     /// Returns true if a mux port (a program with a TCP/IP stack of its own) is an owner.
-    pub(super) fn are_of_port(self) -> bool {
+    pub(super) fn has_mux_port(self) -> bool {
         self.ports > 0
     }
 
