@@ -7,7 +7,7 @@
 //! a well-behaved victim and several attackers.
 //!
 //! ```text
-//!   victim, attackers ==socket pairs==> Session, Shared, Claims --> ClaimSet (the demux)
+//!   victim, attackers ==socket pairs==> Session, ServiceState, Claims --> ClaimSet (the demux)
 //!        region, rings  <=============> Host --frames--> Peer (on another host)
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Access: the programs that may use a service.
+//! Access control: the programs that may use a service.
 //!
 //! By default, programs of root and of members of the group `tidelane` in the service's own network
 //! namespace may use the service. The table `[access]` of the configuration admits more programs. A
@@ -132,12 +132,12 @@ impl AccessPolicy {
     }
 
     /// Returns the users that must be able to open the registration socket.
-    pub fn socket(&self) -> runtime::Access {
+    pub fn socket(&self) -> runtime::SocketPermissions {
         let group = self.own_group.map(Gid::from_raw);
         if self.users.is_empty() && self.groups.is_empty() {
-            runtime::Access::group(group)
+            runtime::SocketPermissions::group(group)
         } else {
-            runtime::Access::everybody(group)
+            runtime::SocketPermissions::everybody(group)
         }
     }
 
@@ -149,7 +149,7 @@ impl AccessPolicy {
 
 /// The policy of a service, and its view of namespaces and cgroups.
 #[derive(Debug)]
-pub struct Access {
+pub struct AccessControl {
     policy: AccessPolicy,
     /// The service's own namespace. `None` if the policy admits every program.
     own: Option<(NetNs, NetView)>,
@@ -158,7 +158,7 @@ pub struct Access {
     replaced: CgroupHooks,
 }
 
-impl Access {
+impl AccessControl {
     /// Makes the access control of a service in the calling thread's namespace.
     pub fn new(policy: AccessPolicy) -> io::Result<Self> {
         Ok(Self {

@@ -18,10 +18,10 @@ use tidelane_host::{
 use crate::{
     confine::Confinement,
     core::Port,
-    kernel_sockets::{KernelSocket, KernelTables, tables_of_process},
+    kernel_sockets::{ProcNetSocket, SocketTables, tables_of_process},
     rules,
+    service_state::ServiceState,
     session::Session,
-    shared::Shared,
 };
 
 mod ports;
@@ -46,7 +46,7 @@ pub enum Asked {
 /// out. `firewall` describes the host's firewall rules, which connections of the service bypass.
 pub fn serve<P: Port>(
     stream: &UnixStream,
-    shared: &Shared<P>,
+    shared: &ServiceState<P>,
     sessions: &[&Session],
     firewall: Value,
 ) -> io::Result<Asked> {
@@ -84,7 +84,7 @@ pub fn answer(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-fn status<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
+fn status<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -104,7 +104,7 @@ fn status<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
     })
 }
 
-fn counters<P: Port>(shared: &Shared<P>) -> Value {
+fn counters<P: Port>(shared: &ServiceState<P>) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.counters()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -131,7 +131,7 @@ fn counters<P: Port>(shared: &Shared<P>) -> Value {
 }
 
 /// Returns usage, limit and refusals of each user.
-fn users<P: Port>(shared: &Shared<P>) -> Value {
+fn users<P: Port>(shared: &ServiceState<P>) -> Value {
     let line = |line: Line| {
         let limit = (line.limit != u64::MAX).then_some(line.limit);
         let shown = json!({"used": line.used, "limit": limit, "refused": line.refused});
@@ -145,13 +145,13 @@ fn users<P: Port>(shared: &Shared<P>) -> Value {
     json!({"users": all})
 }
 
-fn sockets<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
+fn sockets<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.sockets()) else {
         return json!({"error": "the fast path does not answer"});
     };
     let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();
-    let mut tables = KernelTables::new(shared.access.own_namespace(), tables_of_process);
+    let mut tables = SocketTables::new(shared.access.own_namespace(), tables_of_process);
     let notes = sessions.iter().flat_map(|session| &session.notes);
     let mut noted: HashSet<u64> = notes.map(|(inode, _)| *inode).collect();
     for session in sessions {
@@ -224,7 +224,7 @@ fn accelerated(report: &SocketReport) -> Value {
 /// listener's reason. `noted` contains the inodes that have a note or are listed already.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
-    tables: &mut KernelTables<R>,
+    tables: &mut SocketTables<R>,
     noted: &mut HashSet<u64>,
 ) -> Vec<Value> {
     let (namespace, pid) = (session.peer.namespace, session.peer.pid_number());
@@ -245,7 +245,7 @@ fn kernel_sockets<R: FnMut(u32) -> String>(
     shown
 }
 
-fn on_kernel(session: &Session, socket: &KernelSocket, reason: u32) -> Value {
+fn on_kernel(session: &Session, socket: &ProcNetSocket, reason: u32) -> Value {
     json!({
         "state": socket.state,
         "recv_q": socket.recv_q,

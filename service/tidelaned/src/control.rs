@@ -26,7 +26,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 
 use crate::{
-    access::Access,
+    access::AccessControl,
     accounts::LimitsConfig,
     admin,
     agenda::Agenda,
@@ -36,14 +36,14 @@ use crate::{
     cores::Cores,
     descriptors::DescriptorThreads,
     firewall::Guard,
-    keeper::Keeper,
     kernel_connections::KernelConnections,
     network::Network,
     offloads::Offloads,
     pace,
+    reclaimer::MemoryReclaimer,
     runtime::{self, Sockets},
+    service_state::ServiceState,
     session::Session,
-    shared::Shared,
     watchdog::Progress,
 };
 
@@ -59,7 +59,7 @@ const MIRROR: u64 = 2;
 const NOTIFY: u64 = 3;
 const SIGNAL: u64 = 4;
 const FIREWALL: u64 = 5;
-const LOOKED: u64 = 6;
+const CHECKED: u64 = 6;
 /// Session `n` has tokens `SESSIONS + 2n` (socket) and `SESSIONS + 2n + 1` (process).
 const SESSIONS: u64 = 16;
 /// Limit of registrations accepted in a row, so that other sessions get their turn.
@@ -69,7 +69,7 @@ const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
 pub struct Control<P: Port> {
-    shared: Shared<P>,
+    shared: ServiceState<P>,
     page: Arc<ServicePageMap>,
     network: Network,
     offloads: Arc<Mutex<Offloads>>,
@@ -83,7 +83,7 @@ pub struct Control<P: Port> {
     guard: Guard,
     config: PathBuf,
     /// Users that can open the registration socket.
-    socket: runtime::Access,
+    socket: runtime::SocketPermissions,
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
     agenda: Agenda,
@@ -122,7 +122,7 @@ pub struct Parts<P: Port> {
     /// The control thread's progress for its watchdog.
     pub progress: Arc<Progress>,
     /// Programs that may use the service.
-    pub access: Access,
+    pub access: AccessControl,
     /// Limits of each user.
     pub limits: LimitsConfig,
     /// True if the service carries the loopback connections of programs that were started without
@@ -140,8 +140,8 @@ impl<P: Port> Control<P> {
     /// Makes the control thread, and passes the kernel's network state to the cores.
     pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
-        let mut shared = Shared::new(parts.cores, parts.claims, page_fd, parts.descriptors);
-        shared.keeper = Keeper::start(shared.is_beside_core())?;
+        let mut shared = ServiceState::new(parts.cores, parts.claims, page_fd, parts.descriptors);
+        shared.reclaimer = MemoryReclaimer::start(shared.is_beside_core())?;
         shared.descriptors.set_pace(shared.is_beside_core());
         shared.confinement = Some(parts.confinement);
         shared.missing_features = parts.missing_features;
@@ -191,7 +191,7 @@ impl<P: Port> Control<P> {
         add(self.notify.as_fd(), NOTIFY)?;
         add(self.signals.as_fd(), SIGNAL)?;
         add(self.guard.due().as_fd(), FIREWALL)?;
-        add(self.shared.descriptors.bell(), LOOKED)?;
+        add(self.shared.descriptors.bell(), CHECKED)?;
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl<P: Port> Control<P> {
             NOTIFY => self.serve_host(),
             SIGNAL => self.take_signals(),
             FIREWALL => self.look_at_firewall(),
-            LOOKED => self.serve_looked(),
+            CHECKED => self.serve_checked(),
             _ => self.serve_session(token - SESSIONS),
         }
     }
@@ -332,7 +332,7 @@ impl<P: Port> Control<P> {
     fn look_at_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
-        match offloads.look() {
+        match offloads.check() {
             Ok(texts) => {
                 for text in texts {
                     eprintln!(

@@ -34,10 +34,11 @@ use tidelane_wire::{IpAddress, protocol};
 
 use crate::{
     cores::ring,
-    datagrams, fast_open,
+    fast_open,
     netns::NetNs,
     pace::{self, IsBesideCore},
     sockets::{self, Entitlement, KernelSocket},
+    udp_sockets,
 };
 
 /// A message with descriptors.
@@ -56,7 +57,7 @@ pub struct Sent {
 /// A message whose descriptors were checked. The descriptors that remain in `found` are safe to
 /// close.
 #[derive(Debug)]
-pub struct Looked {
+pub struct CheckedMessage {
     /// The session of the message.
     pub session: u64,
     /// The message.
@@ -112,14 +113,14 @@ pub struct TupleProof {
 
 /// A task of a user's thread.
 enum Job {
-    Look(Box<Sent>),
+    Check(Box<Sent>),
     Close(Vec<OwnedFd>),
 }
 
 /// The threads that check and close descriptors, by user.
 pub struct DescriptorThreads {
     users: HashMap<u32, User>,
-    looked: (Sender<Looked>, Receiver<Looked>),
+    checked: (Sender<CheckedMessage>, Receiver<CheckedMessage>),
     /// Readable when a check is complete.
     bell: Arc<OwnedFd>,
     namespace: NetNs,
@@ -157,7 +158,7 @@ impl DescriptorThreads {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             users: HashMap::new(),
-            looked: channel(),
+            checked: channel(),
             bell: Arc::new(bell),
             namespace: NetNs::current()?,
             ifindex,
@@ -168,7 +169,7 @@ impl DescriptorThreads {
     }
 
     /// Returns a set that never starts threads, for tests. Each check runs within
-    /// [`look`](Self::look), which therefore may block.
+    /// [`check`](Self::check), which therefore may block.
     pub fn immediate(ifindex: u32) -> io::Result<Self> {
         let threads = Self::new(ifindex)?;
         let entitlement = Entitlement::new(threads.namespace, ifindex, threads.asks)?;
@@ -198,7 +199,7 @@ impl DescriptorThreads {
             return Ok(());
         }
         let (jobs, receiver) = channel();
-        let looked = self.looked.0.clone();
+        let checked = self.checked.0.clone();
         let bell = self.bell.clone();
         let pace = self.pace.clone();
         let entitlement = Entitlement::new(self.namespace, self.ifindex, self.asks)?;
@@ -206,7 +207,7 @@ impl DescriptorThreads {
             .name("tdl-descriptors".into())
             .spawn(move || {
                 pace.into_iter().for_each(pace::keep);
-                serve(&receiver, &looked, &bell, entitlement);
+                serve(&receiver, &checked, &bell, entitlement);
             })?;
         self.users.insert(user, User { sessions: 1, jobs });
         Ok(())
@@ -241,25 +242,25 @@ impl DescriptorThreads {
     }
 
     /// Checks the descriptors of a message of `user`. [`next`](Self::next) returns the result.
-    pub fn look(&mut self, user: u32, sent: Sent) {
+    pub fn check(&mut self, user: u32, sent: Sent) {
         if let Some(entitlement) = &mut self.immediate {
-            let _ = self.looked.0.send(look(sent, entitlement));
+            let _ = self.checked.0.send(check(sent, entitlement));
             return;
         }
         if let Some(known) = self.users.get(&user) {
-            let _ = known.jobs.send(Job::Look(Box::new(sent)));
+            let _ = known.jobs.send(Job::Check(Box::new(sent)));
         }
     }
 
     /// Returns the next checked message, if there is one.
-    pub fn next(&self) -> Option<Looked> {
-        self.looked.1.try_recv().ok()
+    pub fn next(&self) -> Option<CheckedMessage> {
+        self.checked.1.try_recv().ok()
     }
 }
 
 fn serve(
     jobs: &Receiver<Job>,
-    looked: &Sender<Looked>,
+    checked: &Sender<CheckedMessage>,
     bell: &OwnedFd,
     mut entitlement: Entitlement,
 ) {
@@ -267,8 +268,8 @@ fn serve(
         pace::begin();
         match job {
             Job::Close(descriptors) => drop(descriptors),
-            Job::Look(sent) => {
-                if looked.send(look(*sent, &mut entitlement)).is_err() {
+            Job::Check(sent) => {
+                if checked.send(check(*sent, &mut entitlement)).is_err() {
                     return;
                 }
                 ring(bell);
@@ -277,9 +278,9 @@ fn serve(
     }
 }
 
-fn look(sent: Sent, entitlement: &mut Entitlement) -> Looked {
+fn check(sent: Sent, entitlement: &mut Entitlement) -> CheckedMessage {
     let (session, message) = (sent.session, sent.message);
-    Looked {
+    CheckedMessage {
         session,
         message,
         found: find(sent, entitlement),
@@ -366,7 +367,7 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
     let has_another = match &reservation {
         Some(own) if is_datagram => {
             let own = fstat(own).ok()?.st_ino;
-            datagrams::have_another_socket(&socket, own)
+            udp_sockets::have_another_socket(&socket, own)
         }
         Some(_) => {
             let covered = covered(&socket, &sent.addresses);

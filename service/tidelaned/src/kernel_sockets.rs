@@ -20,7 +20,7 @@ const LISTEN: &str = "LISTEN";
 
 /// A socket in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelSocket {
+pub struct ProcNetSocket {
     /// State of the socket, in the spelling of RFC 9293.
     pub state: &'static str,
     /// Local address and port.
@@ -33,7 +33,7 @@ pub struct KernelSocket {
     pub send_q: u32,
 }
 
-impl KernelSocket {
+impl ProcNetSocket {
     /// Returns true if the socket listens.
     pub fn is_listener(&self) -> bool {
         self.state == LISTEN
@@ -53,11 +53,11 @@ impl KernelSocket {
 }
 
 /// The sockets of a namespace, by inode.
-type Table = HashMap<u64, KernelSocket>;
+type Table = HashMap<u64, ProcNetSocket>;
 
 /// The tables of one listing.
 #[derive(Debug)]
-pub struct KernelTables<R> {
+pub struct SocketTables<R> {
     own: Option<NetNs>,
     /// Reads the tables that a process sees.
     read: R,
@@ -80,7 +80,7 @@ pub fn tables_of_process(pid: u32) -> String {
         .concat()
 }
 
-impl<R: FnMut(u32) -> String> KernelTables<R> {
+impl<R: FnMut(u32) -> String> SocketTables<R> {
     /// Makes an empty set of tables. `own` is the namespace of the service.
     pub fn new(own: Option<NetNs>, read: R) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
     }
 
     /// Returns the socket with this inode in `namespace`, the namespace of process `pid`.
-    pub fn find(&mut self, namespace: NetNs, pid: u32, inode: u64) -> Option<&KernelSocket> {
+    pub fn find(&mut self, namespace: NetNs, pid: u32, inode: u64) -> Option<&ProcNetSocket> {
         let known = self.tables.contains_key(&namespace);
         if !known && self.tables.len() > NAMESPACES_MAX && self.own != Some(namespace) {
             return None;
@@ -111,8 +111,8 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
     pub fn connections_of(
         &self,
         namespace: NetNs,
-        listener: &KernelSocket,
-    ) -> Vec<(u64, KernelSocket)> {
+        listener: &ProcNetSocket,
+    ) -> Vec<(u64, ProcNetSocket)> {
         let table = self.tables.get(&namespace).into_iter().flatten();
         let of_it = table.filter(|(_, socket)| listener.has(socket));
         of_it
@@ -122,10 +122,10 @@ impl<R: FnMut(u32) -> String> KernelTables<R> {
 }
 
 /// Parses a line of a table; `None` for a heading.
-fn parse_line(line: &str) -> Option<(u64, KernelSocket)> {
+fn parse_line(line: &str) -> Option<(u64, ProcNetSocket)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (send_q, recv_q) = fields.get(4)?.split_once(':')?;
-    let socket = KernelSocket {
+    let socket = ProcNetSocket {
         local: parse_end(fields.get(1)?)?,
         peer: parse_end(fields.get(2)?)?,
         state: state_of(fields.get(3)?),
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn sockets_are_found_by_their_inodes() {
         let own = NetNs::current().expect("a namespace");
-        let mut tables = KernelTables::new(Some(own), tables_of_process);
+        let mut tables = SocketTables::new(Some(own), tables_of_process);
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
                 assert!(address.starts_with('['), "no loopback");
@@ -221,7 +221,7 @@ mod tests {
     fn a_table_is_read_once_for_a_listing() {
         let own = NetNs::current().expect("a namespace");
         let mut reads = 0;
-        let mut tables = KernelTables::new(Some(own), |_| {
+        let mut tables = SocketTables::new(Some(own), |_| {
             reads += 1;
             String::new()
         });

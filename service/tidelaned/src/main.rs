@@ -30,7 +30,7 @@ use tidelane_time::Duration;
 use tidelane_wire::MacAddress;
 
 use tidelaned::{
-    access::{Access, AccessPolicy},
+    access::{AccessControl, AccessPolicy},
     claims::Claims,
     config::Config,
     confine::{self, Confinement, landlock::Readable},
@@ -216,7 +216,11 @@ fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
 }
 
 /// Gives up the rights that serving does not need.
-fn confine(config: &Config, run_dir: &RunDir, access: &Access) -> Result<Confinement, String> {
+fn confine(
+    config: &Config,
+    run_dir: &RunDir,
+    access: &AccessControl,
+) -> Result<Confinement, String> {
     let file = config.file();
     let readable = Readable {
         directory: access.cgroups(),
@@ -237,10 +241,10 @@ fn judge_host(
     link: &LinkRecord,
     mode: Mode,
     policy: AccessPolicy,
-) -> Result<(Guard, Access), String> {
+) -> Result<(Guard, AccessControl), String> {
     let firewall = Firewall::of(&link.name, link.ifindex).map_err(|error| error.to_string())?;
     let guard = Guard::before_start(firewall, mode, config.name.as_str())?;
-    let access = Access::new(policy).and_then(|access| match mode {
+    let access = AccessControl::new(policy).and_then(|access| match mode {
         Mode::Refuse => Ok(access),
         Mode::Bypass => access.replacing_root_programs(),
     });

@@ -64,7 +64,7 @@ const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
 /// A feature that the service keeps off.
 #[derive(Debug)]
-struct Kept {
+struct DisabledOffload {
     /// Index of the interface in [`Offloads::interfaces`].
     interface: usize,
     offload: Offload,
@@ -77,7 +77,7 @@ struct Kept {
 #[derive(Debug)]
 pub struct Offloads {
     interfaces: Vec<Features>,
-    kept: Vec<Kept>,
+    disabled: Vec<DisabledOffload>,
     restorer: Restorer,
 }
 
@@ -91,7 +91,7 @@ impl Offloads {
     ) -> Result<Self, String> {
         let mut offloads = Self {
             interfaces: Vec::new(),
-            kept: Vec::new(),
+            disabled: Vec::new(),
             restorer,
         };
         let name = &link.name;
@@ -102,7 +102,7 @@ impl Offloads {
             let added = offloads.add(carrier.ifindex, &OF_CARRIER);
             added.map_err(unread)?;
         }
-        for text in offloads.look()? {
+        for text in offloads.check()? {
             eprintln!("tidelaned: {text}; it is on again when the service ends");
         }
         Ok(offloads)
@@ -115,7 +115,7 @@ impl Offloads {
         for offload in offloads {
             let number = names.iter().position(|name| name == offload.name);
             // A feature that the kernel does not know is off.
-            self.kept.extend(number.map(|number| Kept {
+            self.disabled.extend(number.map(|number| DisabledOffload {
                 interface,
                 offload: *offload,
                 number: number as FeatureNumber,
@@ -128,23 +128,23 @@ impl Offloads {
 
     /// Switches off the kept features that are on. Returns a sentence for each of them. The error
     /// names the first feature that stays on.
-    pub fn look(&mut self) -> Result<Vec<String>, String> {
+    pub fn check(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
         // A removed interface has no features.
         let states = self.interfaces.iter().map(Features::states);
         let states: Vec<_> = states.map(Result::unwrap_or_default).collect();
-        for kept in &mut self.kept {
-            let state = states[kept.interface].get(kept.number as usize);
+        for disabled in &mut self.disabled {
+            let state = states[disabled.interface].get(disabled.number as usize);
             if let Some(found) = state.filter(|found| found.active) {
-                let features = &self.interfaces[kept.interface];
-                texts.push(kept.switch_off(features, *found, &self.restorer)?);
+                let features = &self.interfaces[disabled.interface];
+                texts.push(disabled.switch_off(features, *found, &self.restorer)?);
             }
         }
         Ok(texts)
     }
 }
 
-impl Kept {
+impl DisabledOffload {
     /// Switches off a feature that is on. Returns a sentence for the log.
     fn switch_off(
         &mut self,
@@ -186,9 +186,9 @@ impl Drop for Offloads {
     /// Restores the features. The XDP program is detached by now: some drivers refuse a feature
     /// while an XDP program is attached.
     fn drop(&mut self) {
-        for kept in self.kept.iter().filter(|kept| kept.switched) {
-            if let Err(error) = put_back(&self.interfaces[kept.interface], kept.number) {
-                let Offload { shown, .. } = kept.offload;
+        for disabled in self.disabled.iter().filter(|disabled| disabled.switched) {
+            if let Err(error) = put_back(&self.interfaces[disabled.interface], disabled.number) {
+                let Offload { shown, .. } = disabled.offload;
                 eprintln!("tidelaned: cannot switch {shown} on again: {error}");
             }
         }

@@ -91,10 +91,10 @@ impl Orphans {
 
     /// Sends each peer the segment that ends its connection. Returns the number of connections. The
     /// caller must wait for the end of the service first.
-    pub fn disturb_peers(&self) -> usize {
+    pub fn probe_peers(&self) -> usize {
         let mut count = 0;
         for entry in self.journal.entries() {
-            self.disturb_peer(&entry);
+            self.probe_peer(&entry);
             count += 1;
             if count % BURST == 0 {
                 thread::sleep(PAUSE);
@@ -105,7 +105,7 @@ impl Orphans {
 
     /// Sends the segment to one peer. Ignores a failed send, because the restorer repeats the
     /// round.
-    fn disturb_peer(&self, entry: &JournalEntry) {
+    fn probe_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {
             return;

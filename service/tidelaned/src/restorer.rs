@@ -80,13 +80,13 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
     let changes = take_messages(messages)?;
     wait_for_end(service);
     // Peers come first, since a NIC may take seconds for a change.
-    let count = orphans.disturb_peers();
+    let count = orphans.probe_peers();
     put_back(&changes);
     if count > 0 {
         eprintln!("tidelaned: the service was killed: notifying the peers of {count} connections");
         for pause in PAUSES_S {
             thread::sleep(Duration::from_secs(pause));
-            orphans.disturb_peers();
+            orphans.probe_peers();
         }
     }
     Ok(())

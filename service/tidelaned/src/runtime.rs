@@ -31,14 +31,14 @@ const PENDING_MAX: i32 = 128;
 
 /// Users that may open a socket of the run directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct SocketPermissions {
     /// The socket's group. `None` for the service's own group.
     pub group: Option<Gid>,
     /// The socket's mode.
     pub mode: Mode,
 }
 
-impl Access {
+impl SocketPermissions {
     /// Returns access for the service's own user and the members of `group`.
     pub fn group(group: Option<Gid>) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl RunDir {
 
     /// Opens the service's listening sockets. Clients that connect before the service is ready
     /// wait.
-    pub fn listen(&self, programs: Access) -> io::Result<Sockets> {
+    pub fn listen(&self, programs: SocketPermissions) -> io::Result<Sockets> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |kind, entry, access| {
             let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
@@ -158,16 +158,16 @@ impl RunDir {
         };
         Ok(Sockets {
             registration: open(SocketType::SEQPACKET, "control.sock", programs)?,
-            admin: open(SocketType::STREAM, "admin.sock", Access::owner())?.into(),
+            admin: open(SocketType::STREAM, "admin.sock", SocketPermissions::owner())?.into(),
         })
     }
 
     /// Binds a Unix socket to `name` in the directory. At no moment can users outside of `access`
     /// open the socket: the socket first belongs to the owner alone, and gets the mode of `access`
     /// after its group.
-    fn bind(&self, socket: impl AsFd, name: &str, access: Access) -> io::Result<()> {
+    fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
         // The entry gets the mode of the socket, less the file mode creation mask.
-        fchmod(&socket, Access::owner().mode)?;
+        fchmod(&socket, SocketPermissions::owner().mode)?;
         // No other user can put a link into this path: see `OwnDir`.
         bind(&socket, &SocketAddrUnix::new(self.path().join(name))?)?;
         if access.group.is_some() {
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(pid.trim(), std::process::id().to_string());
         let error = RunDir::open_in(&run, &name()).err().expect("it is taken");
         assert_eq!(error.to_string(), "service \"one\" is already running");
-        first.listen(Access::owner()).expect("sockets");
+        first.listen(SocketPermissions::owner()).expect("sockets");
         drop(first);
         assert!(!run.join("one").exists());
         // Files of a killed service are taken over.
@@ -252,10 +252,12 @@ mod tests {
     fn a_socket_has_the_mode_of_its_access() {
         let run = scratch("modes");
         let dir = RunDir::open_in(&run, &name()).expect("it is made");
-        let sockets = dir.listen(Access::everybody(None)).expect("sockets");
+        let sockets = dir
+            .listen(SocketPermissions::everybody(None))
+            .expect("sockets");
         for (entry, access) in [
-            ("control.sock", Access::everybody(None)),
-            ("admin.sock", Access::owner()),
+            ("control.sock", SocketPermissions::everybody(None)),
+            ("admin.sock", SocketPermissions::owner()),
         ] {
             let found = fs::metadata(dir.path().join(entry)).expect("it is there");
             let mode = Mode::from_raw_mode(found.permissions().mode());

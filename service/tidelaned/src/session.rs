@@ -24,24 +24,24 @@ use crate::{
     core::{Port, now},
     descriptors, pace,
     peer::Peer,
-    shared::Shared,
+    service_state::ServiceState,
 };
 
+mod admission;
 mod bells;
+mod charges;
 mod children;
 mod listeners;
 mod next;
-mod place;
 mod ports;
 mod reservations;
 mod sent;
-mod standing;
 
-use place::{Costs, Place};
+use charges::{ProgramCharges, SessionCharges};
 
+pub use admission::Admission;
 pub use next::Next;
 pub use ports::OpenPort;
-pub use standing::Standing;
 
 /// Maximum number of connection slots of one program. A slot is the record of a connection in
 /// shared memory.
@@ -60,7 +60,7 @@ pub struct Registered {
     /// A doorbell to each core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::Held>,
-    costs: Costs,
+    charges: ProgramCharges,
     /// The region's memory files. `None` once the program has mapped and sealed the files.
     unsealed: Option<Memories>,
 }
@@ -93,19 +93,19 @@ pub struct Session {
     /// For a child: the ancestor that connected to the service.
     sponsor: Option<Peer>,
     /// The program's admission.
-    pub standing: Standing,
+    pub admission: Admission,
     /// Name of the program, for listings.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
-    place: Place,
+    charges: SessionCharges,
     /// For a child: the listener of the first connection that it took over, and the time.
     served: Option<(u64, Instant)>,
 }
 
 impl Session {
     /// Makes the session of an accepted socket. Answers the program if a limit refuses.
-    pub fn new<P: Port>(shared: &mut Shared<P>, socket: OwnedFd) -> io::Result<Self> {
+    pub fn new<P: Port>(shared: &mut ServiceState<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
         pace::rest();
         Self::of_peer(shared, peer, socket)
@@ -113,19 +113,19 @@ impl Session {
 
     /// Makes the session of a socket with `peer` at the other end.
     pub fn of_peer<P: Port>(
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         peer: Peer,
         socket: OwnedFd,
     ) -> io::Result<Self> {
-        let place = match Place::take(shared.accounts.of(peer.uid)) {
-            Ok(place) => place,
+        let charges = match SessionCharges::take(shared.accounts.of(peer.uid)) {
+            Ok(charges) => charges,
             Err(refused) => {
                 let descriptors = turn_away(socket.as_fd(), refused);
                 shared.descriptors.dispose(peer.uid, descriptors, socket);
                 return Err(io::Error::other(refused));
             }
         };
-        shared.accounts.pay(place.user(), 1);
+        shared.accounts.pay(charges.user(), 1);
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
         shared.descriptors.join(peer.uid)?;
         Ok(Self {
@@ -135,11 +135,11 @@ impl Session {
             port: None,
             is_child: false,
             sponsor: None,
-            standing: Standing::default(),
+            admission: Admission::default(),
             name: peer.name(),
             peer,
             notes: Vec::new(),
-            place,
+            charges,
             served: None,
         })
     }
@@ -150,7 +150,11 @@ impl Session {
     }
 
     /// Makes the session of a future child of `parent`. Also returns the child's socket.
-    fn of_child(number: u64, place: Place, parent: &Self) -> io::Result<(Self, OwnedFd)> {
+    fn of_child(
+        number: u64,
+        charges: SessionCharges,
+        parent: &Self,
+    ) -> io::Result<(Self, OwnedFd)> {
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -169,10 +173,10 @@ impl Session {
             port: None,
             is_child: true,
             sponsor: Some(parent.sponsor().successor()),
-            standing: parent.standing,
+            admission: parent.admission,
             name: parent.name.clone(),
             notes: Vec::new(),
-            place,
+            charges,
             served: None,
         };
         Ok((child, theirs))
@@ -188,7 +192,7 @@ impl Session {
 
     /// Returns the user who is charged for the session.
     pub fn user(&self) -> &User {
-        self.place.user()
+        self.charges.user()
     }
 
     /// Returns the uid of the user who is charged, whichever process uses the session.
@@ -201,7 +205,7 @@ impl Session {
     /// belongs to a child, or its program is not admitted and reports why sockets stay with the
     /// kernel.
     pub fn may_stay(&self) -> bool {
-        self.is_in_use() || self.is_child || self.standing.denied.is_some()
+        self.is_in_use() || self.is_child || self.admission.denied.is_some()
     }
 
     /// Returns true if the session has a registered program or a port.
@@ -211,7 +215,7 @@ impl Session {
 
     /// Reads the waiting messages, as many as the user may send now. A message with descriptors
     /// ends the turn.
-    pub fn receive<P: Port>(&mut self, shared: &mut Shared<P>) -> Next {
+    pub fn receive<P: Port>(&mut self, shared: &mut ServiceState<P>) -> Next {
         for _ in 0..MESSAGES_PER_TURN {
             if let Some(due) = shared.accounts.message_due(self.user(), now()) {
                 return Next::Pause(due);
@@ -225,7 +229,7 @@ impl Session {
         Next::Continue
     }
 
-    fn receive_one<P: Port>(&mut self, shared: &mut Shared<P>) -> Next {
+    fn receive_one<P: Port>(&mut self, shared: &mut ServiceState<P>) -> Next {
         let Received {
             message,
             descriptors,
@@ -255,15 +259,19 @@ impl Session {
         };
         shared
             .accounts
-            .pay(self.user(), self.place.cost(message.kind));
+            .pay(self.user(), self.charges.cost(message.kind));
         if !descriptors.is_empty() || descriptors::called_for(message.kind) > 0 {
-            self.look(shared, message, descriptors);
+            self.check_descriptors(shared, message, descriptors);
             return Next::Wait;
         }
         Next::after(&self.handle(shared, &message))
     }
 
-    fn handle<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
+    fn handle<P: Port>(
+        &mut self,
+        shared: &mut ServiceState<P>,
+        request: &Message,
+    ) -> io::Result<()> {
         if self.port.is_some() {
             return self.handle_of_port(shared, request);
         }
@@ -281,7 +289,7 @@ impl Session {
                 self.disown(shared, request.connection);
                 Ok(())
             }
-            (message::NOTE, registered) if registered || self.standing.denied.is_some() => {
+            (message::NOTE, registered) if registered || self.admission.denied.is_some() => {
                 self.note(request);
                 Ok(())
             }
@@ -313,11 +321,15 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn register<P: Port>(&mut self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
+    fn register<P: Port>(
+        &mut self,
+        shared: &mut ServiceState<P>,
+        request: &Message,
+    ) -> io::Result<()> {
         self.set_name(request);
         let cores = shared.cores.len();
-        let costs = match Costs::take(self.place.account(), cores) {
-            Ok(costs) => costs,
+        let charges = match ProgramCharges::take(self.charges.account(), cores) {
+            Ok(charges) => charges,
             Err(refused) => return self.refuse(message::REGISTERED, refused),
         };
         let Some(layout) = Layout::new(SLOTS_MAX, AREA_LEN, AREA_LEN) else {
@@ -333,16 +345,16 @@ impl Session {
             .collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
         let region = Arc::new(region);
-        shared.keeper.keep(region.clone());
+        shared.reclaimer.keep(region.clone());
         let child = self.is_child.then_some(self.number);
         pace::rest();
         let (policy, keys) = shared.fast_open.read();
         let allowed = shared.congestion.allowed_to(&self.peer);
-        let within_host = self.standing.within_host;
+        let within_host = self.admission.within_host;
         pace::rest();
         let added = shared.cores.call_each(|_| {
             let (named, region) = (self.named(), region.clone());
-            let user = self.place.user().clone();
+            let user = self.charges.user().clone();
             let credentials = self.peer.credentials();
             move |host, _| {
                 host.set_fast_open(policy, keys);
@@ -374,7 +386,7 @@ impl Session {
             ids,
             doorbells,
             listeners: Vec::new(),
-            costs,
+            charges,
             unsealed: Some(memories),
         });
         sent
@@ -383,7 +395,7 @@ impl Session {
     /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.
     fn context<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
         bell: Doorbell,
     ) -> io::Result<()> {
@@ -395,7 +407,7 @@ impl Session {
         }
         let cores = shared.cores.len();
         let mut bells = bells::of_context(&bell, cores)?;
-        if let Err(refused) = registered.costs.add_context(cores) {
+        if let Err(refused) = registered.charges.add_context(cores) {
             return self.refuse(message::CONTEXT, refused);
         }
         let number = request.context;
@@ -406,7 +418,7 @@ impl Session {
         let why = match added {
             Some(added) if added.iter().all(|added| *added) => 0,
             _ => {
-                registered.costs.drop_context(cores);
+                registered.charges.drop_context(cores);
                 refusal::LIMIT
             }
         };
@@ -419,7 +431,7 @@ impl Session {
     }
 
     /// Handles NUMBERS: answers with the counts and times (TCP_INFO) of a connection.
-    fn numbers<P: Port>(&self, shared: &mut Shared<P>, request: &Message) -> io::Result<()> {
+    fn numbers<P: Port>(&self, shared: &mut ServiceState<P>, request: &Message) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
@@ -441,7 +453,7 @@ impl Session {
     }
 
     /// Ends the session after its program is gone, and frees all resources of the program.
-    pub fn end<P: Port>(mut self, shared: &mut Shared<P>) {
+    pub fn end<P: Port>(mut self, shared: &mut ServiceState<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
         self.note_life(shared);
         if let Some(port) = self.port.take() {
@@ -466,14 +478,14 @@ impl Session {
         pace::rest();
     }
 
-    fn free<P: Port>(registered: Registered, shared: &mut Shared<P>) {
+    fn free<P: Port>(registered: Registered, shared: &mut ServiceState<P>) {
         shared.cores.unwatch(&registered.doorbells);
         shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.remove_program(now, id)
         });
         pace::rest();
-        shared.keeper.release(registered.unsealed);
+        shared.reclaimer.release(registered.unsealed);
         for held in registered.listeners {
             shared.release_listener(held.cookie);
         }

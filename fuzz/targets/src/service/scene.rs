@@ -25,8 +25,8 @@ use tidelaned::{
     core::now,
     cores::Cores,
     descriptors::DescriptorThreads,
+    service_state::ServiceState,
     session::{Next, Session},
-    shared::Shared,
 };
 
 use super::{
@@ -64,7 +64,7 @@ pub struct Scene<'g> {
     now: Instant,
     core: Link,
     claim_set: ClaimSet,
-    shared: Shared<MemPort>,
+    shared: ServiceState<MemPort>,
     sessions: BTreeMap<u64, Session>,
     wire: Wire,
     /// The peer, which is the other end of all connections.
@@ -100,7 +100,7 @@ impl<'g> Scene<'g> {
         let claims = Claims::new(Box::new(claim_set.clone()));
         let descriptors =
             DescriptorThreads::immediate(SERVED_IFINDEX).expect("sockets can be looked at");
-        let mut shared = Shared::new(cores, claims, page_fd, descriptors);
+        let mut shared = ServiceState::new(cores, claims, page_fd, descriptors);
         let addresses = [IpAddress::from_v4(SERVICE)];
         shared.set_addresses(&addresses).expect("claims are free");
         shared.link_address = Some(MACS[0]);
@@ -385,8 +385,8 @@ impl<'g> Scene<'g> {
         };
         let mut next = session.receive(&mut self.shared);
         while next == Next::Wait {
-            let looked = self.shared.descriptors.next().expect("it was looked at");
-            next = session.looked(&mut self.shared, looked);
+            let checked = self.shared.descriptors.next().expect("it was checked");
+            next = session.handle_checked(&mut self.shared, checked);
             if next == Next::Continue {
                 next = session.receive(&mut self.shared);
             }

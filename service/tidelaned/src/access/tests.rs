@@ -44,7 +44,7 @@ fn by_default_root_and_the_group_here() {
     assert_eq!(policy.admits(&peer(33, 33, &[4])), Err(Denial::User));
     assert_eq!(
         policy.socket(),
-        runtime::Access::group(Some(Gid::from_raw(900)))
+        runtime::SocketPermissions::group(Some(Gid::from_raw(900)))
     );
 }
 
@@ -99,7 +99,7 @@ fn without_the_group_only_root() {
     assert!(policy.is_root_only());
     assert_eq!(policy.admits(&peer(0, 0, &[])), Ok(()));
     assert_eq!(policy.admits(&peer(1000, 900, &[])), Err(Denial::User));
-    assert_eq!(policy.socket(), runtime::Access::group(None));
+    assert_eq!(policy.socket(), runtime::SocketPermissions::group(None));
 }
 
 #[test]

@@ -9,12 +9,12 @@ use tidelane_wire::protocol;
 use crate::{
     core::Port,
     port_book::Claimed,
+    service_state::ServiceState,
     session::{OpenPort, Session},
-    shared::Shared,
 };
 
 /// Returns all ports, in the order of their numbers.
-pub(super) fn list<P: Port>(shared: &Shared<P>, sessions: &[&Session]) -> Value {
+pub(super) fn list<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let opened = |session: &&'_ Session| session.port.is_some();
     let mut sessions: Vec<&Session> = sessions.iter().copied().filter(opened).collect();
     sessions.sort_by_key(|session| session.port.as_ref().map(OpenPort::id));

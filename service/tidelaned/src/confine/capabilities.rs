@@ -45,13 +45,13 @@ const CAPABILITIES_MAX: u32 = 64;
 
 /// The remaining capabilities.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct RemainingCapabilities {
     set: CapabilitySet,
     /// True if the bounding set has been reduced as well.
     pub bounded: bool,
 }
 
-impl Kept {
+impl RemainingCapabilities {
     /// Returns the names in the kernel's spelling.
     pub fn names(&self) -> Vec<&'static str> {
         let named = [
@@ -70,7 +70,7 @@ impl Kept {
 }
 
 /// Permanently gives up every capability that is not needed, in all sets.
-pub fn keep_needed() -> Result<Kept, ConfineError> {
+pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
         .iter()
@@ -89,7 +89,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
         maximum: None,
     };
     let _ = setrlimit(Resource::Memlock, unlimited);
-    let may_set = bar_the_way_back(&held)?;
+    let may_set = drop_bounding_and_ambient_sets(&held)?;
     let without = CapabilitySets {
         effective: set & held.permitted,
         permitted: (set | FOR_MAPS) & held.permitted,
@@ -100,7 +100,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
         set |= FOR_MAPS;
     }
     reduce(&held, set)?;
-    Ok(Kept {
+    Ok(RemainingCapabilities {
         set: set & held.permitted,
         bounded: may_set,
     })
@@ -109,7 +109,7 @@ pub fn keep_needed() -> Result<Kept, ConfineError> {
 /// Permanently gives up every capability that is not in `set`.
 pub fn keep_only(set: CapabilitySet) -> Result<(), ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
-    bar_the_way_back(&held)?;
+    drop_bounding_and_ambient_sets(&held)?;
     reduce(&held, set)
 }
 
@@ -124,7 +124,7 @@ fn reduce(held: &CapabilitySets, set: CapabilitySet) -> Result<(), ConfineError>
 
 /// Empties the bounding set and the ambient set. Returns false if the bounding set had to stay,
 /// because the process has no CAP_SETPCAP.
-fn bar_the_way_back(held: &CapabilitySets) -> Result<bool, ConfineError> {
+fn drop_bounding_and_ambient_sets(held: &CapabilitySets) -> Result<bool, ConfineError> {
     let may_set = held.effective.contains(CapabilitySet::SETPCAP);
     if may_set {
         lock_secure_bits()?;

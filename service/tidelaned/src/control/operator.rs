@@ -11,7 +11,7 @@ use crate::{
     admin,
     core::Port,
     pace,
-    session::{Session, Standing},
+    session::{Admission, Session},
     settings::Settings,
     sys::{self, Signal},
 };
@@ -25,13 +25,13 @@ impl<P: Port> Control<P> {
     /// may only send the reasons for which its sockets stay with the kernel.
     pub(super) fn let_in(&mut self, mut session: Session) {
         pace::rest();
-        session.standing = Standing {
+        session.admission = Admission {
             denied: self.shared.access.judge(&session.peer, &session.peer).err(),
             view: self.shared.access.view_of(&session.peer),
-            ..Standing::default()
+            ..Admission::default()
         };
         pace::rest();
-        let is_refused = |session: &Session| session.standing.denied.is_some();
+        let is_refused = |session: &Session| session.admission.denied.is_some();
         let refused = self.sessions.values().filter(|other| is_refused(other));
         if is_refused(&session) && refused.count() >= REFUSED_MAX {
             return session.end(&mut self.shared);
@@ -90,8 +90,8 @@ impl<P: Port> Control<P> {
         let access = &self.shared.access;
         let mut over = Vec::new();
         for session in self.sessions.values_mut() {
-            session.standing.denied = access.judge(session.sponsor(), &session.peer).err();
-            if session.standing.denied.is_some() && session.is_in_use() {
+            session.admission.denied = access.judge(session.sponsor(), &session.peer).err();
+            if session.admission.denied.is_some() && session.is_in_use() {
                 over.push(session.number);
             }
         }

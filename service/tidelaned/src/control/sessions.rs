@@ -76,14 +76,14 @@ impl<P: Port> Control<P> {
     }
 
     /// Handles messages of programs whose descriptors another thread has checked.
-    pub(super) fn serve_looked(&mut self) {
+    pub(super) fn serve_checked(&mut self) {
         let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
-        while let Some(looked) = self.shared.descriptors.next() {
-            let number = looked.session;
+        while let Some(checked) = self.shared.descriptors.next() {
+            let number = checked.session;
             let Some(session) = self.sessions.get_mut(&number) else {
                 continue;
             };
-            let mut next = session.looked(&mut self.shared, looked);
+            let mut next = session.handle_checked(&mut self.shared, checked);
             if next == Next::Continue
                 && let Some(session) = self.sessions.get(&number)
                 && self.listen_to(session).is_err()

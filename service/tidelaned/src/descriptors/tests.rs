@@ -34,11 +34,11 @@ fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> Sent {
 }
 
 /// Returns the next checked message.
-fn next(threads: &DescriptorThreads) -> Looked {
+fn next(threads: &DescriptorThreads) -> CheckedMessage {
     let until = Instant::now() + PATIENCE;
     loop {
-        if let Some(looked) = threads.next() {
-            return looked;
+        if let Some(checked) = threads.next() {
+            return checked;
         }
         assert!(Instant::now() < until, "nobody looks");
         let bell = threads.bell();
@@ -69,14 +69,14 @@ fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
         (message::REGISTER, 1),
         (u32::MAX, 1),
     ] {
-        threads.look(1, sent(1, kind, (0..count).map(|_| bell()).collect()));
+        threads.check(1, sent(1, kind, (0..count).map(|_| bell()).collect()));
         let found = next(&threads).found;
         assert!(matches!(found, Found::WrongCount), "{kind}: {found:?}");
     }
-    threads.look(1, sent(1, message::CONTEXT, vec![bell()]));
+    threads.check(1, sent(1, message::CONTEXT, vec![bell()]));
     assert!(matches!(next(&threads).found, Found::Doorbell(_)));
     let file = std::fs::File::open("/dev/null").expect("a file");
-    threads.look(1, sent(1, message::CONTEXT, vec![file.into()]));
+    threads.check(1, sent(1, message::CONTEXT, vec![file.into()]));
     assert!(matches!(next(&threads).found, Found::Unfit));
 }
 
@@ -88,10 +88,10 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     threads.join(1).expect("a thread");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("its name");
-    threads.look(1, sent(1, message::LISTEN, vec![listener.into()]));
-    let looked = next(&threads);
-    let Found::Entitled(entitled) = looked.found else {
-        panic!("{looked:?}");
+    threads.check(1, sent(1, message::LISTEN, vec![listener.into()]));
+    let checked = next(&threads);
+    let Found::Entitled(entitled) = checked.found else {
+        panic!("{checked:?}");
     };
     assert!(entitled.socket.listens());
     // The check has closed the last descriptor of the listener.
@@ -100,7 +100,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     drop(entitled);
     let listener = TcpListener::bind(addr).expect("the port is free");
-    threads.look(1, sent(1, message::RESERVE, vec![listener.into()]));
+    threads.check(1, sent(1, message::RESERVE, vec![listener.into()]));
     assert!(matches!(next(&threads).found, Found::Unfit));
 }
 
@@ -124,13 +124,13 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
     threads.join(1).expect("a thread");
     threads.join(2).expect("a thread");
     let (slow, _unread) = lingering(600);
-    threads.look(1, sent(1, message::NOTE, vec![slow]));
-    threads.look(1, sent(2, message::CONTEXT, vec![bell()]));
-    threads.look(2, sent(3, message::CONTEXT, vec![bell()]));
-    let looked = next(&threads);
+    threads.check(1, sent(1, message::NOTE, vec![slow]));
+    threads.check(1, sent(2, message::CONTEXT, vec![bell()]));
+    threads.check(2, sent(3, message::CONTEXT, vec![bell()]));
+    let checked = next(&threads);
     assert_eq!(
-        looked.session, 3,
-        "the other user's comes first: {looked:?}"
+        checked.session, 3,
+        "the other user's comes first: {checked:?}"
     );
     assert!(threads.next().is_none(), "the first user waits");
     // None of these calls waits for the slow socket.

@@ -6,24 +6,24 @@ use tidelane_abi::{Message, message, refusal};
 use tidelane_host::{Take, TakeError, accounts::Refused};
 use tidelane_ring::registration::{new_message, send_message};
 
-use super::{Place, Session};
+use super::{Session, SessionCharges};
 use crate::{
     core::{Port, now},
-    shared::Shared,
+    service_state::ServiceState,
 };
 
 impl Session {
     /// Handles INHERIT: a future child becomes a holder of all connections of this process.
-    pub(super) fn inherit<P: Port>(&mut self, shared: &mut Shared<P>) -> io::Result<()> {
+    pub(super) fn inherit<P: Port>(&mut self, shared: &mut ServiceState<P>) -> io::Result<()> {
         if self.holder(0).is_none() {
             return self.answer(message::INHERIT, refusal::MALFORMED);
         }
-        let place = match Place::take(self.place.account().clone()) {
-            Ok(place) => place,
+        let charges = match SessionCharges::take(self.charges.account().clone()) {
+            Ok(charges) => charges,
             Err(refused) => return self.refuse(message::INHERIT, refused),
         };
         let number = shared.session_number();
-        let Ok((child, theirs)) = Self::of_child(number, place, self) else {
+        let Ok((child, theirs)) = Self::of_child(number, charges, self) else {
             return self.answer(message::INHERIT, refusal::LIMIT);
         };
         if shared.descriptors.join(child.user_number()).is_err() {
@@ -51,7 +51,7 @@ impl Session {
     /// Handles TAKE: moves a connection from another process, which has it, to this process.
     pub(super) fn take<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
     ) -> io::Result<()> {
         let Some(registered) = &mut self.registered else {
@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Records the lifetime of an ended process that has taken over a connection.
-    pub(super) fn note_life<P: Port>(&self, shared: &mut Shared<P>) {
+    pub(super) fn note_life<P: Port>(&self, shared: &mut ServiceState<P>) {
         if let Some((listener, since)) = self.served {
             let now = now();
             shared.child_ended(listener, now, now - since);
@@ -100,7 +100,7 @@ impl Session {
     }
 
     /// Handles DISOWN: the process has closed an inherited connection that it never took over.
-    pub(super) fn disown<P: Port>(&self, shared: &Shared<P>, connection: u64) {
+    pub(super) fn disown<P: Port>(&self, shared: &ServiceState<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {
             shared

@@ -17,7 +17,7 @@ use crate::{
     claims::{Owner, Terms},
     core::{Port, now},
     descriptors::Entitled,
-    shared::Shared,
+    service_state::ServiceState,
     sockets::KernelSocket,
 };
 
@@ -55,7 +55,7 @@ impl Registered {
     /// Returns the reason if the connections of a listener stay with the kernel.
     fn refusal_of<P: Port>(
         &self,
-        shared: &Shared<P>,
+        shared: &ServiceState<P>,
         socket: &KernelSocket,
         within_host: bool,
     ) -> Option<u32> {
@@ -74,7 +74,7 @@ impl Registered {
 
     /// Returns the number of a listener that the program has to give up, because the program forks
     /// for each connection.
-    pub(super) fn listener_to_give_up<P: Port>(&self, shared: &Shared<P>) -> Option<u32> {
+    pub(super) fn listener_to_give_up<P: Port>(&self, shared: &ServiceState<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.is_drained(held.cookie, now()));
         given_up.map(|held| held.number)
@@ -99,7 +99,7 @@ impl Session {
     /// socket's port.
     pub(super) fn listen<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
         entitled: Entitled,
     ) -> io::Result<()> {
@@ -116,7 +116,7 @@ impl Session {
         if let Some(reason) = registered.refusal_of(shared, &socket, within_host) {
             return self.answer(message::LISTEN, reason);
         }
-        let charge = match registered.charge_listener(self.place.account(), socket.cookie) {
+        let charge = match registered.charge_listener(self.charges.account(), socket.cookie) {
             Ok(charge) => charge,
             Err(refused) => return self.refuse(message::LISTEN, refused),
         };
@@ -171,7 +171,7 @@ impl Session {
     /// for both versions.
     fn claim_ends<P: Port>(
         &self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         socket: &KernelSocket,
         reservation: PortReservation,
     ) -> Result<(), SteeringError> {
@@ -192,7 +192,7 @@ impl Session {
     /// listener that the program already held stays.
     fn listen_refused<P: Port>(
         &self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         listen: &Listen,
         error: ListenError,
     ) -> io::Result<()> {
@@ -216,7 +216,7 @@ impl Session {
         self.answer(message::LISTEN, why)
     }
 
-    pub(super) fn unlisten<P: Port>(&mut self, shared: &mut Shared<P>, number: u32) {
+    pub(super) fn unlisten<P: Port>(&mut self, shared: &mut ServiceState<P>, number: u32) {
         let Some(registered) = &mut self.registered else {
             return;
         };

@@ -29,14 +29,14 @@ use tidelane_ring::{
 };
 use tidelane_wire::{Endpoint, IpAddress};
 
-use super::{Session, place::PortCosts};
+use super::{Session, charges::PortCharges};
 use crate::{
     claims::Terms,
     core::{Port, now},
     descriptors::TupleProof,
     pace,
     port_book::Claimed,
-    shared::Shared,
+    service_state::ServiceState,
 };
 
 /// A port that a session has opened.
@@ -49,7 +49,7 @@ pub struct OpenPort {
     bell: Arc<Doorbell>,
     /// The memories of each core. `None` once the cores have the port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
-    _costs: PortCosts,
+    _charges: PortCharges,
 }
 
 impl OpenPort {
@@ -65,7 +65,7 @@ impl OpenPort {
 
     /// Gives the port to the cores, unless they have it. Returns a constant of [`refusal`] if the
     /// program has not sealed its memories, or if a core cannot have the port.
-    fn start<P: Port>(&mut self, shared: &Shared<P>) -> Result<(), u32> {
+    fn start<P: Port>(&mut self, shared: &ServiceState<P>) -> Result<(), u32> {
         let Some(offered) = &self.offered else {
             return Ok(());
         };
@@ -85,7 +85,7 @@ impl OpenPort {
     }
 
     /// Closes the port on all cores after its claims have ended.
-    pub(super) fn close<P: Port>(self, shared: &mut Shared<P>) {
+    pub(super) fn close<P: Port>(self, shared: &mut ServiceState<P>) {
         let id = self.id;
         while let Some(claimed) = shared.ports.pop(id) {
             end_claim(shared, id, &claimed);
@@ -100,7 +100,7 @@ impl OpenPort {
             shared.ports.free(id);
             // The more memory the program has filled, the longer the unmapping takes, so another
             // thread unmaps the memories.
-            shared.keeper.work(move || drop((ends, self)));
+            shared.reclaimer.work(move || drop((ends, self)));
         }
     }
 }
@@ -109,7 +109,7 @@ impl Session {
     /// Handles a message without descriptors of a session with a port.
     pub(super) fn handle_of_port<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
     ) -> io::Result<()> {
         match request.kind {
@@ -121,7 +121,7 @@ impl Session {
     /// Handles OPEN_PORT.
     pub(super) fn open_port<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
         bell: Doorbell,
     ) -> io::Result<()> {
@@ -141,8 +141,8 @@ impl Session {
             return self.answer(message::PORT_OPENED, refusal::NOT_ACCELERATED);
         };
         let cores = shared.cores.len();
-        let costs = match PortCosts::take(self.place.account(), cores, ring_len) {
-            Ok(costs) => costs,
+        let charges = match PortCharges::take(self.charges.account(), cores, ring_len) {
+            Ok(charges) => charges,
             Err(refused) => return self.refuse(message::PORT_OPENED, refused),
         };
         let (Some(frames), Ok(offered)) = (frame_terms(shared), memories(cores, ring_len)) else {
@@ -151,7 +151,7 @@ impl Session {
         let doorbells = (0..cores).map(|_| Doorbell::new());
         let doorbells: Vec<Doorbell> = doorbells.collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
-        let Some(id) = shared.ports.open(self.place.user().id()) else {
+        let Some(id) = shared.ports.open(self.charges.user().id()) else {
             shared.cores.unwatch(&doorbells);
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
@@ -179,7 +179,7 @@ impl Session {
             doorbells,
             bell: Arc::new(bell),
             offered: Some(offered),
-            _costs: costs,
+            _charges: charges,
         });
         sent
     }
@@ -187,10 +187,10 @@ impl Session {
     /// Handles CLAIM_TUPLE.
     pub(super) fn claim_tuple<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         proof: TupleProof,
     ) -> io::Result<()> {
-        let user = self.place.user().id();
+        let user = self.charges.user().id();
         let Some(port) = &mut self.port else {
             return self.answer(message::CLAIM_TUPLE, refusal::MALFORMED);
         };
@@ -209,7 +209,7 @@ impl Session {
             Some(_) => Err(refusal::IN_USE),
             None => {
                 let ends = proof.socket.ends().count() as u64;
-                match self.place.account().charge(Resource::Ports, ends) {
+                match self.charges.account().charge(Resource::Ports, ends) {
                     Ok(charge) => claim(shared, proof, id, charge),
                     Err(refused) => return self.refuse(message::CLAIM_TUPLE, refused),
                 }
@@ -227,7 +227,7 @@ impl Session {
     /// Handles RELEASE_TUPLE.
     fn release_tuple<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
     ) -> io::Result<()> {
         let protocol = u8::try_from(request.packet_port.protocol);
@@ -249,7 +249,7 @@ impl Session {
 }
 
 /// Returns the terms of a port that concern its frames. Returns `None` if a core does not answer.
-fn frame_terms<P: Port>(shared: &Shared<P>) -> Option<PacketPort> {
+fn frame_terms<P: Port>(shared: &ServiceState<P>) -> Option<PacketPort> {
     let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
     Some(PacketPort {
         flags: u32::from(partial) * RX_CHECKSUM_MAY_BE_PARTIAL,
@@ -270,7 +270,7 @@ fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMem
 /// Claims the 3-tuple of a socket that backs no claim yet, first on the cores, then in the demux.
 /// Returns a constant of [`refusal`] on failure.
 fn claim<P: Port>(
-    shared: &mut Shared<P>,
+    shared: &mut ServiceState<P>,
     proof: TupleProof,
     port: PortId,
     charge: Charge,
@@ -317,7 +317,7 @@ fn claim<P: Port>(
 /// Moves the claim of a socket from port `from` to port `to`, on each core between two packets. The
 /// demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
 fn take_over<P: Port>(
-    shared: &mut Shared<P>,
+    shared: &mut ServiceState<P>,
     proof: &TupleProof,
     from: PortId,
     to: PortId,
@@ -337,7 +337,7 @@ fn take_over<P: Port>(
 
 /// Ends a claim, first in the demux, then on the cores. The reservation of the kernel's port ends
 /// with the claim in the demux.
-fn end_claim<P: Port>(shared: &mut Shared<P>, port: PortId, claimed: &Claimed) {
+fn end_claim<P: Port>(shared: &mut ServiceState<P>, port: PortId, claimed: &Claimed) {
     for key in &claimed.keys {
         if let Err(error) = shared.claims.end_claim(*key) {
             eprintln!("tidelaned: cannot give up the claim on {}: {error}", key.1);

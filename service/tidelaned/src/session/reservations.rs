@@ -13,7 +13,7 @@ use crate::{
     claims::{Owner, Terms},
     core::{Port, now},
     descriptors::Entitled,
-    shared::Shared,
+    service_state::ServiceState,
 };
 
 impl Session {
@@ -21,7 +21,7 @@ impl Session {
     /// bound and not connected.
     pub(super) fn reserve<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
         entitled: Entitled,
     ) -> io::Result<()> {
@@ -33,7 +33,7 @@ impl Session {
         let within = IpAddress(request.local_addr);
         let addr = if !within.is_unspecified() {
             let covered = socket.local.addr.covers(within) && shared.within.has(within);
-            Some(within).filter(|_| covered && self.standing.within_host)
+            Some(within).filter(|_| covered && self.admission.within_host)
         } else if socket.local.addr.is_unspecified() {
             shared.first_address(socket.local.addr)
         } else {
@@ -52,7 +52,7 @@ impl Session {
         let key = (Owner::Session(self.number), endpoint);
         let charge = match shared.claims.has(key) {
             true => None,
-            false => match self.place.account().charge(Resource::Ports, 1) {
+            false => match self.charges.account().charge(Resource::Ports, 1) {
                 Ok(charge) => Some(charge),
                 Err(refused) => return self.refuse(message::RESERVE, refused),
             },

@@ -7,15 +7,15 @@ use tidelane_abi::{Message, message, refusal};
 use super::{Next, Session};
 use crate::{
     core::Port,
-    descriptors::{Found, Looked, Sent},
-    shared::Shared,
+    descriptors::{CheckedMessage, Found, Sent},
+    service_state::ServiceState,
 };
 
 impl Session {
     /// Passes a message to the thread that checks the message's descriptors.
-    pub(super) fn look<P: Port>(
+    pub(super) fn check_descriptors<P: Port>(
         &self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         message: Message,
         descriptors: Vec<OwnedFd>,
     ) {
@@ -25,12 +25,16 @@ impl Session {
             descriptors,
             addresses: shared.addresses().to_vec(),
         };
-        shared.descriptors.look(self.user_number(), sent);
+        shared.descriptors.check(self.user_number(), sent);
     }
 
     /// Handles a message whose descriptors were checked.
-    pub fn looked<P: Port>(&mut self, shared: &mut Shared<P>, looked: Looked) -> Next {
-        let Looked { message, found, .. } = looked;
+    pub fn handle_checked<P: Port>(
+        &mut self,
+        shared: &mut ServiceState<P>,
+        checked: CheckedMessage,
+    ) -> Next {
+        let CheckedMessage { message, found, .. } = checked;
         let kind = message.kind;
         let is_of_port = matches!(kind, message::OPEN_PORT | message::CLAIM_TUPLE);
         let done = match (kind, found) {

@@ -129,7 +129,7 @@ struct Program {
 
 /// A service with two cores.
 struct Scene {
-    shared: Shared<MemPort>,
+    shared: ServiceState<MemPort>,
     links: [Link; 2],
     demux: Record,
 }
@@ -148,7 +148,7 @@ impl Scene {
         let (_, page) = ServicePageMap::create(2).expect("there is memory");
         let threads = DescriptorThreads::immediate(LOOPBACK).expect("sockets can be examined");
         let claims = Claims::new(Box::new(demux.clone()));
-        let mut shared = Shared::new(cores, claims, page, threads);
+        let mut shared = ServiceState::new(cores, claims, page, threads);
         shared.set_addresses(&[HERE]).expect("no claims yet");
         shared.link_address = Some(MAC);
         Some(Self {
@@ -184,8 +184,8 @@ impl Scene {
         let session = program.session.as_mut()?;
         let mut next = session.receive(&mut self.shared);
         while next == Next::Wait {
-            let looked = self.shared.descriptors.next().expect("it was looked at");
-            next = session.looked(&mut self.shared, looked);
+            let checked = self.shared.descriptors.next().expect("it was checked");
+            next = session.handle_checked(&mut self.shared, checked);
         }
         if next == Next::End {
             self.end(program);

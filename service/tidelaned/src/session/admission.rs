@@ -5,14 +5,14 @@ use std::io;
 use tidelane_abi::{Message, message};
 
 use super::Session;
-use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, shared::Shared};
+use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, service_state::ServiceState};
 
 /// Maximum number of reasons that a session keeps for `tidelane ss`.
 const NOTES_MAX: usize = 4096;
 
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Admission {
     /// The reason for which the program is not admitted; the program may still send the reasons for
     /// which its sockets stay with the kernel.
     pub denied: Option<Denial>,
@@ -31,23 +31,23 @@ impl Session {
 
     /// Returns zero, or the reason for which the program is not admitted.
     pub(super) fn denial(&self) -> u32 {
-        self.standing.denied.map_or(0, Denial::code)
+        self.admission.denied.map_or(0, Denial::code)
     }
 
     /// Registers the program if it is admitted. A child's user, group or namespace may differ from
     /// its parent's by now.
     pub(super) fn enter<P: Port>(
         &mut self,
-        shared: &mut Shared<P>,
+        shared: &mut ServiceState<P>,
         request: &Message,
     ) -> io::Result<()> {
         if self.is_child {
-            let view = self.standing.view;
+            let view = self.admission.view;
             let judged = shared.access.judge_child(self.sponsor(), &self.peer, view);
-            self.standing.denied = judged.err();
+            self.admission.denied = judged.err();
             self.peer.look_at_groups();
         }
-        self.standing.within_host = shared.access.is_within_host(self.sponsor(), &self.peer);
+        self.admission.within_host = shared.access.is_within_host(self.sponsor(), &self.peer);
         match self.denial() {
             0 => self.register(shared, request),
             why => self.answer(message::REGISTERED, why),

@@ -13,7 +13,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
-    access::Access,
+    access::AccessControl,
     accounts::{Accounts, LimitsConfig},
     claims::{Candidate, ClaimKey, Claims, Owner, Question},
     confine::Confinement,
@@ -22,10 +22,10 @@ use crate::{
     cores::Cores,
     descriptors::DescriptorThreads,
     fast_open::FastOpen,
-    keeper::Keeper,
     kernel_connections::KernelConnections,
     pace::{self, IsBesideCore},
     port_book::PortBook,
+    reclaimer::MemoryReclaimer,
     runtime,
     session::Session,
     short_lived::ShortLived,
@@ -40,7 +40,7 @@ const CANDIDATES_MAX: usize = 256;
 const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
-pub struct Shared<P: Port> {
+pub struct ServiceState<P: Port> {
     /// The fast path.
     pub cores: Cores<P>,
     /// Claims in the demux.
@@ -52,9 +52,9 @@ pub struct Shared<P: Port> {
     /// The rules for connections. The cores count the decisions.
     pub rules: RuleSet,
     /// Programs that may use the service.
-    pub access: Access,
+    pub access: AccessControl,
     /// Thread that frees the memory of programs that have ended.
-    pub keeper: Keeper,
+    pub reclaimer: MemoryReclaimer,
     /// Accounts and limits of users.
     pub accounts: Accounts,
     /// The kernel's limit of accept queues (`net.core.somaxconn`).
@@ -102,7 +102,7 @@ struct Listener {
     draining_since: Option<Instant>,
 }
 
-impl<P: Port> Shared<P> {
+impl<P: Port> ServiceState<P> {
     /// Makes a state without sessions and without interface addresses. Every program is admitted.
     pub fn new(
         cores: Cores<P>,
@@ -116,8 +116,8 @@ impl<P: Port> Shared<P> {
             kernel: KernelConnections::unknown(),
             page_fd,
             rules: RuleSet::default(),
-            access: Access::everybody(),
-            keeper: Keeper::default(),
+            access: AccessControl::everybody(),
+            reclaimer: MemoryReclaimer::default(),
             accounts: Accounts::new(LimitsConfig::default(), runtime::descriptors_max()),
             somaxconn: SomaxConn::open(),
             fast_open: FastOpen::open(),
@@ -401,7 +401,7 @@ impl<P: Port> Shared<P> {
 
     /// Returns unused pages of receive memory to the kernel.
     pub fn give_pages_back(&self) {
-        if !self.keeper.has_thread() {
+        if !self.reclaimer.has_thread() {
             return;
         }
         let lent = self
@@ -412,7 +412,7 @@ impl<P: Port> Shared<P> {
                 continue;
             }
             let cores = self.cores.clone();
-            self.keeper.work(move || {
+            self.reclaimer.work(move || {
                 for block in &pages {
                     block.give_back();
                     pace::rest();

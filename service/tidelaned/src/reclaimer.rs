@@ -18,52 +18,52 @@ use tidelane_ring::{Memories, ProgramRegion};
 
 use crate::pace::{self, IsBesideCore};
 
-/// Interval at which the thread looks for unused regions.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the thread checks for unused regions.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Objects that the thread receives.
-enum Kept {
+/// A job of the thread.
+enum ReclaimJob {
     /// The region of a registered program.
     Region(Arc<ProgramRegion>),
     /// Memory files that a program has received and not mapped.
     Memories(Memories),
     /// No object: a program has ended.
-    Nothing,
+    Wake,
     /// A call that may block.
     Work(Box<dyn FnOnce() + Send>),
 }
 
-/// Sends memory to the thread. Without a thread ([`Keeper::default`]), the last user of the memory
-/// frees it.
+/// Sends memory to the thread. Without a thread ([`MemoryReclaimer::default`]), the last user of the
+/// memory frees it.
 #[derive(Clone, Default)]
-pub struct Keeper(Option<mpsc::Sender<Kept>>);
+pub struct MemoryReclaimer(Option<mpsc::Sender<ReclaimJob>>);
 
-impl Keeper {
-    /// Starts the thread. The thread ends when all its keepers are dropped.
+impl MemoryReclaimer {
+    /// Starts the thread. The thread ends when all its reclaimers are dropped.
     pub fn start(is_beside_core: IsBesideCore) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tdl-memory".to_owned());
         thread.spawn(move || {
             pace::keep(is_beside_core);
-            keep(&receiver);
+            reclaim(&receiver);
         })?;
         Ok(Self(Some(sender)))
     }
 
     /// Holds `region` while other threads use the region, and then frees the region.
     pub fn keep(&self, region: Arc<ProgramRegion>) {
-        self.give(Kept::Region(region));
+        self.send(ReclaimJob::Region(region));
     }
 
     /// Frees unused regions after the end of a program, and `memories`, the memory files that the
     /// program has not mapped.
     pub fn release(&self, memories: Option<Memories>) {
-        self.give(memories.map_or(Kept::Nothing, Kept::Memories));
+        self.send(memories.map_or(ReclaimJob::Wake, ReclaimJob::Memories));
     }
 
     /// Runs a call on memory that may block. Without a thread, drops the call.
     pub fn work(&self, work: impl FnOnce() + Send + 'static) {
-        self.give(Kept::Work(Box::new(work)));
+        self.send(ReclaimJob::Work(Box::new(work)));
     }
 
     /// Returns true if there is a thread.
@@ -71,27 +71,27 @@ impl Keeper {
         self.0.is_some()
     }
 
-    fn give(&self, kept: Kept) {
+    fn send(&self, job: ReclaimJob) {
         if let Some(thread) = &self.0 {
-            // The thread lives as long as a keeper, so it receives the object.
-            let _ = thread.send(kept);
+            // The thread lives as long as a reclaimer, so it receives the object.
+            let _ = thread.send(job);
         }
     }
 }
 
-fn keep(receiver: &mpsc::Receiver<Kept>) {
+fn reclaim(receiver: &mpsc::Receiver<ReclaimJob>) {
     let mut regions: Vec<Arc<ProgramRegion>> = Vec::new();
     loop {
-        let given = match regions.is_empty() {
+        let job = match regions.is_empty() {
             true => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => receiver.recv_timeout(LOOK_INTERVAL),
+            false => receiver.recv_timeout(CHECK_INTERVAL),
         };
         pace::begin();
-        match given {
-            Ok(Kept::Region(region)) => regions.push(region),
-            Ok(Kept::Memories(memories)) => drop(memories),
-            Ok(Kept::Work(work)) => work(),
-            Ok(Kept::Nothing) | Err(RecvTimeoutError::Timeout) => {}
+        match job {
+            Ok(ReclaimJob::Region(region)) => regions.push(region),
+            Ok(ReclaimJob::Memories(memories)) => drop(memories),
+            Ok(ReclaimJob::Work(work)) => work(),
+            Ok(ReclaimJob::Wake) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         // No other thread can clone the last reference, which this thread holds.
@@ -112,18 +112,18 @@ mod tests {
 
     #[test]
     fn a_region_goes_when_nobody_else_uses_it() {
-        let keeper = Keeper::start(Arc::new(|| true)).expect("a thread");
+        let reclaimer = MemoryReclaimer::start(Arc::new(|| true)).expect("a thread");
         let layout = Layout::new(1, 4096, 4096).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
         let watched = Arc::downgrade(&region);
-        keeper.keep(region.clone());
-        thread::sleep(2 * LOOK_INTERVAL);
+        reclaimer.keep(region.clone());
+        thread::sleep(2 * CHECK_INTERVAL);
         drop(region);
         assert_eq!(watched.strong_count(), 1, "the last one is the thread's");
-        let deadline = Instant::now() + 20 * LOOK_INTERVAL;
+        let deadline = Instant::now() + 20 * CHECK_INTERVAL;
         while watched.strong_count() > 0 {
             assert!(Instant::now() < deadline, "it is kept for ever");
-            thread::sleep(LOOK_INTERVAL / 10);
+            thread::sleep(CHECK_INTERVAL / 10);
         }
     }
 }

@@ -13,13 +13,13 @@ const CONNECTIONS_PER_COST: u64 = 64;
 
 /// The charges of a session.
 #[derive(Debug)]
-pub struct Place {
+pub struct SessionCharges {
     account: Arc<Account>,
     _registration: Charge,
     _descriptors: Charge,
 }
 
-impl Place {
+impl SessionCharges {
     /// Charges one more session to this account.
     pub fn take(account: Arc<Account>) -> Result<Self, Refused> {
         Ok(Self {
@@ -54,13 +54,13 @@ impl Place {
 
 /// The charges of a registered program.
 #[derive(Debug)]
-pub struct Costs {
+pub struct ProgramCharges {
     _program: Charge,
     contexts: Charge,
     descriptors: Charge,
 }
 
-impl Costs {
+impl ProgramCharges {
     /// Charges one more program with this many cores.
     pub fn take(account: &Arc<Account>, cores: usize) -> Result<Self, Refused> {
         Ok(Self {
@@ -89,13 +89,13 @@ impl Costs {
 
 /// The charges of a port of the mux, apart from its claims.
 #[derive(Debug)]
-pub struct PortCosts {
+pub struct PortCharges {
     _program: Charge,
     _ring_bytes: Charge,
     _descriptors: Charge,
 }
 
-impl PortCosts {
+impl PortCharges {
     /// Charges one more port with packet rings of `ring_len` bytes for each direction on each of
     /// `cores` cores.
     pub fn take(account: &Arc<Account>, cores: usize, ring_len: u32) -> Result<Self, Refused> {
