@@ -54,11 +54,11 @@ pub struct XdpStatistics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounters {
     /// Packets received.
-    pub rx_frames: u64,
+    pub rx_packets: u64,
     /// Received packets dropped because they were longer than an IP packet can be.
     pub rx_too_long: u64,
     /// Packets queued for transmission.
-    pub tx_frames: u64,
+    pub tx_packets: u64,
     /// GSO frames sent.
     pub tx_gso_frames: u64,
     /// `sendto` calls made to transmit.
@@ -257,9 +257,9 @@ impl XdpPort {
     /// Returns the port's own counters.
     pub fn counters(&self) -> XdpCounters {
         XdpCounters {
-            rx_frames: self.rx.received(),
+            rx_packets: self.rx.received(),
             rx_too_long: self.rx.too_long(),
-            tx_frames: self.tx.committed(),
+            tx_packets: self.tx.committed(),
             ..self.counters
         }
     }

@@ -122,7 +122,7 @@ impl TxQueue {
     /// Queues a descriptor for each frame of the `len` bytes at `addr`.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
-        let number = self.chunk_index(addr);
+        let number = self.packet_index(addr);
         let (mut at, mut left) = (addr, len);
         let mut room = self.layout.frame_size - TX_HEADROOM;
         while left > 0 {
@@ -142,7 +142,7 @@ impl TxQueue {
     }
 
     /// Returns the number of the packet at `addr`.
-    fn chunk_index(&self, addr: u64) -> usize {
+    fn packet_index(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
     }
 
@@ -192,7 +192,7 @@ impl TxQueue {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
             let addr = self.completion.pop();
-            let number = self.chunk_index(addr);
+            let number = self.packet_index(addr);
             if self.extra_frames[number] > 0 {
                 self.extra_frames[number] -= 1;
                 continue;

@@ -19,7 +19,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::{
     SteeringError,
     firewall::Program,
-    mirror::{Mirror, XdpPlace},
+    kernel_tables::{KernelTables, XdpPlace},
     shared_words_unsafe::SharedWords,
 };
 
@@ -493,8 +493,10 @@ impl<const N: usize> PerCpuCounters<N> {
 
 /// Returns the XDP programs of an interface, offloaded ones first.
 fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
-    let mirror = Mirror::open().ok();
-    let link = mirror.as_ref().and_then(|mirror| mirror.link(ifindex));
+    let kernel_tables = KernelTables::open().ok();
+    let link = kernel_tables
+        .as_ref()
+        .and_then(|kernel_tables| kernel_tables.link(ifindex));
     link.map(|link| link.xdp_programs.clone())
         .unwrap_or_default()
 }

@@ -14,7 +14,7 @@ use crate::{
         ArrayEntry, BpfHashMap, DEMUX_OBJECT, Object, PerCpuCounters, XskSocketMap,
         check_permission,
     },
-    mirror,
+    kernel_tables,
 };
 
 /// Names of the demux's XDP programs for packets in one buffer and for packets in several buffers.
@@ -31,7 +31,7 @@ const PROBE_FRAME: [u8; 60] = [0; 60];
 /// Length of `struct claim_key`: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
 /// Length of `struct claim`: stack 4, flags 4, zero 8.
-const OWNER_LEN: usize = 16;
+const CLAIM_LEN: usize = 16;
 /// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the eBPF program.
 const KERNEL_CONNECTIONS: u32 = 1;
 const KERNEL_LISTENS: u32 = 2;
@@ -239,7 +239,7 @@ pub trait Steering: Send {
 pub struct Demux {
     mode: AttachMode,
     native_error: Option<String>,
-    claims: BpfHashMap<KEY_LEN, OWNER_LEN>,
+    claims: BpfHashMap<KEY_LEN, CLAIM_LEN>,
     sockets: XskSocketMap,
     counters: PerCpuCounters<COUNTERS>,
     heartbeats: Arc<Heartbeats>,
@@ -360,7 +360,7 @@ impl Demux {
 
 impl Steering for Demux {
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError> {
-        let mut value = [0; OWNER_LEN];
+        let mut value = [0; CLAIM_LEN];
         value[..4].copy_from_slice(&owner.0.to_ne_bytes());
         value[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
         self.claims.insert(&claim.key(), &value)
@@ -407,7 +407,7 @@ fn random_address() -> Result<[u8; 6], SteeringError> {
 
 /// Returns the link address of an interface of this thread's namespace.
 fn own_address(ifindex: u32) -> Result<Option<[u8; 6]>, SteeringError> {
-    let address = mirror::link_address(ifindex);
+    let address = kernel_tables::link_address(ifindex);
     let address = address.map_err(SteeringError::system(
         "reading the interface's link address",
     ))?;

@@ -2,9 +2,9 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::{firewall::Program, mirror::XdpPlace};
+use crate::{firewall::Program, kernel_tables::XdpPlace};
 
-/// The reason for which the demux or the netlink mirror failed.
+/// The reason for which the demux or the copy of the kernel's tables failed.
 #[derive(Debug)]
 pub enum SteeringError {
     /// The caller lacks a capability.

@@ -1,11 +1,12 @@
-//! Steering of packets to the service, and a mirror of the kernel's network configuration.
+//! Steering of packets to the service, and a copy of the kernel's network configuration.
 //!
 //! The service is the process `tidelaned`, a TCP/IP stack in user space. It claims an address and a
 //! port of the host, and the kernel keeps all other packets.
 //!
 //! * [`Demux`] loads the eBPF program that redirects claimed packets to AF_XDP sockets, and updates
 //!   its claims. Only the module `bpf` uses the eBPF loader, whose interface changes often.
-//! * [`mirror::Mirror`] follows the kernel's links, addresses, routes and neighbors over netlink,
+//! * [`kernel_tables::KernelTables`] follows the kernel's links, addresses, routes and neighbors
+//!   over netlink,
 //!   and asks the kernel to resolve a neighbor: the service has no ARP of its own.
 //! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
 //! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
@@ -25,8 +26,8 @@ pub mod features;
 pub mod firewall;
 mod heartbeats;
 pub mod impair;
+pub mod kernel_tables;
 mod lookup;
-pub mod mirror;
 mod reservation;
 #[expect(unsafe_code, reason = "memory that the kernel shares")]
 mod shared_words_unsafe;

@@ -21,7 +21,7 @@ use rustix::event::{
 };
 use tidelane_host::{Route, RuleSet};
 use tidelane_ring::ServicePageMap;
-use tidelane_steering::mirror::Mirror;
+use tidelane_steering::kernel_tables::KernelTables;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 
@@ -55,7 +55,7 @@ mod sessions;
 /// Epoll tokens of the descriptors that exist once.
 const REGISTRATION: u64 = 0;
 const ADMIN: u64 = 1;
-const MIRROR: u64 = 2;
+const KERNEL_TABLES: u64 = 2;
 const NOTIFY: u64 = 3;
 const SIGNAL: u64 = 4;
 const FIREWALL: u64 = 5;
@@ -109,7 +109,7 @@ pub struct Parts<P: Port> {
     /// The service page, and its descriptor for programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
     /// The kernel's network state.
-    pub mirror: Mirror,
+    pub kernel_tables: KernelTables,
     /// The served interface.
     pub ifindex: u32,
     /// Offloads of the NIC that the service keeps switched off.
@@ -154,7 +154,7 @@ impl<P: Port> Control<P> {
         let mut control = Self {
             shared,
             page,
-            network: Network::new(parts.mirror, parts.ifindex),
+            network: Network::new(parts.kernel_tables, parts.ifindex),
             offloads: parts.offloads,
             settings_due: now() + SETTINGS_INTERVAL,
             registration: parts.sockets.registration,
@@ -187,7 +187,7 @@ impl<P: Port> Control<P> {
         };
         add(self.registration.as_fd(), REGISTRATION)?;
         add(self.admin.as_fd(), ADMIN)?;
-        add(self.network.mirror().fd(), MIRROR)?;
+        add(self.network.kernel_tables().fd(), KERNEL_TABLES)?;
         add(self.notify.as_fd(), NOTIFY)?;
         add(self.signals.as_fd(), SIGNAL)?;
         add(self.guard.due().as_fd(), FIREWALL)?;
@@ -234,7 +234,7 @@ impl<P: Port> Control<P> {
         match token {
             REGISTRATION => self.accept_session(),
             ADMIN => self.serve_admin(),
-            MIRROR => self.mirror_changed(),
+            KERNEL_TABLES => self.kernel_tables_changed(),
             NOTIFY => self.serve_host(),
             SIGNAL => self.take_signals(),
             FIREWALL => self.look_at_firewall(),
@@ -298,7 +298,7 @@ impl<P: Port> Control<P> {
         });
     }
 
-    fn mirror_changed(&mut self) {
+    fn kernel_tables_changed(&mut self) {
         let changes = match self.network.poll() {
             Ok(changes) => changes,
             Err(error) => {

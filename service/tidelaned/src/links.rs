@@ -7,7 +7,7 @@
 use tidelane_steering::{
     AttachRequest,
     features::Features,
-    mirror::{LinkKind, LinkRecord, Mirror},
+    kernel_tables::{KernelTables, LinkKind, LinkRecord},
 };
 
 /// The kind of a VLAN device, such as `eth1.5`.
@@ -68,18 +68,18 @@ fn name_of(kind: &LinkKind) -> String {
 
 /// Returns the link below a VLAN device, whose settings affect the device's packets. Returns `None`
 /// for other kinds, and for a link in another network namespace.
-pub fn carrier<'a>(mirror: &'a Mirror, link: &LinkRecord) -> Option<&'a LinkRecord> {
+pub fn carrier<'a>(kernel_tables: &'a KernelTables, link: &LinkRecord) -> Option<&'a LinkRecord> {
     let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
     let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
-    mirror.link(lower)
+    kernel_tables.link(lower)
 }
 
 /// Returns an error of one line if a link is not served.
-pub fn check(mirror: &Mirror, link: &LinkRecord) -> Result<(), String> {
+pub fn check(kernel_tables: &KernelTables, link: &LinkRecord) -> Result<(), String> {
     if let Some(master) = link.master {
-        return Err(port_of(link, mirror.link(master)));
+        return Err(port_of(link, kernel_tables.link(master)));
     }
-    let carrier = carrier(mirror, link);
+    let carrier = carrier(kernel_tables, link);
     judge(link, carrier)
 }
 
@@ -186,7 +186,7 @@ fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> 
 
 #[cfg(test)]
 mod tests {
-    use tidelane_steering::mirror::MacAddress;
+    use tidelane_steering::kernel_tables::MacAddress;
 
     use super::*;
 

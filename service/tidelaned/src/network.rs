@@ -5,7 +5,7 @@ use std::io;
 
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL, ROUTE_WITHIN_HOST};
 use tidelane_host::{AddressesWithin, IngressPolicy, KernelRoute, Route, Way};
-use tidelane_steering::mirror::{Change, Mirror, RouteInfo, RouteKind};
+use tidelane_steering::kernel_tables::{Change, KernelTables, RouteInfo, RouteKind};
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{links, source_settings::SourceSettings};
@@ -39,7 +39,7 @@ pub struct Changes {
 
 /// The kernel's network state, seen from one interface.
 pub struct Network {
-    mirror: Mirror,
+    kernel_tables: KernelTables,
     ifindex: u32,
     /// The interface's name at the last check.
     name: String,
@@ -47,27 +47,27 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes the view of `mirror` from the interface with this index.
-    pub fn new(mirror: Mirror, ifindex: u32) -> Self {
-        let name = mirror.link(ifindex).map(|link| link.name.clone());
+    /// Makes the view of `kernel_tables` from the interface with this index.
+    pub fn new(kernel_tables: KernelTables, ifindex: u32) -> Self {
+        let name = kernel_tables.link(ifindex).map(|link| link.name.clone());
         let name = name.unwrap_or_default();
         Self {
             settings: SourceSettings::open(&name),
             name,
-            mirror,
+            kernel_tables,
             ifindex,
         }
     }
 
-    /// Returns the mirror, to wait for its changes.
-    pub fn mirror(&self) -> &Mirror {
-        &self.mirror
+    /// Returns the copy of the kernel's tables, to wait for its changes.
+    pub fn kernel_tables(&self) -> &KernelTables {
+        &self.kernel_tables
     }
 
     /// Applies the events since the last call.
     pub fn poll(&mut self) -> io::Result<Changes> {
         let mut changes = Changes::default();
-        for change in self.mirror.poll()? {
+        for change in self.kernel_tables.poll()? {
             match change {
                 Change::Neighbor { ifindex, addr } if ifindex == self.ifindex => {
                     changes.neighbours.push(IpAddress(addr));
@@ -86,7 +86,7 @@ impl Network {
 
     /// Reopens the interface's settings after a change of its name.
     fn follow_name(&mut self) {
-        let Some(link) = self.mirror.link(self.ifindex) else {
+        let Some(link) = self.kernel_tables.link(self.ifindex) else {
             return;
         };
         if link.name != self.name {
@@ -104,40 +104,40 @@ impl Network {
     /// Returns the interface's MTU in bytes; `None` if the interface does not exist in this network
     /// namespace.
     pub fn mtu(&self) -> Option<u32> {
-        Some(self.mirror.link(self.ifindex)?.mtu)
+        Some(self.kernel_tables.link(self.ifindex)?.mtu)
     }
 
     /// Returns an error with the reason if the interface cannot be served any more.
     pub fn still_serves(&self) -> Result<(), String> {
-        let Some(link) = self.mirror.link(self.ifindex) else {
+        let Some(link) = self.kernel_tables.link(self.ifindex) else {
             return Err(format!("the interface {} is gone", self.name));
         };
         let Some(master) = link.master else {
             return Ok(());
         };
-        Err(links::port_of(link, self.mirror.link(master)))
+        Err(links::port_of(link, self.kernel_tables.link(master)))
     }
 
     /// Returns the interface's link address.
     pub fn link_address(&self) -> Option<MacAddress> {
-        let mac = self.mirror.link(self.ifindex)?.mac?;
+        let mac = self.kernel_tables.link(self.ifindex)?.mac?;
         Some(MacAddress(mac.0))
     }
 
     /// Returns the served addresses: see [`served_addresses`].
     pub fn addresses(&self) -> Vec<IpAddress> {
-        served_addresses(&self.mirror, self.ifindex)
+        served_addresses(&self.kernel_tables, self.ifindex)
     }
 
     /// Returns the link address of a neighbour, if the kernel has one.
     pub fn neighbour(&self, addr: IpAddress) -> Option<MacAddress> {
-        let known = self.mirror.neighbor(self.ifindex, &addr.0)?;
+        let known = self.kernel_tables.neighbor(self.ifindex, &addr.0)?;
         known.usable_mac().map(|mac| MacAddress(mac.0))
     }
 
     /// Returns all neighbours whose link addresses the kernel has.
     pub fn neighbours(&self) -> Vec<(IpAddress, MacAddress)> {
-        let all = self.mirror.neighbors(self.ifindex);
+        let all = self.kernel_tables.neighbors(self.ifindex);
         let usable = all.filter_map(|(addr, neighbour)| {
             let mac = neighbour.usable_mac()?;
             Some((IpAddress(addr), MacAddress(mac.0)))
@@ -147,7 +147,7 @@ impl Network {
 
     /// Makes the kernel resolve or confirm a neighbour.
     pub fn resolve(&mut self, addr: IpAddress) -> io::Result<()> {
-        self.mirror.resolve(self.ifindex, &addr.0)
+        self.kernel_tables.resolve(self.ifindex, &addr.0)
     }
 
     /// Returns the routes over the interface. `source_for` selects the source for a prefix whose
@@ -156,7 +156,7 @@ impl Network {
         &self,
         source_for: impl Fn(IpAddress, u8) -> Option<IpAddress>,
     ) -> Vec<Route> {
-        self.mirror
+        self.kernel_tables
             .routes()
             .filter(|(prefix, _, info)| self.is_own_route(*prefix, info))
             .filter_map(|(prefix, prefix_len, info)| {
@@ -183,15 +183,15 @@ impl Network {
     pub fn ingress(&self) -> IngressPolicy {
         // The kernel treats an address as its own even while the address' link is down and the
         // local table has no route.
-        let own = self.mirror.links().flat_map(|link| {
-            let records = self.mirror.addresses(link.ifindex);
+        let own = self.kernel_tables.links().flat_map(|link| {
+            let records = self.kernel_tables.addresses(link.ifindex);
             records.map(|record| KernelRoute {
                 prefix: IpAddress(record.addr),
                 prefix_len: 128,
                 way: Way::Local,
             })
         });
-        let tables = self.mirror.tables().map(|table| {
+        let tables = self.kernel_tables.route_tables().map(|table| {
             let route =
                 |(prefix, prefix_len, info): &_| self.kernel_route(*prefix, *prefix_len, info);
             table.iter().map(route).collect()
@@ -220,7 +220,7 @@ impl Network {
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();
-        for (addr, prefix_len, info) in self.mirror.routes() {
+        for (addr, prefix_len, info) in self.kernel_tables.routes() {
             let addr = IpAddress(addr);
             if info.kind != RouteKind::Local || addr.is_link_local_v6() || served.contains(&addr) {
                 continue;
@@ -236,8 +236,8 @@ impl Network {
 
     /// Returns true if an interface has the address.
     fn has(&self, addr: IpAddress) -> bool {
-        let links = self.mirror.links();
-        let mut records = links.flat_map(|link| self.mirror.addresses(link.ifindex));
+        let links = self.kernel_tables.links();
+        let mut records = links.flat_map(|link| self.kernel_tables.addresses(link.ifindex));
         records.any(|record| record.addr == addr.0)
     }
 
@@ -263,7 +263,7 @@ impl Network {
             .iter()
             .filter(|nobody| !within.localnet || **nobody != LOCALNET);
         page.extend(nobodys.map(|(prefix, len)| entry(*prefix, *len, ROUTE_KERNEL)));
-        for (addr, prefix_len, info) in self.mirror.routes() {
+        for (addr, prefix_len, info) in self.kernel_tables.routes() {
             let known = page
                 .iter()
                 .any(|r| r.addr == addr && r.prefix_len == prefix_len);
@@ -285,8 +285,8 @@ impl Network {
 /// Returns the served addresses of the interface. Link-local addresses (`fe80::/10`) stay with the
 /// kernel, because the identity of their connections includes the interface. Loopback addresses
 /// stay with the kernel, because they exist on no wire.
-pub fn served_addresses(mirror: &Mirror, ifindex: u32) -> Vec<IpAddress> {
-    let all = mirror
+pub fn served_addresses(kernel_tables: &KernelTables, ifindex: u32) -> Vec<IpAddress> {
+    let all = kernel_tables
         .addresses(ifindex)
         .map(|record| IpAddress(record.addr));
     all.filter(|addr| !addr.is_link_local_v6() && !addr.is_loopback())

@@ -9,7 +9,7 @@ use std::{io, thread, time::Duration};
 
 use tidelane_steering::{
     features::{Feature, FeatureNumber, Features},
-    mirror::{LinkRecord, Mirror},
+    kernel_tables::{KernelTables, LinkRecord},
 };
 
 use crate::{links, restorer::Restorer};
@@ -85,7 +85,7 @@ impl Offloads {
     /// Switches off harmful features of an interface that is about to be served. The error is one
     /// line for the operator.
     pub fn switch_off(
-        mirror: &Mirror,
+        kernel_tables: &KernelTables,
         link: &LinkRecord,
         restorer: Restorer,
     ) -> Result<Self, String> {
@@ -98,7 +98,7 @@ impl Offloads {
         let unread = |error| format!("cannot read the offloads of {name}: {error}");
         let added = offloads.add(link.ifindex, &OF_SERVED);
         added.map_err(unread)?;
-        if let Some(carrier) = links::carrier(mirror, link) {
+        if let Some(carrier) = links::carrier(kernel_tables, link) {
             let added = offloads.add(carrier.ifindex, &OF_CARRIER);
             added.map_err(unread)?;
         }

@@ -16,7 +16,7 @@ use tidelane_af_xdp::{MTU_MAX, XdpBurst, XdpConfig, XdpError, XdpMode, XdpPort, 
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_steering::{
     Buffers, Claim, Demux, Scope, StackId, Steering,
-    mirror::{Mirror, address_from_ipv4},
+    kernel_tables::{KernelTables, address_from_ipv4},
 };
 
 use crate::{
@@ -40,7 +40,7 @@ pub struct Bench {
 /// Returns the link address of `veth0` in a namespace.
 pub fn mac(namespace: &Namespace) -> [u8; 6] {
     namespace.run(|| {
-        Mirror::open()
+        KernelTables::open()
             .unwrap()
             .link_by_name("veth0")
             .unwrap()
@@ -193,7 +193,7 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
         (statistics.rx_dropped, statistics.rx_fill_ring_empty),
         (0, 0)
     );
-    assert_eq!(bench.port.counters().rx_frames, counters.redirected);
+    assert_eq!(bench.port.counters().rx_packets, counters.redirected);
 }
 
 /// Checks unclaimed UDP, TCP and ICMP echo.
@@ -289,7 +289,7 @@ fn transmit_many(config: XdpConfig) {
     }
     let counters = bench.port.counters();
     assert_eq!(
-        (counters.tx_frames, counters.tx_errors),
+        (counters.tx_packets, counters.tx_errors),
         (u64::from(DATAGRAMS), 0)
     );
     // One call sends a whole batch if its budget can be raised (Linux 6.17), else 32 frames.

@@ -105,12 +105,12 @@ impl Bench {
         let mut bench = Self::without_claims()?;
         let mut claims = bench
             .object
-            .hash_map::<KEY_LEN, OWNER_LEN>("CLAIMS")
+            .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
             .unwrap();
         for (proto, port) in [(TCP, 80), (UDP, 53)] {
             for addr in [mapped(HOST), ipv6::HOST] {
                 let claim = Claim { addr, proto, port };
-                claims.insert(&claim.key(), &[0; OWNER_LEN]).unwrap();
+                claims.insert(&claim.key(), &[0; CLAIM_LEN]).unwrap();
             }
         }
         Some(bench)

@@ -10,7 +10,7 @@ use std::{
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tidelane_steering::{
     AttachMode, Buffers, Claim, Demux, Scope, StackId, Steering, SteeringError,
-    mirror::{Mirror, address_from_ipv4},
+    kernel_tables::{KernelTables, address_from_ipv4},
 };
 
 use crate::net::{Pair, privileged};
@@ -31,8 +31,8 @@ fn web_claim() -> Claim {
 
 fn has_xdp(pair: &Pair) -> bool {
     pair.host.run(|| {
-        let mirror = Mirror::open().unwrap();
-        let link = mirror.link_by_name("veth0").unwrap();
+        let kernel_tables = KernelTables::open().unwrap();
+        let link = kernel_tables.link_by_name("veth0").unwrap();
         !link.xdp_programs.is_empty()
     })
 }
@@ -135,8 +135,8 @@ fn the_kernel_gets_frames_that_are_handed_back() {
                 ..web_claim()
             };
             demux.claim(&claim, StackId(0), Scope::Whole).unwrap();
-            let mirror = Mirror::open().unwrap();
-            let link = mirror.link_by_name("veth0").unwrap();
+            let kernel_tables = KernelTables::open().unwrap();
+            let link = kernel_tables.link_by_name("veth0").unwrap();
             let frame = datagram(link.mac.unwrap().0, port, b"given back");
             demux.hand_back(&frame).unwrap();
             let mut text = [0; 64];

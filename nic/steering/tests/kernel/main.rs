@@ -4,7 +4,7 @@ mod bpf_unsafe;
 mod demux;
 mod firewall;
 mod impair;
-mod mirror;
+mod kernel_tables;
 mod net;
 #[path = "../../examples/tidelane-impair/wire.rs"]
 mod wire;

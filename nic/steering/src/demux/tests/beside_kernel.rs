@@ -43,14 +43,14 @@ impl Fixture {
         let (accepted, _) = listener.accept().expect("it is there");
         let mut claims = bench
             .object
-            .hash_map::<KEY_LEN, OWNER_LEN>("CLAIMS")
+            .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
             .unwrap();
         let claim = Claim {
-            addr: crate::mirror::address_from_ip(ip),
+            addr: crate::kernel_tables::address_from_ip(ip),
             proto: TCP,
             port: local.port(),
         };
-        let mut owner = [0; OWNER_LEN];
+        let mut owner = [0; CLAIM_LEN];
         owner[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
         claims.insert(&claim.key(), &owner).unwrap();
         Some(Self {

@@ -1,16 +1,16 @@
-//! Mirror of the kernel's network configuration, kept up to date over netlink.
+//! A copy of the kernel's links, addresses, routes and neighbors, kept up to date over netlink.
 //!
-//! The service has no addresses, routes or ARP of its own. The mirror reads the kernel's tables,
-//! and asks the kernel to resolve a neighbor or to keep a neighbor's entry fresh. [`Mirror::open`]
+//! The service has no addresses, routes or ARP of its own. It copies the kernel's tables, and asks
+//! the kernel to resolve a neighbor or to keep a neighbor's entry fresh. [`KernelTables::open`]
 //! subscribes to events first and then dumps everything, so that no change is missed.
-//! [`Mirror::poll`] applies the events since the last poll. After an overrun of the socket the
-//! mirror dumps everything again.
+//! [`KernelTables::poll`] applies the events since the last poll. After an overrun of the socket,
+//! it dumps everything again.
 //!
 //! Routes are dumped again after any event that can affect them, because the kernel does not
 //! announce all of their changes: it silently removes the routes of a link that goes down, or of an
 //! address that is removed. A host has few routes and changes them rarely.
 //!
-//! Policy routing is not mirrored: the lookup uses the local, main and default tables, in the order
+//! Policy routing is not copied: the lookup uses the local, main and default tables, in the order
 //! of the kernel's default rules. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
 
 use std::{
@@ -85,7 +85,7 @@ impl fmt::Debug for MacAddress {
 /// A change in the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A link was added or changed: [`Mirror::link`].
+    /// A link was added or changed: [`KernelTables::link`].
     Link(u32),
     /// A link was removed, with its addresses, routes and neighbors.
     LinkGone(u32),
@@ -105,36 +105,36 @@ pub enum Change {
     },
     /// The routes changed.
     Routes,
-    /// A neighbor was added, changed or removed: [`Mirror::neighbor`].
+    /// A neighbor was added, changed or removed: [`KernelTables::neighbor`].
     Neighbor {
         /// Index of the link to the neighbor.
         ifindex: u32,
         /// Address of the neighbor.
         addr: Address,
     },
-    /// Events were lost. The mirror has read all tables again, and any entry may have changed.
+    /// Events were lost. The copy has read all tables again, and any entry may have changed.
     Resync,
 }
 
 /// A copy of the kernel's links, addresses, routes and neighbors.
-pub struct Mirror {
+pub struct KernelTables {
     events: Channel,
     requests: Channel,
     tables: Tables,
     routes: RouteTable,
 }
 
-impl Mirror {
+impl KernelTables {
     /// Subscribes to events and reads all tables, in the network namespace of this thread.
     pub fn open() -> io::Result<Self> {
-        let mut mirror = Self {
+        let mut kernel_tables = Self {
             events: Channel::subscribed()?,
             requests: Channel::new()?,
             tables: Tables::default(),
             routes: RouteTable::default(),
         };
-        mirror.read_all()?;
-        Ok(mirror)
+        kernel_tables.read_all()?;
+        Ok(kernel_tables)
     }
 
     /// Returns the socket, which is readable when [`poll`](Self::poll) has something to do.
@@ -212,13 +212,13 @@ impl Mirror {
         Some(info)
     }
 
-    /// Returns all mirrored routes: prefix, length of the prefix in the 16-byte form, and route.
+    /// Returns all copied routes: prefix, length of the prefix in the 16-byte form, and route.
     pub fn routes(&self) -> impl Iterator<Item = (Address, u8, RouteInfo)> {
         self.routes.all()
     }
 
-    /// Returns all mirrored routes by table, in the order of the kernel's lookup.
-    pub fn tables(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
+    /// Returns all copied routes by table, in the order of the kernel's lookup.
+    pub fn route_tables(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
         self.routes.by_table()
     }
 

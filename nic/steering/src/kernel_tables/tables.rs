@@ -76,7 +76,7 @@ impl Neighbor {
     }
 }
 
-/// The tables of the mirror: links by index, addresses in the kernel's order, and neighbors by link
+/// The tables of the copy: links by index, addresses in the kernel's order, and neighbors by link
 /// and address.
 #[derive(Default)]
 pub(super) struct Tables {

@@ -43,7 +43,8 @@ pub struct RouteInfo {
     /// Preferred source address.
     pub prefsrc: Option<Address>,
     /// MTU of the route, or `u32::MAX` if the route has no MTU.
-    /// [`Mirror::route_lookup`](super::Mirror::route_lookup) limits the value to the link's MTU.
+    /// [`KernelTables::route_lookup`](super::KernelTables::route_lookup) limits the value to the
+    /// link's MTU.
     pub mtu: u32,
 }
 
@@ -175,7 +176,7 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
     }
 }
 
-/// Parses a route. Returns `None` if the route's table or type is not mirrored.
+/// Parses a route. Returns `None` if the route's table or type is not copied.
 fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
     let header = &message.header;
     let kind = match header.kind {

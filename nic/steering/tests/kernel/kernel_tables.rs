@@ -1,4 +1,4 @@
-//! Tests that compare the netlink mirror with the kernel's tables.
+//! Tests that compare the copy of the kernel's tables with the kernel's tables.
 
 use std::{
     net::Ipv4Addr,
@@ -6,8 +6,8 @@ use std::{
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tidelane_steering::mirror::{
-    self, Address, Change, LinkKind, Mirror, NeighborState, RouteKind, address_from_ip,
+use tidelane_steering::kernel_tables::{
+    self, Address, Change, KernelTables, LinkKind, NeighborState, RouteKind, address_from_ip,
     address_from_ipv4,
 };
 
@@ -18,10 +18,13 @@ fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
 }
 
 /// Polls until `wanted` holds. Returns all changes meanwhile.
-fn poll_until(mirror: &mut Mirror, mut wanted: impl FnMut(&Mirror) -> bool) -> Vec<Change> {
+fn poll_until(
+    kernel_tables: &mut KernelTables,
+    mut wanted: impl FnMut(&KernelTables) -> bool,
+) -> Vec<Change> {
     let start = Instant::now();
     let mut changes = Vec::new();
-    while !wanted(mirror) {
+    while !wanted(kernel_tables) {
         assert!(
             start.elapsed() < Duration::from_secs(5),
             "only these came: {changes:?}"
@@ -30,8 +33,12 @@ fn poll_until(mirror: &mut Mirror, mut wanted: impl FnMut(&Mirror) -> bool) -> V
             tv_sec: 0,
             tv_nsec: 100_000_000,
         };
-        poll(&mut [PollFd::new(&mirror.fd(), PollFlags::IN)], Some(&tick)).unwrap();
-        changes.extend(mirror.poll().unwrap());
+        poll(
+            &mut [PollFd::new(&kernel_tables.fd(), PollFlags::IN)],
+            Some(&tick),
+        )
+        .unwrap();
+        changes.extend(kernel_tables.poll().unwrap());
     }
     changes
 }
@@ -49,9 +56,9 @@ fn the_first_look_sees_all() {
     pair.host
         .ip("neigh add 10.77.0.3 lladdr 02:00:00:00:00:03 dev veth0");
     let ifindex = pair.host.index("veth0");
-    let mirror = pair.host.run(Mirror::open).unwrap();
+    let kernel_tables = pair.host.run(KernelTables::open).unwrap();
 
-    let link = mirror.link(ifindex).unwrap();
+    let link = kernel_tables.link(ifindex).unwrap();
     assert_eq!(
         (link.name.as_str(), link.mtu, &link.kind),
         ("veth0", 1500, &LinkKind::Veth)
@@ -59,15 +66,18 @@ fn the_first_look_sees_all() {
     assert!(link.up && link.xdp_programs.is_empty() && link.mac.is_some());
     let mac = link.mac.unwrap().to_string();
     assert!(pair.host.ip("link show dev veth0").contains(&mac));
-    assert_eq!(mirror.link_by_name("lo").unwrap().kind, LinkKind::Loopback);
-    let addresses: Vec<_> = mirror.addresses(ifindex).collect();
+    assert_eq!(
+        kernel_tables.link_by_name("lo").unwrap().kind,
+        LinkKind::Loopback
+    );
+    let addresses: Vec<_> = kernel_tables.addresses(ifindex).collect();
     assert_eq!(
         (addresses.len(), addresses[0].addr),
         (1, addr(10, 77, 0, 1))
     );
     assert_eq!(addresses[0].prefix_len, 120);
 
-    let lookup = |dst| mirror.route_lookup(&dst);
+    let lookup = |dst| kernel_tables.route_lookup(&dst);
     let on_link = lookup(addr(10, 77, 0, 9)).unwrap();
     assert_eq!(
         (on_link.kind, on_link.ifindex, on_link.mtu),
@@ -96,7 +106,9 @@ fn the_first_look_sees_all() {
         RouteKind::Unreachable
     );
 
-    let neighbor = mirror.neighbor(ifindex, &addr(10, 77, 0, 3)).unwrap();
+    let neighbor = kernel_tables
+        .neighbor(ifindex, &addr(10, 77, 0, 3))
+        .unwrap();
     assert_eq!(neighbor.state, NeighborState::Permanent);
     assert_eq!(neighbor.usable_mac().unwrap().0, [2, 0, 0, 0, 0, 3]);
 }
@@ -108,45 +120,61 @@ fn changes_are_followed() {
     }
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
-    assert_eq!(mirror.poll().unwrap(), []);
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
+    assert_eq!(kernel_tables.poll().unwrap(), []);
 
     pair.host.ip("addr add 10.88.0.1/24 dev veth0");
     let added = addr(10, 88, 0, 1);
     let far = addr(10, 88, 0, 5);
-    let changes = poll_until(&mut mirror, |mirror| mirror.route_lookup(&far).is_some());
+    let changes = poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.route_lookup(&far).is_some()
+    });
     assert!(changes.contains(&Change::Address {
         ifindex,
         addr: added
     }));
     assert!(changes.contains(&Change::Routes));
-    assert_eq!(mirror.route_lookup(&far).unwrap().prefsrc, Some(added));
+    assert_eq!(
+        kernel_tables.route_lookup(&far).unwrap().prefsrc,
+        Some(added)
+    );
 
     pair.host.ip("addr del 10.88.0.1/24 dev veth0");
-    let changes = poll_until(&mut mirror, |mirror| mirror.route_lookup(&far).is_none());
+    let changes = poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.route_lookup(&far).is_none()
+    });
     assert!(changes.contains(&Change::AddressGone {
         ifindex,
         addr: added
     }));
 
     pair.host.ip("link set veth0 mtu 1400");
-    poll_until(&mut mirror, |mirror| {
-        mirror.link(ifindex).unwrap().mtu == 1400
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.link(ifindex).unwrap().mtu == 1400
     });
-    assert_eq!(mirror.route_lookup(&addr(10, 77, 0, 2)).unwrap().mtu, 1400);
+    assert_eq!(
+        kernel_tables.route_lookup(&addr(10, 77, 0, 2)).unwrap().mtu,
+        1400
+    );
 
     // The kernel does not announce the removal of the routes of a link that is switched off.
     pair.host.ip("route add 203.0.113.0/24 via 10.77.0.2");
     let routed = addr(203, 0, 113, 1);
-    poll_until(&mut mirror, |mirror| mirror.route_lookup(&routed).is_some());
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.route_lookup(&routed).is_some()
+    });
     pair.host.ip("link set veth0 down");
-    poll_until(&mut mirror, |mirror| mirror.route_lookup(&routed).is_none());
-    assert!(!mirror.link(ifindex).unwrap().up);
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.route_lookup(&routed).is_none()
+    });
+    assert!(!kernel_tables.link(ifindex).unwrap().up);
 
     pair.host.ip("link del veth0");
-    let changes = poll_until(&mut mirror, |mirror| mirror.link(ifindex).is_none());
+    let changes = poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.link(ifindex).is_none()
+    });
     assert!(changes.contains(&Change::LinkGone(ifindex)));
-    assert_eq!(mirror.addresses(ifindex).count(), 0);
+    assert_eq!(kernel_tables.addresses(ifindex).count(), 0);
 }
 
 #[test]
@@ -158,22 +186,22 @@ fn the_kernel_resolves_and_refreshes_for_us() {
     pair.host
         .command("sysctl -q net.ipv4.neigh.veth0.delay_first_probe_time=1");
     let ifindex = pair.host.index("veth0");
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
     let peer = addr(10, 77, 0, 2);
-    assert_eq!(mirror.neighbor(ifindex, &peer), None);
+    assert_eq!(kernel_tables.neighbor(ifindex, &peer), None);
 
-    mirror.resolve(ifindex, &peer).unwrap();
-    let usable = |mirror: &Mirror| {
-        mirror
+    kernel_tables.resolve(ifindex, &peer).unwrap();
+    let usable = |kernel_tables: &KernelTables| {
+        kernel_tables
             .neighbor(ifindex, &peer)
             .is_some_and(|found| found.usable_mac().is_some())
     };
-    let changes = poll_until(&mut mirror, usable);
+    let changes = poll_until(&mut kernel_tables, usable);
     assert!(changes.contains(&Change::Neighbor {
         ifindex,
         addr: peer
     }));
-    let mac = mirror
+    let mac = kernel_tables
         .neighbor(ifindex, &peer)
         .unwrap()
         .usable_mac()
@@ -181,25 +209,29 @@ fn the_kernel_resolves_and_refreshes_for_us() {
         .to_string();
     assert!(pair.peer.ip("link show dev veth0").contains(&mac));
 
-    let state = |mirror: &Mirror| mirror.neighbor(ifindex, &peer).map(|found| found.state);
+    let state = |kernel_tables: &KernelTables| {
+        kernel_tables
+            .neighbor(ifindex, &peer)
+            .map(|found| found.state)
+    };
     pair.host.ip(&format!(
         "neigh replace 10.77.0.2 lladdr {mac} nud stale dev veth0"
     ));
-    poll_until(&mut mirror, |mirror| {
-        state(mirror) == Some(NeighborState::Stale)
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        state(kernel_tables) == Some(NeighborState::Stale)
     });
-    mirror.resolve(ifindex, &peer).unwrap();
-    poll_until(&mut mirror, |mirror| {
-        state(mirror) == Some(NeighborState::Reachable)
+    kernel_tables.resolve(ifindex, &peer).unwrap();
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        state(kernel_tables) == Some(NeighborState::Reachable)
     });
 
     let absent = addr(10, 77, 0, 99);
-    mirror.resolve(ifindex, &absent).unwrap();
-    poll_until(&mut mirror, |mirror| {
-        let found = mirror.neighbor(ifindex, &absent);
+    kernel_tables.resolve(ifindex, &absent).unwrap();
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        let found = kernel_tables.neighbor(ifindex, &absent);
         found.is_some_and(|found| found.state == NeighborState::Failed)
     });
-    assert!(mirror.resolve(9999, &absent).is_err());
+    assert!(kernel_tables.resolve(9999, &absent).is_err());
 }
 
 #[test]
@@ -210,7 +242,7 @@ fn lost_events_are_made_up_for() {
     const ADDRESSES: u32 = 4000;
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
     // More events than the socket's megabyte holds, without a poll in between.
     let mut batch = String::new();
     for number in 0..ADDRESSES {
@@ -223,15 +255,18 @@ fn lost_events_are_made_up_for() {
     std::fs::remove_file(&file).unwrap();
 
     let all = 1 + ADDRESSES as usize;
-    let changes = poll_until(&mut mirror, |mirror| {
-        mirror.addresses(ifindex).count() == all
+    let changes = poll_until(&mut kernel_tables, |kernel_tables| {
+        kernel_tables.addresses(ifindex).count() == all
     });
     assert!(
         changes.contains(&Change::Resync),
         "the test must overrun the socket"
     );
     assert_eq!(
-        mirror.route_lookup(&addr(10, 99, 15, 159)).unwrap().kind,
+        kernel_tables
+            .route_lookup(&addr(10, 99, 15, 159))
+            .unwrap()
+            .kind,
         RouteKind::Local
     );
 }
@@ -251,7 +286,7 @@ fn what_an_administrator_set_by_hand_stays() {
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
     pair.host.ip("addr add fd99::1/64 dev veth0 nodad");
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
     for (addr, state) in [
         ("10.77.0.31", "PERMANENT"),
         ("10.77.0.32", "NOARP"),
@@ -264,7 +299,7 @@ fn what_an_administrator_set_by_hand_stays() {
         ));
         let address = address_from_ip(addr.parse().unwrap());
         for _ in 0..3 {
-            mirror.resolve(ifindex, &address).unwrap();
+            kernel_tables.resolve(ifindex, &address).unwrap();
         }
         let line = neighbor_line(&pair, addr);
         assert!(line.contains(state), "{addr}: {line}");
@@ -279,29 +314,30 @@ fn unknown_and_stale_neighbours_are_resolved() {
     }
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
     let peer = addr(10, 77, 0, 2);
-    let found = |mirror: &Mirror, state| {
-        let known = mirror.neighbor(ifindex, &peer);
+    let found = |kernel_tables: &KernelTables, state| {
+        let known = kernel_tables.neighbor(ifindex, &peer);
         known.is_some_and(|neighbor| neighbor.state == state)
     };
-    mirror.resolve(ifindex, &peer).unwrap();
-    poll_until(&mut mirror, |mirror| {
-        found(mirror, NeighborState::Reachable)
+    kernel_tables.resolve(ifindex, &peer).unwrap();
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        found(kernel_tables, NeighborState::Reachable)
     });
     for state in ["stale", "failed"] {
         pair.host
             .ip(&format!("neigh change 10.77.0.2 nud {state} dev veth0"));
-        mirror.resolve(ifindex, &peer).unwrap();
+        kernel_tables.resolve(ifindex, &peer).unwrap();
         // A stale entry is confirmed after a while.
-        poll_until(&mut mirror, |mirror| {
-            found(mirror, NeighborState::Delay) || found(mirror, NeighborState::Reachable)
+        poll_until(&mut kernel_tables, |kernel_tables| {
+            found(kernel_tables, NeighborState::Delay)
+                || found(kernel_tables, NeighborState::Reachable)
         });
     }
     // An entry in resolution gets no further request.
     let nobody = addr(10, 77, 0, 99);
-    mirror.resolve(ifindex, &nobody).unwrap();
-    mirror.resolve(ifindex, &nobody).unwrap();
+    kernel_tables.resolve(ifindex, &nobody).unwrap();
+    kernel_tables.resolve(ifindex, &nobody).unwrap();
     let line = neighbor_line(&pair, "10.77.0.99");
     assert!(line.contains("INCOMPLETE"), "{line}");
 }
@@ -314,14 +350,17 @@ fn the_link_address_is_read_and_followed() {
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
     pair.host.ip("link set veth0 address 02:00:00:00:00:41");
-    let read = pair.host.run(|| mirror::link_address(ifindex)).unwrap();
+    let read = pair
+        .host
+        .run(|| kernel_tables::link_address(ifindex))
+        .unwrap();
     assert_eq!(read.unwrap().0, [2, 0, 0, 0, 0, 0x41]);
-    let none = pair.host.run(|| mirror::link_address(9999)).unwrap();
+    let none = pair.host.run(|| kernel_tables::link_address(9999)).unwrap();
     assert_eq!(none, None);
-    let mut mirror = pair.host.run(Mirror::open).unwrap();
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
     pair.host.ip("link set veth0 address 02:00:00:00:00:42");
-    poll_until(&mut mirror, |mirror| {
-        let mac = mirror.link(ifindex).and_then(|link| link.mac);
+    poll_until(&mut kernel_tables, |kernel_tables| {
+        let mac = kernel_tables.link(ifindex).and_then(|link| link.mac);
         mac.is_some_and(|mac| mac.0 == [2, 0, 0, 0, 0, 0x42])
     });
 }
