@@ -12,7 +12,7 @@ use tidelane_time::Instant;
 
 use crate::{
     Host,
-    carry::Lying,
+    buffer_copy::BufferIn,
     io::{HostIo, slot_event},
     listeners::{Acceptor, Member},
     slots,
@@ -107,7 +107,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(binding) = self.io.binding(flow) {
             binding.announce = true;
         }
-        self.io.mark(flow);
+        self.io.mark_dirty(flow);
         let Some(listener) = self.io.listeners.get_mut(id) else {
             return true;
         };
@@ -170,8 +170,8 @@ impl<P: PacketIo> HostIo<P> {
         }
         if let Some(staged) = binding.rx {
             let buffer = program.rx.alloc_instead(&mut self.staging, staged)?;
-            let home = Lying::new(program.region.region(), buffer);
-            Lying::new(&self.staging.region, staged).carry(home, engine.received(flow));
+            let home = BufferIn::new(program.region.region(), buffer);
+            BufferIn::new(&self.staging.region, staged).copy_to(home, engine.received(flow));
             binding.rx = Some(buffer);
         }
         let (slot, generation) = program.take_slot()?;

@@ -8,8 +8,8 @@ use tidelane_wire::{DropReason, Endpoint, FlowKey};
 
 use crate::{
     accounts::{Account, Charge, Resource, Weight},
+    ephemeral_ports::PortShare,
     io::HostIo,
-    ports::PortShare,
     program::ProgramId,
     rules::{Action, Credentials, Direction, Opening},
 };

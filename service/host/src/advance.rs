@@ -87,7 +87,7 @@ impl<P: PacketIo> Host<P> {
             self.advance_buffers_and_flags(now, flow, view);
         } else if !advance_positions(&mut self.engine, flow, binding, &view) {
             self.abort_misuse(now, flow);
-        } else if self.io.holders.is_crowded() {
+        } else if self.io.buffered_flows.is_crowded() {
             self.free_empty(flow);
         }
     }
@@ -105,7 +105,7 @@ impl<P: PacketIo> Host<P> {
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
             // Mark the flow, so that the end of the step publishes the sent position.
-            self.io.mark(flow);
+            self.io.mark_dirty(flow);
         }
         if changed != 0 {
             self.apply_flags(now, flow, changed, view.flags);

@@ -11,7 +11,7 @@ use tidelane_packet_io::PacketIo;
 use crate::{
     Host,
     binding::{Binding, STAGING},
-    carry::Lying,
+    buffer_copy::BufferIn,
     memory::Buffers,
 };
 
@@ -54,8 +54,8 @@ impl<P: PacketIo> Host<P> {
         let staged = match staged {
             Some((_, None)) => return false,
             Some((buffer, Some(staged))) => {
-                let home = Lying::new(program.region.region(), buffer);
-                home.carry(Lying::new(region, staged), self.engine.received(flow));
+                let home = BufferIn::new(program.region.region(), buffer);
+                home.copy_to(BufferIn::new(region, staged), self.engine.received(flow));
                 Some(staged)
             }
             None => None,

@@ -17,7 +17,7 @@ const HOPS_MAX: usize = 65_536;
 /// Interval of requests to the kernel to confirm a resolved hop in use.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of requests to the kernel about an unresolved hop.
-const ASK_INTERVAL: Duration = Duration::from_millis(200);
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Number of a hop. The number is valid while a flow holds the hop. Without a hold, the number is
 /// valid until another hop is added to the table.
@@ -32,7 +32,7 @@ pub struct Hop {
     /// Link address of the neighbour, once the kernel has resolved it.
     pub mac: Option<MacAddress>,
     /// Time of the last request to the kernel.
-    asked: Option<Instant>,
+    probed: Option<Instant>,
     /// Number of flows that hold the hop.
     users: u32,
     /// True if the hop is in `unused`.
@@ -71,7 +71,7 @@ impl Hops {
         let hop = Hop {
             addr,
             mac: None,
-            asked: None,
+            probed: None,
             users: 0,
             listed: true,
         };
@@ -117,7 +117,7 @@ impl Hops {
     /// Releases hop `id` for a flow.
     pub fn release(&mut self, id: HopId) {
         let hop = self.entry(id);
-        debug_assert!(hop.users > 0, "who lets go has held");
+        debug_assert!(hop.users > 0, "released without a hold");
         hop.users = hop.users.saturating_sub(1);
         if hop.users == 0 && !hop.listed {
             hop.listed = true;
@@ -145,9 +145,9 @@ impl Hops {
     }
 
     /// Records a request to the kernel about hop `id`. Returns the hop's address.
-    pub fn doubt(&mut self, id: HopId, now: Instant) -> IpAddress {
+    pub fn note_probe(&mut self, id: HopId, now: Instant) -> IpAddress {
         let hop = self.entry(id);
-        hop.asked = Some(now);
+        hop.probed = Some(now);
         hop.addr
     }
 
@@ -155,12 +155,12 @@ impl Hops {
     /// due.
     pub fn use_at(&mut self, id: HopId, now: Instant) -> Option<IpAddress> {
         let hop = self.entry(id);
-        let due = match (hop.asked, hop.mac) {
+        let due = match (hop.probed, hop.mac) {
             (None, _) => true,
-            (Some(at), None) => now - at >= ASK_INTERVAL,
+            (Some(at), None) => now - at >= PROBE_INTERVAL,
             (Some(at), Some(_)) => now - at >= REFRESH_INTERVAL,
         };
-        due.then(|| self.doubt(id, now))
+        due.then(|| self.note_probe(id, now))
     }
 }
 
@@ -213,12 +213,12 @@ mod tests {
         let start = Instant(1_000_000_000);
         assert_eq!(hops.use_at(id, start), Some(address(1)));
         assert_eq!(hops.use_at(id, start + Duration::from_millis(199)), None);
-        let again = start + ASK_INTERVAL;
+        let again = start + PROBE_INTERVAL;
         assert_eq!(hops.use_at(id, again), Some(address(1)));
         let mac = Some(MacAddress([1; 6]));
         assert_eq!(hops.set_neighbour(address(1), mac), Some(id));
         assert_eq!(hops.set_neighbour(address(1), mac), None);
-        assert_eq!(hops.use_at(id, again + ASK_INTERVAL), None);
+        assert_eq!(hops.use_at(id, again + PROBE_INTERVAL), None);
         assert!(hops.use_at(id, again + REFRESH_INTERVAL).is_some());
     }
 

@@ -18,17 +18,17 @@ use crate::{
     accounts::Ledger,
     admission::Prepaid,
     binding::{Binding, Path, STAGING},
+    buffered_flows::BufferedFlows,
+    ephemeral_ports::EphemeralPorts,
     hand_back::HandBack,
     hash::label_seed,
-    holders::Holders,
-    journal::Keeper,
+    journal::JournalWriter,
     late_resets::LateResets,
     listeners::Listeners,
     local_path::{self, LocalPath},
     local_ports::LocalPorts,
     memory::{Staging, StreamMemory},
     mux_link::{self, MUX_LINK, MuxLink},
-    ports::PortPool,
     program::Programs,
     routes::Routes,
     rules::RuleSet,
@@ -66,19 +66,19 @@ pub struct HostIo<P> {
     /// Listeners of the kernel sockets that the service claimed.
     pub listeners: Listeners,
     /// Ephemeral ports that the driver reserved for active opens.
-    pub pool: PortPool,
+    pub ephemeral_ports: EphemeralPorts,
     /// Local ports that connections use or programs reserved.
     pub local_ports: LocalPorts,
     /// Bindings, by flow number.
     pub bindings: Vec<Option<Binding>>,
     /// Flows with a receive buffer.
-    pub(crate) holders: Holders,
+    pub(crate) buffered_flows: BufferedFlows,
     /// Flows with changes to publish to their programs.
     pub dirty: Vec<FlowId>,
     /// Established connections to assign to a context of their listener at the end of the step.
     pub accepted: Vec<(FlowId, ListenerId)>,
     /// The journal of connections, if there is one.
-    pub(crate) journal: Keeper,
+    pub(crate) journal: JournalWriter,
     /// Flows that ended in this step, whose bindings end with the step.
     pub released: Vec<FlowId>,
     /// Receive buffers of connections before accept.
@@ -94,7 +94,7 @@ pub struct HostIo<P> {
     /// The operator's rules.
     pub rules: RuleSet,
     /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
-    pub muted: bool,
+    pub opens_without_path: bool,
     /// Requests to the driver.
     pub requests: VecDeque<HostRequest>,
     /// True if a port got a frame since the last flush.
@@ -132,13 +132,13 @@ impl<P: PacketIo> HostIo<P> {
             ledger: Ledger::default(),
             prepaid: Prepaid::default(),
             listeners: Listeners::default(),
-            pool: PortPool::new(secret),
+            ephemeral_ports: EphemeralPorts::new(secret),
             local_ports: LocalPorts::default(),
             bindings: Vec::new(),
-            holders: Holders::default(),
+            buffered_flows: BufferedFlows::default(),
             dirty: Vec::new(),
             accepted: Vec::new(),
-            journal: Keeper::default(),
+            journal: JournalWriter::default(),
             released: Vec::new(),
             staging,
             stream_memory: StreamMemory::default(),
@@ -146,7 +146,7 @@ impl<P: PacketIo> HostIo<P> {
             now: Instant(0),
             counters: HostCounters::default(),
             rules: RuleSet::default(),
-            muted: false,
+            opens_without_path: false,
             requests: VecDeque::new(),
             tx_queued: false,
             blocked: false,
@@ -177,13 +177,13 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Puts `flow` on the list of flows to publish.
     #[inline(always)]
-    pub fn mark(&mut self, flow: FlowId) {
+    pub fn mark_dirty(&mut self, flow: FlowId) {
         if let Some(binding) = self.bindings.get_mut(flow.index()).and_then(Option::as_mut)
             && !binding.dirty
         {
             binding.dirty = true;
             if self.dirty.len() == self.dirty.capacity() {
-                return self.mark_with_room(flow);
+                return self.grow_and_mark_dirty(flow);
             }
             self.dirty.push(flow);
         }
@@ -193,7 +193,7 @@ impl<P: PacketIo> HostIo<P> {
     /// saves no registers.
     #[cold]
     #[inline(never)]
-    fn mark_with_room(&mut self, flow: FlowId) {
+    fn grow_and_mark_dirty(&mut self, flow: FlowId) {
         self.dirty.push(flow);
     }
 
@@ -222,11 +222,11 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(program) = self.programs.get_mut(binding.home) {
             let region = program.region.region();
             let slot = program.region.slot(binding.slot);
-            self.holders.add(flow);
+            self.buffered_flows.add(flow);
             return binding.place(region, slot, &mut program.rx, pos, payload);
         }
         let staged = binding.home == STAGING;
-        self.holders.add(flow);
+        self.buffered_flows.add(flow);
         staged && self.place_staged(flow, pos, payload)
     }
 }
@@ -271,7 +271,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
     #[inline]
     fn event(&mut self, flow: FlowId, event: Event) {
         match event {
-            Event::Progress { .. } => self.mark(flow),
+            Event::Progress { .. } => self.mark_dirty(flow),
             rare => self.rare_event(flow, rare),
         }
     }
@@ -403,7 +403,7 @@ impl<P: PacketIo> HostIo<P> {
         };
         match event {
             Event::Progress { .. } => {}
-            Event::NegativeAdvice => return self.ask_again(flow),
+            Event::NegativeAdvice => return self.probe_neighbour(flow),
             Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
@@ -426,7 +426,7 @@ impl<P: PacketIo> HostIo<P> {
                 return;
             }
         }
-        self.mark(flow);
+        self.mark_dirty(flow);
     }
 }
 

@@ -312,14 +312,14 @@ struct Round {
 
 /// The journal of a host, if the host has one, and the progress of its updates.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct JournalWriter {
     journal: Option<FlowJournal>,
     /// Flows that were established in this step.
     established: Vec<FlowId>,
     round: Round,
 }
 
-impl Keeper {
+impl JournalWriter {
     /// Records `flow` if `event` says that the flow is established. The end of the step writes the
     /// flow's entry.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
@@ -374,7 +374,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Updates the entries of at most `PART_MAX` flows, and returns empty pages to the system.
     pub(crate) fn tend_journal(&mut self) {
-        let Keeper { journal, round, .. } = &mut self.io.journal;
+        let JournalWriter { journal, round, .. } = &mut self.io.journal;
         let Some(journal) = journal else {
             return;
         };
@@ -397,7 +397,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true if sequence numbers may have advanced, or pages may have to be given back.
     pub(crate) fn is_journal_stale(&self) -> bool {
-        let Keeper { journal, round, .. } = &self.io.journal;
+        let JournalWriter { journal, round, .. } = &self.io.journal;
         let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;
         let stale = |journal: &FlowJournal| journal.is_loose() || moved && journal.used > 0;
         journal.as_ref().is_some_and(stale)

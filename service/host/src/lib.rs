@@ -20,15 +20,16 @@ pub mod accounts;
 mod admission;
 mod advance;
 mod binding;
-mod carry;
+mod buffer_copy;
+mod buffered_flows;
 mod congestion;
 mod contexts;
+mod ephemeral_ports;
 mod fast_open;
 mod fragments;
 mod give_back;
 mod hand_back;
 mod hash;
-mod holders;
 mod hops;
 mod idle_pages;
 mod ingress;
@@ -43,7 +44,6 @@ mod mux_link;
 mod mux_ports;
 mod options;
 mod paths;
-mod ports;
 mod prefixes;
 mod program;
 mod publish;
@@ -79,6 +79,7 @@ use crate::{
 pub use crate::{
     congestion::AllowedCongestion,
     contexts::Bell,
+    ephemeral_ports::PORTS_PER_REQUEST,
     fast_open::ListenerFastOpen,
     hand_back::Stray,
     idle_pages::IdlePages,
@@ -87,14 +88,13 @@ pub use crate::{
     journal::{FlowJournal, JournalEntry, JournalMemory},
     memory::{MemoryLimits, StreamMemory},
     mux_ports::{MUX_PORTS_MAX, MuxPorts},
-    ports::PORTS_PER_REQUEST,
     program::ProgramId,
     registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
     routes::{Interface, Route},
     rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},
-    siblings::{Place, Siblings},
+    siblings::{CoreIndex, Siblings},
     within_host::AddressesWithin,
 };
 
@@ -191,7 +191,7 @@ pub struct Host<P: PacketIo> {
     /// Connections that several processes hold.
     shared: SharedConnections,
     /// The number of this core, and the number of cores.
-    place: Place,
+    core_index: CoreIndex,
     /// The other cores, if there are any.
     siblings: Option<Siblings>,
     /// IP packets whose fragments have not all arrived.
@@ -248,7 +248,7 @@ impl<P: PacketIo> Host<P> {
             base_options,
             parked: VecDeque::new(),
             shared: SharedConnections::default(),
-            place: Place::ALONE,
+            core_index: CoreIndex::ALONE,
             siblings: None,
             fragments: Fragments::default(),
             mux_ports,
@@ -264,8 +264,8 @@ impl<P: PacketIo> Host<P> {
     /// Makes a new host one of the cores of a service, with channels to the other cores.
     #[must_use]
     pub fn beside(mut self, siblings: Siblings) -> Self {
-        self.place = siblings.place();
-        self.siblings = (self.place.cores > 1).then_some(siblings);
+        self.core_index = siblings.core_index();
+        self.siblings = (self.core_index.cores > 1).then_some(siblings);
         self
     }
 

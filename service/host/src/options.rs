@@ -236,7 +236,7 @@ impl<P: PacketIo> Host<P> {
             self.look_at_urgent(now, flow, view.options());
             // Publish the receive window, which may have changed. The window determines when the
             // program announces its reads.
-            self.io.mark(flow);
+            self.io.mark_dirty(flow);
         }
         self.engine
             .set_options(now, flow, options_of(flags, options), &mut self.io);

@@ -18,7 +18,7 @@ use crate::{
 impl<P: PacketIo> HostIo<P> {
     /// Makes the binding of a new flow, with the path to its peer.
     pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
-        let path = match self.muted {
+        let path = match self.opens_without_path {
             true => Path::Nowhere,
             false => self.path_to(key, link),
         };
@@ -149,10 +149,10 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Makes the kernel probe the neighbour of `flow` again, however recently the kernel was asked
     /// (RFC 9293 MUST-20): the neighbour may be gone, or have another link address.
-    pub(crate) fn ask_again(&mut self, flow: FlowId) {
+    pub(crate) fn probe_neighbour(&mut self, flow: FlowId) {
         let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
         if let Some(hop) = hop {
-            let addr = self.routes.hops.doubt(hop, self.now);
+            let addr = self.routes.hops.note_probe(hop, self.now);
             self.counters.path_doubts += 1;
             self.request(HostRequest::Resolve { addr });
         }

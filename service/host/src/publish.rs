@@ -36,18 +36,18 @@ impl<P: PacketIo> Host<P> {
                 self.hand_out(now, flow, listener);
             }
         }
-        // If a flow's event ring is full, `publish_flow` marks the flow again for the next step.
-        let marked = self.io.dirty.len();
-        for at in 0..marked {
+        // If a flow's event ring is full, `publish_flow` marks the flow dirty for the next step.
+        let dirty = self.io.dirty.len();
+        for at in 0..dirty {
             let Some(flow) = self.io.dirty.get(at).copied() else {
                 break;
             };
             self.publish_flow(flow);
         }
-        if self.io.dirty.len() == marked {
+        if self.io.dirty.len() == dirty {
             self.io.dirty.clear();
         } else {
-            self.io.dirty.drain(..marked);
+            self.io.dirty.drain(..dirty);
         }
         if !self.io.released.is_empty() {
             for flow in std::mem::take(&mut self.io.released) {
@@ -95,7 +95,7 @@ impl<P: PacketIo> Host<P> {
         };
         if binding.connection == 0 {
             self.connections += 1;
-            binding.connection = self.place.connection(self.connections);
+            binding.connection = self.core_index.connection(self.connections);
         }
         let names = names_of(&key, binding.connection, mss);
         let window = state.rx_window();
@@ -157,7 +157,7 @@ impl<P: PacketIo> Host<P> {
             && context.push_data(data_event::READY, slot).is_err()
         {
             // The event ring is full. A later step publishes the flow again.
-            self.io.mark(flow);
+            self.io.mark_dirty(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
             self.note_published(connection, publication);
@@ -173,7 +173,7 @@ impl<P: PacketIo> Host<P> {
         let Some(mut binding) = entry.take() else {
             return;
         };
-        self.io.holders.remove(flow);
+        self.io.buffered_flows.remove(flow);
         self.io.local_ports.end(binding.local_port);
         self.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {

@@ -71,7 +71,9 @@ impl<P: PacketIo> Host<P> {
         named: (String, u32),
         region: Arc<ProgramRegion>,
     ) -> ProgramId {
-        let share = region.layout().share(self.place.core, self.place.cores);
+        let share = region
+            .layout()
+            .share(self.core_index.core, self.core_index.cores);
         let account = self.io.ledger.account(user);
         let memory = self.io.stream_memory.clone();
         self.io
@@ -329,7 +331,7 @@ impl<P: PacketIo> Host<P> {
     /// empty list means that the driver can reserve no more.
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         self.io.now = now;
-        self.io.pool.add(addr, ports);
+        self.io.ephemeral_ports.add(addr, ports);
         self.retry_parked(now);
     }
 
@@ -337,7 +339,9 @@ impl<P: PacketIo> Host<P> {
     /// may return to the kernel, because no connection of this core has it. The driver has to
     /// [add](Self::add_ports) each port again that it does not return.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
-        self.io.pool.remove(&ends.iter().copied().collect());
+        self.io
+            .ephemeral_ports
+            .remove(&ends.iter().copied().collect());
         let ports = &self.io.local_ports;
         ends.iter().map(|end| !ports.is_used(end.port)).collect()
     }
@@ -349,7 +353,7 @@ impl<P: PacketIo> Host<P> {
         self.set_mux_link();
         for addr in before {
             if !self.io.routes.is_local(addr) {
-                self.io.pool.remove_address(addr);
+                self.io.ephemeral_ports.remove_address(addr);
             }
         }
         if self.io.routes.set_routes(routes) {
@@ -416,8 +420,8 @@ impl<P: PacketIo> Host<P> {
     /// Does the periodic work: frees idle memory, updates the journal, assigns waiting connections.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
-        for _ in 0..self.io.holders.len().min(SWEEP_MAX) {
-            let Some(flow) = self.io.holders.next() else {
+        for _ in 0..self.io.buffered_flows.len().min(SWEEP_MAX) {
+            let Some(flow) = self.io.buffered_flows.next() else {
                 break;
             };
             let binding = self.io.binding(flow);
@@ -439,7 +443,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn free_empty(&mut self, flow: FlowId) {
         let binding = self.io.bindings.get_mut(flow.index());
         let Some(binding) = binding.and_then(Option::as_mut) else {
-            return self.io.holders.remove(flow);
+            return self.io.buffered_flows.remove(flow);
         };
         let empty = self.engine.received(flow).all(|range| range.is_empty());
         let stays = !empty || !binding.is_bound() || !binding.rx_old.is_empty();
@@ -453,7 +457,7 @@ impl<P: PacketIo> Host<P> {
                 crate::slots::set_rx_buffer(slot, binding.rx_word());
             }
         }
-        self.io.holders.remove(flow);
+        self.io.buffered_flows.remove(flow);
     }
 
     /// Returns true if the table of bindings has room for many flows, but no flow exists.
@@ -494,7 +498,7 @@ impl<P: PacketIo> Host<P> {
                 .iter()
                 .any(|(_, entry)| entry.rx.is_loose())
         };
-        let any = !self.io.holders.is_empty() || self.has_unassigned || self.is_oversized();
+        let any = !self.io.buffered_flows.is_empty() || self.has_unassigned || self.is_oversized();
         (any || loose() || self.is_journal_stale()).then_some(self.next_sweep)
     }
 }

@@ -13,12 +13,12 @@ use crate::{
     accounts::{Charge, Refused, Resource},
     binding::SlotUse,
     contexts::Context,
+    ephemeral_ports::Choice,
     ingress::can_be_a_host,
     io::{LOCAL_PATH_LINK, failed_event, slot_event},
     listeners::Acceptor,
     local_path,
     options::{opened_with, options_of},
-    ports::Choice,
     program::ProgramId,
     rules::Action,
 };
@@ -220,7 +220,7 @@ impl<P: PacketIo> Host<P> {
                 if let Some(binding) = self.io.binding(flow) {
                     binding.context = context;
                     binding.announce = true;
-                    self.io.mark(flow);
+                    self.io.mark_dirty(flow);
                 }
             }
             Some(SlotUse::Ended(binding)) => {
@@ -356,9 +356,9 @@ impl<P: PacketIo> Host<P> {
             Ok(charge) => charge,
             Err(other) => return other,
         };
-        self.io.muted = action == Action::Drop;
+        self.io.opens_without_path = action == Action::Drop;
         let opened = self.open(now, (local, peer), route, options, request);
-        self.io.muted = false;
+        self.io.opens_without_path = false;
         match opened {
             Ok(opened) => {
                 if let Some(binding) = self.io.binding(opened.0) {
@@ -426,8 +426,8 @@ impl<P: PacketIo> Host<P> {
         port: u16,
         peer: Endpoint,
     ) -> Result<Endpoint, Start> {
-        let place = self.place;
-        let is_mine = |port| place.has(port, peer.port);
+        let core_index = self.core_index;
+        let is_mine = |port| core_index.has(port, peer.port);
         if port != 0 {
             let local = Endpoint { addr, port };
             let entitled = is_mine(port) && self.io.local_ports.is_reserved(program, local);
@@ -448,7 +448,7 @@ impl<P: PacketIo> Host<P> {
             port,
             ask,
             exhausted,
-        } = self.io.pool.choose(addr, peer, is_free);
+        } = self.io.ephemeral_ports.choose(addr, peer, is_free);
         if ask {
             self.io.request(HostRequest::MorePorts { addr });
         }

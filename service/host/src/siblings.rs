@@ -22,15 +22,15 @@ const BATCHES_MAX: usize = 64;
 
 /// The number of a core and the number of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CoreIndex {
     /// Number of the core.
     pub core: u32,
     /// Number of cores.
     pub cores: u32,
 }
 
-impl Place {
-    /// The place of a core without other cores.
+impl CoreIndex {
+    /// The index of a core without other cores.
     pub(crate) const ALONE: Self = Self { core: 0, cores: 1 };
 
     /// Returns true if connections between these ports are on this core.
@@ -111,7 +111,7 @@ struct Incoming {
 
 /// A core's channels to the other cores.
 pub struct Siblings {
-    place: Place,
+    core_index: CoreIndex,
     /// Channel to each core, by core number; `None` for this core.
     outgoing: Vec<Option<Outgoing>>,
     incoming: Vec<Incoming>,
@@ -124,7 +124,7 @@ impl Siblings {
     /// number. `bell` returns the doorbell of a core.
     pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
         let alone = |core| Self {
-            place: Place {
+            core_index: CoreIndex {
                 core: core as u32,
                 cores: cores as u32,
             },
@@ -159,22 +159,22 @@ impl Siblings {
     }
 
     /// Returns the number of this core and the number of cores.
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    pub(crate) fn core_index(&self) -> CoreIndex {
+        self.core_index
     }
 
     /// Returns the core of the packet's flow, if the flow belongs to another core.
     pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
-        let core = core_of(port, other, self.place.cores);
-        (core != self.place.core).then_some(core as usize)
+        let core = core_of(port, other, self.core_index.cores);
+        (core != self.core_index.core).then_some(core as usize)
     }
 
     /// Returns the core that reassembles packets with the IP identification `id`, if another core
     /// reassembles them.
     pub(crate) fn elsewhere_in_fragments(&self, id: u32) -> Option<usize> {
-        let core = core_of(id as u16, (id >> 16) as u16, self.place.cores);
-        (core != self.place.core).then_some(core as usize)
+        let core = core_of(id as u16, (id >> 16) as u16, self.core_index.cores);
+        (core != self.core_index.core).then_some(core as usize)
     }
 
     /// Adds a frame that arrived on `link` to the batch for `core`.
@@ -313,10 +313,10 @@ mod tests {
     fn numbers_of_connections_name_their_core() {
         for cores in 1..5 {
             for core in 0..cores {
-                let place = Place { core, cores };
-                let number = place.connection(9);
+                let core_index = CoreIndex { core, cores };
+                let number = core_index.connection(9);
                 assert_eq!(
-                    Place::core_of_connection(number, cores as usize),
+                    CoreIndex::core_of_connection(number, cores as usize),
                     core as usize
                 );
             }

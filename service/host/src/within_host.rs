@@ -65,7 +65,7 @@ impl<P: PacketIo> Host<P> {
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);
         for addr in sources {
             if !self.io.within.has_pool(addr) && !self.io.routes.is_local(addr) {
-                self.io.pool.remove_address(addr);
+                self.io.ephemeral_ports.remove_address(addr);
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::fd::OwnedFd;
-use tidelane_host::{Bell, Host, Place};
+use tidelane_host::{Bell, CoreIndex, Host};
 use tidelane_ring::{Doorbell, ServicePageMap, sleep};
 use tidelane_time::Instant;
 
@@ -78,7 +78,7 @@ impl<P: Port> Cores<P> {
 
     /// Returns the number of the core of a connection.
     pub fn of_connection(&self, connection: u64) -> usize {
-        Place::core_of_connection(connection, self.len())
+        CoreIndex::core_of_connection(connection, self.len())
     }
 
     /// Makes each core wake up when a program rings the core's doorbell in `bells`.

@@ -12,15 +12,15 @@ use super::Holder;
 use crate::{
     Host, ProgramId,
     binding::{Binding, FormerSlot, SlotUse},
-    carry::Lying,
+    buffer_copy::BufferIn,
     memory::Buffers,
     slots::{self, Publication, Resumption},
 };
 
 /// Program flags that move with the connection.
-const LASTING: u32 = !(program_flags::CLOSE | program_flags::ABORT);
+const MOVED_FLAGS: u32 = !(program_flags::CLOSE | program_flags::ABORT);
 /// The service flag of a slot whose connection has moved to another program.
-const AWAY: u32 = service_flags::MIGRATED;
+const MIGRATED: u32 = service_flags::MIGRATED;
 
 /// A program's request to move a connection that it holds into its own memory.
 #[derive(Clone, Copy, Debug)]
@@ -59,15 +59,15 @@ pub enum TakeError {
 }
 
 /// Stream positions of the data that moves with a connection.
-struct Luggage {
+struct MovedRanges {
     /// Received and unread data, in order and out of order.
     unread: Vec<Range<u32>>,
     /// Unacknowledged data.
     unacked: Range<u32>,
 }
 
-/// The resources of a connection at its new place.
-struct Room {
+/// The resources of a connection at its new home.
+struct NewHome {
     slot: u32,
     generation: u32,
     rx: Option<StreamBuffer>,
@@ -89,10 +89,10 @@ impl<P: PacketIo> Host<P> {
             return Err(TakeError::NotHeld);
         }
         self.stop_home(now, place)?;
-        match self.make_room(id, place, take.tx_buffer) {
-            Ok(room) => Ok(self.move_to(id, place, &take, room)),
+        match self.prepare_home(id, place, take.tx_buffer) {
+            Ok(new_home) => Ok(self.move_to(id, place, &take, new_home)),
             Err(error) => {
-                self.change_flags(place, 0, AWAY);
+                self.change_flags(place, 0, MIGRATED);
                 Err(error)
             }
         }
@@ -100,7 +100,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Stops reads and writes of the home, and processes the reads and writes before the stop.
     fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
-        self.change_flags(place, AWAY, 0);
+        self.change_flags(place, MIGRATED, 0);
         let Some(binding) = self.binding_at(place) else {
             return Err(TakeError::NotHeld);
         };
@@ -111,7 +111,7 @@ impl<P: PacketIo> Host<P> {
             !left && !program.gone && view.is_some_and(slots::is_held)
         });
         if held {
-            self.change_flags(place, 0, AWAY);
+            self.change_flags(place, 0, MIGRATED);
             return Err(TakeError::Busy);
         }
         self.advance(now, place.0, place.1);
@@ -119,7 +119,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns the data that moves with a connection.
-    fn luggage(&mut self, place: (ProgramId, u32)) -> Result<Luggage, TakeError> {
+    fn moved_ranges(&mut self, place: (ProgramId, u32)) -> Result<MovedRanges, TakeError> {
         let program = self.io.programs.get_mut(place.0);
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
@@ -128,12 +128,12 @@ impl<P: PacketIo> Host<P> {
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
                 let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
-                Ok(Luggage {
+                Ok(MovedRanges {
                     unread: self.engine.received(flow).collect(),
                     unacked: acked..binding.tx_head,
                 })
             }
-            Some(SlotUse::Ended(binding)) => Ok(Luggage {
+            Some(SlotUse::Ended(binding)) => Ok(MovedRanges {
                 unread: std::iter::once(binding.rx_read..binding.rx_head).collect(),
                 unacked: binding.tx_head..binding.tx_head,
             }),
@@ -142,13 +142,13 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Allocates a slot and buffers at the new home, and copies the data.
-    fn make_room(
+    fn prepare_home(
         &mut self,
         id: ProgramId,
         place: (ProgramId, u32),
         tx_buffer: BufferWord,
-    ) -> Result<Room, TakeError> {
-        let Luggage { unread, unacked } = self.luggage(place)?;
+    ) -> Result<NewHome, TakeError> {
+        let MovedRanges { unread, unacked } = self.moved_ranges(place)?;
         let old_region = self.region_of(place.0)?;
         let binding = self.binding_at(place).ok_or(TakeError::NotHeld)?;
         let (old_rx, old_tx) = (binding.rx, binding.tx);
@@ -171,12 +171,12 @@ impl<P: PacketIo> Host<P> {
         };
         let (from, to) = (old_region.region(), region.region());
         if let (Some(old), Some(new)) = (old_rx, rx) {
-            Lying::new(from, old).carry(Lying::new(to, new), unread);
+            BufferIn::new(from, old).copy_to(BufferIn::new(to, new), unread);
         }
         if let (Some(old), Some(new)) = (old_tx, tx) {
-            Lying::new(from, old).carry(Lying::new(to, new), [unacked]);
+            BufferIn::new(from, old).copy_to(BufferIn::new(to, new), [unacked]);
         }
-        Ok(Room {
+        Ok(NewHome {
             slot,
             generation,
             rx,
@@ -190,31 +190,31 @@ impl<P: PacketIo> Host<P> {
         Ok(program.region.clone())
     }
 
-    /// Moves the connection to `room`.
+    /// Moves the connection to `new_home`.
     fn move_to(
         &mut self,
         id: ProgramId,
         place: (ProgramId, u32),
         take: &Take,
-        room: Room,
+        new_home: NewHome,
     ) -> Taken {
         let taken = Taken {
-            slot: room.slot,
-            generation: room.generation,
+            slot: new_home.slot,
+            generation: new_home.generation,
             listener: self.listener_key(place),
         };
         let (home, old_slot) = place;
         let old_region = self.region_of(home).ok();
-        self.leave_buffers(place);
+        self.free_old_buffers(place);
         let mut old_context = 0;
         if let Some(binding) = self.binding_at(place) {
             old_context = binding.context;
             let old = old_region.as_ref().and_then(|region| region.slot(old_slot));
-            rebind(binding, id, take, &room, old.map_or(0, slots::rx_read));
+            rebind(binding, id, take, &new_home, old.map_or(0, slots::rx_read));
         }
-        self.change_slots(id, place, take, &room, old_region.as_deref());
+        self.change_slots(id, place, take, &new_home, old_region.as_deref());
         if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
-            shared.place = (id, room.slot);
+            shared.place = (id, new_home.slot);
         }
         // Free the slot in which this program had the connection at an earlier time.
         self.release_former_slot(take.connection, id);
@@ -231,7 +231,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Frees the connection's receive buffers in the region of the old home.
-    fn leave_buffers(&mut self, place: (ProgramId, u32)) {
+    fn free_old_buffers(&mut self, place: (ProgramId, u32)) {
         let Some(binding) = self.binding_at(place) else {
             return;
         };
@@ -254,7 +254,7 @@ impl<P: PacketIo> Host<P> {
         id: ProgramId,
         (home, old_slot): (ProgramId, u32),
         take: &Take,
-        room: &Room,
+        new_home: &NewHome,
         old_region: Option<&ProgramRegion>,
     ) {
         let Some(program) = self.io.programs.get_mut(home) else {
@@ -265,14 +265,14 @@ impl<P: PacketIo> Host<P> {
         };
         match std::mem::replace(old_use, SlotUse::Free) {
             SlotUse::Live(flow) => {
-                self.attach(flow, id, take.context, room.slot, room.generation);
+                self.attach(flow, id, take.context, new_home.slot, new_home.generation);
                 let Some(state) = self.engine.flow(flow) else {
                     return;
                 };
                 let (rx_head, tx_acked) = (state.rx_head(), state.tx_acked());
                 if let Some(binding) = self.io.binding(flow) {
-                    let publication = publish_at(binding, room, rx_head, tx_acked);
-                    self.io.mark(flow);
+                    let publication = publish_at(binding, new_home, rx_head, tx_acked);
+                    self.io.mark_dirty(flow);
                     // Record the state as published: a move alone notifies no other holder.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
                         shared.published = Some(publication);
@@ -281,15 +281,15 @@ impl<P: PacketIo> Host<P> {
             }
             SlotUse::Ended(mut binding) => {
                 let (rx_head, tx_head) = (binding.rx_head, binding.tx_head);
-                publish_at(&mut binding, room, rx_head, tx_head);
+                publish_at(&mut binding, new_home, rx_head, tx_head);
                 let old = old_region.and_then(|region| region.slot(old_slot));
-                if let (Some(old), Some(new)) = (old, room.region.slot(room.slot)) {
+                if let (Some(old), Some(new)) = (old, new_home.region.slot(new_home.slot)) {
                     new.set_names(&old.names());
                 }
                 if let Some(program) = self.io.programs.get_mut(id) {
-                    program.set_slot(room.slot, SlotUse::Ended(binding));
+                    program.set_slot(new_home.slot, SlotUse::Ended(binding));
                 }
-                self.announce_ended(id, room.slot, take.context);
+                self.announce_ended(id, new_home.slot, take.context);
             }
             SlotUse::Free | SlotUse::Former(_) => {}
         }
@@ -323,29 +323,34 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// Makes `room` in program `id` the home of a binding. `old_read` is the read position in the
+/// Makes `new_home` in program `id` the home of a binding. `old_read` is the read position in the
 /// old slot.
-fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, room: &Room, old_read: u32) {
+fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, new_home: &NewHome, old_read: u32) {
     // After the end of a flow, the position up to which the program read is unchecked.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
     if old_read.wrapping_sub(binding.rx_read) <= unread {
         binding.rx_read = old_read;
     }
     binding.home = id;
-    binding.home_slot = SlotHandle::new(room.region.clone(), room.slot);
-    binding.slot = room.slot;
-    binding.generation = room.generation;
+    binding.home_slot = SlotHandle::new(new_home.region.clone(), new_home.slot);
+    binding.slot = new_home.slot;
+    binding.generation = new_home.generation;
     binding.context = take.context;
-    binding.rx = room.rx;
-    binding.tx = room.tx;
-    binding.tx_word = room.tx.map_or(0, StreamBuffer::to_word);
-    binding.program_flags &= LASTING;
+    binding.rx = new_home.rx;
+    binding.tx = new_home.tx;
+    binding.tx_word = new_home.tx.map_or(0, StreamBuffer::to_word);
+    binding.program_flags &= MOVED_FLAGS;
     binding.closed_by_program = false;
     binding.announce = true;
 }
 
 /// Writes the state of the connection to the new slot. Returns the published part.
-fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -> Publication {
+fn publish_at(
+    binding: &mut Binding,
+    new_home: &NewHome,
+    rx_head: u32,
+    tx_acked: u32,
+) -> Publication {
     let resumption = Resumption {
         flags: binding.program_flags,
         tx_head: binding.tx_head,
@@ -359,7 +364,7 @@ fn publish_at(binding: &mut Binding, room: &Room, rx_head: u32, tx_acked: u32) -
         flags: binding.service_flags,
         cause: binding.cause,
     };
-    if let Some(view) = room.region.slot(room.slot) {
+    if let Some(view) = new_home.region.slot(new_home.slot) {
         slots::resume_use(view, &resumption);
         binding.begin_urgent(view);
         slots::set_tx_sent(view, tx_acked);

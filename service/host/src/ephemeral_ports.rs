@@ -66,7 +66,7 @@ impl PortShare {
 
 /// The ports of one local address.
 #[derive(Default)]
-struct AddressPool {
+struct AddressPorts {
     ports: Vec<u16>,
     /// True while the driver has not answered a request for more ports.
     requested: bool,
@@ -74,7 +74,7 @@ struct AddressPool {
     exhausted: bool,
 }
 
-/// The result of [`PortPool::choose`].
+/// The result of [`EphemeralPorts::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The selected port; `None` if no port was free.
@@ -86,15 +86,15 @@ pub struct Choice {
 }
 
 /// The ports of all local addresses.
-pub struct PortPool {
-    pools: HashMap<IpAddress, AddressPool, FixedState>,
+pub struct EphemeralPorts {
+    pools: HashMap<IpAddress, AddressPorts, FixedState>,
     /// Key of the two hashes.
     secret: [u8; 16],
     /// Counters of how far the searches have advanced, each shared by the peers of one hash value.
     perturb: Box<[u32]>,
 }
 
-impl PortPool {
+impl EphemeralPorts {
     /// Returns an empty pool. `secret` keys the hashes.
     pub fn new(secret: [u8; 16]) -> Self {
         let mut seed = SipHasher13::new_with_key(&secret);
@@ -189,14 +189,14 @@ mod tests {
         Endpoint { addr, port: 80 }
     }
 
-    fn filled(secret: u8, ports: u16) -> PortPool {
-        let mut pool = PortPool::new([secret; 16]);
+    fn filled(secret: u8, ports: u16) -> EphemeralPorts {
+        let mut pool = EphemeralPorts::new([secret; 16]);
         let ports: Vec<u16> = (32_768..32_768 + ports).collect();
         pool.add(HERE, &ports);
         pool
     }
 
-    fn chosen(pool: &mut PortPool, peer: Endpoint, count: usize) -> Vec<u16> {
+    fn chosen(pool: &mut EphemeralPorts, peer: Endpoint, count: usize) -> Vec<u16> {
         let choose = |_| pool.choose(HERE, peer, |_| true).port.expect("a port");
         (0..count).map(choose).collect()
     }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn connections_in_a_row_use_many_ports_and_no_cycle() {
-        let mut pool = PortPool::new([3; 16]);
+        let mut pool = EphemeralPorts::new([3; 16]);
         let mut next = 40_000u16;
         let mut seen = Vec::new();
         while seen.len() < 140 {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_not_free_is_passed_over_and_more_is_asked_for_once() {
-        let mut pool = PortPool::new([1; 16]);
+        let mut pool = EphemeralPorts::new([1; 16]);
         let first = pool.choose(HERE, peer(2), |_| true);
         assert_eq!((first.port, first.ask), (None, true));
         assert!(!pool.choose(HERE, peer(2), |_| true).ask);

@@ -13,12 +13,12 @@ const CHUNK_LEN: usize = 2048;
 
 /// A stream buffer with the region in which it lies, as source or target of a copy.
 #[derive(Clone, Copy)]
-pub struct Lying<'r> {
+pub struct BufferIn<'r> {
     region: &'r Region,
     buffer: StreamBuffer,
 }
 
-impl<'r> Lying<'r> {
+impl<'r> BufferIn<'r> {
     /// Returns `buffer`, which lies in `region`.
     pub fn new(region: &'r Region, buffer: StreamBuffer) -> Self {
         Self { region, buffer }
@@ -26,13 +26,13 @@ impl<'r> Lying<'r> {
 
     /// Copies the bytes at the stream positions of `ranges` to the same stream positions in `to`,
     /// and nothing else. The copy of a range is at most as long as the shorter of the two buffers.
-    pub fn carry(self, to: Lying<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
+    pub fn copy_to(self, to: BufferIn<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
-            self.carry_range(to, range);
+            self.copy_range_to(to, range);
         }
     }
 
-    fn carry_range(self, to: Lying<'_>, range: Range<u32>) {
+    fn copy_range_to(self, to: BufferIn<'_>, range: Range<u32>) {
         let mut chunk = [0; CHUNK_LEN];
         let held = self.buffer.len().min(to.buffer.len());
         let mut left = range.end.wrapping_sub(range.start).min(held) as usize;
@@ -61,8 +61,8 @@ mod tests {
         let (from_region, to_region) = (filled(1), filled(2));
         let (small, large) = (buffer(12), buffer(13));
         let ranges = [4000..4200, 5000..5001, 7000..7000];
-        let from = Lying::new(&from_region, small);
-        from.carry(Lying::new(&to_region, large), ranges.clone());
+        let from = BufferIn::new(&from_region, small);
+        from.copy_to(BufferIn::new(&to_region, large), ranges.clone());
         for pos in 4000..4000 + large.len() {
             let wanted = ranges.iter().any(|range| range.contains(&pos));
             let mut byte = [0];
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn a_range_longer_than_the_buffer_ends() {
         let (from_region, to_region) = (filled(1), filled(2));
-        let from = Lying::new(&from_region, buffer(12));
-        from.carry(
-            Lying::new(&to_region, buffer(13)),
+        let from = BufferIn::new(&from_region, buffer(12));
+        from.copy_to(
+            BufferIn::new(&to_region, buffer(13)),
             std::iter::once(0..u32::MAX),
         );
         let mut bytes = [0; 8192];

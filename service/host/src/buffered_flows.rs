@@ -7,11 +7,11 @@ use tidelane_engine::FlowId;
 ///
 /// Above this number, the host frees an empty buffer at once. The next connection that receives
 /// data then gets the freed pages while they are still in the CPU cache.
-const CROWD: usize = 1024;
+const IDLE_BUFFERS_MAX: usize = 1024;
 
 /// The set of flows that have a receive buffer, scanned round-robin.
 #[derive(Debug, Default)]
-pub struct Holders {
+pub struct BufferedFlows {
     /// Bitmap of the flows' indices.
     words: Vec<u64>,
     count: usize,
@@ -19,10 +19,10 @@ pub struct Holders {
     at: usize,
 }
 
-impl Holders {
+impl BufferedFlows {
     /// Adds a flow that has got a receive buffer.
     pub fn add(&mut self, flow: FlowId) {
-        let (word, bit) = place(flow);
+        let (word, bit) = bit_of(flow);
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }
@@ -32,7 +32,7 @@ impl Holders {
 
     /// Removes a flow that has no receive buffer any more.
     pub fn remove(&mut self, flow: FlowId) {
-        let (word, bit) = place(flow);
+        let (word, bit) = bit_of(flow);
         if let Some(bits) = self.words.get_mut(word) {
             self.count -= usize::from(*bits & bit != 0);
             *bits &= !bit;
@@ -52,7 +52,7 @@ impl Holders {
     /// Returns true if there are so many flows that empty buffers are freed at once.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
-        self.count > CROWD
+        self.count > IDLE_BUFFERS_MAX
     }
 
     /// Returns the next flow of the scan.
@@ -73,7 +73,7 @@ impl Holders {
     }
 }
 
-fn place(flow: FlowId) -> (usize, u64) {
+fn bit_of(flow: FlowId) -> (usize, u64) {
     (flow.index() / 64, 1 << (flow.index() % 64))
 }
 
@@ -81,38 +81,38 @@ fn place(flow: FlowId) -> (usize, u64) {
 mod tests {
     use super::*;
 
-    fn looks(holders: &mut Holders, count: usize) -> Vec<u32> {
-        let next = |_| holders.next().map_or(u32::MAX, |flow| flow.0);
+    fn scan(buffered_flows: &mut BufferedFlows, count: usize) -> Vec<u32> {
+        let next = |_| buffered_flows.next().map_or(u32::MAX, |flow| flow.0);
         (0..count).map(next).collect()
     }
 
     #[test]
     fn each_holder_is_looked_at_in_turn() {
-        let mut holders = Holders::default();
-        assert_eq!(holders.next(), None);
+        let mut buffered_flows = BufferedFlows::default();
+        assert_eq!(buffered_flows.next(), None);
         for flow in [0, 3, 63, 64, 200, 3] {
-            holders.add(FlowId(flow));
+            buffered_flows.add(FlowId(flow));
         }
-        assert_eq!(holders.len(), 5);
-        assert_eq!(looks(&mut holders, 7), [3, 63, 64, 200, 0, 3, 63]);
-        holders.remove(FlowId(64));
-        holders.remove(FlowId(64));
-        holders.remove(FlowId(7000));
-        assert_eq!(looks(&mut holders, 3), [200, 0, 3]);
+        assert_eq!(buffered_flows.len(), 5);
+        assert_eq!(scan(&mut buffered_flows, 7), [3, 63, 64, 200, 0, 3, 63]);
+        buffered_flows.remove(FlowId(64));
+        buffered_flows.remove(FlowId(64));
+        buffered_flows.remove(FlowId(7000));
+        assert_eq!(scan(&mut buffered_flows, 3), [200, 0, 3]);
         for flow in [0, 63, 200] {
-            holders.remove(FlowId(flow));
+            buffered_flows.remove(FlowId(flow));
         }
-        assert_eq!(looks(&mut holders, 2), [3, 3]);
-        holders.remove(FlowId(3));
-        assert!(holders.is_empty() && holders.next().is_none());
+        assert_eq!(scan(&mut buffered_flows, 2), [3, 3]);
+        buffered_flows.remove(FlowId(3));
+        assert!(buffered_flows.is_empty() && buffered_flows.next().is_none());
     }
 
     #[test]
     fn a_crowd_is_more_than_its_bound() {
-        let mut holders = Holders::default();
-        (0..CROWD as u32).for_each(|flow| holders.add(FlowId(flow)));
-        assert!(!holders.is_crowded());
-        holders.add(FlowId(CROWD as u32));
-        assert!(holders.is_crowded());
+        let mut buffered_flows = BufferedFlows::default();
+        (0..IDLE_BUFFERS_MAX as u32).for_each(|flow| buffered_flows.add(FlowId(flow)));
+        assert!(!buffered_flows.is_crowded());
+        buffered_flows.add(FlowId(IDLE_BUFFERS_MAX as u32));
+        assert!(buffered_flows.is_crowded());
     }
 }
