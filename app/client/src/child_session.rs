@@ -2,8 +2,9 @@
 //! connection from one process to another.
 //!
 //! After `fork`, parent and child both *hold* a connection: each has a descriptor of it. The bytes
-//! of the connection are in the memory of one of the two processes. The request TAKE migrates the
-//! connection to the process that sends the request. The design is in `docs/design/fork.md`.
+//! of the connection are in the memory of one of the two processes. The request TAKE_CONNECTION
+//! migrates the connection to the process that sends the request. The design is in
+//! `docs/design/fork.md`.
 
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
@@ -63,8 +64,8 @@ impl ChildSession {
     }
 
     /// Tells the service that this process closed a connection that it had inherited.
-    pub fn disown(&self, connection: u64) {
-        self.control.disown(connection);
+    pub fn release_connection(&self, connection: u64) {
+        self.control.release_connection(connection);
     }
 
     /// Registers the child as a program. The program can then take the connections that the child
@@ -84,7 +85,7 @@ pub(crate) fn take(
     let mut tx_buffer: Option<StreamBuffer> = None;
     let mut attempts = 0;
     let refused = loop {
-        let mut request = new_message(message::TAKE);
+        let mut request = new_message(message::TAKE_CONNECTION);
         request.connection = connection;
         request.context = context;
         request.tx_buffer = tx_buffer.map_or(0, StreamBuffer::to_word);
@@ -101,7 +102,7 @@ pub(crate) fn take(
                 attempts += 1;
                 thread::sleep(PAUSE);
             }
-            refusal::BUFFER => {
+            refusal::BUFFER_TOO_SMALL => {
                 let log2 = answer.slot.next_power_of_two().ilog2() as u8;
                 let mut buffers = session.buffers();
                 if let Some(small) = tx_buffer.take() {

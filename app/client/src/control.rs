@@ -70,8 +70,8 @@ impl NotAdmitted {
 
     /// Tells the service that the kernel socket with this inode stays with the kernel, for
     /// `tidelane ss`.
-    pub fn note(&self, inode: u64) {
-        let mut request = new_message(message::NOTE);
+    pub fn report_not_accelerated(&self, inode: u64) {
+        let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
         request.reason = self.why;
         self.control.send(&request);
@@ -246,8 +246,8 @@ impl Control {
 
     /// Tells the service that this process does not hold `connection` any more. The process has no
     /// slot for the connection.
-    pub(crate) fn disown(&self, connection: u64) {
-        let mut request = new_message(message::DISOWN);
+    pub(crate) fn release_connection(&self, connection: u64) {
+        let mut request = new_message(message::RELEASE_CONNECTION);
         request.connection = connection;
         self.send(&request);
     }

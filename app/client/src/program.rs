@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use tidelane_abi::{FlowNumbers, OpenOptions, ROUTE_KERNEL, message, not_accelerated};
+use tidelane_abi::{OpenOptions, ROUTE_KERNEL, TcpInfo, message, not_accelerated};
 use tidelane_ring::{
     Descriptor, Doorbell, LayoutError, MEMORIES, MapError, ProgramRegion, ServicePageMap,
     contexts_max, registration::new_message,
@@ -178,7 +178,8 @@ impl Program {
     }
 
     /// Looks `addr` (IPv4 as `::ffff:a.b.c.d`) up in the route table. Returns
-    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK` or `ROUTE_WITHIN_HOST`.
+    /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK_SERVICE` or
+    /// `ROUTE_WITHIN_HOST`.
     pub fn route(&self, addr: [u8; 16]) -> u32 {
         if self.session.is_gone() {
             return ROUTE_KERNEL;
@@ -249,8 +250,8 @@ impl Program {
 
     /// Tells the service why the kernel socket with this inode is not accelerated (one of
     /// [`tidelane_abi::not_accelerated`]), for `tidelane ss`.
-    pub fn note(&self, inode: u64, reason: u32) {
-        let mut request = new_message(message::NOTE);
+    pub fn report_not_accelerated(&self, inode: u64, reason: u32) {
+        let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
         request.reason = reason;
         self.send(&request);
@@ -263,11 +264,11 @@ impl Program {
     }
 
     /// Asks the service for the TCP state of a connection of this program, for TCP_INFO.
-    pub fn numbers(&self, stream: &Stream) -> Result<FlowNumbers, Refusal> {
-        let mut request = new_message(message::NUMBERS);
+    pub fn tcp_info(&self, stream: &Stream) -> Result<TcpInfo, Refusal> {
+        let mut request = new_message(message::TCP_INFO);
         request.slot = stream.slot();
         request.generation = stream.generation();
-        Ok(self.ask(&request, &[])?.numbers)
+        Ok(self.ask(&request, &[])?.tcp_info)
     }
 
     /// Prepares the session of a child before `fork`. In this session, the child holds the
@@ -282,9 +283,9 @@ impl Program {
 
     /// Tells the service that this program closed a connection that it had inherited over `fork`
     /// and never used.
-    pub fn disown(&self, connection: u64) {
+    pub fn release_connection(&self, connection: u64) {
         if let Some(control) = &self.session.control {
-            control.disown(connection);
+            control.release_connection(connection);
         }
     }
 

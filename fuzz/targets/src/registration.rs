@@ -84,7 +84,7 @@ fn any_message(bytes: &mut Bytes<'_>) -> Message {
         _ => bytes.u32(),
     };
     request.context = match request.kind {
-        message::CONTEXT | message::TAKE => number(bytes),
+        message::CONTEXT | message::TAKE_CONNECTION => number(bytes),
         _ => 0,
     };
     match request.kind {
@@ -97,15 +97,15 @@ fn any_message(bytes: &mut Bytes<'_>) -> Message {
             request.options.mss_max = bytes.u16();
         }
         message::UNLISTEN => request.listener = number(bytes),
-        message::NOTE => {
+        message::REPORT_NOT_ACCELERATED => {
             request.inode = number(bytes).into();
             request.reason = number(bytes);
         }
-        message::TAKE | message::DISOWN => {
+        message::TAKE_CONNECTION | message::RELEASE_CONNECTION => {
             request.connection = number(bytes).into();
             request.tx_buffer = u64::from(number(bytes)) << 8 | u64::from(bytes.u8() & 31);
         }
-        message::NUMBERS => {
+        message::TCP_INFO => {
             request.slot = number(bytes);
             request.generation = number(bytes);
         }

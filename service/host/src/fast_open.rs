@@ -52,7 +52,7 @@ impl<P: PacketIo> Host<P> {
         request: &ControlRequest,
     ) -> Result<(FlowId, u32), OpenError> {
         let (engine, io) = (&mut self.engine, &mut self.io);
-        if request.fast_open & fast_open::ASK == 0 {
+        if request.fast_open & fast_open::REQUESTED == 0 {
             let flow = engine.open(now, local, peer, route, options, io)?;
             return Ok((flow, 0));
         }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tidelane_abi::{
-    FIN_WAIT_2_NEVER, FlowNumbers, OpenOptions, SlotOptions, congestion, flow_features,
-    program_flags,
+    FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, TcpInfo, congestion, program_flags,
+    tcp_info_features,
 };
 use tidelane_engine::{
     Algorithm, CaState, CcInfo, Clock, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId,
@@ -165,13 +165,13 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns the numbers (TCP_INFO) of the connection in a program's slot. `None` if the slot has
     /// no open connection, or another generation.
-    pub fn numbers(
+    pub fn tcp_info(
         &mut self,
         now: Instant,
         id: ProgramId,
         slot: u32,
         generation: u32,
-    ) -> Option<FlowNumbers> {
+    ) -> Option<TcpInfo> {
         // The answer includes changes that the program made before its request.
         self.io.now = now;
         self.advance(now, id, slot);
@@ -183,7 +183,7 @@ impl<P: PacketIo> Host<P> {
         self.engine
             .info(flow)
             .filter(|_| current)
-            .map(|info| numbers_of(now, &info))
+            .map(|info| tcp_info_of(now, &info))
     }
 
     /// Applies the program flags of a connection: `changed` has the flags that changed, `flags` the
@@ -267,10 +267,10 @@ fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
+fn tcp_info_of(now: Instant, info: &FlowInfo) -> TcpInfo {
     let (clock, traffic) = (Clock::at(now), &info.traffic);
     let feature = |on: bool, bit| if on { bit } else { 0 };
-    FlowNumbers {
+    TcpInfo {
         bytes_acked: info.bytes_acked,
         bytes_received: info.bytes_received,
         bytes_sent: info.bytes_acked + u64::from(info.flight_size) + info.retrans_bytes,
@@ -313,11 +313,11 @@ fn numbers_of(now: Instant, info: &FlowInfo) -> FlowNumbers {
         congestion: Algorithm::from_name(info.congestion)
             .map_or(0, number_of)
             .into(),
-        features: feature(info.timestamps, flow_features::TIMESTAMPS)
-            | feature(info.sack, flow_features::SACK)
-            | feature(info.ecn, flow_features::ECN)
-            | feature(info.syn_data, flow_features::SYN_DATA)
-            | feature(info.app_limited, flow_features::APP_LIMITED),
+        features: feature(info.timestamps, tcp_info_features::TIMESTAMPS)
+            | feature(info.sack, tcp_info_features::SACK)
+            | feature(info.ecn, tcp_info_features::ECN)
+            | feature(info.syn_data, tcp_info_features::SYN_DATA)
+            | feature(info.app_limited, tcp_info_features::APP_LIMITED),
         wscales: u32::from(info.snd_wscale) | u32::from(info.rcv_wscale) << 8,
         backoff: info.timeouts.into(),
         ca_state: match info.ca_state {

@@ -132,7 +132,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Removes the hold of `holder`, which closed a connection without ever having a slot for it.
-    pub fn disown(&mut self, now: Instant, holder: Holder, connection: u64) {
+    pub fn release_connection(&mut self, now: Instant, holder: Holder, connection: u64) {
         self.io.now = now;
         self.drop_holder(now, connection, holder, false);
     }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL, ROUTE_WITHIN_HOST};
+use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK_SERVICE, ROUTE_KERNEL, ROUTE_WITHIN_HOST};
 use tidelane_host::{AddressesWithin, IngressPolicy, KernelRoute, Route, Way};
 use tidelane_steering::kernel_tables::{Change, KernelTables, RouteInfo, RouteKind};
 use tidelane_wire::{IpAddress, MacAddress};
@@ -277,7 +277,11 @@ impl Network {
             };
             page.push(entry(IpAddress(addr), prefix_len, accelerated));
         }
-        page.extend(addresses.iter().map(|addr| entry(*addr, 128, ROUTE_ASK)));
+        page.extend(
+            addresses
+                .iter()
+                .map(|addr| entry(*addr, 128, ROUTE_ASK_SERVICE)),
+        );
         page
     }
 }

@@ -283,14 +283,16 @@ impl Session {
                 self.answer(message::UNLISTEN, 0)
             }
             (message::INHERIT, _) => self.inherit(shared),
-            (message::TAKE, true) => self.take(shared, request),
-            (message::NUMBERS, true) => self.numbers(shared, request),
-            (message::DISOWN, _) => {
-                self.disown(shared, request.connection);
+            (message::TAKE_CONNECTION, true) => self.take(shared, request),
+            (message::TCP_INFO, true) => self.tcp_info(shared, request),
+            (message::RELEASE_CONNECTION, _) => {
+                self.release_connection(shared, request.connection);
                 Ok(())
             }
-            (message::NOTE, registered) if registered || self.admission.denied.is_some() => {
-                self.note(request);
+            (message::REPORT_NOT_ACCELERATED, registered)
+                if registered || self.admission.denied.is_some() =>
+            {
+                self.report_not_accelerated(request);
                 Ok(())
             }
             _ => self.answer(request.kind, refusal::MALFORMED),
@@ -430,24 +432,24 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Handles NUMBERS: answers with the counts and times (TCP_INFO) of a connection.
-    fn numbers<P: Port>(&self, shared: &mut ServiceState<P>, request: &Message) -> io::Result<()> {
+    /// Handles TCP_INFO: answers with the counts and times (TCP_INFO) of a connection.
+    fn tcp_info<P: Port>(&self, shared: &mut ServiceState<P>, request: &Message) -> io::Result<()> {
         let Some(registered) = &self.registered else {
             return Ok(());
         };
         let (slot, generation) = (request.slot, request.generation);
         // Only the core that owns the slot returns numbers.
-        let numbers = shared.cores.call_each(|core| {
+        let tcp_info = shared.cores.call_each(|core| {
             let id = registered.ids[core];
-            move |host, now| host.numbers(now, id, slot, generation)
+            move |host, now| host.tcp_info(now, id, slot, generation)
         });
-        let numbers = numbers.unwrap_or_default().into_iter().flatten().next();
-        let Some(numbers) = numbers else {
-            return self.answer(message::NUMBERS, refusal::NOT_ENTITLED);
+        let tcp_info = tcp_info.unwrap_or_default().into_iter().flatten().next();
+        let Some(tcp_info) = tcp_info else {
+            return self.answer(message::TCP_INFO, refusal::NOT_ENTITLED);
         };
         let answer = Message {
-            numbers,
-            ..new_message(message::NUMBERS)
+            tcp_info,
+            ..new_message(message::TCP_INFO)
         };
         send_message(self.socket.as_fd(), &answer, &[])
     }

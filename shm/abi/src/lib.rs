@@ -35,7 +35,7 @@ mod registration;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
-pub use registration::{FlowNumbers, Message, flow_features, message, not_accelerated, refusal};
+pub use registration::{Message, TcpInfo, message, not_accelerated, refusal, tcp_info_features};
 
 /// Version of the ABI. Every change of this crate increases it. The service refuses the
 /// registration of a program with another version.
@@ -268,7 +268,7 @@ pub mod service_flags {
     /// Other processes hold the connection, too, because of a fork.
     pub const SHARED: u32 = 1 << 5;
     /// Another process has the connection at present. The other fields of this slot are not valid.
-    /// TAKE brings the connection back. The flag is only set together with SHARED.
+    /// TAKE_CONNECTION brings the connection back. The flag is only set together with SHARED.
     pub const MIGRATED: u32 = 1 << 6;
     /// With MIGRATED: the connection has changed since it moved, or the other process has ended.
     pub const EVENT_PENDING: u32 = 1 << 7;
@@ -372,7 +372,7 @@ pub struct ControlRequest {
 /// Bits of [`ControlRequest::fast_open`].
 pub mod fast_open {
     /// Send data with the SYN, or request a cookie (TCP_FASTOPEN_CONNECT, MSG_FASTOPEN).
-    pub const ASK: u32 = 1 << 0;
+    pub const REQUESTED: u32 = 1 << 0;
     /// Send data without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub const WITHOUT_COOKIE: u32 = 1 << 1;
 }
@@ -420,7 +420,7 @@ pub mod control_event {
     pub const ACCEPTED: u32 = 3;
     /// The program must connect through the kernel. Either the destination is an address of
     /// this host without an accelerated listener, or a limit was reached. The event occurs only for
-    /// routes with [`super::ROUTE_ASK`] or [`super::ROUTE_WITHIN_HOST`].
+    /// routes with [`super::ROUTE_ASK_SERVICE`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
@@ -465,7 +465,7 @@ pub struct RouteEntry {
     pub addr: [AtomicU64; 2],
     /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
     pub prefix_len: AtomicU32,
-    /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`], [`ROUTE_ASK`] or [`ROUTE_WITHIN_HOST`].
+    /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`], [`ROUTE_ASK_SERVICE`] or [`ROUTE_WITHIN_HOST`].
     pub accelerated: AtomicU32,
 }
 
@@ -475,9 +475,9 @@ pub const ROUTE_KERNEL: u32 = 0;
 pub const ROUTE_ACCELERATED: u32 = 1;
 /// The prefix is the interface's own address. Only the service knows whether a program listens
 /// there, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
-pub const ROUTE_ASK: u32 = 2;
+pub const ROUTE_ASK_SERVICE: u32 = 2;
 /// The prefix is loopback or another address of this host. Programs that want connections within
-/// the host treat it as [`ROUTE_ASK`]. All others treat it as [`ROUTE_KERNEL`].
+/// the host treat it as [`ROUTE_ASK_SERVICE`]. All others treat it as [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

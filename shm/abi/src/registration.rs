@@ -13,7 +13,7 @@ pub struct Message {
     pub kind: u32,
     /// Answers: 0, or the reason of a refusal from [`refusal`].
     pub refusal: u32,
-    /// CONTEXT, TAKE: number of the context.
+    /// CONTEXT, TAKE_CONNECTION: number of the context.
     pub context: u32,
     /// LISTEN: the program's own number for the listener.
     pub cookie: u64,
@@ -23,27 +23,29 @@ pub struct Message {
     pub backlog: u32,
     /// REGISTERED: length of the program region in bytes.
     pub region_len: u64,
-    /// NOTE: inode number of the kernel socket that is not accelerated.
+    /// REPORT_NOT_ACCELERATED: inode number of the kernel socket that is not accelerated.
     pub inode: u64,
-    /// NOTE: one of [`not_accelerated`]. Also present in an answer with [`refusal::LIMIT`].
+    /// REPORT_NOT_ACCELERATED: one of [`not_accelerated`]. Also present in an answer with
+    /// [`refusal::LIMIT`].
     pub reason: u32,
     /// RESERVE, RELEASE_TUPLE and the answer to CLAIM_TUPLE: the port, in host byte order.
     pub port: u32,
-    /// TAKE, DISOWN: identity of the connection, from [`SlotNames::connection`](crate::SlotNames).
+    /// TAKE_CONNECTION, RELEASE_CONNECTION: identity of the connection, from
+    /// [`SlotNames::connection`](crate::SlotNames).
     pub connection: u64,
-    /// TAKE: word of a send buffer that can hold the unacknowledged data. 0 for none.
+    /// TAKE_CONNECTION: word of a send buffer that can hold the unacknowledged data. 0 for none.
     pub tx_buffer: crate::BufferWord,
-    /// Answer to TAKE: number of the slot. With [`refusal::BUFFER`], the number of unacknowledged
-    /// bytes.
+    /// Answer to TAKE_CONNECTION: number of the slot. With [`refusal::BUFFER_TOO_SMALL`], the
+    /// number of unacknowledged bytes.
     pub slot: u32,
-    /// Answer to TAKE: generation of the slot.
+    /// Answer to TAKE_CONNECTION: generation of the slot.
     pub generation: u32,
     /// REGISTER, OPEN_PORT: name of the program, padded with NUL.
     pub name: [u8; 32],
     /// LISTEN: options of the listener's connections.
     pub options: crate::OpenOptions,
-    /// Answer to NUMBERS: the figures of the connection.
-    pub numbers: FlowNumbers,
+    /// Answer to TCP_INFO: the figures of the connection.
+    pub tcp_info: TcpInfo,
     /// RESERVE: local address of a connection within the host. Zeros for a connection over the
     /// interface. RELEASE_TUPLE and the answer to CLAIM_TUPLE: local address of the 3-tuple.
     pub local_addr: [u8; 16],
@@ -60,7 +62,7 @@ pub struct Message {
 /// with the connection.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowNumbers {
+pub struct TcpInfo {
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
     /// Bytes received in order.
@@ -142,7 +144,7 @@ pub struct FlowNumbers {
     pub unsent: u32,
     /// One of [`congestion`](crate::congestion).
     pub congestion: u32,
-    /// Bits of [`flow_features`].
+    /// Bits of [`tcp_info_features`].
     pub features: u32,
     /// Window shift of the send window, plus 256 times the shift of the receive window.
     pub wscales: u32,
@@ -162,8 +164,8 @@ pub struct FlowNumbers {
     pub reserved: u32,
 }
 
-/// Bits of [`FlowNumbers::features`].
-pub mod flow_features {
+/// Bits of [`TcpInfo::features`].
+pub mod tcp_info_features {
     /// The connection uses RFC 7323 timestamps.
     pub const TIMESTAMPS: u32 = 1 << 0;
     /// The connection uses selective acknowledgments.
@@ -202,7 +204,7 @@ pub mod message {
     pub const RESERVE: u32 = 6;
     /// Sent by a program to report why a socket is not accelerated, for `tidelane ss`. There is no
     /// answer. The service also takes this message from programs that it does not admit.
-    pub const NOTE: u32 = 7;
+    pub const REPORT_NOT_ACCELERATED: u32 = 7;
     /// Sent by any process to ask if both sides have the same version. The answer is PROBE. The
     /// process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
@@ -214,14 +216,15 @@ pub mod message {
     /// for the reason [`FORKS`](super::not_accelerated::FORKS). The program then sends UNLISTEN.
     pub const INHERIT: u32 = 9;
     /// Sent by a program to move `connection` to its context `context`. After a fork, several
-    /// processes hold a connection, and the memory of one process has its data. The answer is TAKE.
-    pub const TAKE: u32 = 10;
+    /// processes hold a connection, and the memory of one process has its data. The answer is
+    /// TAKE_CONNECTION.
+    pub const TAKE_CONNECTION: u32 = 10;
     /// Sent by a program, or by a child that inherited connections, after it has closed
     /// `connection`, if the connection has no slot in its region. There is no answer.
-    pub const DISOWN: u32 = 11;
+    pub const RELEASE_CONNECTION: u32 = 11;
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
-    /// answer is NUMBERS.
-    pub const NUMBERS: u32 = 12;
+    /// answer is TCP_INFO.
+    pub const TCP_INFO: u32 = 12;
     /// Sent by a program with a stack of its own to open a port. Carries the descriptor of the
     /// program's doorbell eventfd. A registration socket is used with OPEN_PORT or with REGISTER,
     /// not with both.
@@ -263,17 +266,18 @@ pub mod refusal {
     pub const NOT_ACCELERATED: u32 = 5;
     /// The 3-tuple belongs to another program.
     pub const IN_USE: u32 = 6;
-    /// TAKE: the process that has the connection is copying its bytes. The program asks again.
+    /// TAKE_CONNECTION: the process that has the connection is copying its bytes. The program asks
+    /// again.
     pub const BUSY: u32 = 7;
-    /// TAKE: the send buffer is too small for the unacknowledged data.
-    pub const BUFFER: u32 = 8;
+    /// TAKE_CONNECTION: the send buffer is too small for the unacknowledged data.
+    pub const BUFFER_TOO_SMALL: u32 = 8;
     /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
     /// OPEN_PORT: the operator has rules for connections, which the packets of a port would bypass.
     pub const RULES: u32 = 10;
     /// REGISTER, PROBE: the service does not admit programs of this network namespace. After the
-    /// refusals NAMESPACE, USER and CGROUP, the program may still send NOTE.
+    /// refusals NAMESPACE, USER and CGROUP, the program may still send REPORT_NOT_ACCELERATED.
     pub const NAMESPACE: u32 = 16;
     /// REGISTER, PROBE: the service does not admit this user.
     pub const USER: u32 = 17;

@@ -14,7 +14,7 @@ pub struct PublishedRoute {
     pub addr: [u8; 16],
     /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
     pub prefix_len: u8,
-    /// One of [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK` and
+    /// One of [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK_SERVICE` and
     /// `ROUTE_WITHIN_HOST`.
     pub accelerated: u32,
 }
@@ -126,7 +126,7 @@ fn matches(entry: &RouteEntry, addr: [u8; 16]) -> bool {
 mod tests {
     use std::os::fd::AsFd;
 
-    use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK, ROUTE_KERNEL};
+    use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK_SERVICE, ROUTE_KERNEL};
 
     use super::*;
 
@@ -152,13 +152,13 @@ mod tests {
         let routes = [
             route(v4(10, 0, 0, 0), 96 + 8, ROUTE_ACCELERATED),
             route(v4(10, 1, 0, 0), 96 + 16, ROUTE_KERNEL),
-            route(v4(10, 1, 2, 3), 128, ROUTE_ASK),
+            route(v4(10, 1, 2, 3), 128, ROUTE_ASK_SERVICE),
             route([0xfe; 16], 7, ROUTE_ACCELERATED),
         ];
         ours.set_routes(&routes).unwrap();
         assert_eq!(theirs.lookup(v4(10, 0, 0, 1)), Some(ROUTE_ACCELERATED));
         assert_eq!(theirs.lookup(v4(10, 1, 0, 1)), Some(ROUTE_KERNEL));
-        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_ASK));
+        assert_eq!(theirs.lookup(v4(10, 1, 2, 3)), Some(ROUTE_ASK_SERVICE));
         assert_eq!(theirs.lookup(v4(11, 1, 2, 3)), None);
         assert_eq!(theirs.lookup([0xff; 16]), Some(ROUTE_ACCELERATED));
         let defaults = [

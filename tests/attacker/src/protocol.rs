@@ -158,9 +158,9 @@ impl Service {
         Ok(answer.message.port)
     }
 
-    /// Sends NOTE, which has no answer.
-    pub fn note(&self, inode: u64, reason: u32) -> Result<(), Failure> {
-        let mut request = new_message(message::NOTE);
+    /// Sends REPORT_NOT_ACCELERATED, which has no answer.
+    pub fn report_not_accelerated(&self, inode: u64, reason: u32) -> Result<(), Failure> {
+        let mut request = new_message(message::REPORT_NOT_ACCELERATED);
         request.inode = inode;
         request.reason = reason;
         self.send(&request, &[])
@@ -174,25 +174,25 @@ impl Service {
         Service::over(socket.ok_or(Failure::HungUp)?)
     }
 
-    /// Sends TAKE for any connection, and waits for the answer.
+    /// Sends TAKE_CONNECTION for any connection, and waits for the answer.
     pub fn take(&self, connection: u64, context: u32, tx_buffer: u64) -> Result<Answer, Failure> {
-        let mut request = new_message(message::TAKE);
+        let mut request = new_message(message::TAKE_CONNECTION);
         request.connection = connection;
         request.context = context;
         request.tx_buffer = tx_buffer;
         self.ask(&request, &[])
     }
 
-    /// Sends DISOWN for any connection. DISOWN has no answer.
-    pub fn disown(&self, connection: u64) -> Result<(), Failure> {
-        let mut request = new_message(message::DISOWN);
+    /// Sends RELEASE_CONNECTION for any connection. RELEASE_CONNECTION has no answer.
+    pub fn release_connection(&self, connection: u64) -> Result<(), Failure> {
+        let mut request = new_message(message::RELEASE_CONNECTION);
         request.connection = connection;
         self.send(&request, &[])
     }
 
-    /// Sends NUMBERS for any slot, and waits for the answer.
-    pub fn numbers(&self, slot: u32, generation: u32) -> Result<Answer, Failure> {
-        let mut request = new_message(message::NUMBERS);
+    /// Sends TCP_INFO for any slot, and waits for the answer.
+    pub fn tcp_info(&self, slot: u32, generation: u32) -> Result<Answer, Failure> {
+        let mut request = new_message(message::TCP_INFO);
         request.slot = slot;
         request.generation = generation;
         self.ask(&request, &[])
@@ -249,7 +249,7 @@ impl fmt::Display for Failure {
             Failure::Refused(refusal::NOT_ACCELERATED) => "refused: not accelerated",
             Failure::Refused(refusal::IN_USE) => "refused: in use",
             Failure::Refused(refusal::BUSY) => "refused: busy",
-            Failure::Refused(refusal::BUFFER) => "refused: buffer",
+            Failure::Refused(refusal::BUFFER_TOO_SMALL) => "refused: buffer",
             Failure::Refused(why) => return write!(f, "refused: {why}"),
         };
         write!(f, "{why}")

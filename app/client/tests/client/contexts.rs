@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use tidelane_abi::{
-    DATA_RING_LEN, ROUTE_ACCELERATED, ROUTE_ASK, control_event, control_request, data_event,
-    data_request, program_flags,
+    DATA_RING_LEN, ROUTE_ACCELERATED, ROUTE_ASK_SERVICE, control_event, control_request,
+    data_event, data_request, program_flags,
 };
 use tidelane_client::{ClientEvent, Connect, Context, ListenerHandle, QueueError, Refusal};
 use tidelane_ring::{PublishedRoute, words::DataWord};
@@ -258,10 +258,10 @@ fn routes_decide_which_connections_are_accelerated() {
     };
     service
         .page
-        .set_routes(&[route(1, ROUTE_ACCELERATED), route(2, ROUTE_ASK)])
+        .set_routes(&[route(1, ROUTE_ACCELERATED), route(2, ROUTE_ASK_SERVICE)])
         .unwrap();
     assert!(program.route_accelerated([1; 16]) && program.route_accelerated([2; 16]));
-    assert_eq!(program.route([2; 16]), ROUTE_ASK);
+    assert_eq!(program.route([2; 16]), ROUTE_ASK_SERVICE);
     assert!(!program.route_accelerated([3; 16]));
     program.mark_service_gone();
     assert!(!program.route_accelerated([1; 16]));

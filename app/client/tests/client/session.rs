@@ -185,7 +185,7 @@ fn answer_a_session(socket: OwnedFd) -> (Registered, Doorbell) {
     let (request, _) = receive(&service.socket);
     assert_eq!(
         (request.kind, request.inode, request.reason),
-        (message::NOTE, 5, 2)
+        (message::REPORT_NOT_ACCELERATED, 5, 2)
     );
     let (request, _) = receive(&service.socket);
     assert_eq!((request.kind, request.listener), (message::UNLISTEN, 9));
@@ -210,7 +210,7 @@ fn a_session_from_registration_to_the_service_s_death() {
         Err(Refusal::Refused(refusal::NOT_ENTITLED))
     ));
     assert_eq!(program.reserve(file.fd(), None).unwrap(), 4711);
-    program.note(5, 2);
+    program.report_not_accelerated(5, 2);
     program.unlisten(ListenerHandle(9));
     let (service, doorbell) = service.join().unwrap();
 
@@ -291,6 +291,6 @@ fn an_abandoned_session_hangs_up_when_the_parent_does() {
     assert!(program.service_known_gone());
     assert!(readable(&service.socket, Duration::from_secs(5)));
     assert!(recv_message(service.socket.as_fd()).unwrap().is_none());
-    program.note(1, 1);
+    program.report_not_accelerated(1, 1);
     assert!(matches!(program.new_context(), Err(Refusal::ServiceGone)));
 }

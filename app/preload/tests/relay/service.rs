@@ -244,7 +244,7 @@ impl Session {
                 answer.port = u32::from(port_of(&descriptors[0]));
                 Some(answer)
             }
-            message::NUMBERS => {
+            message::TCP_INFO => {
                 answer.refusal = refusal::NOT_ENTITLED;
                 Some(answer)
             }

@@ -106,7 +106,7 @@ fn end(
             None
         }
         State::Inherited(connection) => {
-            session::disown(connection);
+            session::release_connection(connection);
             None
         }
         State::Forked => None,

@@ -60,7 +60,7 @@ fn leave_listeners() {
         {
             listening.leave_to_kernel();
             drop(inner);
-            session::note(fd, not_accelerated::HANDED_OVER);
+            session::report_not_accelerated(fd, not_accelerated::HANDED_OVER);
         }
     }
 }

@@ -159,7 +159,7 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
             && let Some(reason) = exceptions::of_served(handle)
         {
             listening.leave_to_kernel();
-            session::note(fd, reason);
+            session::report_not_accelerated(fd, reason);
         }
         if !listening.is_joined()
             && let Some(channel) = channels::default()
@@ -213,7 +213,7 @@ fn accept_one(
     if listening.queue.is_empty() {
         let accepted = sys::accept4(fd, flags)?;
         if !listening.is_kernel_only() {
-            session::note(accepted, not_accelerated::KERNEL_PEER);
+            session::report_not_accelerated(accepted, not_accelerated::KERNEL_PEER);
         }
         return Ok(accepted as usize);
     }

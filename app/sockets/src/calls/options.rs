@@ -81,8 +81,8 @@ pub fn get(socket: &'static Socket, fd: RawFd, level: i32, name: i32, into: &mut
             give(&timeval_bytes(inner.options.send_timeout_ns))
         }
         (libc::IPPROTO_TCP, libc::TCP_CC_INFO) => {
-            let numbers = inner.numbers();
-            let (info, len) = numbers.as_ref().map_or(([0; 20], 0), cc_info);
+            let tcp_info = inner.service_tcp_info();
+            let (info, len) = tcp_info.as_ref().map_or(([0; 20], 0), cc_info);
             give(&info[..len])
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => give(&inner.tcp_info()),

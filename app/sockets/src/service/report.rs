@@ -32,7 +32,7 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
 /// Records why a socket stays with the kernel. With TIDELANE_STRICT also prints the reason and
 /// returns an error, unless the user chose this socket as an exception.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
-    session::note(fd, reason);
+    session::report_not_accelerated(fd, reason);
     if !session::settings().strict || reason == not_accelerated::CHOSEN {
         return Ok(());
     }

@@ -412,21 +412,21 @@ pub(crate) fn take_given_up(listener: ListenerHandle) -> bool {
 }
 
 /// Tells the service that this process closed a connection that it inherited and never used.
-pub(crate) fn disown(connection: u64) {
+pub(crate) fn release_connection(connection: u64) {
     let _section = Section::enter();
     if let Some(child) = &*CHILD_SESSION.lock() {
-        child.disown(connection);
+        child.release_connection(connection);
     } else if let Some(program) = current().and_then(ProcessSession::program) {
-        program.disown(connection);
+        program.release_connection(connection);
     }
 }
 
 /// Tells the service why the kernel socket `fd` is not accelerated, for `tidelane ss`.
-pub(crate) fn note(fd: RawFd, reason: u32) {
+pub(crate) fn report_not_accelerated(fd: RawFd, reason: u32) {
     let _section = Section::enter();
     if let Some(program) = current().and_then(ProcessSession::program) {
         if let Some(inode) = sys::inode(fd) {
-            program.note(inode, reason);
+            program.report_not_accelerated(inode, reason);
         }
         return;
     }
@@ -434,6 +434,6 @@ pub(crate) fn note(fd: RawFd, reason: u32) {
         && let Some(refused) = &*refused
         && let Some(inode) = sys::inode(fd)
     {
-        refused.note(inode);
+        refused.report_not_accelerated(inode);
     }
 }

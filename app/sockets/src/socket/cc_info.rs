@@ -1,7 +1,7 @@
 //! The value of TCP_CC_INFO: `union tcp_cc_info` of Linux. The value is empty for CUBIC and
 //! NewReno.
 
-use tidelane_abi::{FlowNumbers, congestion, flow_features};
+use tidelane_abi::{TcpInfo, congestion, tcp_info_features};
 
 /// Length of a `tcp_bbr_info`, the longest variant.
 const INFO_LEN_MAX: usize = 20;
@@ -9,10 +9,10 @@ const INFO_LEN_MAX: usize = 20;
 const DCTCP_LEN: usize = 16;
 
 /// Returns the bytes of the union and their number, which depends on the congestion control.
-pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
+pub(crate) fn cc_info(tcp_info: &TcpInfo) -> ([u8; INFO_LEN_MAX], usize) {
     let mut info = [0; INFO_LEN_MAX];
-    let words = numbers.details;
-    match numbers.congestion as u16 {
+    let words = tcp_info.details;
+    match tcp_info.congestion as u16 {
         congestion::BBR => {
             for (bytes, word) in info.as_chunks_mut().0.iter_mut().zip(words) {
                 *bytes = word.to_ne_bytes();
@@ -22,7 +22,7 @@ pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
         congestion::DCTCP => {
             // Without ECN, Linux' DCTCP falls back to NewReno and reports zeros. The service does
             // not report `dctcp_ce_state`, which belongs to the receiving direction.
-            if numbers.features & flow_features::ECN != 0 {
+            if tcp_info.features & tcp_info_features::ECN != 0 {
                 info[..2].copy_from_slice(&1u16.to_ne_bytes());
                 for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {
                     *bytes = word.to_ne_bytes();
@@ -38,12 +38,12 @@ pub(crate) fn cc_info(numbers: &FlowNumbers) -> ([u8; INFO_LEN_MAX], usize) {
 mod tests {
     use super::*;
 
-    fn numbers(congestion: u16, features: u32) -> FlowNumbers {
-        FlowNumbers {
+    fn tcp_info(congestion: u16, features: u32) -> TcpInfo {
+        TcpInfo {
             congestion: congestion.into(),
             features,
             details: [1, 2, 3, 4, 5, 6],
-            ..FlowNumbers::default()
+            ..TcpInfo::default()
         }
     }
 
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn layouts_match_linux() {
         let of = |congestion, features| {
-            let (bytes, len) = cc_info(&numbers(congestion, features));
+            let (bytes, len) = cc_info(&tcp_info(congestion, features));
             words(&bytes[..len])
         };
         assert_eq!(of(congestion::CUBIC, 0), []);
         assert_eq!(of(congestion::RENO, 0), []);
         assert_eq!(of(congestion::DCTCP, 0), [0; 4]);
         let enabled = u32::from_ne_bytes([1u16.to_ne_bytes(), [0; 2]].concat().try_into().unwrap());
-        let dctcp = of(congestion::DCTCP, flow_features::ECN);
+        let dctcp = of(congestion::DCTCP, tcp_info_features::ECN);
         assert_eq!(dctcp, [enabled, 1, 2, 3]);
         assert_eq!(of(congestion::BBR, 0), [1, 2, 3, 4, 5]);
     }

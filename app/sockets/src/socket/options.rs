@@ -313,12 +313,12 @@ impl Inner {
     /// Returns the number of the connection's congestion control. Without a connection, returns the
     /// number that the program set, or `None`.
     pub(crate) fn congestion(&mut self) -> Option<u16> {
-        let numbers = self.numbers().map(|numbers| numbers.congestion as u16);
+        let known = self.service_tcp_info().map(|info| info.congestion as u16);
         let asked = || {
             self.options
                 .recorded(libc::IPPROTO_TCP, libc::TCP_CONGESTION)
         };
-        numbers.or_else(|| asked().map(|number| number as u16))
+        known.or_else(|| asked().map(|number| number as u16))
     }
 
     /// Returns the value of an integer option, or `None` if only the kernel knows the value.

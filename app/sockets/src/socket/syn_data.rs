@@ -54,8 +54,8 @@ impl Inner {
             return 0;
         }
         match self.options.without_cookie() {
-            true => fast_open::ASK | fast_open::WITHOUT_COOKIE,
-            false => fast_open::ASK,
+            true => fast_open::REQUESTED | fast_open::WITHOUT_COOKIE,
+            false => fast_open::REQUESTED,
         }
     }
 }

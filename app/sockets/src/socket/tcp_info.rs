@@ -2,7 +2,7 @@
 //! `tidelaned`), which carries the connection. The library knows the others itself. The numbers in
 //! this file are offsets of the fields in bytes, as `struct tcp_info` has them.
 
-use tidelane_abi::{FlowNumbers, flow_features, service_flags};
+use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 
 use super::{Inner, state::State, urgent};
 use crate::service::session;
@@ -29,8 +29,8 @@ impl Inner {
     /// (docs/socket-calls.md lists them).
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
-        if let Some(numbers) = self.numbers() {
-            fill(&mut info, &numbers);
+        if let Some(tcp_info) = self.service_tcp_info() {
+            fill(&mut info, &tcp_info);
         }
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
@@ -50,10 +50,10 @@ impl Inner {
 
     /// Asks the service for the connection's figures, such as RTT and congestion window. Returns
     /// `None` without a connection, or if the service is gone.
-    pub(crate) fn numbers(&mut self) -> Option<FlowNumbers> {
+    pub(crate) fn service_tcp_info(&mut self) -> Option<TcpInfo> {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
-        session.program()?.numbers(&connection.stream).ok()
+        session.program()?.tcp_info(&connection.stream).ok()
     }
 
     /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`.
@@ -100,89 +100,89 @@ fn put_all(info: &mut [u8; TCP_INFO_LEN], words: &[(usize, u32)], longs: &[(usiz
 }
 
 /// Fills in the service's values.
-fn fill(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
-    let mss = numbers.mss.max(1);
+fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo) {
+    let mss = tcp_info.mss.max(1);
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let has = |feature: u32, option: u8| {
-        if numbers.features & feature != 0 {
+        if tcp_info.features & feature != 0 {
             option
         } else {
             0
         }
     };
-    let timestamps = has(flow_features::TIMESTAMPS, OPTION_TIMESTAMPS);
-    let wscale = if numbers.wscales == 0 {
+    let timestamps = has(tcp_info_features::TIMESTAMPS, OPTION_TIMESTAMPS);
+    let wscale = if tcp_info.wscales == 0 {
         0
     } else {
         OPTION_WSCALE
     };
-    info[1] = numbers.ca_state as u8;
+    info[1] = tcp_info.ca_state as u8;
     // Consecutive retransmission timeouts.
-    info[2] = numbers.backoff as u8;
-    info[3] = numbers.probes.min(255) as u8;
-    info[4] = numbers.backoff as u8;
+    info[2] = tcp_info.backoff as u8;
+    info[3] = tcp_info.probes.min(255) as u8;
+    info[4] = tcp_info.backoff as u8;
     info[5] = timestamps
-        | has(flow_features::SACK, OPTION_SACK)
-        | has(flow_features::ECN, OPTION_ECN)
-        | has(flow_features::SYN_DATA, OPTION_SYN_DATA)
+        | has(tcp_info_features::SACK, OPTION_SACK)
+        | has(tcp_info_features::ECN, OPTION_ECN)
+        | has(tcp_info_features::SYN_DATA, OPTION_SYN_DATA)
         | wscale;
-    info[6] = (numbers.wscales & 15) as u8 | (numbers.wscales >> 4 & 0xf0) as u8;
-    info[7] = has(flow_features::APP_LIMITED, DELIVERY_RATE_APP_LIMITED);
-    let ssthresh = match numbers.ssthresh {
+    info[6] = (tcp_info.wscales & 15) as u8 | (tcp_info.wscales >> 4 & 0xf0) as u8;
+    info[7] = has(tcp_info_features::APP_LIMITED, DELIVERY_RATE_APP_LIMITED);
+    let ssthresh = match tcp_info.ssthresh {
         u32::MAX => SSTHRESH_NONE,
         bytes => segments(bytes),
     };
     let options_len = if timestamps == 0 { 0 } else { TIMESTAMPS_LEN };
     let words = [
-        (8, numbers.rto_us),
-        (20, numbers.rcv_mss),
-        (28, segments(numbers.sacked)),
-        (32, segments(numbers.lost)),
-        (36, segments(numbers.retrans_out)),
-        (60, numbers.mss + HEADERS_LEN + options_len),
-        (64, numbers.rcv_wnd),
-        (68, numbers.srtt_us),
-        (72, numbers.rttvar_us),
+        (8, tcp_info.rto_us),
+        (20, tcp_info.rcv_mss),
+        (28, segments(tcp_info.sacked)),
+        (32, segments(tcp_info.lost)),
+        (36, segments(tcp_info.retrans_out)),
+        (60, tcp_info.mss + HEADERS_LEN + options_len),
+        (64, tcp_info.rcv_wnd),
+        (68, tcp_info.srtt_us),
+        (72, tcp_info.rttvar_us),
         (76, ssthresh),
-        (80, (numbers.cwnd / mss).max(1)),
-        (88, numbers.reordering),
-        (100, numbers.retrans),
-        (144, numbers.unsent),
-        (148, numbers.rtt_min_us),
-        (216, numbers.dsacks),
-        (220, numbers.reorder_seen),
-        (228, numbers.snd_wnd),
-        (232, numbers.rcv_wnd),
+        (80, (tcp_info.cwnd / mss).max(1)),
+        (88, tcp_info.reordering),
+        (100, tcp_info.retrans),
+        (144, tcp_info.unsent),
+        (148, tcp_info.rtt_min_us),
+        (216, tcp_info.dsacks),
+        (220, tcp_info.reorder_seen),
+        (228, tcp_info.snd_wnd),
+        (232, tcp_info.rcv_wnd),
     ];
     let longs = [
-        (104, numbers.pacing_rate),
-        (112, numbers.pacing_rate_max),
-        (120, numbers.bytes_acked),
-        (200, numbers.bytes_sent),
-        (208, numbers.retrans_bytes),
+        (104, tcp_info.pacing_rate),
+        (112, tcp_info.pacing_rate_max),
+        (120, tcp_info.bytes_acked),
+        (200, tcp_info.bytes_sent),
+        (208, tcp_info.retrans_bytes),
     ];
     put_all(info, &words, &longs);
-    fill_counts(info, numbers);
+    fill_counts(info, tcp_info);
 }
 
 /// Fills in the service's segment counts, times and delivery rate.
-fn fill_counts(info: &mut [u8; TCP_INFO_LEN], numbers: &FlowNumbers) {
+fn fill_counts(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo) {
     let words = [
-        (44, numbers.last_data_sent_ms),
-        (52, numbers.last_data_recv_ms),
-        (56, numbers.last_ack_recv_ms),
-        (136, numbers.segs_out),
-        (140, numbers.segs_in),
-        (152, numbers.data_segs_in),
-        (156, numbers.data_segs_out),
-        (192, numbers.delivered),
-        (196, numbers.delivered_ce),
-        (224, numbers.ooo_segments),
+        (44, tcp_info.last_data_sent_ms),
+        (52, tcp_info.last_data_recv_ms),
+        (56, tcp_info.last_ack_recv_ms),
+        (136, tcp_info.segs_out),
+        (140, tcp_info.segs_in),
+        (152, tcp_info.data_segs_in),
+        (156, tcp_info.data_segs_out),
+        (192, tcp_info.delivered),
+        (196, tcp_info.delivered_ce),
+        (224, tcp_info.ooo_segments),
     ];
     let longs = [
-        (160, numbers.delivery_rate),
-        (168, numbers.busy_us),
-        (176, numbers.rwnd_limited_us),
+        (160, tcp_info.delivery_rate),
+        (168, tcp_info.busy_us),
+        (176, tcp_info.rwnd_limited_us),
     ];
     put_all(info, &words, &longs);
 }

@@ -53,7 +53,7 @@ pub enum TakeError {
     /// The home is copying data from or to the buffers of the connection now.
     Busy,
     /// The send buffer is too short for the unacknowledged data, which has this many bytes.
-    Buffer(u32),
+    BufferTooSmall(u32),
     /// The program has no free slot, or no memory for received data.
     Limit,
 }
@@ -157,7 +157,7 @@ impl<P: PacketIo> Host<P> {
         let unacked_len = unacked.end.wrapping_sub(unacked.start);
         let tx = StreamBuffer::from_word(tx_buffer, region.layout().tx_area());
         if tx.map_or(0, StreamBuffer::len) < unacked_len {
-            return Err(TakeError::Buffer(unacked_len));
+            return Err(TakeError::BufferTooSmall(unacked_len));
         }
         let rx = match old_rx {
             Some(old) => Some(program.rx.alloc(old.log2).ok_or(TakeError::Limit)?),

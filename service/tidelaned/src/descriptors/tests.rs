@@ -65,7 +65,7 @@ fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
         (message::CONTEXT, 2),
         (message::LISTEN, 0),
         (message::RESERVE, 2),
-        (message::NOTE, 1),
+        (message::REPORT_NOT_ACCELERATED, 1),
         (message::REGISTER, 1),
         (u32::MAX, 1),
     ] {
@@ -124,7 +124,7 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
     threads.join(1).expect("a thread");
     threads.join(2).expect("a thread");
     let (slow, _unread) = lingering(600);
-    threads.check(1, sent(1, message::NOTE, vec![slow]));
+    threads.check(1, sent(1, message::REPORT_NOT_ACCELERATED, vec![slow]));
     threads.check(1, sent(2, message::CONTEXT, vec![bell()]));
     threads.check(2, sent(3, message::CONTEXT, vec![bell()]));
     let checked = next(&threads);

@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// Records the reason for which a socket of the program stays with the kernel.
-    pub(super) fn note(&mut self, request: &Message) {
+    pub(super) fn report_not_accelerated(&mut self, request: &Message) {
         self.notes.retain(|(inode, _)| *inode != request.inode);
         if self.notes.len() < NOTES_MAX {
             self.notes.push((request.inode, request.reason));

@@ -48,7 +48,8 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE: moves a connection from another process, which has it, to this process.
+    /// Handles TAKE_CONNECTION: moves a connection from another process, which has it, to this
+    /// process.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -58,7 +59,7 @@ impl Session {
             return Ok(());
         };
         if !registered.is_mapped() {
-            return self.answer(message::TAKE, refusal::MALFORMED);
+            return self.answer(message::TAKE_CONNECTION, refusal::MALFORMED);
         }
         let core = shared.cores.of_connection(request.connection);
         let id = registered.ids[core];
@@ -71,7 +72,7 @@ impl Session {
             .cores
             .call(core, move |host, now| host.take(now, id, take))
             .unwrap_or(Err(TakeError::NotHeld));
-        let mut answer = new_message(message::TAKE);
+        let mut answer = new_message(message::TAKE_CONNECTION);
         match taken {
             Ok(taken) => {
                 if self.is_child && self.served.is_none() {
@@ -83,8 +84,8 @@ impl Session {
             Err(TakeError::NotHeld) => answer.refusal = refusal::NOT_ENTITLED,
             Err(TakeError::Busy) => answer.refusal = refusal::BUSY,
             Err(TakeError::Limit) => answer.refusal = refusal::LIMIT,
-            Err(TakeError::Buffer(needed)) => {
-                answer.refusal = refusal::BUFFER;
+            Err(TakeError::BufferTooSmall(needed)) => {
+                answer.refusal = refusal::BUFFER_TOO_SMALL;
                 answer.slot = needed;
             }
         }
@@ -99,13 +100,14 @@ impl Session {
         }
     }
 
-    /// Handles DISOWN: the process has closed an inherited connection that it never took over.
-    pub(super) fn disown<P: Port>(&self, shared: &ServiceState<P>, connection: u64) {
+    /// Handles RELEASE_CONNECTION: the process has closed an inherited connection that it never
+    /// took over.
+    pub(super) fn release_connection<P: Port>(&self, shared: &ServiceState<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {
-            shared
-                .cores
-                .call(core, move |host, now| host.disown(now, holder, connection));
+            shared.cores.call(core, move |host, now| {
+                host.release_connection(now, holder, connection)
+            });
         }
     }
 }

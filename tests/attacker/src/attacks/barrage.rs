@@ -195,7 +195,7 @@ fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
             0 => service.send_bytes(&[0x5a; 300], &many),
             n if n % 3 == 0 => service.ask(&new_message(message::LISTEN), &fds).map(drop),
             n if n % 3 == 1 => service.ask(&new_message(message::CONTEXT), &fds).map(drop),
-            _ => service.ask(&new_message(message::NUMBERS), &fds).map(drop),
+            _ => service.ask(&new_message(message::TCP_INFO), &fds).map(drop),
         };
         counts.count(&answer);
         answer
@@ -209,16 +209,16 @@ fn messages(target: &Target, _: &Options, until: Instant) -> Counts {
         let service = &program.service;
         for _ in 0..32 {
             inode += 1;
-            service.note(inode, not_accelerated::ROUTE)?;
-            service.disown(inode)?;
+            service.report_not_accelerated(inode, not_accelerated::ROUTE)?;
+            service.release_connection(inode)?;
             service.unlisten(inode as u32)?;
         }
         let inherited = service.inherit().map(drop);
         counts.count(&inherited);
         let taken = service.take(inode, 0, 0).map(drop);
         counts.count(&taken);
-        let numbers = service.numbers(inode as u32, 1).map(drop);
-        counts.count(&numbers);
-        numbers
+        let tcp_info = service.tcp_info(inode as u32, 1).map(drop);
+        counts.count(&tcp_info);
+        tcp_info
     })
 }

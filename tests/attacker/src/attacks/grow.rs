@@ -27,7 +27,7 @@ pub enum Request {
     Contexts,
     /// LISTEN, each time on a new port
     Listeners,
-    /// NOTE, to which the service sends no answer
+    /// REPORT_NOT_ACCELERATED, to which the service sends no answer
     Notes,
     /// PROBE, while the answers are left unread in the socket
     Unread,
@@ -152,7 +152,7 @@ fn notes(target: &Target, until: Instant, tally: &mut Tally) -> Result<(), Failu
     let mut inode = 0;
     while Instant::now() < until {
         inode += 1;
-        tally.count(program.service.note(inode, 1))?;
+        tally.count(program.service.report_not_accelerated(inode, 1))?;
     }
     Ok(())
 }

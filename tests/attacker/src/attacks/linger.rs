@@ -45,14 +45,23 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
         let service = Service::connect(&target.0)?;
         let told = match turn % 4 {
-            0 => service.send(&new_message(message::NOTE), &[socket.as_fd()]),
+            0 => service.send(
+                &new_message(message::REPORT_NOT_ACCELERATED),
+                &[socket.as_fd()],
+            ),
             1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
             2 => service.send_bytes(b"no message", &[socket.as_fd()]),
             // CONTEXT without a descriptor ends the session. The service closes the connection
-            // without reading NOTE. The kernel then closes NOTE's descriptor within that `close`.
+            // without reading REPORT_NOT_ACCELERATED. The kernel then closes
+            // REPORT_NOT_ACCELERATED's descriptor within that `close`.
             _ => service
                 .send(&new_message(message::CONTEXT), &[])
-                .and_then(|()| service.send(&new_message(message::NOTE), &[socket.as_fd()])),
+                .and_then(|()| {
+                    service.send(
+                        &new_message(message::REPORT_NOT_ACCELERATED),
+                        &[socket.as_fd()],
+                    )
+                }),
         };
         sent += u32::from(told.is_ok());
         drop(socket);
