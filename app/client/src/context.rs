@@ -142,7 +142,7 @@ impl Context {
     ) -> Option<Context> {
         let cores = session.page.cores();
         let rings = |core| {
-            let number = session.region.layout().share(core, cores).rings(id)?;
+            let number = session.region.layout().share(core, cores).ring_set(id)?;
             Rings::new(&session.region, number)
         };
         Some(Context {
@@ -385,7 +385,7 @@ impl Context {
     /// Returns the words in which the cores check whether this context sleeps, one for each core.
     fn sleep_words(&self) -> impl Iterator<Item = &AtomicU32> {
         let heads = self.cores.iter().filter_map(|rings| {
-            let view = self.session.region.context(rings.number)?;
+            let view = self.session.region.ring_set(rings.number)?;
             Some(view.head)
         });
         heads.map(|head| &head.needs_wakeup)
@@ -416,7 +416,7 @@ impl Context {
     pub fn set_cpu_hint(&self, cpu: Option<u32>) {
         let hint = cpu.map_or(0, |cpu| cpu.wrapping_add(1));
         for rings in &self.cores {
-            if let Some(view) = self.session.region.context(rings.number)
+            if let Some(view) = self.session.region.ring_set(rings.number)
                 && view.head.cpu_hint.load(Ordering::Relaxed) != hint
             {
                 view.head.cpu_hint.store(hint, Ordering::Relaxed);

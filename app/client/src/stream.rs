@@ -24,7 +24,9 @@ use std::sync::{
     atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
-use tidelane_abi::{BufferWord, OpenOptions, SlotNames, close_cause, program_flags, service_flags};
+use tidelane_abi::{
+    BufferWord, ConnectionIds, OpenOptions, close_cause, program_flags, service_flags,
+};
 use tidelane_ring::{SlotHandle, StreamBuffer};
 
 pub use self::urgent::UrgentByte;
@@ -72,7 +74,7 @@ pub struct Stream {
     slot: u32,
     /// Counts the uses of the slot.
     generation: u32,
-    /// Number of the connection: [`SlotNames::connection`].
+    /// Number of the connection: [`ConnectionIds::connection`].
     connection: u64,
     /// Bits of `program_flags`.
     flags: u32,
@@ -138,7 +140,7 @@ impl Stream {
             .min(UNACKED_MAX);
         let urgent = Urgent::of(shared.view().options());
         Stream {
-            connection: shared.view().names().connection,
+            connection: shared.view().ids().connection,
             shared,
             session,
             slot,
@@ -244,8 +246,8 @@ impl Stream {
     }
 
     /// Returns the addresses, the number and the MSS of the connection.
-    pub fn names(&self) -> SlotNames {
-        self.shared.view().names()
+    pub fn ids(&self) -> ConnectionIds {
+        self.shared.view().ids()
     }
 
     /// Returns the service's limit of the receive window in bytes (SO_RCVBUF).

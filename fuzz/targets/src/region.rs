@@ -4,8 +4,8 @@
 //! slot with the state of each connection. [`crate::service`] describes the service and the victim.
 
 use tidelane_abi::{
-    CONTROL_REQUEST_OFFSET, ContextHead, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, Slot,
-    context_offset, message,
+    CONTROL_REQUEST_OFFSET, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, RingSetHead, Slot,
+    message, ring_set_offset,
 };
 use tidelane_ring::{new_control_request, registration::new_message, words::DataWord};
 use tidelane_time::Duration;
@@ -76,9 +76,9 @@ fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     };
     let layout = program.region.layout();
     let slots = layout.slot_offset(0).unwrap_or(HEADER_LEN);
-    let context = context_offset(u32::from(place >> 7));
+    let context = ring_set_offset(u32::from(place >> 7));
     let (start, len) = match place & 7 {
-        0 | 1 => (context, size_of::<ContextHead>() as u64),
+        0 | 1 => (context, size_of::<RingSetHead>() as u64),
         2 => (context + DATA_REQUEST_OFFSET, 1 << 10),
         3 => (context + CONTROL_REQUEST_OFFSET, 1 << 10),
         4 | 5 => (slots, SLOTS * size_of::<Slot>() as u64),

@@ -176,7 +176,7 @@ impl Context {
         }
         self.control_events.publish();
         self.data_events.publish();
-        let Some(context) = self.region.context(self.rings) else {
+        let Some(context) = self.region.ring_set(self.rings) else {
             return true;
         };
         !sleep::should_ring(&context.head.needs_wakeup) || self.bell.ring()

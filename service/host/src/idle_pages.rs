@@ -1,7 +1,7 @@
 //! Returns pages of free receive memory to the system, while no core has to wait.
 //!
 //! The system call that frees pages may wait for other users of the file. The driver (the daemon)
-//! therefore makes the call on another thread. Meanwhile the memory is lent to the driver, and no
+//! therefore makes the call on another thread. Meanwhile the memory is allocated to the driver, and no
 //! connection gets the memory.
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tidelane_ring::{ProgramRegion, StreamBuffer};
 
 use crate::{Host, HostRequest, ProgramId};
 
-/// Limit of blocks that one call of [`Host::lend_idle_pages`] lends.
+/// Limit of blocks that one call of [`Host::take_idle_pages`] returns.
 const BLOCKS_MAX: usize = 64;
 
-/// A block of a program's free receive memory, lent to the driver to free its pages.
+/// A block of a program's free receive memory, allocated to the driver to free its pages.
 #[derive(Debug)]
 pub struct IdlePages {
     program: ProgramId,
@@ -32,25 +32,25 @@ impl IdlePages {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Answers [`HostRequest::IdleMemory`]: lends blocks of free memory. The driver has to
+    /// Answers [`HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
     /// [free](IdlePages::give_back) their pages, and then to call
-    /// [`restore_lent_pages`](Self::restore_lent_pages).
-    pub fn lend_idle_pages(&mut self) -> Vec<IdlePages> {
-        let mut lent = Vec::new();
+    /// [`return_idle_pages`](Self::return_idle_pages).
+    pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
+        let mut taken = Vec::new();
         for (program, entry) in self.io.programs.iter_mut() {
             let region = &entry.region;
-            let blocks = entry.rx.lend_idle(BLOCKS_MAX - lent.len());
-            lent.extend(blocks.into_iter().map(|block| IdlePages {
+            let blocks = entry.rx.take_dirty_if_idle(BLOCKS_MAX - taken.len());
+            taken.extend(blocks.into_iter().map(|block| IdlePages {
                 program,
                 region: region.clone(),
                 block,
             }));
         }
-        lent
+        taken
     }
 
-    /// Makes lent memory available to connections again.
-    pub fn restore_lent_pages(&mut self, pages: Vec<IdlePages>) {
+    /// Makes taken memory available to connections again.
+    pub fn return_idle_pages(&mut self, pages: Vec<IdlePages>) {
         for IdlePages {
             program,
             region,
@@ -60,7 +60,7 @@ impl<P: PacketIo> Host<P> {
             // The program's number may belong to another program by now.
             let entry = self.io.programs.get_mut(program);
             if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &region)) {
-                entry.rx.restore(block);
+                entry.rx.return_clean(block);
             }
         }
         self.note_room();
@@ -70,7 +70,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn look_for_idle_pages(&mut self) {
         let mut found = false;
         for (_, program) in self.io.programs.iter_mut() {
-            found |= program.rx.look_idle();
+            found |= program.rx.check_idle();
         }
         if found {
             self.io.request(HostRequest::IdleMemory);

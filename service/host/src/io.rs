@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use tidelane_abi::{ControlEvent, SlotNames, control_event, service_flags};
+use tidelane_abi::{ConnectionIds, ControlEvent, control_event, service_flags};
 use tidelane_engine::{
     Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
     SegmentOut, TxFull, Verdict,
@@ -446,8 +446,8 @@ fn source_of<'s>(
 }
 
 /// Returns the words that name a flow in its slot: addresses, ports, MSS, connection number.
-pub fn names_of(key: &FlowKey, connection: u64, mss: u32) -> SlotNames {
-    SlotNames {
+pub fn ids_of(key: &FlowKey, connection: u64, mss: u32) -> ConnectionIds {
+    ConnectionIds {
         local_addr: key.local.addr.0,
         peer_addr: key.peer.addr.0,
         local_port: key.local.port,

@@ -283,7 +283,7 @@ impl FlowJournal {
     }
 
     /// Returns true if a later [`give_back`](Self::give_back) may have pages to return.
-    pub fn is_loose(&self) -> bool {
+    pub fn has_empty_pages(&self) -> bool {
         !(self.emptied.is_empty() && self.idle.is_empty())
     }
 
@@ -399,7 +399,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn is_journal_stale(&self) -> bool {
         let JournalWriter { journal, round, .. } = &self.io.journal;
         let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;
-        let stale = |journal: &FlowJournal| journal.is_loose() || moved && journal.used > 0;
+        let stale = |journal: &FlowJournal| journal.has_empty_pages() || moved && journal.used > 0;
         journal.as_ref().is_some_and(stale)
     }
 }

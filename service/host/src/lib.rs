@@ -123,7 +123,7 @@ pub enum HostRequest {
     /// Close ports of the mux whose programs have corrupted the packet rings.
     /// [`MuxPorts::take_corrupt`] of [`Host::mux_ports_mut`] returns these ports.
     CorruptPorts,
-    /// Return pages of free receive memory to the system, with [`Host::lend_idle_pages`].
+    /// Return pages of free receive memory to the system, with [`Host::take_idle_pages`].
     IdleMemory,
     /// Ask [`Host::give_up`] whether a connection still needs a reserved port. A connection from
     /// the port, possibly the last, has ended.

@@ -147,9 +147,9 @@ pub struct RxBuffers {
     memory: StreamMemory,
     /// Bytes of the buffers that connections have.
     given_out: u64,
-    /// True if a buffer was allocated since the last call of `look_idle`.
+    /// True if a buffer was allocated since the last call of `check_idle`.
     busy: bool,
-    /// True if no buffer was allocated between the last two calls of `look_idle`, and the free
+    /// True if no buffer was allocated between the last two calls of `check_idle`, and the free
     /// blocks may have pages to free.
     idle: bool,
 }
@@ -198,29 +198,29 @@ impl RxBuffers {
     }
 
     /// Returns true if no buffer was allocated since the last call, and free blocks may have
-    /// resident pages. The following calls return false until a buffer is allocated or lent.
-    pub fn look_idle(&mut self) -> bool {
+    /// resident pages. The following calls return false until a buffer is allocated or taken.
+    pub fn check_idle(&mut self) -> bool {
         let busy = std::mem::take(&mut self.busy);
-        let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.is_loose());
+        let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.has_free_dirty());
         self.idle && !asked
     }
 
-    /// Returns true while [`look_idle`](Self::look_idle) has to be called again.
-    pub fn is_loose(&self) -> bool {
-        self.allocator.is_loose() && !self.idle
+    /// Returns true while [`check_idle`](Self::check_idle) has to be called again.
+    pub fn needs_idle_check(&self) -> bool {
+        self.allocator.has_free_dirty() && !self.idle
     }
 
-    /// Lends at most `most` free blocks if the memory is idle, and no block otherwise. The caller
-    /// frees the pages of the blocks, and then calls [`restore`](Self::restore).
-    pub fn lend_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
+    /// Takes at most `most` free blocks if the memory is idle, and no block otherwise. The caller
+    /// frees the pages of the blocks, and then calls [`return_clean`](Self::return_clean).
+    pub fn take_dirty_if_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
-        let blocks = std::iter::from_fn(|| self.allocator.lend(IDLE_MIN));
+        let blocks = std::iter::from_fn(|| self.allocator.take_dirty(IDLE_MIN));
         blocks.take(if idle { most } else { 0 }).collect()
     }
 
-    /// Restores a lent block as free memory without pages.
-    pub fn restore(&mut self, block: StreamBuffer) {
-        self.allocator.restore(block);
+    /// Frees a taken block, whose pages were released.
+    pub fn return_clean(&mut self, block: StreamBuffer) {
+        self.allocator.return_clean(block);
     }
 
     /// Returns the length in bytes of the longest possible buffer.

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::data_event;
-use tidelane_ring::{BufferAllocator, ProgramRegion, Share};
+use tidelane_ring::{BufferAllocator, CoreShare, ProgramRegion};
 
 use crate::{
     accounts::Account,
@@ -33,7 +33,7 @@ pub struct Program {
     /// The memory that the program shares with the service.
     pub region: Arc<ProgramRegion>,
     /// The part of the region that belongs to this core.
-    pub share: Share,
+    pub share: CoreShare,
     /// Receive buffers in the region.
     pub rx: RxBuffers,
     /// Uses of the slots, from the first slot of the share on.
@@ -60,7 +60,7 @@ impl Program {
         (name, pid): (String, u32),
         account: Arc<Account>,
         region: Arc<ProgramRegion>,
-        share: Share,
+        share: CoreShare,
         memory: StreamMemory,
     ) -> Self {
         let allocator = BufferAllocator::new(share.rx_area.clone());

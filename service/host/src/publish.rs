@@ -12,7 +12,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, HostRequest,
     binding::{SlotUse, cause_or_finished},
-    io::{HostIo, names_of},
+    io::{HostIo, ids_of},
     program::ProgramId,
     slots::{self, Publication},
 };
@@ -97,7 +97,7 @@ impl<P: PacketIo> Host<P> {
             self.connections += 1;
             binding.connection = self.core_index.connection(self.connections);
         }
-        let names = names_of(&key, binding.connection, mss);
+        let ids = ids_of(&key, binding.connection, mss);
         let window = state.rx_window();
         let limit = self.engine.autotuned_send_buffer(flow, state);
         let Some(program) = programs.get_mut(id) else {
@@ -105,7 +105,7 @@ impl<P: PacketIo> Host<P> {
         };
         program.set_slot(slot, SlotUse::Live(flow));
         if let Some(view) = program.region.slot(slot) {
-            view.set_names(&names);
+            view.set_ids(&ids);
             slots::set_rx_window(view, window);
             slots::set_tx_limit(view, limit);
             binding.begin_urgent(view);

@@ -139,7 +139,7 @@ impl<P: PacketIo> Host<P> {
         if program.gone {
             return false;
         }
-        let rings = program.share.rings(number);
+        let rings = program.share.ring_set(number);
         let context = rings.and_then(|rings| Context::new(program.region.clone(), rings, bell));
         context.is_some_and(|context| self.io.programs.contexts.insert(id, number, context))
     }
@@ -492,13 +492,13 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns the time of the next sweep; `None` while there is nothing to sweep.
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
-        let loose = || {
+        let needs_idle_check = || {
             self.io
                 .programs
                 .iter()
-                .any(|(_, entry)| entry.rx.is_loose())
+                .any(|(_, entry)| entry.rx.needs_idle_check())
         };
         let any = !self.io.buffered_flows.is_empty() || self.has_unassigned || self.is_oversized();
-        (any || loose() || self.is_journal_stale()).then_some(self.next_sweep)
+        (any || needs_idle_check() || self.is_journal_stale()).then_some(self.next_sweep)
     }
 }

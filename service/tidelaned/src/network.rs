@@ -249,10 +249,10 @@ impl Network {
         addresses: &[IpAddress],
         within: &AddressesWithin,
     ) -> Vec<tidelane_ring::PublishedRoute> {
-        let entry = |addr: IpAddress, prefix_len, accelerated| tidelane_ring::PublishedRoute {
+        let entry = |addr: IpAddress, prefix_len, handling| tidelane_ring::PublishedRoute {
             addr: addr.0,
             prefix_len,
-            accelerated,
+            handling,
         };
         let own = within.single.iter().map(|addr| (*addr, 128));
         let own = own.chain(within.localnet.then_some(LOCALNET));
@@ -270,12 +270,12 @@ impl Network {
             if known || addresses.iter().any(|own| own.0 == addr) {
                 continue;
             }
-            let accelerated = if self.is_own_route(addr, &info) {
+            let handling = if self.is_own_route(addr, &info) {
                 ROUTE_ACCELERATED
             } else {
                 ROUTE_KERNEL
             };
-            page.push(entry(IpAddress(addr), prefix_len, accelerated));
+            page.push(entry(IpAddress(addr), prefix_len, handling));
         }
         page.extend(
             addresses

@@ -17,7 +17,7 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
     process::Gid,
 };
-use tidelane_places::{OwnDir, RUN, ServiceName};
+use tidelane_places::{RUN, ServiceName, TrustedDir};
 
 /// Files of a service in its run directory.
 const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
@@ -77,8 +77,8 @@ pub struct Sockets {
 /// service lives; a directory without a lock is left over from a killed service.
 pub struct RunDir {
     /// The directory of all services.
-    all: OwnDir,
-    own: OwnDir,
+    all: TrustedDir,
+    own: TrustedDir,
     name: ServiceName,
     _lock: fs::File,
 }
@@ -105,7 +105,7 @@ impl RunDir {
         let (Some(system), Some(all)) = (run.parent(), run.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let all = OwnDir::of_system(system)?.child(&all.to_string_lossy())?;
+        let all = TrustedDir::of_system(system)?.child(&all.to_string_lossy())?;
         let own = all.child(name.as_str())?;
         let readable = Mode::from_raw_mode(0o644);
         let mut lock = own.open("pid", OFlags::CREATE | OFlags::WRONLY, readable)?;
@@ -137,12 +137,12 @@ impl RunDir {
     }
 
     /// Returns the directory of all services.
-    pub fn all(&self) -> &OwnDir {
+    pub fn all(&self) -> &TrustedDir {
         &self.all
     }
 
     /// Returns the directory as a descriptor.
-    pub fn dir(&self) -> &OwnDir {
+    pub fn dir(&self) -> &TrustedDir {
         &self.own
     }
 
@@ -168,7 +168,7 @@ impl RunDir {
     fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
         // The entry gets the mode of the socket, less the file mode creation mask.
         fchmod(&socket, SocketPermissions::owner().mode)?;
-        // No other user can put a link into this path: see `OwnDir`.
+        // No other user can put a link into this path: see `TrustedDir`.
         bind(&socket, &SocketAddrUnix::new(self.path().join(name))?)?;
         if access.group.is_some() {
             let flags = AtFlags::SYMLINK_NOFOLLOW;

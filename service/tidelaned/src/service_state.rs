@@ -404,10 +404,10 @@ impl<P: Port> ServiceState<P> {
         if !self.reclaimer.has_thread() {
             return;
         }
-        let lent = self
+        let taken = self
             .cores
-            .call_each(|_| |host: &mut Host<P>, _| host.lend_idle_pages());
-        for (core, pages) in lent.unwrap_or_default().into_iter().enumerate() {
+            .call_each(|_| |host: &mut Host<P>, _| host.take_idle_pages());
+        for (core, pages) in taken.unwrap_or_default().into_iter().enumerate() {
             if pages.is_empty() {
                 continue;
             }
@@ -417,7 +417,7 @@ impl<P: Port> ServiceState<P> {
                     block.give_back();
                     pace::rest();
                 }
-                cores.call(core, |host, _| host.restore_lent_pages(pages));
+                cores.call(core, |host, _| host.return_idle_pages(pages));
             });
         }
     }

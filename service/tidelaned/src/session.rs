@@ -15,7 +15,7 @@ use tidelane_host::{
 };
 use tidelane_ring::{
     Doorbell, Layout, Memories, ProgramRegion,
-    registration::{Received, RecvError, new_message, recv_signed, send_message},
+    registration::{Received, RecvError, new_message, recv_untrusted, send_message},
 };
 use tidelane_time::Instant;
 
@@ -234,7 +234,7 @@ impl Session {
             message,
             descriptors,
             sender,
-        } = recv_signed(self.socket.as_fd());
+        } = recv_untrusted(self.socket.as_fd());
         if self.is_child
             && let Some(sender) = sender
         {
@@ -499,7 +499,7 @@ impl Session {
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
     // If the socket were closed with unread messages, the program would get ECONNRESET instead of
     // the answer.
-    let descriptors = recv_signed(socket).descriptors;
+    let descriptors = recv_untrusted(socket).descriptors;
     let answer = Message {
         refusal: refusal::LIMIT,
         reason: refused.reason(),

@@ -13,12 +13,12 @@
 //! ```text
 //! program region
 //! 0          HEADER_LEN        slots_offset        rx_offset            tx_offset      region_len
-//! | Header   | contexts ...    | Slot x slots_max  | receive buffers    | send buffers   |
+//! | Header   | ring sets ...   | Slot x slots_max  | receive buffers    | send buffers   |
 //! |          | 1 MiB each      | 256 B each        | service allocates  | program alloc. |
 //! ```
 //!
-//! A **context** has the rings between one thread of a program and one fast-path core, a polling
-//! thread of the service. A **slot** has the state of one connection.
+//! A **ring set** has the rings between a program's thread and a fast-path core (a polling thread
+//! of the service). A **context** is a thread's ring sets. A **slot** has a connection's state.
 //!
 //! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection.
 //! The first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
@@ -49,10 +49,10 @@ pub const MESSAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNMS");
 
 /// Length of the region header in bytes.
 pub const HEADER_LEN: u64 = 4096;
-/// Length of a context's part of the region in bytes. This part holds the rings and their indices.
-pub const CONTEXT_LEN: u64 = 1 << 20;
-/// Largest number of contexts of a program on all fast-path cores together.
-pub const CONTEXTS_MAX: u32 = 128;
+/// Length of a ring set in the region in bytes: the rings and their indices.
+pub const RING_SET_LEN: u64 = 1 << 20;
+/// Largest number of ring sets of a program on all fast-path cores together.
+pub const RING_SETS_MAX: u32 = 128;
 /// Largest number of fast-path cores of a service.
 pub const CORES_MAX: usize = 16;
 /// Number of entries of the route table in the service page.
@@ -66,9 +66,9 @@ pub const DATA_RING_LEN: u32 = 8192;
 /// Number of entries of each control ring, a power of two.
 pub const CONTROL_RING_LEN: u32 = 1024;
 
-/// Returns the region offset of context `n` in bytes.
-pub const fn context_offset(n: u32) -> u64 {
-    HEADER_LEN + n as u64 * CONTEXT_LEN
+/// Returns the region offset of ring set `n` in bytes.
+pub const fn ring_set_offset(n: u32) -> u64 {
+    HEADER_LEN + n as u64 * RING_SET_LEN
 }
 
 /// Header of the program region. The service writes the header before the program maps the region.
@@ -110,12 +110,12 @@ pub struct RingIndex {
     _pad1: [u32; 15],
 }
 
-/// Start of a context: the indices of its four rings, and the words of the sleep protocol.
+/// Start of a ring set: the indices of its four rings, and the words of the sleep protocol.
 ///
-/// The entries of the rings follow at fixed offsets from the start of the context.
+/// The entries of the rings follow at fixed offsets from the start of the ring set.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct ContextHead {
+pub struct RingSetHead {
     /// Ring from program to service. The entries are words of [`data_request`].
     pub data_request: RingIndex,
     /// Ring from service to program. The entries are words of [`data_event`].
@@ -133,13 +133,13 @@ pub struct ContextHead {
     _pad: [u32; 14],
 }
 
-/// Offset of the data-request entries (`u64` each) from the start of the context, in bytes.
+/// Offset of the data-request entries (`u64` each) from the start of the ring set, in bytes.
 pub const DATA_REQUEST_OFFSET: u64 = 4096;
-/// Offset of the data-event entries (`u64` each) from the start of the context, in bytes.
+/// Offset of the data-event entries (`u64` each) from the start of the ring set, in bytes.
 pub const DATA_EVENT_OFFSET: u64 = DATA_REQUEST_OFFSET + 8 * DATA_RING_LEN as u64;
-/// Offset of the control-request entries (128 bytes each) from the start of the context, in bytes.
+/// Offset of the control-request entries (128 bytes each) from the start of the ring set, in bytes.
 pub const CONTROL_REQUEST_OFFSET: u64 = DATA_EVENT_OFFSET + 8 * DATA_RING_LEN as u64;
-/// Offset of the control-event entries (64 bytes each) from the start of the context, in bytes.
+/// Offset of the control-event entries (64 bytes each) from the start of the ring set, in bytes.
 pub const CONTROL_EVENT_OFFSET: u64 = CONTROL_REQUEST_OFFSET + 128 * CONTROL_RING_LEN as u64;
 
 /// Kinds of words in the data-request ring. A word is `kind << 56 | arg << 32 | slot`.
@@ -171,7 +171,7 @@ pub struct Slot {
     /// Written by the program.
     pub program: ProgramHalf,
     /// Written by the service before it announces the slot.
-    pub names: SlotNames,
+    pub ids: ConnectionIds,
     /// Written by the program, rarely.
     pub options: SlotOptions,
 }
@@ -321,7 +321,7 @@ pub type CloseCause = u32;
 /// Addresses and ports of a connection. IPv4 is `::ffff:a.b.c.d`. Ports are in host byte order.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotNames {
+pub struct ConnectionIds {
     /// Local address.
     pub local_addr: [u8; 16],
     /// Peer's address.
@@ -412,11 +412,11 @@ pub struct ControlEvent {
 
 /// Kinds of [`ControlEvent`].
 pub mod control_event {
-    /// The connection has `slot`, whose names are valid. The SYN has been sent, or waits for data.
+    /// The connection has `slot`, whose ids are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
     /// The open failed before CONNECT_STARTED, and has no slot. `cause` has the reason.
     pub const CONNECT_FAILED: u32 = 2;
-    /// A connection of a listener is established in `slot`, whose names are valid.
+    /// A connection of a listener is established in `slot`, whose ids are valid.
     pub const ACCEPTED: u32 = 3;
     /// The program must connect through the kernel. Either the destination is an address of
     /// this host without an accelerated listener, or a limit was reached. The event occurs only for
@@ -466,7 +466,7 @@ pub struct RouteEntry {
     /// Prefix length in bits of the 128-bit form. For IPv4, this is 96 more than the usual length.
     pub prefix_len: AtomicU32,
     /// [`ROUTE_KERNEL`], [`ROUTE_ACCELERATED`], [`ROUTE_ASK_SERVICE`] or [`ROUTE_WITHIN_HOST`].
-    pub accelerated: AtomicU32,
+    pub handling: AtomicU32,
 }
 
 /// Connections to this prefix stay with the kernel.
@@ -484,15 +484,15 @@ const _: () = {
     use core::mem::{offset_of, size_of};
     assert!(size_of::<Header>() == 64);
     assert!(size_of::<RingIndex>() == 128);
-    assert!(size_of::<ContextHead>() == 576);
-    assert!(offset_of!(ContextHead, needs_wakeup) == 512);
-    assert!(size_of::<ContextHead>() as u64 <= DATA_REQUEST_OFFSET);
-    assert!(CONTROL_EVENT_OFFSET + 64 * CONTROL_RING_LEN as u64 <= CONTEXT_LEN);
+    assert!(size_of::<RingSetHead>() == 576);
+    assert!(offset_of!(RingSetHead, needs_wakeup) == 512);
+    assert!(size_of::<RingSetHead>() as u64 <= DATA_REQUEST_OFFSET);
+    assert!(CONTROL_EVENT_OFFSET + 64 * CONTROL_RING_LEN as u64 <= RING_SET_LEN);
     assert!(DATA_RING_LEN.is_power_of_two() && CONTROL_RING_LEN.is_power_of_two());
     assert!(size_of::<Slot>() == 256);
-    assert!(offset_of!(Slot, program) == 64 && offset_of!(Slot, names) == 128);
+    assert!(offset_of!(Slot, program) == 64 && offset_of!(Slot, ids) == 128);
     assert!(size_of::<ServiceHalf>() == 64 && size_of::<ProgramHalf>() == 64);
-    assert!(size_of::<SlotNames>() == 64 && size_of::<SlotOptions>() == 64);
+    assert!(size_of::<ConnectionIds>() == 64 && size_of::<SlotOptions>() == 64);
     assert!(offset_of!(Slot, options) == 192 && size_of::<OpenOptions>() == 40);
     assert!(size_of::<ControlRequest>() == 128 && size_of::<ControlEvent>() == 64);
     assert!(size_of::<CoreLine>() == 64 && size_of::<RouteEntry>() == 24);

@@ -31,7 +31,7 @@ pub struct Message {
     /// RESERVE, RELEASE_TUPLE and the answer to CLAIM_TUPLE: the port, in host byte order.
     pub port: u32,
     /// TAKE_CONNECTION, RELEASE_CONNECTION: identity of the connection, from
-    /// [`SlotNames::connection`](crate::SlotNames).
+    /// [`ConnectionIds::connection`](crate::ConnectionIds).
     pub connection: u64,
     /// TAKE_CONNECTION: word of a send buffer that can hold the unacknowledged data. 0 for none.
     pub tx_buffer: crate::BufferWord,

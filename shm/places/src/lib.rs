@@ -7,14 +7,14 @@
 //! A privileged process that follows a symbolic link of another user could be made to write to any
 //! file. Each directory below `/run` and `/var/log` is therefore opened from the descriptor of its
 //! parent directory, as one path component and without following links. A directory is used only if
-//! no other user can write to it ([`OwnDir`]).
+//! no other user can write to it ([`TrustedDir`]).
 #![forbid(unsafe_code)]
 
 mod name;
-mod own_dir;
+mod trusted_dir;
 
 pub use name::{NAME_LEN_MAX, ServiceName};
-pub use own_dir::OwnDir;
+pub use trusted_dir::TrustedDir;
 
 use std::path::PathBuf;
 

@@ -93,8 +93,9 @@ pub struct BufferAllocator {
     quick: Box<[QuickList; ORDERS]>,
     /// Allocated bytes.
     allocated: u64,
-    /// True if blocks were freed since the last [`lend`](BufferAllocator::lend) without a result.
-    loose: bool,
+    /// True if blocks were freed since the last [`take_dirty`](BufferAllocator::take_dirty) without
+    /// a result.
+    free_dirty: bool,
 }
 
 impl BufferAllocator {
@@ -115,7 +116,7 @@ impl BufferAllocator {
                 len: 0,
             }),
             allocated: 0,
-            loose: false,
+            free_dirty: false,
         }
     }
 
@@ -149,7 +150,7 @@ impl BufferAllocator {
         let order = buffer.log2 - MIN;
         self.set_state(unit, State::Quick(order));
         self.allocated -= u64::from(buffer.len());
-        self.loose = true;
+        self.free_dirty = true;
         if self.quick[order as usize].len == QUICK_MAX {
             self.merge_quick(order, QUICK_MAX / 2);
         }
@@ -177,22 +178,23 @@ impl BufferAllocator {
         })
     }
 
-    /// Returns true if blocks were freed since the last [`lend`](Self::lend) that found no block.
-    pub fn is_loose(&self) -> bool {
-        self.loose
+    /// Returns true if blocks were freed since the last [`take_dirty`](Self::take_dirty) that found
+    /// no block.
+    pub fn has_free_dirty(&self) -> bool {
+        self.free_dirty
     }
 
     /// Merges all free blocks and takes the largest free block of at least `len_min` bytes whose
     /// pages may be resident. The caller releases these pages (`Region::punch_hole`) while the
-    /// block is allocated to the caller, and then calls [`restore`](Self::restore).
-    pub fn lend(&mut self, len_min: u64) -> Option<StreamBuffer> {
+    /// block is allocated to the caller, and then calls [`return_clean`](Self::return_clean).
+    pub fn take_dirty(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();
         let found = orders
             .take_while(|order| UNIT << order >= len_min)
             .find_map(|order| Some((self.first_dirty(order)?, order)));
         let Some((unit, order)) = found else {
-            self.loose = false;
+            self.free_dirty = false;
             return None;
         };
         self.unlink(unit, order);
@@ -205,9 +207,9 @@ impl BufferAllocator {
         Some(block)
     }
 
-    /// Frees a block from [`lend`](Self::lend) whose pages were released. Returns false if this
-    /// allocator has not lent the block.
-    pub fn restore(&mut self, block: StreamBuffer) -> bool {
+    /// Frees a block from [`take_dirty`](Self::take_dirty) whose pages were released. Returns false
+    /// if `take_dirty` of this allocator did not return the block.
+    pub fn return_clean(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;
         };

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use tidelane_abi::CONTEXTS_MAX;
+use tidelane_abi::RING_SETS_MAX;
 
 use crate::{Layout, layout::UNIT};
 
@@ -23,7 +23,7 @@ pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
 
 /// The part of a program's region that belongs to one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct CoreShare {
     /// Numbers of the core's slots.
     pub slots: Range<u32>,
     /// Region offsets of the core's part of the receive-buffer area.
@@ -32,10 +32,10 @@ pub struct Share {
     cores: u32,
 }
 
-impl Share {
+impl CoreShare {
     /// Returns the number of this core's ring set for context `context`, or `None` if the context
     /// cannot exist.
-    pub fn rings(&self, context: u32) -> Option<u32> {
+    pub fn ring_set(&self, context: u32) -> Option<u32> {
         let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
         (context < contexts_max(self.cores)).then_some(number)
     }
@@ -43,12 +43,12 @@ impl Share {
 
 /// Returns the largest number of contexts of a program, for a service with `cores` cores.
 pub fn contexts_max(cores: u32) -> u32 {
-    CONTEXTS_MAX / cores.max(1)
+    RING_SETS_MAX / cores.max(1)
 }
 
 impl Layout {
     /// Returns the part of the region that belongs to `core` of `cores` cores.
-    pub fn share(&self, core: u32, cores: u32) -> Share {
+    pub fn share(&self, core: u32, cores: u32) -> CoreShare {
         let area = self.rx_area();
         let len = (area.end - area.start) / u64::from(cores) / UNIT * UNIT;
         let slots = self.slots_shift(cores).map_or(0..0, |shift| {
@@ -56,7 +56,7 @@ impl Layout {
             let end = (first + (1 << shift)).min(u64::from(self.slots_max()));
             first as u32..end as u32
         });
-        Share {
+        CoreShare {
             slots,
             rx_area: area.start + u64::from(core) * len..area.start + u64::from(core + 1) * len,
             core,
@@ -103,8 +103,8 @@ mod tests {
             (all.slots.clone(), all.rx_area.clone()),
             (0..1000, layout.rx_area())
         );
-        assert_eq!(all.rings(CONTEXTS_MAX - 1), Some(CONTEXTS_MAX - 1));
-        assert_eq!(all.rings(CONTEXTS_MAX), None);
+        assert_eq!(all.ring_set(RING_SETS_MAX - 1), Some(RING_SETS_MAX - 1));
+        assert_eq!(all.ring_set(RING_SETS_MAX), None);
         for cores in 2..=16 {
             let shift = layout.slots_shift(cores).unwrap();
             let shares: Vec<_> = (0..cores).map(|core| layout.share(core, cores)).collect();
@@ -120,12 +120,12 @@ mod tests {
             }
             let mut rings: Vec<_> = shares
                 .iter()
-                .flat_map(|share| (0..contexts_max(cores)).filter_map(|n| share.rings(n)))
+                .flat_map(|share| (0..contexts_max(cores)).filter_map(|n| share.ring_set(n)))
                 .collect();
             rings.sort_unstable();
             rings.dedup();
             assert_eq!(rings.len() as u32, contexts_max(cores) * cores);
-            assert!(rings.iter().all(|number| *number < CONTEXTS_MAX));
+            assert!(rings.iter().all(|number| *number < RING_SETS_MAX));
         }
         // With more cores than slots, no core gets a slot.
         assert_eq!(Layout::new(1, 0, 0).unwrap().share(0, 2).slots, 0..0);

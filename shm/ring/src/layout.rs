@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use tidelane_abi::{
-    ABI_VERSION, CONTEXTS_MAX, Header, REGION_MAGIC, STREAM_BUFFER_LOG2_MAX,
-    STREAM_BUFFER_LOG2_MIN, Slot, context_offset,
+    ABI_VERSION, Header, REGION_MAGIC, RING_SETS_MAX, STREAM_BUFFER_LOG2_MAX,
+    STREAM_BUFFER_LOG2_MIN, Slot, ring_set_offset,
 };
 
 use crate::memories::MEMORIES;
@@ -42,7 +42,7 @@ impl Layout {
     /// Creates the layout for `slots_max` slots, and for buffer areas of at least `rx_len` and
     /// `tx_len` bytes. Returns `None` if the region would be too large.
     pub fn new(slots_max: u32, rx_len: u64, tx_len: u64) -> Option<Layout> {
-        let slots_offset = context_offset(CONTEXTS_MAX);
+        let slots_offset = ring_set_offset(RING_SETS_MAX);
         let slots_end = slots_offset.checked_add(u64::from(slots_max) * SLOT_LEN)?;
         let rx_offset = slots_end.checked_next_multiple_of(AREA_ALIGN)?;
         let rx_len = rx_len.checked_next_multiple_of(UNIT)?;
@@ -90,7 +90,7 @@ impl Layout {
         }
         let slots_len = u64::from(header.slots_max) * SLOT_LEN;
         let ordered = [
-            Some(context_offset(CONTEXTS_MAX)),
+            Some(ring_set_offset(RING_SETS_MAX)),
             Some(header.slots_offset),
             header.slots_offset.checked_add(slots_len),
             Some(header.rx_offset),

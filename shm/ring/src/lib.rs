@@ -11,7 +11,7 @@
 //! PortMemories      the memfds of a port's packet rings (a port serves a program's own stack)
 //! PacketProducer, PacketConsumer    the two ends of a packet ring
 //! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator
-//! Share, core_of    the part of a region and the connections of each core (polling thread)
+//! CoreShare, core_of    the part of a region and the connections of each core (polling thread)
 //! registration      messages and descriptors over the unix socket
 //! ```
 //!
@@ -68,7 +68,7 @@ pub use cursor::{Corrupt, PushError};
 pub use self::{
     allocator::BufferAllocator,
     control_request::new_control_request,
-    cores::{Share, contexts_max, core_of},
+    cores::{CoreShare, contexts_max, core_of},
     descriptor_unsafe::Descriptor,
     doorbell::Doorbell,
     layout::{Layout, LayoutError},
@@ -83,5 +83,5 @@ pub use self::{
     },
     service_page::{PublishedRoute, RoutesError},
     stream_buffer::StreamBuffer,
-    views_unsafe::{ContextView, MapError, ProgramRegion, ServicePageMap, SlotHandle, SlotView},
+    views_unsafe::{MapError, ProgramRegion, RingSetView, ServicePageMap, SlotHandle, SlotView},
 };

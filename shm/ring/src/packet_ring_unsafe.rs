@@ -27,7 +27,7 @@ const fn units(len: u32) -> u32 {
 /// Pointers to the heads of a port's two memories, and to the packets of one of them. The value
 /// keeps the memories mapped.
 #[derive(Debug)]
-struct Memory {
+struct RingPointers {
     own: NonNull<PortHead>,
     peer: NonNull<PortHead>,
     /// The packets of the memory that the ring's producer writes.
@@ -36,9 +36,9 @@ struct Memory {
 }
 
 // SAFETY: the pointers refer to mappings that the value keeps, and belong to no thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for RingPointers {}
 
-impl Memory {
+impl RingPointers {
     /// Returns the pointers. `data_is_own` is true for the producer.
     fn new(regions: &PortRegions, data_is_own: bool) -> Self {
         let data = if data_is_own {
@@ -96,7 +96,7 @@ pub struct PacketProducer {
     units: u32,
     /// Room that the caller has for its next frame.
     room: Option<Room>,
-    memory: Memory,
+    pointers: RingPointers,
 }
 
 impl PacketProducer {
@@ -107,7 +107,7 @@ impl PacketProducer {
             cursor: ProducerCursor::new(units),
             units,
             room: None,
-            memory: Memory::new(regions, true),
+            pointers: RingPointers::new(regions, true),
         }
     }
 
@@ -135,7 +135,7 @@ impl PacketProducer {
         // ring. Only this end writes the memory. The consumer does not read the entry before it is
         // published.
         Ok(unsafe {
-            let start = self.memory.unit(room.at).add(HEAD_LEN as usize);
+            let start = self.pointers.unit(room.at).add(HEAD_LEN as usize);
             slice::from_raw_parts_mut(start, len as usize)
         })
     }
@@ -191,13 +191,13 @@ impl PacketProducer {
     /// Makes queued frames visible. Returns true if there were any.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.cursor.publish(&self.memory.own().produced.word)
+        self.cursor.publish(&self.pointers.own().produced.word)
     }
 
     #[inline]
     fn claim(&mut self, units: u32) -> Result<usize, PushError> {
         self.cursor
-            .claim_many(units, &self.memory.peer().consumed.word)
+            .claim_many(units, &self.pointers.peer().consumed.word)
     }
 
     #[inline]
@@ -206,19 +206,19 @@ impl PacketProducer {
         let head = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
         // SAFETY: the position is within the ring, and a unit has room and alignment for a head,
         // which is written as one word.
-        unsafe { self.memory.unit(at).cast::<u64>().write_volatile(head) };
+        unsafe { self.pointers.unit(at).cast::<u64>().write_volatile(head) };
     }
 
     /// Returns the word by which the peer announces its sleep: see
     /// [`should_ring_sleeper`](crate::sleep::should_ring_sleeper).
     pub fn peer_sleep_word(&self) -> &AtomicU32 {
-        &self.memory.peer().sleep.word
+        &self.pointers.peer().sleep.word
     }
 
     /// Returns the word by which this process announces its sleep: see
     /// [`announce_sleep`](crate::sleep::announce_sleep).
     pub fn own_sleep_word(&self) -> &AtomicU32 {
-        &self.memory.own().sleep.word
+        &self.pointers.own().sleep.word
     }
 }
 
@@ -254,7 +254,7 @@ impl PacketPlace {
 pub struct PacketConsumer {
     cursor: ConsumerCursor,
     units: u32,
-    memory: Memory,
+    pointers: RingPointers,
 }
 
 impl PacketConsumer {
@@ -264,7 +264,7 @@ impl PacketConsumer {
         Self {
             cursor: ConsumerCursor::new(units),
             units,
-            memory: Memory::new(regions, false),
+            pointers: RingPointers::new(regions, false),
         }
     }
 
@@ -310,7 +310,7 @@ impl PacketConsumer {
     /// produced and not yet consumed.
     #[inline]
     fn known(&mut self) -> Result<Option<(u32, u32)>, Corrupt> {
-        let known = self.cursor.known(&self.memory.peer().produced.word)?;
+        let known = self.cursor.known(&self.pointers.peer().produced.word)?;
         Ok((known > 0).then(|| (self.cursor.ahead(0) as u32, known)))
     }
 
@@ -330,7 +330,7 @@ impl PacketConsumer {
         // The volatile read of one word happens exactly once, so the caller validates the values
         // that it uses.
         let head = unsafe {
-            let unit = self.memory.unit(at as usize).cast::<u64>();
+            let unit = self.pointers.unit(at as usize).cast::<u64>();
             unit.read_volatile()
         };
         let [a, b, c, d, e, f, g, h] = head.to_ne_bytes();
@@ -349,7 +349,7 @@ impl PacketConsumer {
         // SAFETY: `take` checked that the frame is within the ring. The vector has room for `len`
         // more bytes, which the copy initializes.
         unsafe {
-            let from = self.memory.unit(place.at as usize).add(HEAD_LEN as usize);
+            let from = self.pointers.unit(place.at as usize).add(HEAD_LEN as usize);
             from.copy_to_nonoverlapping(bytes.as_mut_ptr().add(old), len);
             bytes.set_len(old + len);
         }
@@ -358,13 +358,13 @@ impl PacketConsumer {
     /// Gives the room of all frames that [`take`](Self::take) has returned back to the producer.
     #[inline]
     pub fn release(&mut self) {
-        self.cursor.release(&self.memory.own().consumed.word);
+        self.cursor.release(&self.pointers.own().consumed.word);
     }
 
     /// Returns true if the ring is empty, at the cost of one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.cursor.is_empty(&self.memory.peer().produced.word)
+        self.cursor.is_empty(&self.pointers.peer().produced.word)
     }
 
     /// Returns a view of the ring's frames.
@@ -375,9 +375,9 @@ impl PacketConsumer {
     /// the frame.
     pub unsafe fn view(&self) -> PacketView {
         PacketView {
-            data: self.memory.data,
+            data: self.pointers.data,
             len: self.units as usize * PACKET_UNIT as usize,
-            _region: self.memory.regions.peer.clone(),
+            _region: self.pointers.regions.peer.clone(),
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
         message,
         descriptors,
         ..
-    } = recv_signed(socket);
+    } = recv_untrusted(socket);
     match message? {
         Some(_) if descriptors.len() > DESCRIPTORS_MAX => Err(RecvError::Malformed),
         message => Ok(message.map(|message| (message, descriptors))),
@@ -104,7 +104,7 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
 /// Receives one message from an untrusted peer. The buffer has room for the largest number of
 /// descriptors that the kernel allows. With less room, the kernel would close the excess
 /// descriptors in this thread, which may block.
-pub fn recv_signed(socket: BorrowedFd<'_>) -> Received {
+pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
     // The extra byte shows that a message is too long.
     let mut bytes = [0; MESSAGE_LEN + 1];
     // The receiver must own all descriptors, even those of an invalid message.

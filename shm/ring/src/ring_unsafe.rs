@@ -1,12 +1,11 @@
-//! The four rings of a context. A context serves one thread of a program. Each ring has cursors in
-//! private memory and entries in shared memory.
+//! The four rings of a ring set, which connects one thread of a program with one core. Each ring
+//! has cursors in private memory and entries in shared memory.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 
 use tidelane_abi::{
-    CONTROL_EVENT_OFFSET, CONTROL_REQUEST_OFFSET, CONTROL_RING_LEN, ContextHead, ControlEvent,
-    ControlRequest, DATA_EVENT_OFFSET, DATA_REQUEST_OFFSET, DATA_RING_LEN, RingIndex,
-    context_offset,
+    CONTROL_EVENT_OFFSET, CONTROL_REQUEST_OFFSET, CONTROL_RING_LEN, ControlEvent, ControlRequest,
+    DATA_EVENT_OFFSET, DATA_REQUEST_OFFSET, DATA_RING_LEN, RingIndex, RingSetHead, ring_set_offset,
 };
 
 use crate::{
@@ -14,21 +13,21 @@ use crate::{
     cursor::{ConsumerCursor, Corrupt, ProducerCursor, PushError},
 };
 
-/// A kind of ring: the location of its entries in a context, and their type.
+/// A kind of ring: the location of its entries in a ring set, and their type.
 ///
 /// # Safety
 ///
-/// `LEN` entries from `OFFSET` on must lie in the context. Every bit pattern must be a valid
+/// `LEN` entries from `OFFSET` on must lie in the ring set. Every bit pattern must be a valid
 /// `Entry`.
 pub unsafe trait Ring {
     /// Type of the entries.
     type Entry: Copy + std::fmt::Debug;
     /// Number of entries, which is a power of two.
     const LEN: u32;
-    /// Offset of the entries from the start of the context, in bytes.
+    /// Offset of the entries from the start of the ring set, in bytes.
     const OFFSET: u64;
     /// Returns the indices of the ring.
-    fn index(head: &ContextHead) -> &RingIndex;
+    fn index(head: &RingSetHead) -> &RingIndex;
 }
 
 macro_rules! ring {
@@ -38,8 +37,8 @@ macro_rules! ring {
         pub enum $name {}
 
         const _: () = assert!(
-            $offset + $len as u64 * size_of::<$entry>() as u64 <= tidelane_abi::CONTEXT_LEN
-                && $offset >= size_of::<ContextHead>() as u64
+            $offset + $len as u64 * size_of::<$entry>() as u64 <= tidelane_abi::RING_SET_LEN
+                && $offset >= size_of::<RingSetHead>() as u64
                 && $offset.is_multiple_of(align_of::<$entry>() as u64)
         );
 
@@ -50,7 +49,7 @@ macro_rules! ring {
             const LEN: u32 = $len;
             const OFFSET: u64 = $offset;
 
-            fn index(head: &ContextHead) -> &RingIndex {
+            fn index(head: &RingSetHead) -> &RingIndex {
                 &head.$index
             }
         }
@@ -101,10 +100,10 @@ struct RingMemory<R: Ring> {
 }
 
 impl<R: Ring> RingMemory<R> {
-    fn new(region: Arc<ProgramRegion>, context: u32) -> Option<RingMemory<R>> {
-        let head = region.context(context)?.head;
+    fn new(region: Arc<ProgramRegion>, ring_set: u32) -> Option<RingMemory<R>> {
+        let head = region.ring_set(ring_set)?.head;
         let index = NonNull::from(R::index(head));
-        let start = context_offset(context) + R::OFFSET;
+        let start = ring_set_offset(ring_set) + R::OFFSET;
         let last = u64::from(R::LEN - 1) * size_of::<R::Entry>() as u64;
         region.pointer::<R::Entry>(start + last)?;
         let entries = region.pointer(start)?;
@@ -142,9 +141,10 @@ pub struct Producer<R: Ring> {
 unsafe impl<R: Ring> Send for Producer<R> {}
 
 impl<R: Ring> Producer<R> {
-    /// Creates the producer of a context's new ring. Returns `None` if the context cannot exist.
-    pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Producer<R>> {
-        let memory = RingMemory::new(region, context)?;
+    /// Creates the producer of a new ring in a ring set. Returns `None` if the ring set cannot
+    /// exist.
+    pub fn new(region: Arc<ProgramRegion>, ring_set: u32) -> Option<Producer<R>> {
+        let memory = RingMemory::new(region, ring_set)?;
         Some(Producer {
             cursor: ProducerCursor::new(R::LEN),
             memory,
@@ -190,9 +190,10 @@ pub struct Consumer<R: Ring> {
 unsafe impl<R: Ring> Send for Consumer<R> {}
 
 impl<R: Ring> Consumer<R> {
-    /// Creates the consumer of a context's new ring. Returns `None` if the context cannot exist.
-    pub fn new(region: Arc<ProgramRegion>, context: u32) -> Option<Consumer<R>> {
-        let memory = RingMemory::new(region, context)?;
+    /// Creates the consumer of a new ring in a ring set. Returns `None` if the ring set cannot
+    /// exist.
+    pub fn new(region: Arc<ProgramRegion>, ring_set: u32) -> Option<Consumer<R>> {
+        let memory = RingMemory::new(region, ring_set)?;
         Some(Consumer {
             cursor: ConsumerCursor::new(R::LEN),
             memory,

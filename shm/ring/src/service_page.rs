@@ -16,7 +16,7 @@ pub struct PublishedRoute {
     pub prefix_len: u8,
     /// One of [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK_SERVICE` and
     /// `ROUTE_WITHIN_HOST`.
-    pub accelerated: u32,
+    pub handling: u32,
 }
 
 /// Reason why a route table was refused.
@@ -60,9 +60,7 @@ impl ServicePageMap {
             entry
                 .prefix_len
                 .store(u32::from(route.prefix_len), Ordering::Relaxed);
-            entry
-                .accelerated
-                .store(route.accelerated, Ordering::Relaxed);
+            entry.handling.store(route.handling, Ordering::Relaxed);
         }
         page.routes_len
             .store(sorted.len() as u32, Ordering::Relaxed);
@@ -85,7 +83,7 @@ impl ServicePageMap {
             let found = page.routes[..len]
                 .iter()
                 .find(|entry| matches(entry, addr))
-                .map(|entry| entry.accelerated.load(Ordering::Relaxed));
+                .map(|entry| entry.handling.load(Ordering::Relaxed));
             // The acquire fence keeps the loads above before the second load of the sequence
             // number.
             fence(Ordering::Acquire);
@@ -134,11 +132,11 @@ mod tests {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
     }
 
-    fn route(addr: [u8; 16], prefix_len: u8, accelerated: u32) -> PublishedRoute {
+    fn route(addr: [u8; 16], prefix_len: u8, handling: u32) -> PublishedRoute {
         PublishedRoute {
             addr,
             prefix_len,
-            accelerated,
+            handling,
         }
     }
 

@@ -9,8 +9,9 @@ use std::{
 };
 
 use tidelane_abi::{
-    ABI_VERSION, CONTEXT_LEN, CONTEXTS_MAX, CORES_MAX, ContextHead, CoreLine, Header, ProgramHalf,
-    SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotNames, SlotOptions, context_offset,
+    ABI_VERSION, CORES_MAX, ConnectionIds, CoreLine, Header, ProgramHalf, RING_SET_LEN,
+    RING_SETS_MAX, RingSetHead, SERVICE_PAGE_MAGIC, ServiceHalf, ServicePage, Slot, SlotOptions,
+    ring_set_offset,
 };
 
 use crate::{
@@ -19,12 +20,12 @@ use crate::{
     memories::{self, MEMORIES},
 };
 
-// The views of slots and contexts rely on these sizes and alignments.
+// The views of slots and ring sets rely on these sizes and alignments.
 const _: () = {
     assert!(size_of::<Slot>() as u64 == SLOT_LEN && align_of::<Slot>() as u64 <= SLOT_LEN);
-    assert!(size_of::<ContextHead>() as u64 <= CONTEXT_LEN);
-    let first = context_offset(0);
-    assert!((first | CONTEXT_LEN).is_multiple_of(align_of::<ContextHead>() as u64));
+    assert!(size_of::<RingSetHead>() as u64 <= RING_SET_LEN);
+    let first = ring_set_offset(0);
+    assert!((first | RING_SET_LEN).is_multiple_of(align_of::<RingSetHead>() as u64));
 };
 
 /// A program region: the mapping and its validated layout.
@@ -108,19 +109,19 @@ impl ProgramRegion {
         &self.region
     }
 
-    /// Returns the head of context `n`, or `None` if the context cannot exist.
-    pub fn context(&self, n: u32) -> Option<ContextView<'_>> {
-        if n >= CONTEXTS_MAX {
+    /// Returns the head of ring set `n`, or `None` if the ring set cannot exist.
+    pub fn ring_set(&self, n: u32) -> Option<RingSetView<'_>> {
+        if n >= RING_SETS_MAX {
             return None;
         }
-        // SAFETY: in a layout, all contexts precede the slots, which lie in the mapping.
-        // `context_offset` is aligned, and `self` keeps the mapping. A `ContextHead` consists of
+        // SAFETY: in a layout, all ring sets precede the slots, which lie in the mapping.
+        // `ring_set_offset` is aligned, and `self` keeps the mapping. A `RingSetHead` consists of
         // atomics, and of padding that nobody reads. Other accesses to it are atomic, too.
         let head = unsafe {
-            let start = self.region.base().add(context_offset(n) as usize);
-            start.cast::<ContextHead>().as_ref()
+            let start = self.region.base().add(ring_set_offset(n) as usize);
+            start.cast::<RingSetHead>().as_ref()
         };
-        Some(ContextView { head })
+        Some(RingSetView { head })
     }
 
     /// Returns a view of slot `n`, or `None` if the slot does not exist.
@@ -150,11 +151,11 @@ impl Deref for ProgramRegion {
     }
 }
 
-/// A reference to the head of a context in a mapped region.
+/// A reference to the head of a ring set in a mapped region.
 #[derive(Clone, Copy, Debug)]
-pub struct ContextView<'r> {
+pub struct RingSetView<'r> {
     /// Indices of the rings, and the words of the sleep protocol.
-    pub head: &'r ContextHead,
+    pub head: &'r RingSetHead,
 }
 
 /// A view of a slot in a mapped region.
@@ -188,17 +189,17 @@ impl<'r> SlotView<'r> {
     }
 
     /// Returns a copy of the addresses and ports.
-    pub fn names(&self) -> SlotNames {
+    pub fn ids(&self) -> ConnectionIds {
         // SAFETY: the slot is aligned and in the mapping, which lives for 'r. Any bytes are a
-        // `SlotNames`.
-        unsafe { (&raw const (*self.slot.as_ptr()).names).read_volatile() }
+        // `ConnectionIds`.
+        unsafe { (&raw const (*self.slot.as_ptr()).ids).read_volatile() }
     }
 
     /// Writes the addresses and ports. The service does this before it announces the slot.
-    pub fn set_names(&self, names: &SlotNames) {
+    pub fn set_ids(&self, ids: &ConnectionIds) {
         // SAFETY: the slot is aligned and in the mapping, which lives for 'r. The slots of a
         // program region are always writable.
-        unsafe { (&raw mut (*self.slot.as_ptr()).names).write_volatile(*names) };
+        unsafe { (&raw mut (*self.slot.as_ptr()).ids).write_volatile(*ids) };
     }
 }
 

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use tidelane_abi::{
-    CONTEXT_LEN, CONTROL_EVENT_OFFSET, CONTROL_REQUEST_OFFSET, ContextHead, DATA_EVENT_OFFSET,
-    DATA_REQUEST_OFFSET, HEADER_LEN, Slot, context_offset,
+    CONTROL_EVENT_OFFSET, CONTROL_REQUEST_OFFSET, DATA_EVENT_OFFSET, DATA_REQUEST_OFFSET,
+    HEADER_LEN, RING_SET_LEN, RingSetHead, Slot, ring_set_offset,
 };
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
@@ -88,7 +88,7 @@ impl RegionFuzzer {
         let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
         let parts = [
             (0, HEADER_LEN),
-            (context_offset(0), CONTEXT_LEN),
+            (ring_set_offset(0), RING_SET_LEN),
             (slots_start, SLOTS_AIMED_AT * size_of::<Slot>() as u64),
             (layout.rx_area().start, BUFFERS_SWEPT),
             (layout.tx_area().start, BUFFERS_SWEPT),
@@ -117,17 +117,17 @@ impl RegionFuzzer {
     /// Chooses the structure that the next write targets. Returns its region offset and its length
     /// in bytes.
     fn target(&mut self) -> (u64, u64) {
-        let context = context_offset(0);
+        let context = ring_set_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);
         match self.rng.below(10) {
             0 => (0, HEADER_LEN),
-            1 | 2 => (context, size_of::<ContextHead>() as u64),
+            1 | 2 => (context, size_of::<RingSetHead>() as u64),
             3 => (context + DATA_REQUEST_OFFSET, 256),
             4 => (context + DATA_EVENT_OFFSET, 256),
             5 => (context + CONTROL_REQUEST_OFFSET, 1024),
             6 => (
                 context + CONTROL_EVENT_OFFSET,
-                CONTEXT_LEN - CONTROL_EVENT_OFFSET,
+                RING_SET_LEN - CONTROL_EVENT_OFFSET,
             ),
             7 | 8 => (slots, SLOTS_AIMED_AT * size_of::<Slot>() as u64),
             _ => (0, self.region.region().len()),

@@ -71,7 +71,7 @@ impl Rings {
     /// region has no such context.
     pub fn new(region: &Arc<ProgramRegion>, number: u32, cores: u32) -> Option<Rings> {
         let of_core = |core| {
-            let number = region.layout().share(core, cores).rings(number)?;
+            let number = region.layout().share(core, cores).ring_set(number)?;
             Some(CoreRings {
                 data_requests: DataRequestProducer::new(region.clone(), number)?,
                 data_events: DataEventConsumer::new(region.clone(), number)?,

@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType, socket},
 };
-use tidelane_places::{LOG, OwnDir};
+use tidelane_places::{LOG, TrustedDir};
 
 use crate::{
     admin::{ServiceName, sibling_path},
@@ -134,7 +134,7 @@ fn open_log(dir: &Path, service: &ServiceName) -> io::Result<File> {
     let (Some(system), Some(own)) = (dir.parent(), dir.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let own = OwnDir::of_system(system)?.child(&own.to_string_lossy())?;
+    let own = TrustedDir::of_system(system)?.child(&own.to_string_lossy())?;
     let flags = OFlags::CREATE | OFlags::APPEND | OFlags::RDWR;
     let owner_only = Mode::RUSR | Mode::WUSR;
     own.open(&format!("{}.log", service.name), flags, owner_only)

@@ -211,7 +211,7 @@ fn a_corrupt_producer_position_ends_the_session() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
-    let head = service.region.context(0).unwrap().head;
+    let head = service.region.ring_set(0).unwrap().head;
     head.data_event.produced.store(1 << 20, Ordering::Relaxed);
     assert!(program.is_service_alive());
     assert!(events(&mut context).is_empty());
@@ -228,7 +228,7 @@ fn a_consumer_that_overtakes_the_producer_ends_the_session() {
     let service = FakeService::new();
     let program = service.program();
     let mut context = program.new_context().unwrap();
-    let head = service.region.context(0).unwrap().head;
+    let head = service.region.ring_set(0).unwrap().head;
     head.data_request.consumed.store(5, Ordering::Relaxed);
     (0..2 * DATA_RING_LEN).for_each(|slot| context.assign(slot));
     context.flush();
@@ -251,10 +251,10 @@ fn routes_decide_which_connections_are_accelerated() {
     let service = FakeService::new();
     let program = service.program();
     assert!(!program.route_accelerated([1; 16]));
-    let route = |n, accelerated| PublishedRoute {
+    let route = |n, handling| PublishedRoute {
         addr: [n; 16],
         prefix_len: 128,
-        accelerated,
+        handling,
     };
     service
         .page

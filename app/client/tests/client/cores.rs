@@ -52,7 +52,7 @@ fn service() -> Service {
     });
     let core = |core| {
         let share = layout.share(core, CORES);
-        let rings = share.rings(0).unwrap();
+        let rings = share.ring_set(0).unwrap();
         Core {
             data_requests: DataRequestConsumer::new(region.clone(), rings).unwrap(),
             data_events: DataEventProducer::new(region.clone(), rings).unwrap(),
@@ -212,8 +212,13 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
     assert!(service.context.prepare_to_sleep());
     // Each core checks a word of its own.
     for core in 0..CORES {
-        let rings = service.region.layout().share(core, CORES).rings(0).unwrap();
-        let head = service.region.context(rings).unwrap().head;
+        let rings = service
+            .region
+            .layout()
+            .share(core, CORES)
+            .ring_set(0)
+            .unwrap();
+        let head = service.region.ring_set(rings).unwrap().head;
         assert_eq!(head.needs_wakeup.load(Ordering::Relaxed), 1);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use tidelane_abi::{ControlEvent, ControlRequest, SlotNames, data_event, data_request};
+use tidelane_abi::{ConnectionIds, ControlEvent, ControlRequest, data_event, data_request};
 use tidelane_client::Program;
 use tidelane_ring::{
     BufferAllocator, ControlEventProducer, ControlRequestConsumer, DataEventProducer,
@@ -83,7 +83,7 @@ impl FakeService {
         half.rx_window.store(rx_window, Ordering::Relaxed);
         half.tx_limit.store(tx_limit, Ordering::Relaxed);
         half.generation.store(generation, Ordering::Release);
-        view.set_names(&SlotNames {
+        view.set_ids(&ConnectionIds {
             local_addr: [1; 16],
             peer_addr: [2; 16],
             local_port: 80,
@@ -263,7 +263,7 @@ impl FakeService {
     pub fn publish(&mut self) -> bool {
         self.control_events.publish();
         self.data_events.publish();
-        sleep::should_ring(&self.region.context(0).unwrap().head.needs_wakeup)
+        sleep::should_ring(&self.region.ring_set(0).unwrap().head.needs_wakeup)
     }
 
     pub fn control_request(&mut self) -> Option<ControlRequest> {

@@ -223,7 +223,7 @@ fn a_session_from_registration_to_the_service_s_death() {
         .unwrap();
     events.publish();
     assert!(sleep::should_ring(
-        &service.region.context(0).unwrap().head.needs_wakeup
+        &service.region.ring_set(0).unwrap().head.needs_wakeup
     ));
     assert!(doorbell.ring());
     assert!(readable(

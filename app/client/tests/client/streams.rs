@@ -60,7 +60,7 @@ fn bytes(stream: u32, from: u32, len: usize) -> Vec<u8> {
 fn written_bytes_reach_the_service_and_an_idle_stream_holds_no_buffer() {
     let mut s = setup(1 << 16);
     assert_eq!(s.program.send_buffer_bytes(), 0);
-    assert_eq!(s.stream.names().peer_port, SLOT as u16);
+    assert_eq!(s.stream.ids().peer_port, SLOT as u16);
     assert_eq!(s.stream.writable(), 1 << 16);
     assert_eq!(s.stream.write(b"hello"), 5);
     assert_eq!(s.program.send_buffer_bytes(), 4096);

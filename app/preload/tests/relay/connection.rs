@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::net::sockopt;
-use tidelane_abi::{SlotNames, close_cause, program_flags, service_flags};
+use tidelane_abi::{ConnectionIds, close_cause, program_flags, service_flags};
 use tidelane_ring::{BufferAllocator, ProgramRegion, StreamBuffer};
 
 /// Binary logarithm of the size of receive buffers, in bytes.
@@ -87,7 +87,7 @@ impl Connection {
         half.flags.store(service_flags::ESTABLISHED, Relaxed);
         half.generation.store(generation, Release);
         let peer = peer.unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        view.set_names(&SlotNames {
+        view.set_ids(&ConnectionIds {
             local_addr: mapped(local),
             peer_addr: mapped(peer),
             local_port,

@@ -101,7 +101,7 @@ impl Session {
         page.set_routes(&[PublishedRoute {
             addr: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
             prefix_len: 128,
-            accelerated: ROUTE_ACCELERATED,
+            handling: ROUTE_ACCELERATED,
         }])
         .unwrap();
         let bell = Doorbell::new().unwrap();
@@ -406,7 +406,7 @@ impl Session {
         for (number, context) in &mut self.contexts {
             let control = context.control_events.publish();
             let data = context.data_events.publish();
-            let head = self.region.context(*number).unwrap().head;
+            let head = self.region.ring_set(*number).unwrap().head;
             if (control || data) && sleep::should_ring(&head.needs_wakeup) {
                 context.bell.ring();
             }

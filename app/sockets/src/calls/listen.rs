@@ -226,10 +226,10 @@ fn accept_one(
     let Some((connection, channel)) = listening.queue.pop_front() else {
         return Err(WOULD_BLOCK);
     };
-    let names = connection.stream.names();
+    let ids = connection.stream.ids();
     *peer = Some(Address {
-        addr: names.peer_addr,
-        port: names.peer_port,
+        addr: ids.peer_addr,
+        port: ids.peer_port,
         inet6: inner.inet6,
     });
     socket

@@ -12,7 +12,7 @@ use crate::{
 
 /// Carries out `getsockname`. Returns `None` if the kernel knows the local address of the socket.
 pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
-    name(socket, fd, |names| (names.local_addr, names.local_port))
+    name(socket, fd, |ids| (ids.local_addr, ids.local_port))
 }
 
 /// Carries out `getpeername`.
@@ -25,7 +25,7 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
             return fail(libc::ENOTCONN);
         }
     }
-    name(socket, fd, |names| (names.peer_addr, names.peer_port))
+    name(socket, fd, |ids| (ids.peer_addr, ids.peer_port))
 }
 
 /// Returns the address and the port that `pick` selects. After an active open, waits until the
@@ -33,7 +33,7 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
 fn name(
     socket: &'static Socket,
     fd: RawFd,
-    pick: impl Fn(tidelane_abi::SlotNames) -> ([u8; 16], u16),
+    pick: impl Fn(tidelane_abi::ConnectionIds) -> ([u8; 16], u16),
 ) -> Handled<Address> {
     let needs_wait = {
         let mut inner = socket.enter(fd)?;
@@ -58,6 +58,6 @@ fn name(
     let mut inner = socket.enter(fd)?;
     let inet6 = inner.inet6;
     let connection = inner.connection()?;
-    let (addr, port) = pick(connection.stream.names());
+    let (addr, port) = pick(connection.stream.ids());
     Some(Ok(Address { addr, port, inet6 }))
 }

@@ -122,7 +122,7 @@ impl Inner {
         let Some(cause) = connection.stream.soft_error() else {
             return;
         };
-        let is_v4 = connection.stream.names().peer_addr[..12] == V4_MAPPED;
+        let is_v4 = connection.stream.ids().peer_addr[..12] == V4_MAPPED;
         let number = from_cause(cause);
         if self.options.reports_path_errors(is_v4) {
             self.error = number;

@@ -329,7 +329,7 @@ impl Inner {
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG)
             && let Some(connection) = self.connection()
         {
-            return Some(connection.stream.names().mss as i32);
+            return Some(connection.stream.ids().mss as i32);
         }
         let no_number = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => 0,

@@ -37,7 +37,7 @@ impl Inner {
         if let Some(connection) = self.connection() {
             // The library's own values are newer, and remain valid after the end of the connection.
             let stream = &mut connection.stream;
-            let mss = stream.names().mss;
+            let mss = stream.ids().mss;
             put(&mut info, 16, mss);
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);

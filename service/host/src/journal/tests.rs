@@ -84,7 +84,7 @@ fn pages_come_with_use_and_go_again() {
     assert_eq!(resident(), 3);
     journal.give_back();
     assert_eq!(resident(), 2);
-    assert!(!journal.is_loose());
+    assert!(!journal.has_empty_pages());
     assert_eq!(memory.entries().count(), 1);
     journal.enter(64 * 99, &entry(2, None));
     assert_eq!(memory.entries().count(), 2);

@@ -284,7 +284,7 @@ impl<P: PacketIo> Host<P> {
                 publish_at(&mut binding, new_home, rx_head, tx_head);
                 let old = old_region.and_then(|region| region.slot(old_slot));
                 if let (Some(old), Some(new)) = (old, new_home.region.slot(new_home.slot)) {
-                    new.set_names(&old.names());
+                    new.set_ids(&old.ids());
                 }
                 if let Some(program) = self.io.programs.get_mut(id) {
                     program.set_slot(new_home.slot, SlotUse::Ended(binding));

@@ -65,7 +65,7 @@ impl Acceptor {
         let named = events.into_iter().map(|event| {
             assert_eq!(event.kind, control_event::ACCEPTED);
             let slot = self.region.slot(event.slot).expect("a slot");
-            (slot.names().peer_port, event)
+            (slot.ids().peer_port, event)
         });
         named.collect()
     }

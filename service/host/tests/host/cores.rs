@@ -77,7 +77,7 @@ fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
         core.host
             .add_context(first, 0, Box::new(Count(Arc::default())))
     );
-    let head = bad.context(0).expect("a context").head;
+    let head = bad.ring_set(0).expect("a ring set").head;
     head.data_request.produced.store(1 << 20, Ordering::Release);
     core.host.step(NOW);
     assert_eq!(core.counter("corrupt_rings"), 1);

@@ -193,7 +193,7 @@ fn a_connection_that_is_taken_brings_only_its_own_bytes() {
     let child = inherit(&mut stage, owner.0);
     let slot = owner.1.slot(event.slot).expect("a slot");
     let take = Take {
-        connection: slot.names().connection,
+        connection: slot.ids().connection,
         context: 0,
         tx_buffer: send_buffer(&child.1).to_word(),
     };

@@ -36,19 +36,19 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
         acceptor.abort(&mut stage, &event);
     }
     assert!(rest(&mut stage), "nothing is asked for");
-    let lent = stage.core.host.lend_idle_pages();
-    assert!(!lent.is_empty());
+    let taken = stage.core.host.take_idle_pages();
+    assert!(!taken.is_empty());
     stage.answers(stranger(1));
     // New connections get other memory while the idle pages are lent.
     stage.connect(6000, &TEXT);
     let accepted = acceptor.accepted();
-    lent.iter().for_each(tidelane_host::IdlePages::give_back);
+    taken.iter().for_each(tidelane_host::IdlePages::give_back);
     assert_eq!(acceptor.text(&accepted[0].1), TEXT);
-    stage.core.host.restore_lent_pages(lent);
+    stage.core.host.return_idle_pages(taken);
     acceptor.abort(&mut stage, &accepted[0].1);
     assert!(rest(&mut stage), "the last connection's");
-    let lent = stage.core.host.lend_idle_pages();
-    stage.core.host.restore_lent_pages(lent);
+    let taken = stage.core.host.take_idle_pages();
+    stage.core.host.return_idle_pages(taken);
     assert!(!rest(&mut stage), "all pages are gone");
 }
 

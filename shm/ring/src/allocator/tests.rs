@@ -61,9 +61,9 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// Returns all blocks that `lend` finds.
-fn lent(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
-    std::iter::from_fn(|| allocator.lend(len_min)).collect()
+/// Returns all blocks that `take_dirty` finds.
+fn take_all_dirty(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
+    std::iter::from_fn(|| allocator.take_dirty(len_min)).collect()
 }
 
 #[test]
@@ -71,13 +71,13 @@ fn each_used_block_is_lent_once() {
     let mut allocator = BufferAllocator::new(0..1 << 24);
     let buffers: Vec<_> = (0..100).map(|_| allocator.alloc(16).unwrap()).collect();
     let kept = allocator.alloc(16).unwrap();
-    assert!(!allocator.is_loose());
+    assert!(!allocator.has_free_dirty());
     for buffer in buffers {
         allocator.free(buffer);
     }
-    assert!(allocator.is_loose());
-    let given = lent(&mut allocator, 1 << 16);
-    assert!(!allocator.is_loose());
+    assert!(allocator.has_free_dirty());
+    let given = take_all_dirty(&mut allocator, 1 << 16);
+    assert!(!allocator.has_free_dirty());
     let total: u64 = given.iter().map(|block| u64::from(block.len())).sum();
     // The blocks cover all memory that was used and its merged buddies, except the allocated block.
     assert!((100 << 16..(1 << 24)).contains(&total), "{total}");
@@ -86,12 +86,12 @@ fn each_used_block_is_lent_once() {
     let apart = |block: &StreamBuffer| block.range().end <= start || end <= block.offset;
     assert!(given.iter().all(apart));
     for block in given {
-        assert!(allocator.restore(block) && !allocator.restore(block));
+        assert!(allocator.return_clean(block) && !allocator.return_clean(block));
     }
-    assert_eq!(allocator.lend(1 << 16), None, "given back twice");
+    assert_eq!(allocator.take_dirty(1 << 16), None, "given back twice");
     let again = allocator.alloc(16).unwrap();
     allocator.free(again);
-    let dirty = lent(&mut allocator, 1 << 16);
+    let dirty = take_all_dirty(&mut allocator, 1 << 16);
     assert!(
         dirty
             .iter()
@@ -141,14 +141,14 @@ proptest! {
                     prop_assert!(allocator.free(buffer) && !allocator.free(buffer));
                 }
                 Step::Trim => {
-                    let blocks = lent(&mut allocator, 4096);
+                    let blocks = take_all_dirty(&mut allocator, 4096);
                     for block in &blocks {
                         let (at, end) = (block.offset, block.range().end);
                         let free = |b: &StreamBuffer| end <= b.offset || b.range().end <= at;
                         prop_assert!(used.iter().all(free));
                     }
                     for block in blocks {
-                        prop_assert!(allocator.restore(block));
+                        prop_assert!(allocator.return_clean(block));
                     }
                 }
             }

@@ -66,7 +66,7 @@ fn impossible_indices_are_corrupt() {
     let region = region();
     let mut producer = DataEventProducer::new(region.clone(), 0).unwrap();
     let mut consumer = DataEventConsumer::new(region.clone(), 0).unwrap();
-    let index = &region.context(0).unwrap().head.data_event;
+    let index = &region.ring_set(0).unwrap().head.data_event;
     index.produced.store(DATA_RING_LEN + 1, Ordering::Relaxed);
     assert_eq!(consumer.pop(), Err(Corrupt));
     index.produced.store(u32::MAX, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn two_threads_exchange_everything_in_order_and_sleep_between() {
     let region = region();
     let mut producer = DataEventProducer::new(region.clone(), 1).unwrap();
     let mut consumer = DataEventConsumer::new(region.clone(), 1).unwrap();
-    let flag = &region.context(1).unwrap().head.needs_wakeup;
+    let flag = &region.ring_set(1).unwrap().head.needs_wakeup;
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(move || {
             let mut expected = 0;

@@ -21,8 +21,8 @@ impl Scratch {
         Self(path)
     }
 
-    fn dir(&self) -> OwnDir {
-        OwnDir::of_system(&self.0).expect("it opens")
+    fn dir(&self) -> TrustedDir {
+        TrustedDir::of_system(&self.0).expect("it opens")
     }
 }
 

@@ -16,12 +16,12 @@ use rustix::{
 /// A directory in which only the user of this process can create, rename and remove entries. A file
 /// that is opened in the directory, even by its path, was therefore created by this user.
 #[derive(Debug)]
-pub struct OwnDir {
+pub struct TrustedDir {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-impl OwnDir {
+impl TrustedDir {
     /// Opens a directory of the system, such as `/run`. The function follows links in the path,
     /// because only the administrator can create them.
     pub fn of_system(path: &Path) -> io::Result<Self> {
@@ -106,7 +106,7 @@ impl OwnDir {
     }
 }
 
-impl AsFd for OwnDir {
+impl AsFd for TrustedDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
