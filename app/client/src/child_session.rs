@@ -36,21 +36,26 @@ const TX_LOG2_MIN: u8 = 12;
 pub struct ChildSession {
     /// The registration socket of the child.
     control: Control,
-    /// See [`ChildSession::given_up`].
-    given_up: Option<ListenerHandle>,
+    /// See [`ChildSession::listener_left_to_kernel`].
+    listener_left_to_kernel: Option<ListenerHandle>,
 }
 
 impl ChildSession {
     /// Wraps the child's registration socket, and the listener that the parent has to leave to the
     /// kernel.
-    pub(crate) fn new((control, given_up): (Control, Option<ListenerHandle>)) -> Self {
-        Self { control, given_up }
+    pub(crate) fn new(
+        (control, listener_left_to_kernel): (Control, Option<ListenerHandle>),
+    ) -> Self {
+        Self {
+            control,
+            listener_left_to_kernel,
+        }
     }
 
     /// Returns the listener that the parent has to leave to the kernel from now on, or `None`. The
     /// reason is [`tidelane_abi::not_accelerated::FORKS`]: the parent forks for each connection.
-    pub fn given_up(&self) -> Option<ListenerHandle> {
-        self.given_up
+    pub fn listener_left_to_kernel(&self) -> Option<ListenerHandle> {
+        self.listener_left_to_kernel
     }
 
     /// Returns the descriptor of the child's registration socket, which the program must not close.

@@ -19,7 +19,7 @@ use tidelane_ring::{
 
 use crate::{
     ListenerHandle, Stream,
-    rings::{Rings, submitted},
+    rings::{Rings, submitted_bits},
     session::ClientSession,
 };
 
@@ -38,9 +38,9 @@ pub struct Context {
     cores: Vec<Rings>,
     /// Counter of the active opens from ephemeral ports. Its value modulo the number of cores
     /// selects the core.
-    next_core: u32,
-    /// For each slot, the parts that the module `submitted` names: the flush for which the slot's
-    /// last ADVANCE request was queued, and the bit `UNTRIMMED`.
+    opens: u32,
+    /// For each slot, the parts that the module `submitted_bits` names: the flush for which the
+    /// slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
@@ -149,7 +149,7 @@ impl Context {
             id,
             doorbell,
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
-            next_core: session.first_core(id),
+            opens: session.first_core(id),
             submitted: Vec::new(),
             flush_count: 1,
             untrimmed: Vec::new(),
@@ -182,8 +182,8 @@ impl Context {
     pub fn connect(&mut self, request: &Connect) -> Result<(), QueueError> {
         let cores = self.cores.len() as u32;
         let core = if request.local_port == 0 {
-            self.next_core = self.next_core.wrapping_add(1);
-            self.next_core % cores
+            self.opens = self.opens.wrapping_add(1);
+            self.opens % cores
         } else {
             core_of(request.local_port, request.peer_port, cores)
         };
@@ -293,8 +293,8 @@ impl Context {
             self.submitted.get_mut(slot as usize),
             self.cores.get_mut(core),
         ) {
-            (Some(submitted), Some(rings)) if *submitted & submitted::UNTRIMMED != 0 => {
-                let now = submitted::UNTRIMMED | self.flush_count;
+            (Some(submitted), Some(rings)) if *submitted & submitted_bits::UNTRIMMED != 0 => {
+                let now = submitted_bits::UNTRIMMED | self.flush_count;
                 if *submitted != now {
                     *submitted = now;
                     rings.queue(DataWord::new(data_request::ADVANCE, slot).encode());
@@ -312,12 +312,12 @@ impl Context {
             self.submitted
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
-        let now = submitted::UNTRIMMED | self.flush_count;
+        let now = submitted_bits::UNTRIMMED | self.flush_count;
         let before = std::mem::replace(&mut self.submitted[slot as usize], now);
-        if before & submitted::FLUSH != self.flush_count {
+        if before & submitted_bits::FLUSH != self.flush_count {
             self.queue(slot, DataWord::new(data_request::ADVANCE, slot));
         }
-        if before & submitted::UNTRIMMED == 0 {
+        if before & submitted_bits::UNTRIMMED == 0 {
             self.untrimmed.push(slot);
         }
     }
@@ -433,7 +433,7 @@ impl Context {
         self.untrimmed.retain(|&slot| {
             let done = trim(slot);
             if done {
-                self.submitted[slot as usize] &= !submitted::UNTRIMMED;
+                self.submitted[slot as usize] &= !submitted_bits::UNTRIMMED;
             }
             !done
         });

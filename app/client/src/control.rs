@@ -240,8 +240,9 @@ impl Control {
             RegisterError::Io(error) => Refusal::Io(error),
             _ => Refusal::ServiceGone,
         })?;
-        let given_up = (answer.listener != 0).then_some(ListenerHandle(answer.listener));
-        Ok((control, given_up))
+        let listener_left_to_kernel =
+            (answer.listener != 0).then_some(ListenerHandle(answer.listener));
+        Ok((control, listener_left_to_kernel))
     }
 
     /// Tells the service that this process does not hold `connection` any more. The process has no

@@ -79,7 +79,7 @@ impl Program {
         if doorbells.len() != page.cores() as usize {
             return Err(invalid().into());
         }
-        let doorbell = ServiceDoorbells::Doorbells(doorbells);
+        let doorbell = ServiceDoorbells::PerCore(doorbells);
         let session = ClientSession::new(Arc::new(region), Arc::new(page), Some(control), doorbell);
         Ok(Program {
             session: Arc::new(session),
@@ -130,7 +130,7 @@ impl Program {
     /// socket and the doorbells of the service. The contexts' doorbells are not included.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let doorbells = match &self.session.doorbell {
-            ServiceDoorbells::Doorbells(doorbells) => &doorbells[..],
+            ServiceDoorbells::PerCore(doorbells) => &doorbells[..],
             ServiceDoorbells::InMemory(_) => &[],
         };
         self.control_fd()
@@ -316,7 +316,7 @@ impl Program {
         // A descriptor that cannot be replaced stays open until the process ends.
         if let Ok(idle) = Doorbell::new() {
             let _ = control.socket().replace_with(idle.fd());
-            if let ServiceDoorbells::Doorbells(doorbells) = &self.session.doorbell {
+            if let ServiceDoorbells::PerCore(doorbells) = &self.session.doorbell {
                 for doorbell in doorbells {
                     let _ = doorbell.descriptor().replace_with(idle.fd());
                 }

@@ -12,7 +12,7 @@ use tidelane_ring::{
 use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
 /// The parts of a word in `Context::submitted`, the table that has one word per slot.
-pub(crate) mod submitted {
+pub(crate) mod submitted_bits {
     /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
     pub const UNTRIMMED: u64 = 1 << 63;
     /// Bits of the number of the flush for which the slot's ADVANCE was last queued.

@@ -19,7 +19,7 @@ use crate::control::Control;
 /// The doorbells of the service's cores.
 pub(crate) enum ServiceDoorbells {
     /// One eventfd for each core.
-    Doorbells(Vec<Doorbell>),
+    PerCore(Vec<Doorbell>),
     /// A function that tells a service in this process (simulator) about requests.
     InMemory(Box<dyn Fn() + Send + Sync>),
 }
@@ -113,7 +113,7 @@ impl ClientSession {
     /// process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
         match self.doorbell {
-            ServiceDoorbells::Doorbells(_) => std::process::id(),
+            ServiceDoorbells::PerCore(_) => std::process::id(),
             ServiceDoorbells::InMemory(_) => context,
         }
     }
@@ -133,7 +133,7 @@ impl ClientSession {
     pub(crate) fn ring_service(&self, core: usize) {
         match &self.doorbell {
             // A broken doorbell is not reported: the control socket hangs up when the service dies.
-            ServiceDoorbells::Doorbells(doorbells) => {
+            ServiceDoorbells::PerCore(doorbells) => {
                 doorbells.get(core).map(Doorbell::ring);
             }
             ServiceDoorbells::InMemory(ring) => ring(),
@@ -198,7 +198,7 @@ impl Buffers {
 impl fmt::Debug for ServiceDoorbells {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServiceDoorbells::Doorbells(doorbells) => doorbells.fmt(f),
+            ServiceDoorbells::PerCore(doorbells) => doorbells.fmt(f),
             ServiceDoorbells::InMemory(_) => write!(f, "InMemory"),
         }
     }

@@ -77,7 +77,7 @@ struct KernelAction {
 /// Installs the library's handler of SIGCANCEL, which calls libc's handler. libc must have
 /// installed its own handler before. The library's handler has no SA_RESTART, so that blocked
 /// system calls return EINTR.
-fn install_before_libc() {
+fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,
         flags: 0,
@@ -139,7 +139,7 @@ pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the caller upholds the safety contract.
     let result = unsafe { function(thread) };
     if result == 0 {
-        install_before_libc();
+        install_in_front_of_libc();
         // SAFETY: the caller guarantees that the thread has not been joined.
         unsafe { cancellation::request(thread) };
         interrupt(thread);

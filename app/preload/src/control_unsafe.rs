@@ -232,7 +232,7 @@ type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 /// # Safety
 ///
 /// `addr` and `len` must be valid as for `getsockname`.
-unsafe fn name(
+unsafe fn store_name(
     name_of: NameOf,
     number: i64,
     fd: c_int,
@@ -264,7 +264,7 @@ unsafe fn name(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller upholds the safety contract.
-    unsafe { name(names::local_name, libc::SYS_getsockname, fd, addr, len) }
+    unsafe { store_name(names::local_name, libc::SYS_getsockname, fd, addr, len) }
 }
 
 /// `getpeername(2)`.
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller upholds the safety contract.
-    unsafe { name(names::peer_name, libc::SYS_getpeername, fd, addr, len) }
+    unsafe { store_name(names::peer_name, libc::SYS_getpeername, fd, addr, len) }
 }
 
 /// `setsockopt(2)`.

@@ -123,7 +123,7 @@ pub unsafe extern "C" fn clone(
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
-pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let number = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => number,

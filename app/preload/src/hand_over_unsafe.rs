@@ -288,7 +288,7 @@ pub unsafe extern "C" fn execveat(
         0,
     ];
     // SAFETY: the caller upholds the safety contract.
-    unsafe { by_number(libc::SYS_execveat, args) as c_int }
+    unsafe { exec_by_number(libc::SYS_execveat, args) as c_int }
 }
 
 /// Makes the system call `execve` or `execveat`, after a check of the program.
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn execveat(
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
-pub(crate) unsafe fn by_number(number: i64, args: [usize; 6]) -> isize {
+pub(crate) unsafe fn exec_by_number(number: i64, args: [usize; 6]) -> isize {
     // `check` does not inspect the file of `execveat`, which may be relative to a directory or
     // descriptor.
     let file = if number == libc::SYS_execve {

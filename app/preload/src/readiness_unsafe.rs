@@ -177,7 +177,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     ];
     // SAFETY: the caller upholds the safety contract.
     unsafe {
-        let handled = match duration(timeout) {
+        let handled = match timeout_ns(timeout) {
             Some(timeout_ns) => wait(epfd, events, max, timeout_ns, mask),
             None => None,
         };
@@ -191,7 +191,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 /// # Safety
 ///
 /// `timeout` must be valid or null.
-pub(crate) unsafe fn duration(timeout: *const timespec) -> Option<Option<u64>> {
+pub(crate) unsafe fn timeout_ns(timeout: *const timespec) -> Option<Option<u64>> {
     // SAFETY: the caller upholds the safety contract.
     let Some(timeout) = (unsafe { timeout.as_ref() }) else {
         return Some(None);
@@ -295,7 +295,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let entries = entries(fds, count);
-        let handled = match duration(timeout) {
+        let handled = match timeout_ns(timeout) {
             Some(timeout_ns) if poll::has_tracked(entries) => {
                 let mask = mask.cast::<SignalMask>().as_ref().copied();
                 poll::poll(entries, timeout_ns, mask)

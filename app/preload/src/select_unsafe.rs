@@ -12,7 +12,7 @@ use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 use crate::{
     cancellation_unsafe::cancellation_point,
     libc_abi_unsafe::{handled_or_system_call, system_call},
-    readiness_unsafe::{SIGNAL_MASK_LEN, duration},
+    readiness_unsafe::{SIGNAL_MASK_LEN, timeout_ns},
 };
 
 /// Number of bits in a word of an `fd_set`.
@@ -236,7 +236,7 @@ pub unsafe extern "C-unwind" fn pselect(
     // SAFETY: the caller upholds the safety contract, and the local structures are live during the
     // call.
     unsafe {
-        let handled = match duration(timeout) {
+        let handled = match timeout_ns(timeout) {
             Some(timeout_ns) => {
                 let mask = mask.cast::<SignalMask>().as_ref().copied();
                 select_tracked(count, [read, write, except], timeout_ns, mask)

@@ -54,7 +54,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
 }
 
 /// Returns the address of the library's handler.
-fn arrived_address() -> sighandler_t {
+fn on_signal_address() -> sighandler_t {
     let on_signal: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_signal;
     on_signal as sighandler_t
 }
@@ -78,7 +78,7 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
-        && old.sa_sigaction == arrived_address()
+        && old.sa_sigaction == on_signal_address()
     {
         old.sa_sigaction = before.0;
         if !before.1 {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn sigaction(
                 .store(wanted.sa_sigaction, Ordering::Release);
             program.with_info.store(with_info, Ordering::Release);
             let mut ours = wanted;
-            ours.sa_sigaction = arrived_address();
+            ours.sa_sigaction = on_signal_address();
             ours.sa_flags |= libc::SA_SIGINFO;
             // SAFETY: the caller upholds the safety contract, and `ours` is a valid structure.
             let result = unsafe { __sigaction(signal, &ours, old) };

@@ -39,7 +39,7 @@ unsafe extern "C" {
 /// Address and descriptor of each stream on a tracked socket.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
 /// True if `STREAMS` has an entry, or had one at any time.
-static ANY: AtomicBool = AtomicBool::new(false);
+static EVER_OPENED: AtomicBool = AtomicBool::new(false);
 
 fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,7 +77,7 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
     fail_with_errno(libc::ESPIPE) as c_int
 }
 
-unsafe extern "C-unwind" fn end(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
     // C does not allow several streams with one descriptor. If there are several, remove the last
@@ -104,14 +104,14 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
             read: read_some,
             write: write_all,
             seek,
-            close: end,
+            close: close_stream,
         };
         // SAFETY: the caller upholds the safety contract, and the functions expect a descriptor as
         // the cookie.
         let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
         if !stream.is_null() {
             streams().push((stream as usize, fd));
-            ANY.store(true, Ordering::Release);
+            EVER_OPENED.store(true, Ordering::Release);
         }
         return stream;
     }
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 ///
 /// `name` must be `fileno` or a function of the same type. `stream` must be an open stream.
-unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
-    if ANY.load(Ordering::Acquire) {
+unsafe fn descriptor_of(stream: *mut FILE, name: &CStr) -> c_int {
+    if EVER_OPENED.load(Ordering::Acquire) {
         let found = streams()
             .iter()
             .find(|(other, _)| *other == stream as usize)
@@ -161,7 +161,7 @@ unsafe fn number(stream: *mut FILE, name: &CStr) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
     // SAFETY: the caller upholds the safety contract.
-    unsafe { number(stream, c"fileno") }
+    unsafe { descriptor_of(stream, c"fileno") }
 }
 
 /// `fileno_unlocked(3)`.
@@ -172,13 +172,13 @@ pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
     // SAFETY: the caller upholds the safety contract.
-    unsafe { number(stream, c"fileno_unlocked") }
+    unsafe { descriptor_of(stream, c"fileno_unlocked") }
 }
 
 /// Flushes all streams at `exit` if a stream was ever opened on a tracked socket. libc flushes its
 /// streams too late, after the library has closed the connections.
 pub(crate) fn flush() {
-    if ANY.load(Ordering::Acquire) {
+    if EVER_OPENED.load(Ordering::Acquire) {
         // SAFETY: null stands for all streams.
         unsafe { libc::fflush(std::ptr::null_mut()) };
     }

@@ -50,7 +50,7 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             .or_else(|| descriptors_by_number(number, args))
             .or_else(|| readiness_by_number(number, args))
             .or_else(|| io_uring_by_number(number))
-            .or_else(|| forks_unsafe::by_number(number, args))
+            .or_else(|| forks_unsafe::fork_by_number(number, args))
             .or_else(|| exec_by_number(number, args))
     }
 }
@@ -70,7 +70,7 @@ fn io_uring_by_number(number: c_long) -> Option<c_long> {
 unsafe fn exec_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let executes = matches!(number, libc::SYS_execve | libc::SYS_execveat);
     // SAFETY: the caller upholds the safety contract.
-    executes.then(|| unsafe { hand_over_unsafe::by_number(number, args) as c_long })
+    executes.then(|| unsafe { hand_over_unsafe::exec_by_number(number, args) as c_long })
 }
 
 /// Makes a call that reads or writes payload. Returns `None` for other calls.

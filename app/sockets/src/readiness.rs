@@ -5,7 +5,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `watch` | one registration: level-triggered, edge-triggered, one-shot, exclusive |
+//! | `registration` | one registration: level-triggered, edge-triggered, one-shot, exclusive |
 //! | `interest` | the interest list of an epoll instance, and its ready list |
 //! | `instance` | an epoll instance: its channel and its registrations |
 //! | `events` | distribution of a channel's events to sockets and ready lists |
@@ -19,8 +19,8 @@ pub(crate) mod instance;
 pub(crate) mod interest;
 pub(crate) mod kernel_events;
 pub(crate) mod nested;
+pub(crate) mod registration;
 pub(crate) mod wait;
 pub(crate) mod wake;
-pub(crate) mod watch;
 
 pub use instance::Instance;

@@ -39,7 +39,7 @@ use std::{
 };
 
 pub(crate) use inner::Inner;
-use registrations::WatchRef;
+use registrations::RegistrationRef;
 use state::State;
 
 use crate::{
@@ -56,10 +56,11 @@ pub struct Socket {
     pub(crate) nonblocking: AtomicBool,
     /// Number of threads that sleep until the socket has an event.
     pub(crate) waiters: AtomicU32,
-    /// The first registration with an epoll instance ([`WatchRef::pack`]), 0 if there is none.
-    pub(crate) watch: AtomicU64,
-    /// True if `Inner::more_watches` has further registrations.
-    pub(crate) watched_more: AtomicBool,
+    /// The first registration with an epoll instance ([`RegistrationRef::pack`]), 0 if there is
+    /// none.
+    pub(crate) registration: AtomicU64,
+    /// True if `Inner::more_registrations` has further registrations.
+    pub(crate) has_more_registrations: AtomicBool,
     /// Counts the service's events on this socket. Concurrent events may count as one.
     event_count: AtomicU32,
     /// The value of `event_count` before the read that last returned all received bytes.
@@ -74,8 +75,8 @@ impl Socket {
             member: BatchMember::new(number),
             nonblocking: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
-            watch: AtomicU64::new(0),
-            watched_more: AtomicBool::new(false),
+            registration: AtomicU64::new(0),
+            has_more_registrations: AtomicBool::new(false),
             event_count: AtomicU32::new(1),
             drained_at: AtomicU32::new(0),
             inner: Lock::ranked(Rank::Socket, Inner::free(0)),
@@ -110,7 +111,7 @@ impl Socket {
     }
 
     /// Takes the socket's lock. Returns `None` if this thread holds it already.
-    pub(crate) fn visit(&'static self) -> Option<Guard<'static, Inner>> {
+    pub(crate) fn try_enter(&'static self) -> Option<Guard<'static, Inner>> {
         self.inner.enter()
     }
 
@@ -128,8 +129,8 @@ impl Socket {
     /// Takes a free socket into use, with one descriptor. Returns the socket locked.
     pub(crate) fn start(&'static self, nonblocking: bool, state: State) -> Guard<'static, Inner> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
-        self.watch.store(0, Ordering::Relaxed);
-        self.watched_more.store(false, Ordering::Relaxed);
+        self.registration.store(0, Ordering::Relaxed);
+        self.has_more_registrations.store(false, Ordering::Relaxed);
         self.member.leave_batch();
         self.note_event();
         // The caller may hold the lock of a listener.
@@ -158,14 +159,14 @@ impl Socket {
 
     /// Returns the first registration with an epoll instance.
     #[inline]
-    pub(crate) fn first_watch(&self) -> Option<WatchRef> {
-        WatchRef::unpack(self.watch.load(Ordering::Acquire))
+    pub(crate) fn first_registration(&self) -> Option<RegistrationRef> {
+        RegistrationRef::unpack(self.registration.load(Ordering::Acquire))
     }
 
     /// Returns true if there are more registrations than the first.
     #[inline]
-    pub(crate) fn has_more_watches(&self) -> bool {
-        self.watched_more.load(Ordering::Acquire)
+    pub(crate) fn has_more_registrations(&self) -> bool {
+        self.has_more_registrations.load(Ordering::Acquire)
     }
 
     /// Counts an event, so that the next wait checks the socket.

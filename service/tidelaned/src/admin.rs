@@ -281,7 +281,7 @@ fn reason_text(reason: u32, user: &User) -> String {
         not_accelerated::FORKED => "inherited over fork",
         not_accelerated::SERVICE_GONE => "the service is gone",
         not_accelerated::CHOSEN => "left to the kernel by an option of tidelane run",
-        not_accelerated::HANDED_OVER => {
+        not_accelerated::PASSED_ON => {
             "its program hands connections to other programs (exec, message)"
         }
         not_accelerated::FORKS => "its program forks for each connection",

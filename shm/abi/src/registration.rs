@@ -309,7 +309,7 @@ pub mod not_accelerated {
     /// The user of `tidelane run` chose the kernel for this socket.
     pub const CHOSEN: u32 = 9;
     /// The program passes accepted connections to other programs.
-    pub const HANDED_OVER: u32 = 10;
+    pub const PASSED_ON: u32 = 10;
     /// The program forks for each connection, and its children live for a short time.
     pub const FORKS: u32 = 11;
     /// The service does not admit programs of this network namespace.

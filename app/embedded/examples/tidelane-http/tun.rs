@@ -25,7 +25,7 @@ impl Loss {
     }
 
     /// Returns true if the next packet is lost.
-    fn takes_next(&mut self) -> bool {
+    fn is_next_lost(&mut self) -> bool {
         self.count = self.count.wrapping_add(1);
         self.every > 0 && self.count.is_multiple_of(self.every)
     }
@@ -45,12 +45,12 @@ pub fn serve(options: &Options) -> io::Result<u64> {
         let mut device = device;
         loop {
             let len = device.read(packet).ok().filter(|len| *len > 0)?;
-            if !received.takes_next() {
+            if !received.is_next_lost() {
                 return Some(len);
             }
         }
     };
-    let send = |packet: &[u8]| sent.takes_next() || send(device, packet);
+    let send = |packet: &[u8]| sent.is_next_lost() || send(device, packet);
     let port = FnPort::new(options.mtu, receive, send);
     let stack = Stack::new(stack_config(options)?, port);
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(1));

@@ -18,7 +18,7 @@ use crate::{
     service::{Channel, channels, exceptions, report, session, within_host},
     socket::{
         Inner, Socket,
-        registrations::WatchRef,
+        registrations::RegistrationRef,
         registry,
         state::{Connecting, State},
     },
@@ -183,7 +183,7 @@ pub(crate) fn begin(
     change_kernel_epolls(socket, fd, false);
     if fast_open != 0 {
         // With TCP Fast Open, the socket may be writable already.
-        wake::notify_watches(socket);
+        wake::notify_registrations(socket);
     }
     Some(Ok(0))
 }
@@ -300,9 +300,9 @@ fn local_reservation(
 /// Returns the channel of the first epoll instance with which the socket is registered, or else the
 /// channel that `channels::expect` set.
 fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
-    let watched = inner.watches(socket).next();
-    match watched {
-        Some(watch) => channels::numbered(watch.channel),
+    let registered = inner.registrations(socket).next();
+    match registered {
+        Some(registration) => channels::numbered(registration.channel),
         None => channels::expected(),
     }
 }
@@ -333,14 +333,14 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
     };
-    let watches: Vec<WatchRef> = inner.watches(socket).collect();
+    let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     drop(inner);
-    for watch in watches {
-        let Some(instance) = instance::numbered(watch.channel) else {
+    for registration in registrations {
+        let Some(instance) = instance::numbered(registration.channel) else {
             continue;
         };
         let mut state = instance.state();
-        let Some(found) = state.find(watch.index, socket) else {
+        let Some(found) = state.find(registration.index, socket) else {
             continue;
         };
         if std::mem::replace(&mut found.in_kernel, in_kernel) == in_kernel {

@@ -10,7 +10,7 @@ use crate::{
         wake,
     },
     service::{Channel, Connection, session},
-    socket::{Inner, Socket, registrations::WatchRef, registry, state::State},
+    socket::{Inner, Socket, registrations::RegistrationRef, registry, state::State},
     sys::{self, Errno, Handled, Section, TO_KERNEL},
     table::{self, CloseRangeStep},
 };
@@ -78,14 +78,14 @@ fn release(socket: &'static Socket, fd: RawFd) {
     }
     // The kernel's epoll instances also have the registrations of a fresh socket. The kernel drops
     // these registrations at the close.
-    let watches: Vec<WatchRef> = inner.watches(socket).collect();
+    let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
     let generation = inner.generation;
     let state = std::mem::replace(&mut *inner, Inner::free(generation)).state;
-    socket.watch.store(0, Ordering::Release);
+    socket.registration.store(0, Ordering::Release);
     drop(inner);
-    instance::forget_watches(socket, watches);
+    instance::forget_registrations(socket, registrations);
     end(socket, state, channel, linger);
     wake::wake_waiters(socket, channel);
     registry::free(socket);
@@ -168,14 +168,16 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
     };
-    let watches: Vec<WatchRef> = inner.watches(socket).collect();
+    let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     inner.state = State::Kernel;
-    inner.more_watches.clear();
-    socket.watched_more.store(false, Ordering::Release);
-    socket.watch.store(0, Ordering::Release);
+    inner.more_registrations.clear();
+    socket
+        .has_more_registrations
+        .store(false, Ordering::Release);
+    socket.registration.store(0, Ordering::Release);
     drop(inner);
     // Registrations with the kernel's epoll instances stay.
-    instance::forget_watches(socket, watches);
+    instance::forget_registrations(socket, registrations);
     // Calls on other descriptors of the socket see `State::Kernel` and go to the kernel.
     if registry::take(fd).is_some() {
         release(socket, fd);

@@ -13,13 +13,13 @@ use super::{connect, process};
 use crate::{
     readiness::{
         Instance, instance,
-        kernel_events::{kernel_events, merge_same, without_internal},
+        kernel_events::{kernel_events, merge_same, remove_internal},
+        registration::{EXISTS, MISSING, Report, may_add},
         wait::Deadline,
         wake,
-        watch::{EXISTS, MISSING, Report, may_add},
     },
     service::{channels, outage::BoundedSleep, session},
-    socket::{Socket, listening, registrations::WatchRef, registry, state::State},
+    socket::{Socket, listening, registrations::RegistrationRef, registry, state::State},
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec, TO_KERNEL},
 };
 
@@ -164,12 +164,12 @@ impl EpollCtl {
     }
 
     /// Finds the registration of the socket under this descriptor.
-    fn find(&self) -> Option<WatchRef> {
+    fn find(&self) -> Option<RegistrationRef> {
         let mut here = SmallVec::new();
         let inner = self.socket.lock();
-        for watch in inner.watches(self.socket) {
-            if watch.channel == self.instance.channel().number() {
-                here.push(watch);
+        for registration in inner.registrations(self.socket) {
+            if registration.channel == self.instance.channel().number() {
+                here.push(registration);
             }
         }
         let only_descriptor = inner.descriptors == 1;
@@ -178,8 +178,8 @@ impl EpollCtl {
             return here.iter().next();
         }
         let mut state = self.instance.state();
-        here.iter().find(|watch| {
-            let found = state.find(watch.index, self.socket);
+        here.iter().find(|registration| {
+            let found = state.find(registration.index, self.socket);
             found.is_some_and(|found| found.fd() == self.fd)
         })
     }
@@ -202,14 +202,14 @@ impl EpollCtl {
         }
         let mut state = self.instance.state();
         let index = state.add(self.socket, self.fd, event.events, event.u64);
-        if let Some(watch) = state.find(index, self.socket) {
-            watch.in_kernel = self.reporter != Reporter::Tidelane;
+        if let Some(registration) = state.find(index, self.socket) {
+            registration.in_kernel = self.reporter != Reporter::Tidelane;
             self.note_one_shot(event.events);
         }
         let mut inner = self.socket.lock();
-        inner.add_watch(
+        inner.add_registration(
             self.socket,
-            WatchRef {
+            RegistrationRef {
                 channel: self.instance.channel().number(),
                 index,
             },
@@ -218,7 +218,7 @@ impl EpollCtl {
         if self.reporter == Reporter::Both {
             let before = listening::join(self.socket, &mut inner, self.fd, self.instance.channel());
             wake::on_channel_joined(self.socket, &before);
-        } else if inner.more_watches.is_empty()
+        } else if inner.more_registrations.is_empty()
             && before.is_some_and(|before| !std::ptr::eq(before, self.instance.channel()))
             && let Some(connection) = inner.connection()
         {
@@ -236,25 +236,25 @@ impl EpollCtl {
 
     fn modify(&self) -> Result<usize, Errno> {
         let event = self.event.ok_or(Errno(libc::EFAULT))?;
-        let watch = self.find().ok_or(MISSING)?;
+        let registration = self.find().ok_or(MISSING)?;
         self.in_kernel(libc::EPOLL_CTL_MOD)?;
         let mut state = self.instance.state();
-        let found = state.find(watch.index, self.socket).ok_or(MISSING)?;
+        let found = state.find(registration.index, self.socket).ok_or(MISSING)?;
         found.modify(self.fd, event.events, event.u64)?;
         self.note_one_shot(event.events);
-        state.push_ready(watch.index);
+        state.push_ready(registration.index);
         drop(state);
         wake::on_armed(self.instance);
         Ok(0)
     }
 
     fn delete(&self) -> Result<usize, Errno> {
-        let watch = self.find().ok_or(MISSING)?;
+        let registration = self.find().ok_or(MISSING)?;
         self.in_kernel(libc::EPOLL_CTL_DEL)?;
         let mut state = self.instance.state();
-        state.remove(watch.index, self.socket);
+        state.remove(registration.index, self.socket);
         let mut inner = self.socket.lock();
-        inner.remove_watch(self.socket, watch);
+        inner.remove_registration(self.socket, registration);
         if self.reporter == Reporter::Both {
             listening::leave(&mut inner, self.instance.channel());
         }
@@ -337,7 +337,7 @@ fn wait_in_kernel(
         }
     };
     match result {
-        Ok(found) if found > 0 => match without_internal(instance, events, 0, found) {
+        Ok(found) if found > 0 => match remove_internal(instance, events, 0, found) {
             0 => wait(instance, events, deadline.left_ns(), mask),
             count => {
                 if count < found {
@@ -452,7 +452,7 @@ fn sleep(
     let Some(found) = result? else {
         return Ok(0);
     };
-    let count = without_internal(instance, events, 0, found);
+    let count = remove_internal(instance, events, 0, found);
     if count < found || count == 0 {
         instance.report_service_death(&mut instance.state());
     }

@@ -42,7 +42,7 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
         if session::settings().strict {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if let Some(mut inner) = socket.visit() {
+        if let Some(mut inner) = socket.try_enter() {
             inner.options.linger = Some(0);
         }
     }
@@ -60,7 +60,7 @@ fn leave_listeners() {
         {
             listening.leave_to_kernel();
             drop(inner);
-            session::report_not_accelerated(fd, not_accelerated::HANDED_OVER);
+            session::report_not_accelerated(fd, not_accelerated::PASSED_ON);
         }
     }
 }

@@ -137,8 +137,8 @@ fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
         return;
     };
     let channels: Vec<_> = inner
-        .watches(socket)
-        .filter_map(|watch| channels::numbered(watch.channel))
+        .registrations(socket)
+        .filter_map(|registration| channels::numbered(registration.channel))
         .collect();
     for channel in channels {
         wake::on_channel_joined(socket, &join(socket, &mut inner, fd, channel));

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// True after the fork handlers were installed.
-static WATCHING_FORK: AtomicBool = AtomicBool::new(false);
+static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// The sessions for the children of forks in progress, each with the identity of the forking
 /// thread.
@@ -34,7 +34,7 @@ pub fn owns_tables() -> bool {
 pub(crate) fn start_tracking() {
     session::own_tables();
     exceptions::prepare();
-    if !WATCHING_FORK.swap(true, Ordering::Relaxed) {
+    if !HANDLERS_INSTALLED.swap(true, Ordering::Relaxed) {
         sys::at_fork(before, in_parent, in_child);
     }
 }
@@ -42,11 +42,11 @@ pub(crate) fn start_tracking() {
 /// Prepares a `fork` for which libc does not run the handlers. Returns true if the caller has to
 /// call `after_fork`.
 pub fn before_fork() -> bool {
-    let watches = WATCHING_FORK.load(Ordering::Relaxed) && session::owns_tables();
-    if watches {
+    let installed = HANDLERS_INSTALLED.load(Ordering::Relaxed) && session::owns_tables();
+    if installed {
         before();
     }
-    watches
+    installed
 }
 
 /// Ends a fork that `before_fork` prepared, in both processes, and also if the fork failed.

@@ -9,7 +9,7 @@ use std::{
 use super::interest::Interest;
 use crate::{
     service::{Channel, channels},
-    socket::{Socket, listening, registrations::WatchRef},
+    socket::{Socket, listening, registrations::RegistrationRef},
     sys::{Guard, Lock, Rank},
     table::{DescriptorTable, NumberTable},
 };
@@ -27,7 +27,7 @@ pub struct Instance {
     channel: &'static Channel,
     interest: Lock<Interest>,
     /// The registrations of other epoll instances with this instance.
-    pub(super) nested: Lock<Vec<Nested>>,
+    pub(super) nested: Lock<Vec<NestedRegistration>>,
     /// True if an epoll instance is, or was, registered with this instance.
     pub(super) has_nested: AtomicBool,
     /// True if a tracked socket was registered with EPOLLONESHOT in the kernel's epoll instance.
@@ -36,7 +36,7 @@ pub struct Instance {
 
 /// A registration of an inner epoll instance with an outer epoll instance.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nested {
+pub(crate) struct NestedRegistration {
     pub(super) inner: &'static Instance,
     /// Descriptor under which `inner` is registered.
     pub(super) fd: RawFd,
@@ -148,13 +148,13 @@ impl Instance {
         }
         let registered: Vec<_> = state.registered().collect();
         for (index, socket) in registered {
-            let watch = WatchRef {
+            let registration = RegistrationRef {
                 channel: self.channel.number(),
                 index,
             };
             state.remove(index, socket);
             let mut inner = socket.lock();
-            inner.remove_watch(socket, watch);
+            inner.remove_registration(socket, registration);
             listening::leave(&mut inner, self.channel);
         }
         drop(state);
@@ -188,27 +188,27 @@ fn make(channel: &'static Channel) -> &'static Instance {
 /// still refer to the socket. The closed number may soon refer to another file, for which a wait
 /// must not report events of the socket. The kernel, in contrast, keeps such registrations.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
-    let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
-    for watch in watches {
-        let Some(instance) = numbered(watch.channel) else {
+    let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
+    for registration in registrations {
+        let Some(instance) = numbered(registration.channel) else {
             continue;
         };
         let mut state = instance.state();
         if state
-            .find(watch.index, socket)
+            .find(registration.index, socket)
             .is_some_and(|found| found.fd() == fd)
         {
-            state.remove(watch.index, socket);
-            socket.lock().remove_watch(socket, watch);
+            state.remove(registration.index, socket);
+            socket.lock().remove_registration(socket, registration);
         }
     }
 }
 
 /// Ends these registrations of the socket.
-pub(crate) fn forget_watches(socket: &'static Socket, watches: Vec<WatchRef>) {
-    for watch in watches {
-        if let Some(instance) = numbered(watch.channel) {
-            instance.state().remove(watch.index, socket);
+pub(crate) fn forget_registrations(socket: &'static Socket, registrations: Vec<RegistrationRef>) {
+    for registration in registrations {
+        if let Some(instance) = numbered(registration.channel) {
+            instance.state().remove(registration.index, socket);
         }
     }
 }

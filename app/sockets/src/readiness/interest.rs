@@ -5,15 +5,15 @@ use std::os::fd::RawFd;
 
 use tidelane_client::ClientEvent;
 
-use super::watch::{EDGE, ONE_SHOT, Report, Watch};
+use super::registration::{EDGE, ONE_SHOT, Registration, Report};
 use crate::socket::{Socket, sharing};
 
 /// The interest list of an epoll instance, and its ready list.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     /// The registrations. The index of a registration stays the same until its removal.
-    watches: Vec<Watch>,
-    /// Indices of free entries of `watches`.
+    registrations: Vec<Registration>,
+    /// Indices of free entries of `registrations`.
     free: Vec<u32>,
     /// The ready list: indices of registrations that the next wait checks.
     ready: Vec<u32>,
@@ -33,7 +33,7 @@ pub(crate) struct Interest {
     pub(crate) calls_without_kernel: u32,
     /// Number of events of all registrations. An event of a registration that is already in the
     /// ready list counts, too.
-    pub(crate) event_count: u32,
+    pub(crate) registration_events: u32,
     /// Number of times that a thread was about to sleep in a wait on this epoll instance.
     pub(crate) sleeps: u32,
     /// Time of the next trim of send buffers, in CLOCK_MONOTONIC.
@@ -52,7 +52,7 @@ impl Interest {
         events: u32,
         data: u64,
     ) -> u32 {
-        let watch = Watch {
+        let registration = Registration {
             socket: Some(socket),
             fd,
             events,
@@ -68,33 +68,40 @@ impl Interest {
             Some(index) => {
                 // A reused entry that is still in the ready list stays there: the next wait checks
                 // the new registration.
-                let queued = self.watches[index as usize].queued;
-                self.watches[index as usize] = Watch { queued, ..watch };
+                let queued = self.registrations[index as usize].queued;
+                self.registrations[index as usize] = Registration {
+                    queued,
+                    ..registration
+                };
                 index
             }
             None => {
-                self.watches.push(watch);
-                self.watches.len() as u32 - 1
+                self.registrations.push(registration);
+                self.registrations.len() as u32 - 1
             }
         }
     }
 
     /// Returns the registration at `index` if it still belongs to `socket`.
-    pub(crate) fn find(&mut self, index: u32, socket: &'static Socket) -> Option<&mut Watch> {
-        let watch = self.watches.get_mut(index as usize)?;
-        watch
+    pub(crate) fn find(
+        &mut self,
+        index: u32,
+        socket: &'static Socket,
+    ) -> Option<&mut Registration> {
+        let registration = self.registrations.get_mut(index as usize)?;
+        registration
             .socket
             .is_some_and(|other| std::ptr::eq(other, socket))
-            .then_some(watch)
+            .then_some(registration)
     }
 
     /// Removes a registration. Returns true if the kernel has the registration, too.
     pub(crate) fn remove(&mut self, index: u32, socket: &'static Socket) -> bool {
-        let Some(watch) = self.find(index, socket) else {
+        let Some(registration) = self.find(index, socket) else {
             return false;
         };
-        let in_kernel = watch.in_kernel;
-        watch.socket = None;
+        let in_kernel = registration.in_kernel;
+        registration.socket = None;
         self.free.push(index);
         in_kernel
     }
@@ -103,32 +110,38 @@ impl Interest {
     /// is one-shot. Several registrations may have the same data. `was_it` returns true if the
     /// kernel reported the registration of a descriptor.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
-        for watch in &mut self.watches {
-            let once = watch.in_kernel && watch.events & ONE_SHOT != 0 && watch.socket.is_some();
-            if once && !watch.disabled && watch.data == data && was_it(watch.fd) {
-                watch.disabled = true;
+        for registration in &mut self.registrations {
+            let once = registration.in_kernel
+                && registration.events & ONE_SHOT != 0
+                && registration.socket.is_some();
+            if once
+                && !registration.disabled
+                && registration.data == data
+                && was_it(registration.fd)
+            {
+                registration.disabled = true;
             }
         }
     }
 
     /// Returns all registered sockets with the indices of their registrations.
     pub(crate) fn registered(&self) -> impl Iterator<Item = (u32, &'static Socket)> {
-        let with_index = self.watches.iter().enumerate();
-        with_index.filter_map(|(index, watch)| Some((index as u32, watch.socket?)))
+        let with_index = self.registrations.iter().enumerate();
+        with_index.filter_map(|(index, registration)| Some((index as u32, registration.socket?)))
     }
 
     /// Puts a registration into the ready list, so that the next wait checks it.
     #[inline]
     pub(crate) fn push_ready(&mut self, index: u32) {
-        let Some(watch) = self.watches.get_mut(index as usize) else {
+        let Some(registration) = self.registrations.get_mut(index as usize) else {
             return;
         };
-        if let Some(socket) = watch.socket {
+        if let Some(socket) = registration.socket {
             socket.note_event();
         }
-        self.event_count = self.event_count.wrapping_add(1);
-        if !watch.queued {
-            watch.queued = true;
+        self.registration_events = self.registration_events.wrapping_add(1);
+        if !registration.queued {
+            registration.queued = true;
             self.ready.push(index);
         }
     }
@@ -136,8 +149,8 @@ impl Interest {
     /// Puts a registration into the ready list, so that the next wait reports it even without a new
     /// edge.
     pub(crate) fn push_rearmed(&mut self, index: u32) {
-        if let Some(watch) = self.watches.get_mut(index as usize) {
-            watch.fresh = true;
+        if let Some(registration) = self.registrations.get_mut(index as usize) {
+            registration.fresh = true;
         }
         self.push_ready(index);
     }
@@ -154,11 +167,11 @@ impl Interest {
         let mut list = std::mem::take(&mut self.ready);
         let mut due = false;
         list.retain(|&index| {
-            let watch = &mut self.watches[index as usize];
+            let registration = &mut self.registrations[index as usize];
             // Stop checking after the first registration that a wait would report.
             due || {
-                due = watch.is_reported();
-                watch.queued = due;
+                due = registration.is_reported();
+                registration.queued = due;
                 due
             }
         });
@@ -180,33 +193,35 @@ impl Interest {
                 break;
             }
             looked += 1;
-            let watch = &mut self.watches[index as usize];
-            watch.queued = false;
-            let Some(socket) = watch.socket else { continue };
-            if watch.disabled || watch.is_drained(socket) {
+            let registration = &mut self.registrations[index as usize];
+            registration.queued = false;
+            let Some(socket) = registration.socket else {
+                continue;
+            };
+            if registration.disabled || registration.is_drained(socket) {
                 continue;
             }
             let mut inner = socket.lock();
             if inner.shared {
                 sharing::migrate_if_pending(socket, &mut inner);
             }
-            let bits = watch.due(&mut inner);
+            let bits = registration.due(&mut inner);
             drop(inner);
             if bits == 0 {
                 continue;
             }
-            watch.disabled = watch.events & ONE_SHOT != 0;
+            registration.disabled = registration.events & ONE_SHOT != 0;
             report(Report {
                 bits,
-                data: watch.data,
-                fd: watch.fd,
+                data: registration.data,
+                fd: registration.fd,
                 socket,
-                disarm_kernel: watch.disabled && watch.in_kernel,
-                in_kernel: watch.in_kernel,
+                disarm_kernel: registration.disabled && registration.in_kernel,
+                in_kernel: registration.in_kernel,
             });
             reported += 1;
-            if watch.events & (EDGE | ONE_SHOT) == 0 {
-                watch.queued = true;
+            if registration.events & (EDGE | ONE_SHOT) == 0 {
+                registration.queued = true;
                 kept.push(index);
             }
         }

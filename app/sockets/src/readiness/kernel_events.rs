@@ -41,7 +41,7 @@ pub(crate) fn kernel_events(
         timeout_ns,
         mask,
     )?;
-    let kept = without_internal(instance, events, count, found);
+    let kept = remove_internal(instance, events, count, found);
     if kept < count + found {
         // This call consumed the doorbell's edge, which was meant for a sleeping thread.
         wake::on_edge_consumed(instance);
@@ -51,7 +51,7 @@ pub(crate) fn kernel_events(
 
 /// Removes the library's own events from the `found` events that follow the first `count`. Returns
 /// the new number of events.
-pub(crate) fn without_internal(
+pub(crate) fn remove_internal(
     instance: &Instance,
     events: &mut [epoll_event],
     count: usize,

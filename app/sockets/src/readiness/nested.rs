@@ -14,8 +14,8 @@ use std::os::fd::RawFd;
 use libc::epoll_event;
 
 use super::{
-    instance::{Instance, Nested},
-    watch::{EDGE, EXISTS, MISSING, ONE_SHOT},
+    instance::{Instance, NestedRegistration},
+    registration::{EDGE, EXISTS, MISSING, ONE_SHOT},
 };
 use crate::{
     service::Channel,
@@ -32,15 +32,16 @@ struct Checked {
     /// True if a wait on the inner instance would report a tracked socket.
     ready: bool,
     /// Sum of the event counts of the inner instance and of the instances within it.
-    event_count: u32,
+    registration_events: u32,
 }
 
-impl Nested {
+impl NestedRegistration {
     /// Returns true if the outer instance has to report this registration, because a tracked socket
     /// is ready.
     fn is_due(&self, checked: Checked) -> bool {
-        let is_new =
-            self.events & EDGE == 0 || self.fresh || self.seen_events != checked.event_count;
+        let is_new = self.events & EDGE == 0
+            || self.fresh
+            || self.seen_events != checked.registration_events;
         checked.ready && is_new && self.events & IN != 0 && !self.disabled
     }
 }
@@ -62,7 +63,7 @@ impl Instance {
             nested.remove(at.ok_or(MISSING)?);
             return Ok(());
         }
-        let new = Nested {
+        let new = NestedRegistration {
             inner,
             fd,
             events: event.events,
@@ -88,7 +89,7 @@ impl Instance {
         self.has_nested.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    fn nested(&self) -> Vec<Nested> {
+    fn nested(&self) -> Vec<NestedRegistration> {
         self.nested.lock().clone()
     }
 
@@ -123,14 +124,16 @@ impl Instance {
         let mut state = self.state();
         let mut checked = Checked {
             ready: state.has_due(),
-            event_count: state.event_count,
+            registration_events: state.registration_events,
         };
         drop(state);
         if depth > 0 && self.has_nested() {
             for nested in self.nested() {
                 let within = nested.inner.check(depth - 1);
                 checked.ready |= within.ready && nested.events & IN != 0 && !nested.disabled;
-                checked.event_count = checked.event_count.wrapping_add(within.event_count);
+                checked.registration_events = checked
+                    .registration_events
+                    .wrapping_add(within.registration_events);
             }
         }
         checked
@@ -153,7 +156,7 @@ impl Instance {
                     events.copy_within(at + 1..count, at);
                     count -= 1;
                 } else {
-                    self.note_reported(nested, checked.event_count);
+                    self.note_reported(nested, checked.registration_events);
                 }
                 continue;
             }
@@ -163,7 +166,7 @@ impl Instance {
                     u64: nested.data,
                 };
                 count += 1;
-                self.note_reported(nested, checked.event_count);
+                self.note_reported(nested, checked.registration_events);
             }
         }
         count
@@ -176,14 +179,14 @@ impl Instance {
     }
 
     /// Records a report of an inner instance, and disables a one-shot registration.
-    fn note_reported(&self, reported: Nested, event_count: u32) {
+    fn note_reported(&self, reported: NestedRegistration, registration_events: u32) {
         let mut all = self.nested.lock();
         let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);
         let Some(nested) = same.find(|n| std::ptr::eq(n.inner, reported.inner)) else {
             return;
         };
         nested.fresh = false;
-        nested.seen_events = event_count;
+        nested.seen_events = registration_events;
         nested.disabled = nested.events & ONE_SHOT != 0;
         let disabled = nested.disabled;
         drop(all);

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     service::Channel,
-    socket::{Socket, registrations::WatchRef},
+    socket::{Socket, registrations::RegistrationRef},
     sys::{Guard, SmallVec},
 };
 
@@ -35,11 +35,11 @@ pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'st
     if socket.waiters.load(Ordering::Relaxed) != 0 {
         state.wake = true;
     }
-    let Some(watch) = socket.first_watch() else {
+    let Some(registration) = socket.first_registration() else {
         return;
     };
-    if watch.channel == channel.number() && !socket.has_more_watches() {
-        state.push_ready(watch.index);
+    if registration.channel == channel.number() && !socket.has_more_registrations() {
+        state.push_ready(registration.index);
     } else {
         state.other_registrations.push(socket);
     }
@@ -55,7 +55,7 @@ pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
     let wake = std::mem::take(&mut state.wake);
     drop(state);
     for socket in others {
-        notify_watches(socket);
+        notify_registrations(socket);
     }
     if wake {
         channel.wake_sleepers();
@@ -65,7 +65,7 @@ pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
 /// Wakes the waiters after this process changed the socket's readiness. The socket's events arrive
 /// at `channel`.
 pub(crate) fn on_readiness_change(socket: &'static Socket, channel: Option<&'static Channel>) {
-    notify_watches(socket);
+    notify_registrations(socket);
     wake_waiters(socket, channel);
 }
 
@@ -103,11 +103,11 @@ pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Chan
 }
 
 /// Puts all registrations of a socket into their ready lists.
-pub(crate) fn notify_watches(socket: &'static Socket) {
-    let watches: Vec<WatchRef> = socket.lock().watches(socket).collect();
-    for watch in watches {
-        if let Some(instance) = instance::numbered(watch.channel) {
-            instance.state().push_ready(watch.index);
+pub(crate) fn notify_registrations(socket: &'static Socket) {
+    let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
+    for registration in registrations {
+        if let Some(instance) = instance::numbered(registration.channel) {
+            instance.state().push_ready(registration.index);
             on_armed(instance);
         }
     }

@@ -27,7 +27,7 @@ const ACCEPTED: u32 = 1;
 const OPENED: u32 = 2;
 
 /// File names of programs that pass connections on, with the bits of the connections concerned.
-const HANDING_OVER: [(&[&str], u32); 3] = [
+const PASSING_ON: [(&[&str], u32); 3] = [
     // Servers that execute a program for each connection.
     (
         &[
@@ -71,7 +71,7 @@ struct ExceptionState {
     exceptions: Exceptions,
     /// [`ACCEPTED`] and [`OPENED`]: the connections that this program or its forked children pass
     /// on.
-    hands_over: Option<SharedWords<1>>,
+    passes_on: Option<SharedWords<1>>,
 }
 
 static STATE: StaticCell<ExceptionState> = StaticCell::new();
@@ -98,56 +98,56 @@ impl ExceptionState {
             line(format_args!("{VARIABLE}: {error}"));
             Exceptions::default()
         });
-        let hands_over = SharedWords::new();
+        let passes_on = SharedWords::new();
         let name = std::env::current_exe().unwrap_or_default();
         let known = |names: &[&str]| {
             names
                 .iter()
                 .any(|n| name.file_name() == Some(OsStr::new(n)))
         };
-        for (names, what) in HANDING_OVER {
-            if let Some(word) = hands_over.as_ref().filter(|_| known(names)) {
+        for (names, what) in PASSING_ON {
+            if let Some(word) = passes_on.as_ref().filter(|_| known(names)) {
                 word.all()[0].store(what, Ordering::Relaxed);
             }
         }
         Self {
             exceptions,
-            hands_over,
+            passes_on,
         }
     }
 }
 
 /// Returns true if the program passes accepted connections on.
-fn hands_over() -> bool {
+fn passes_on() -> bool {
     has(ACCEPTED)
 }
 
 fn has(what: u32) -> bool {
-    let word = state().hands_over.as_ref();
+    let word = state().passes_on.as_ref();
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
 /// Returns the reason to leave an accelerated listener to the kernel from now on, or `None`.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
-    if hands_over() {
-        return Some(not_accelerated::HANDED_OVER);
+    if passes_on() {
+        return Some(not_accelerated::PASSED_ON);
     }
-    session::take_given_up(listener).then_some(not_accelerated::FORKS)
+    session::take_listener_left_to_kernel(listener).then_some(not_accelerated::FORKS)
 }
 
 /// Records that the program passes a connection to a program that it executes. A child between
 /// `vfork` and `exec` may call this function.
 pub(crate) fn note_exec() {
-    note(ACCEPTED);
+    note_passed_on(ACCEPTED);
 }
 
 /// Records that the program passes a connection to another process in a message.
 pub(crate) fn note_message() {
-    note(ACCEPTED | OPENED);
+    note_passed_on(ACCEPTED | OPENED);
 }
 
-fn note(what: u32) {
-    if let Some(word) = STATE.load().and_then(|state| state.hands_over.as_ref()) {
+fn note_passed_on(what: u32) {
+    if let Some(word) = STATE.load().and_then(|state| state.passes_on.as_ref()) {
         word.all()[0].fetch_or(what, Ordering::Relaxed);
     }
 }
@@ -155,8 +155,8 @@ fn note(what: u32) {
 /// Returns the reason to leave a listener to the kernel, or `None`.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     let state = state();
-    if hands_over() {
-        return Some(not_accelerated::HANDED_OVER);
+    if passes_on() {
+        return Some(not_accelerated::PASSED_ON);
     }
     if state.exceptions == Exceptions::default() {
         return None;
@@ -169,7 +169,7 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
 /// Returns the reason to leave a connection to `peer` to the kernel, or `None`.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
-        return Some(not_accelerated::HANDED_OVER);
+        return Some(not_accelerated::PASSED_ON);
     }
     let left = state().exceptions.has_connection(&peer.addr, peer.port);
     left.then_some(not_accelerated::CHOSEN)

@@ -20,7 +20,7 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
         not_accelerated::FORKED => "the connection is the parent process's",
         not_accelerated::SERVICE_GONE => "the service is not running",
         not_accelerated::CHOSEN => "an option of tidelane run leaves it to the kernel",
-        not_accelerated::HANDED_OVER => "the program hands its connections to other programs",
+        not_accelerated::PASSED_ON => "the program hands its connections to other programs",
         not_accelerated::FORKS => "the program forks for each connection",
         not_accelerated::NAMESPACE => "the service does not admit this network namespace",
         not_accelerated::USER => "the service does not admit this user",

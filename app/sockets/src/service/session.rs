@@ -104,7 +104,7 @@ static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
 /// The service's number of a listener that has to be left to the kernel, or 0.
-static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
+static LISTENER_LEFT_TO_KERNEL: AtomicU32 = AtomicU32::new(0);
 /// Lowest number for the library's own descriptors, or 0 until it is computed.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
@@ -398,17 +398,17 @@ pub(crate) fn prepare_child_session() -> Option<ChildSession> {
         return child.inherit().ok();
     }
     let child = current()?.program()?.inherit().ok()?;
-    if let Some(listener) = child.given_up() {
-        GIVEN_UP.store(listener.0, Ordering::Relaxed);
+    if let Some(listener) = child.listener_left_to_kernel() {
+        LISTENER_LEFT_TO_KERNEL.store(listener.0, Ordering::Relaxed);
     }
     Some(child)
 }
 
 /// Returns true if the service wants to leave this listener to the kernel. Returns true only once.
-pub(crate) fn take_given_up(listener: ListenerHandle) -> bool {
+pub(crate) fn take_listener_left_to_kernel(listener: ListenerHandle) -> bool {
     listener.0 != 0
-        && GIVEN_UP.load(Ordering::Relaxed) == listener.0
-        && GIVEN_UP.swap(0, Ordering::Relaxed) == listener.0
+        && LISTENER_LEFT_TO_KERNEL.load(Ordering::Relaxed) == listener.0
+        && LISTENER_LEFT_TO_KERNEL.swap(0, Ordering::Relaxed) == listener.0
 }
 
 /// Tells the service that this process closed a connection that it inherited and never used.

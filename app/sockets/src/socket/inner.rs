@@ -5,7 +5,7 @@ use tidelane_abi::{close_cause, service_flags};
 
 use super::{
     options::Options,
-    registrations::WatchRef,
+    registrations::RegistrationRef,
     state::{Connecting, State},
     urgent,
 };
@@ -53,8 +53,8 @@ pub(crate) struct Inner {
     pub(crate) no_space: bool,
     /// Number of bytes that the program has read.
     pub(crate) bytes_read: u64,
-    /// All registrations with epoll instances except the first, which is in `Socket::watch`.
-    pub(crate) more_watches: Vec<WatchRef>,
+    /// All registrations with epoll instances except the first, which is in `Socket::registration`.
+    pub(crate) more_registrations: Vec<RegistrationRef>,
 }
 
 impl Inner {
@@ -78,7 +78,7 @@ impl Inner {
             corked_once: false,
             no_space: false,
             bytes_read: 0,
-            more_watches: Vec::new(),
+            more_registrations: Vec::new(),
         }
     }
 

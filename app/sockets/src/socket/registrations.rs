@@ -7,12 +7,12 @@ use super::{Inner, Socket};
 /// A reference to a registration: the number of the epoll instance's channel, and the index of the
 /// registration in the instance's interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WatchRef {
+pub(crate) struct RegistrationRef {
     pub(crate) channel: u32,
     pub(crate) index: u32,
 }
 
-impl WatchRef {
+impl RegistrationRef {
     /// Packs the reference into a word that is never 0.
     pub(crate) const fn pack(self) -> u64 {
         (self.channel as u64) << 32 | (self.index as u64 + 1)
@@ -33,33 +33,38 @@ impl WatchRef {
 
 impl Inner {
     /// Returns all registrations of the socket.
-    pub(crate) fn watches(&self, socket: &Socket) -> impl Iterator<Item = WatchRef> {
-        let first = WatchRef::unpack(socket.watch.load(Ordering::Acquire));
-        first.into_iter().chain(self.more_watches.iter().copied())
+    pub(crate) fn registrations(&self, socket: &Socket) -> impl Iterator<Item = RegistrationRef> {
+        let first = RegistrationRef::unpack(socket.registration.load(Ordering::Acquire));
+        first
+            .into_iter()
+            .chain(self.more_registrations.iter().copied())
     }
 
     /// Adds a registration.
-    pub(crate) fn add_watch(&mut self, socket: &Socket, watch: WatchRef) {
-        if socket.watch.load(Ordering::Acquire) == 0 {
-            socket.watch.store(watch.pack(), Ordering::Release);
+    pub(crate) fn add_registration(&mut self, socket: &Socket, registration: RegistrationRef) {
+        if socket.registration.load(Ordering::Acquire) == 0 {
+            socket
+                .registration
+                .store(registration.pack(), Ordering::Release);
         } else {
-            self.more_watches.push(watch);
-            socket.watched_more.store(true, Ordering::Release);
+            self.more_registrations.push(registration);
+            socket.has_more_registrations.store(true, Ordering::Release);
         }
     }
 
     /// Removes a registration.
-    pub(crate) fn remove_watch(&mut self, socket: &Socket, watch: WatchRef) {
-        if socket.watch.load(Ordering::Acquire) == watch.pack() {
-            let next = self.more_watches.pop();
+    pub(crate) fn remove_registration(&mut self, socket: &Socket, registration: RegistrationRef) {
+        if socket.registration.load(Ordering::Acquire) == registration.pack() {
+            let next = self.more_registrations.pop();
             socket
-                .watch
-                .store(next.map_or(0, WatchRef::pack), Ordering::Release);
+                .registration
+                .store(next.map_or(0, RegistrationRef::pack), Ordering::Release);
         } else {
-            self.more_watches.retain(|other| *other != watch);
+            self.more_registrations
+                .retain(|other| *other != registration);
         }
         socket
-            .watched_more
-            .store(!self.more_watches.is_empty(), Ordering::Release);
+            .has_more_registrations
+            .store(!self.more_registrations.is_empty(), Ordering::Release);
     }
 }

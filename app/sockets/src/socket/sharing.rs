@@ -22,7 +22,7 @@ use crate::{
 /// A child that serves its parent's listener may have changed to a user that the service would not
 /// let register. Such a child needs the prepared session, too.
 pub(crate) fn share(socket: &'static Socket) -> bool {
-    let Some(mut inner) = socket.visit() else {
+    let Some(mut inner) = socket.try_enter() else {
         return false;
     };
     let has = matches!(inner.state, State::Inherited(_)) || inner.connection().is_some();
@@ -177,9 +177,9 @@ fn take_to_channel(
     if old.is_some_and(|old| old.session != session.generation) {
         return None;
     }
-    let watched = inner.watches(socket).next();
-    let watched = watched.and_then(|watch| channels::numbered(watch.channel));
-    let channel = watched.or(inner.channel).or_else(channels::expected)?;
+    let registered = inner.registrations(socket).next();
+    let registered = registered.and_then(|registration| channels::numbered(registration.channel));
+    let channel = registered.or(inner.channel).or_else(channels::expected)?;
     channel.activate(session).ok()?;
     let context = channel.with_context(session.generation, |context| context.id())?;
     let mut stream = session.program()?.take(connection, context).ok()?;

@@ -11,7 +11,7 @@ use super::collect;
 use crate::{
     readiness::{
         Instance,
-        kernel_events::{kernel_events, merge_same, without_internal},
+        kernel_events::{kernel_events, merge_same, remove_internal},
         wait::Deadline,
     },
     service::{Channel, outage::BoundedSleep},
@@ -51,7 +51,7 @@ pub(super) fn wait(
         };
         drop(sleep);
         let Some(found) = found else { continue };
-        let count = without_internal(instance, events, 0, found?);
+        let count = remove_internal(instance, events, 0, found?);
         let count = instance.nested_events(events, count);
         if count > 0 {
             return Ok(count);

@@ -39,7 +39,7 @@ pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
 
 /// A registration of a socket with an epoll instance: an entry of the interest list.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Registration {
     /// The registered socket, or `None` if this entry is free.
     pub(super) socket: Option<&'static Socket>,
     /// Descriptor under which the socket is registered.
@@ -77,7 +77,7 @@ pub(crate) struct Report {
     pub(crate) in_kernel: bool,
 }
 
-impl Watch {
+impl Registration {
     /// Applies EPOLL_CTL_MOD. Exclusive registrations cannot be modified.
     pub(crate) fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
         if is_exclusive(events | self.events) {
@@ -111,7 +111,9 @@ impl Watch {
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         // `event_count` is not exact if several threads count events: two events may count as one.
         // Only a socket with several registrations has several such threads.
-        self.events & (OTHERS | EDGE) == 0 && socket.is_drained() && !socket.has_more_watches()
+        self.events & (OTHERS | EDGE) == 0
+            && socket.is_drained()
+            && !socket.has_more_registrations()
     }
 
     /// Returns the events to report now, or 0. Consumes an edge.
