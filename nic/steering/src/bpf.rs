@@ -493,10 +493,8 @@ impl<const N: usize> PerCpuCounters<N> {
 
 /// Returns the XDP programs of an interface, offloaded ones first.
 fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
-    let kernel_tables = KernelTables::open().ok();
-    let link = kernel_tables
-        .as_ref()
-        .and_then(|kernel_tables| kernel_tables.link(ifindex));
+    let tables = KernelTables::open().ok();
+    let link = tables.as_ref().and_then(|tables| tables.link(ifindex));
     link.map(|link| link.xdp_programs.clone())
         .unwrap_or_default()
 }

@@ -23,8 +23,8 @@ use crate::{
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
-    /// Drains a listener: the kernel gets its SYNs from now on. `key` is the cookie (SO_COOKIE) of the
-    /// listener's kernel socket.
+    /// Drains a listener: the kernel gets its SYNs from now on. `key` is the cookie (SO_COOKIE) of
+    /// the listener's kernel socket.
     pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.engine.drain_listener(listener);

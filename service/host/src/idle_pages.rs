@@ -1,8 +1,8 @@
 //! Returns pages of free receive memory to the system, while no core has to wait.
 //!
 //! The system call that frees pages may wait for other users of the file. The driver (the daemon)
-//! therefore makes the call on another thread. Meanwhile the memory is allocated to the driver, and no
-//! connection gets the memory.
+//! therefore makes the call on another thread. Meanwhile the memory is allocated to the driver, and
+//! no connection gets the memory.
 
 use std::sync::Arc;
 

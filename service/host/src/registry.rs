@@ -71,9 +71,8 @@ impl<P: PacketIo> Host<P> {
         named: (String, u32),
         region: Arc<ProgramRegion>,
     ) -> ProgramId {
-        let share = region
-            .layout()
-            .share(self.core_index.core, self.core_index.cores);
+        let (core, cores) = (self.core_index.core, self.core_index.cores);
+        let share = region.layout().share(core, cores);
         let account = self.io.ledger.account(user);
         let memory = self.io.stream_memory.clone();
         self.io
@@ -339,9 +338,8 @@ impl<P: PacketIo> Host<P> {
     /// may return to the kernel, because no connection of this core has it. The driver has to
     /// [add](Self::add_ports) each port again that it does not return.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
-        self.io
-            .ephemeral_ports
-            .remove(&ends.iter().copied().collect());
+        let removed = ends.iter().copied().collect();
+        self.io.ephemeral_ports.remove(&removed);
         let ports = &self.io.local_ports;
         ends.iter().map(|end| !ports.is_used(end.port)).collect()
     }

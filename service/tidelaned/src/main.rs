@@ -81,7 +81,7 @@ fn serve(config: &Config) -> Result<(), String> {
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
     // The restorer starts first, so that it inherits no descriptor of the service.
     let (journal, restorer) = start_restorer(config)?;
-    let (kernel_tables, link) = find_link(config)?;
+    let (tables, link) = find_link(config)?;
     let (settings, notices) = Settings::load(&config.file())?;
     let memory = StreamMemory::new(settings.memory);
     let mode = config.firewall.unwrap_or(settings.firewall);
@@ -91,11 +91,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
     // Dropped after the demux: some drivers restore these offloads only without an XDP program.
-    let offloads = Arc::new(Mutex::new(Offloads::switch_off(
-        &kernel_tables,
-        &link,
-        restorer,
-    )?));
+    let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
     let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
@@ -115,7 +111,7 @@ fn serve(config: &Config) -> Result<(), String> {
         memory,
         journal,
     };
-    let (cores, threads) = start_cores(config, &kernel_tables, &link, ports, &shares)?;
+    let (cores, threads) = start_cores(config, &tables, &link, ports, &shares)?;
     let progress = Arc::new(Progress::default());
     watchdog::watch_control(progress.clone(), shares.heartbeats)
         .map_err(because("cannot start the watchdog"))?;
@@ -128,7 +124,7 @@ fn serve(config: &Config) -> Result<(), String> {
         confinement,
         missing_features,
         page: (page, page_fd),
-        kernel_tables,
+        kernel_tables: tables,
         ifindex: link.ifindex,
         offloads: offloads.clone(),
         notify,
@@ -171,9 +167,8 @@ fn end_cores(cores: &Cores<XdpPort>, threads: Vec<JoinHandle<()>>) {
 
 /// Returns the kernel's network state, and the interface to serve.
 fn find_link(config: &Config) -> Result<(KernelTables, LinkRecord), String> {
-    let kernel_tables =
-        KernelTables::open().map_err(because("cannot read the kernel's network state"))?;
-    let link = kernel_tables.link_by_name(&config.interface).cloned();
+    let tables = KernelTables::open().map_err(because("cannot read the kernel's network state"))?;
+    let link = tables.link_by_name(&config.interface).cloned();
     let link = link.ok_or(format!(
         "no interface {} here (see: ip link)",
         config.interface
@@ -184,8 +179,8 @@ fn find_link(config: &Config) -> Result<(KernelTables, LinkRecord), String> {
             "interface {name} is down; use: ip link set {name} up"
         ));
     }
-    links::check(&kernel_tables, &link)?;
-    Ok((kernel_tables, link))
+    links::check(&tables, &link)?;
+    Ok((tables, link))
 }
 
 /// Returns the number of the interface's queues, which must suffice for the cores.
@@ -381,7 +376,7 @@ struct Shares {
 /// Starts a core on each configured CPU. Queue `q` belongs to core `q mod cores`.
 fn start_cores(
     config: &Config,
-    kernel_tables: &KernelTables,
+    tables: &KernelTables,
     link: &LinkRecord,
     ports: Vec<XdpPort>,
     shares: &Shares,
@@ -411,7 +406,7 @@ fn start_cores(
         let wake_fds = ports.iter().map(|port| port.fd().try_clone_to_owned());
         let wake_fds = wake_fds.collect::<Result<Vec<OwnedFd>, _>>();
         let numbers = ports.iter().map(XdpPort::queue).collect();
-        let mut host = make_host(config, kernel_tables, link, secret, ports)?.beside(siblings);
+        let mut host = make_host(config, tables, link, secret, ports)?.beside(siblings);
         host.set_stream_memory(shares.memory.clone());
         host.set_journal(shares.journal.of_core(number as u32));
         let notify = shares.notify.clone();
@@ -436,7 +431,7 @@ fn start_cores(
 
 fn make_host(
     config: &Config,
-    kernel_tables: &KernelTables,
+    tables: &KernelTables,
     link: &LinkRecord,
     secret: [u8; 16],
     ports: Vec<XdpPort>,
@@ -446,7 +441,7 @@ fn make_host(
         link: tidelane_engine::LinkId(NIC_LINK),
         mac: MacAddress(mac.0),
         mtu: link.mtu,
-        addresses: network::served_addresses(kernel_tables, link.ifindex),
+        addresses: network::served_addresses(tables, link.ifindex),
     };
     let engine = EngineConfig {
         ip: usual_headers(&link.name),

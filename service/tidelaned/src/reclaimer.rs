@@ -33,8 +33,8 @@ enum ReclaimJob {
     Work(Box<dyn FnOnce() + Send>),
 }
 
-/// Sends memory to the thread. Without a thread ([`MemoryReclaimer::default`]), the last user of the
-/// memory frees it.
+/// Sends memory to the thread. Without a thread ([`MemoryReclaimer::default`]), the last user of
+/// the memory frees it.
 #[derive(Clone, Default)]
 pub struct MemoryReclaimer(Option<mpsc::Sender<ReclaimJob>>);
 

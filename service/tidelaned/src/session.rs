@@ -36,6 +36,7 @@ mod next;
 mod ports;
 mod reservations;
 mod sent;
+mod tcp_info;
 
 use charges::{ProgramCharges, SessionCharges};
 
@@ -428,28 +429,6 @@ impl Session {
             refusal: why,
             context: number,
             ..new_message(message::CONTEXT)
-        };
-        send_message(self.socket.as_fd(), &answer, &[])
-    }
-
-    /// Handles TCP_INFO: answers with the counts and times (TCP_INFO) of a connection.
-    fn tcp_info<P: Port>(&self, shared: &mut ServiceState<P>, request: &Message) -> io::Result<()> {
-        let Some(registered) = &self.registered else {
-            return Ok(());
-        };
-        let (slot, generation) = (request.slot, request.generation);
-        // Only the core that owns the slot returns numbers.
-        let tcp_info = shared.cores.call_each(|core| {
-            let id = registered.ids[core];
-            move |host, now| host.tcp_info(now, id, slot, generation)
-        });
-        let tcp_info = tcp_info.unwrap_or_default().into_iter().flatten().next();
-        let Some(tcp_info) = tcp_info else {
-            return self.answer(message::TCP_INFO, refusal::NOT_ENTITLED);
-        };
-        let answer = Message {
-            tcp_info,
-            ..new_message(message::TCP_INFO)
         };
         send_message(self.socket.as_fd(), &answer, &[])
     }
