@@ -97,8 +97,8 @@ impl fmt::Display for XdpError {
             ),
             Self::NoKernelSupport => write!(
                 f,
-                "this kernel has no AF_XDP; boot one with CONFIG_XDP_SOCKETS=y (`grep XDP_SOCKETS \
-                 /boot/config-$(uname -r)` tells)"
+                "this kernel has no AF_XDP; boot one with CONFIG_XDP_SOCKETS=y (see: `grep \
+                 XDP_SOCKETS /boot/config-$(uname -r)`)"
             ),
             Self::MemoryLimit { bytes } => write!(
                 f,

@@ -79,7 +79,7 @@ impl fmt::Display for SteeringError {
             Self::NoKernelSupport(detail) => write!(
                 f,
                 "this kernel cannot run the demux ({detail}); boot Linux 5.11 or later with \
-                 CONFIG_BPF_SYSCALL=y and CONFIG_XDP_SOCKETS=y (`uname -r` tells)"
+                 CONFIG_BPF_SYSCALL=y and CONFIG_XDP_SOCKETS=y (see: `uname -r`)"
             ),
             Self::OtherProgram {
                 interface,

@@ -264,7 +264,10 @@ fn reason_text(reason: u32, user: &User) -> String {
     if let Some(resource) = Resource::from_code(reason >> not_accelerated::REASON_BITS) {
         let (UserId(uid), limit) = (user.id(), user.limit(resource));
         return match limit {
-            u64::MAX => format!("limit: {} of user {uid} (all there are)", resource.name()),
+            u64::MAX => format!(
+                "limit: {} of user {uid} (capacity of the service)",
+                resource.name()
+            ),
             limit => format!("limit: {} of user {uid} ({limit})", resource.name()),
         };
     }

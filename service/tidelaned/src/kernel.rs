@@ -124,7 +124,7 @@ pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Ve
     if !demux.takes_frames_back() {
         texts.push(
             "no BPF_F_TEST_XDP_LIVE_FRAMES (Linux 5.18): a connection that the kernel accepted \
-             while a core showed no life is reset"
+             while a core had no heartbeat is reset"
                 .to_owned(),
         );
     }

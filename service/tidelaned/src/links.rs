@@ -27,9 +27,10 @@ const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 fn refusal_of(kind: &str) -> String {
     match kind {
         "bond" | "team" => {
-            "the kernel runs XDP programs on its members, and hands their frames to \
-                            no AF_XDP socket of the whole; serve a NIC that is in none"
-                .to_owned()
+            format!(
+                "the kernel runs XDP programs on its members, and delivers no frame to an AF_XDP \
+                 socket of the {kind}; serve a NIC that is in none"
+            )
         }
         "bridge" => "its ports hand over packets that were joined (GRO), larger than a frame of \
                      AF_XDP; serve a NIC that is no port, or a veth whose other end is a port"

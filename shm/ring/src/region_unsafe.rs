@@ -195,7 +195,7 @@ impl Region {
         let base = unsafe { mmap_anonymous(address, self.len, protection, flags)? };
         assert_eq!(
             base, address,
-            "kernels before 4.17 take the address for a hint"
+            "kernels before 4.17 ignore MAP_FIXED_NOREPLACE"
         );
         Ok(())
     }

@@ -142,7 +142,8 @@ impl<T> fmt::Debug for Lock<T> {
 
 #[cold]
 fn reentered() -> ! {
-    let line = b"tidelane: a signal handler used a socket that its own thread was working on\n";
+    let line =
+        b"tidelane: a signal handler used a socket whose lock the interrupted thread holds\n";
     let _ = sys::write_bytes(2, line);
     std::process::abort()
 }

@@ -39,10 +39,10 @@ mod checked {
         /// Panics if this thread holds a lock of the same or a higher rank.
         pub fn new(rank: Rank) -> Self {
             HELD.with(|held| {
-                let behind = &held[rank as usize..];
+                let same_or_higher = &held[rank as usize..];
                 assert!(
-                    behind.iter().all(|count| count.get() == 0),
-                    "a {rank:?} lock is taken below one that comes behind it"
+                    same_or_higher.iter().all(|count| count.get() == 0),
+                    "a {rank:?} lock is taken while a lock of the same or a higher rank is held"
                 );
             });
             Self::new_unordered(rank)
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a Socket lock is taken below")]
+    #[should_panic(expected = "a Socket lock is taken while a lock of the same")]
     fn locks_against_the_order_panic() {
         let (socket, ring) = (Lock::ranked(Rank::Socket, ()), Lock::ranked(Rank::Ring, ()));
         let _ring = ring.lock();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a Socket lock is taken below")]
+    #[should_panic(expected = "a Socket lock is taken while a lock of the same")]
     fn two_locks_of_one_rank_panic() {
         let locks = [(), ()].map(|()| Lock::ranked(Rank::Socket, ()));
         let _first = locks[0].lock();

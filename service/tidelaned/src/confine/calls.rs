@@ -209,7 +209,7 @@ pub const CALLS: &[Group] = &[
         ],
     },
     Group {
-        purpose: "the end: the run directory goes",
+        purpose: "shutdown: remove the run directory",
         calls: &[(libc::SYS_unlinkat, Any)],
     },
     Group {
