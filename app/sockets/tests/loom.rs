@@ -63,7 +63,7 @@ impl Instance {
     }
 
     /// Polls the kernel's events without sleeping, and passes on an edge that it consumed.
-    fn look(&self) {
+    fn check(&self) {
         if self.takes_edge() {
             self.wake();
         }
@@ -72,7 +72,7 @@ impl Instance {
     /// A wait with a timeout of zero.
     fn polls(&self) {
         self.take_one();
-        self.look();
+        self.check();
     }
 
     /// Prepares a sleep, as `epoll_wait` does. Returns true if the thread sleeps now.
@@ -111,12 +111,12 @@ fn a_thread_that_falls_asleep_while_a_socket_is_armed_wakes() {
 fn an_edge_that_a_poll_consumes_is_passed_on() {
     loom::model(|| {
         let instance = Instance::new();
-        let (waker, looker) = (instance.clone(), instance.clone());
+        let (waker, checker) = (instance.clone(), instance.clone());
         let waker = thread::spawn(move || waker.arm(1));
-        let looker = thread::spawn(move || looker.look());
+        let checker = thread::spawn(move || checker.check());
         let asleep = instance.falls_asleep();
         waker.join().unwrap();
-        looker.join().unwrap();
+        checker.join().unwrap();
         instance.check_no_event_is_missed(asleep);
     });
 }

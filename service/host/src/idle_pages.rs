@@ -67,7 +67,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Requests the freeing of pages for programs that got no receive memory since the last call.
-    pub(crate) fn look_for_idle_pages(&mut self) {
+    pub(crate) fn find_idle_pages(&mut self) {
         let mut found = false;
         for (_, program) in self.io.programs.iter_mut() {
             found |= program.rx.check_idle();

@@ -233,7 +233,7 @@ impl<P: PacketIo> Host<P> {
             if let Some(binding) = self.io.binding(flow) {
                 binding.reports_sent = reports_sent;
             }
-            self.look_at_urgent(now, flow, view.options());
+            self.read_urgent(now, flow, view.options());
             // Publish the receive window, which may have changed. The window determines when the
             // program announces its reads.
             self.io.mark_dirty(flow);

@@ -238,8 +238,7 @@ impl<P: PacketIo> Host<P> {
             v6_only,
             ..self.base_options
         };
-        let made = self.engine.listen_in_group(local, backlog, options, group);
-        let listener = match made {
+        let listener = match self.engine.listen_in_group(local, backlog, options, group) {
             Ok(listener) => listener,
             Err(tidelane_engine::ListenError::InUse) => return Err(ListenError::InUse),
             Err(_) => return Err(ListenError::Limit),
@@ -432,7 +431,7 @@ impl<P: PacketIo> Host<P> {
         if self.has_unassigned {
             self.assign_waiting(now);
         }
-        self.look_for_idle_pages();
+        self.find_idle_pages();
         self.follow_pressure();
     }
 
@@ -490,12 +489,8 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns the time of the next sweep; `None` while there is nothing to sweep.
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
-        let needs_idle_check = || {
-            self.io
-                .programs
-                .iter()
-                .any(|(_, entry)| entry.rx.needs_idle_check())
-        };
+        let mut programs = self.io.programs.iter();
+        let mut needs_idle_check = || programs.any(|(_, entry)| entry.rx.needs_idle_check());
         let any = !self.io.buffered_flows.is_empty() || self.has_unassigned || self.is_oversized();
         (any || needs_idle_check() || self.is_journal_stale()).then_some(self.next_sweep)
     }

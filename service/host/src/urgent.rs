@@ -93,7 +93,7 @@ impl<P: PacketIo> HostIo<P> {
 impl<P: PacketIo> Host<P> {
     /// Reads the changed options for urgent data: the program may have written urgent data, or may
     /// have read beyond the urgent byte.
-    pub(crate) fn look_at_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
+    pub(crate) fn read_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return;
         };

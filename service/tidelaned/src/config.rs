@@ -134,8 +134,8 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
 impl Config {
     /// Returns the path of the configuration file.
     pub fn file(&self) -> PathBuf {
-        let usual = || FileConfig::path_of(self.name.as_str());
-        self.config.clone().unwrap_or_else(usual)
+        let default = || FileConfig::path_of(self.name.as_str());
+        self.config.clone().unwrap_or_else(default)
     }
 
     /// Returns the CPU of each core; `None` for a core that is not pinned.

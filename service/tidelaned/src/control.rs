@@ -177,7 +177,7 @@ impl<P: Port> Control<P> {
             cores.send_each(|_| |host, _| host.enable_hand_back());
         }
         control.sync_network();
-        control.tell_all_neighbours();
+        control.send_all_neighbours();
         Ok(control)
     }
 
@@ -220,7 +220,7 @@ impl<P: Port> Control<P> {
             pace::rest();
             self.shared.finish_claims(now());
             pace::rest();
-            self.look_at_settings();
+            self.check_settings();
             self.progress.end();
         }
         for (_, session) in std::mem::take(&mut self.sessions) {
@@ -237,7 +237,7 @@ impl<P: Port> Control<P> {
             KERNEL_TABLES => self.kernel_tables_changed(),
             NOTIFY => self.serve_host(),
             SIGNAL => self.take_signals(),
-            FIREWALL => self.look_at_firewall(),
+            FIREWALL => self.check_firewall(),
             CHECKED => self.serve_checked(),
             _ => self.serve_session(token - SESSIONS),
         }
@@ -278,7 +278,7 @@ impl<P: Port> Control<P> {
             .min_by_key(|at| (at.tv_sec, at.tv_nsec))
     }
 
-    fn tell_neighbour(&mut self, addr: IpAddress) {
+    fn send_neighbour(&mut self, addr: IpAddress) {
         let mac = self.network.neighbour(addr);
         self.shared
             .cores
@@ -286,7 +286,7 @@ impl<P: Port> Control<P> {
     }
 
     /// Passes all neighbours that the kernel knows to the cores.
-    fn tell_all_neighbours(&mut self) {
+    fn send_all_neighbours(&mut self) {
         let known = self.network.neighbours();
         self.shared.cores.send_each(|_| {
             let known = known.clone();
@@ -310,15 +310,15 @@ impl<P: Port> Control<P> {
             self.end(&reason);
             return;
         }
-        self.look_at_offloads();
+        self.check_offloads();
         for addr in changes.neighbours {
-            self.tell_neighbour(addr);
+            self.send_neighbour(addr);
         }
         if changes.others {
             self.sync_network();
         }
         if changes.all {
-            self.tell_all_neighbours();
+            self.send_all_neighbours();
         }
     }
 
@@ -329,7 +329,7 @@ impl<P: Port> Control<P> {
     }
 
     /// Switches off offloads that somebody has switched on.
-    fn look_at_offloads(&mut self) {
+    fn check_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
         match offloads.check() {
@@ -347,13 +347,13 @@ impl<P: Port> Control<P> {
 
     /// Reads the kernel's settings once per interval. The kernel does not announce changes of its
     /// settings.
-    fn look_at_settings(&mut self) {
+    fn check_settings(&mut self) {
         let now = now();
         if now < self.settings_due {
             return;
         }
         self.settings_due = now + SETTINGS_INTERVAL;
-        self.look_at_offloads();
+        self.check_offloads();
         if self.network.settings_changed() {
             self.sync_ingress();
         }

@@ -238,7 +238,7 @@ pub fn start<P: Port>(
 fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
-    let mut looked = now();
+    let mut last_check = now();
     let mut suspicion: Option<Suspicion> = None;
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
@@ -254,7 +254,7 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
         stalls = if stalled { stalls + 1 } else { 0 };
         last = steps;
         let now = now();
-        let spent = watchdog::answerable(std::mem::replace(&mut looked, now), now, interval);
+        let spent = watchdog::answerable(std::mem::replace(&mut last_check, now), now, interval);
         let tid = shared.tid.load(Ordering::Relaxed);
         if stalls == 0 || tid == 0 {
             suspicion = None;

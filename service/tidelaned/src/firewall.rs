@@ -83,13 +83,13 @@ impl Guard {
         })
     }
 
-    /// Returns a descriptor that is readable when [`look_again`](Self::look_again) is due.
+    /// Returns a descriptor that is readable when [`recheck`](Self::recheck) is due.
     pub fn due(&self) -> BorrowedFd<'_> {
         self.due.as_fd()
     }
 
     /// Checks again, and logs new hooks.
-    pub fn look_again(&mut self) {
+    pub fn recheck(&mut self) {
         let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
         match self.firewall.hooks() {
             Ok(hooks) => {

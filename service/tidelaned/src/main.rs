@@ -444,7 +444,7 @@ fn make_host(
         addresses: network::served_addresses(tables, link.ifindex),
     };
     let engine = EngineConfig {
-        ip: usual_headers(&link.name),
+        ip: default_ip_options(&link.name),
         ..config.engine()
     };
     Host::new(engine, secret, interface, ports).map_err(because("cannot map memory"))
@@ -452,12 +452,15 @@ fn make_host(
 
 /// Returns the DiffServ field and the TTL of connections whose program sets neither. The TTL is the
 /// kernel's default at the start of the service (RFC 1122 §3.2.1.7).
-fn usual_headers(interface: &str) -> IpOptions {
+fn default_ip_options(interface: &str) -> IpOptions {
     let hops = |path: &str| {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let usual = IpFields::default();
-        let hop_limit = text.trim().parse().unwrap_or(usual.hop_limit);
-        IpFields { hop_limit, ..usual }
+        let default = IpFields::default();
+        let hop_limit = text.trim().parse().unwrap_or(default.hop_limit);
+        IpFields {
+            hop_limit,
+            ..default
+        }
     };
     IpOptions {
         v4: hops("/proc/sys/net/ipv4/ip_default_ttl"),

@@ -45,11 +45,11 @@ impl std::error::Error for MemoryError {}
 impl MemoryConfig {
     /// Returns the thresholds on a system with `system` bytes of memory.
     pub fn resolve(self, system: u64) -> Result<MemoryLimits, MemoryError> {
-        let usual = MemoryLimits::of_system(system);
+        let default = MemoryLimits::of_system(system);
         let limits = MemoryLimits {
-            low: self.low.unwrap_or(usual.low),
-            pressure: self.pressure.unwrap_or(usual.pressure),
-            high: self.high.unwrap_or(usual.high),
+            low: self.low.unwrap_or(default.low),
+            pressure: self.pressure.unwrap_or(default.pressure),
+            high: self.high.unwrap_or(default.high),
         };
         let in_order = limits.low <= limits.pressure && limits.pressure <= limits.high;
         in_order.then_some(limits).ok_or(MemoryError(limits))
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn a_threshold_that_is_not_set_is_the_kernel_s() {
-        let usual = MemoryLimits::of_system(SYSTEM);
-        assert_eq!(MemoryConfig::default().resolve(SYSTEM), Ok(usual));
+        let default = MemoryLimits::of_system(SYSTEM);
+        assert_eq!(MemoryConfig::default().resolve(SYSTEM), Ok(default));
         let config: MemoryConfig = toml::from_str("high = 2147483648").expect("a section");
         let limits = config.resolve(SYSTEM).expect("in order");
         assert_eq!(
             limits,
             MemoryLimits {
                 high: 2 << 30,
-                ..usual
+                ..default
             }
         );
     }

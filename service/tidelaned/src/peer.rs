@@ -80,7 +80,7 @@ impl Peer {
     }
 
     /// Reads the supplementary groups of the process, which its messages do not contain.
-    pub fn look_at_groups(&mut self) {
+    pub fn read_groups(&mut self) {
         self.groups = groups_of(self.pid_number());
     }
 

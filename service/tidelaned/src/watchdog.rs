@@ -183,12 +183,12 @@ impl Progress {
 pub fn watch_control(progress: Arc<Progress>, heartbeats: Arc<Heartbeats>) -> io::Result<()> {
     let watch = move || {
         let mut suspicion: Option<(u64, Suspicion)> = None;
-        let mut looked = core::now();
+        let mut last_check = core::now();
         loop {
             std::thread::sleep(CONTROL_INTERVAL);
             let now = core::now();
-            let interval = answerable(looked, now, CONTROL_INTERVAL);
-            looked = now;
+            let interval = answerable(last_check, now, CONTROL_INTERVAL);
+            last_check = now;
             let since = progress.busy_since.load(Ordering::Acquire);
             suspicion = suspicion.filter(|(known, _)| *known == since);
             if since == 0 {
@@ -250,8 +250,8 @@ mod tests {
         let waiting = receiver.recv().expect("a thread");
         let mut waiting = Suspicion::of(waiting);
         std::thread::sleep(interval);
-        for looks in 1..=3 {
-            assert_eq!(waiting.grow(spent), Duration(spent.0 * looks));
+        for checks in 1..=3 {
+            assert_eq!(waiting.grow(spent), Duration(spent.0 * checks));
         }
         // However busy this machine is, the thread runs at some time.
         let mut circling = Suspicion::of(circling);

@@ -323,7 +323,7 @@ fn wait_in_kernel(
         return Some(Ok(count));
     }
     let result = loop {
-        listening::look_for_service();
+        listening::seek_service();
         if !channel.begin_kernel_sleep() {
             return wait(instance, events, deadline.left_ns(), mask);
         }
@@ -368,8 +368,8 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
         instance.finish(state);
         // The kernel's events get half of the array, so that neither stack starves.
         let places = events.len().div_ceil(2);
-        let looked = kernel_events(instance, &mut events[..places], 0, Some(0), None);
-        from_kernel = looked.unwrap_or(0);
+        let polled = kernel_events(instance, &mut events[..places], 0, Some(0), None);
+        from_kernel = polled.unwrap_or(0);
         state = instance.state();
     }
     let mut count = from_kernel;
@@ -433,7 +433,7 @@ fn sleep(
 ) -> Result<usize, Errno> {
     let channel = instance.channel();
     housekeeping(instance);
-    listening::look_for_service();
+    listening::seek_service();
     instance.report_service_death(&mut instance.state());
     let second = channel.second();
     let quiet = channel.arm() & second.is_none_or(|other| channel.arm_second(other));

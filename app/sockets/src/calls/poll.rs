@@ -57,7 +57,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     }
     request_connections(fds);
     let mut sleeper = Sleeper::new(deadline).with_mask(mask);
-    let mut last_look = false;
+    let mut is_last_poll = false;
     loop {
         let mut count = 0;
         if kernel_has_some && let Err(error) = sys::ppoll(&mut kernel, Some(0), None) {
@@ -69,17 +69,17 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
             entry.revents |= without_doorbells(entry, from_kernel);
             count += usize::from(entry.revents != 0);
         }
-        if count > 0 || last_look {
+        if count > 0 || is_last_poll {
             return Some(Ok(count));
         }
         if kernel_has_some {
             sleeper.watch_kernel_all(&kernel);
         }
         watch_all(&mut sleeper, fds);
-        listening::look_for_service();
+        listening::seek_service();
         match sleeper.step() {
             Ok(()) => {}
-            Err(WOULD_BLOCK) => last_look = true,
+            Err(WOULD_BLOCK) => is_last_poll = true,
             Err(error) => return Some(Err(error)),
         }
     }

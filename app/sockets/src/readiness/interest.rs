@@ -187,12 +187,12 @@ impl Interest {
         let mut list = std::mem::take(&mut self.ready);
         let mut kept = std::mem::take(&mut self.spare);
         let mut reported = 0;
-        let mut looked = 0;
+        let mut checked = 0;
         for &index in &list {
             if reported == max {
                 break;
             }
-            looked += 1;
+            checked += 1;
             let registration = &mut self.registrations[index as usize];
             registration.queued = false;
             let Some(socket) = registration.socket else {
@@ -225,9 +225,9 @@ impl Interest {
                 kept.push(index);
             }
         }
-        let left = looked < list.len();
+        let left = checked < list.len();
         if left {
-            list.drain(..looked);
+            list.drain(..checked);
             list.append(&mut kept);
             self.ready = list;
             self.spare = kept;

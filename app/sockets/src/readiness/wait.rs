@@ -83,7 +83,7 @@ pub(crate) fn blocking(
         if let Some(fd) = kernel_fd {
             sleeper.watch_kernel(fd);
         }
-        listening::look_for_service();
+        listening::seek_service();
         match sleeper.step() {
             Ok(()) => {}
             Err(Errno(libc::EINTR)) if !deadline.exists() && sys::handlers_restart() => {}

@@ -3,7 +3,7 @@
 //! If a listener's service is gone, or if the listener was opened without a service, the listener
 //! is only in the kernel. No event announces a new service. Therefore one of the sleeping threads
 //! wakes up periodically and looks for the service on behalf of the process
-//! (`socket::listening::look_for_service`).
+//! (`socket::listening::seek_service`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -167,7 +167,7 @@ impl Listening {
 /// Offers the process's listeners to a new service, if a new service runs. A thread calls this
 /// function before it sleeps, and holds no lock meanwhile.
 #[inline]
-pub(crate) fn look_for_service() {
+pub(crate) fn seek_service() {
     if outage::seeks_service() {
         find_service();
     }

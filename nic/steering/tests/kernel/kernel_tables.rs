@@ -44,8 +44,8 @@ fn poll_until(
 }
 
 #[test]
-fn the_first_look_sees_all() {
-    if !privileged("the_first_look_sees_all") {
+fn the_first_dump_has_all() {
+    if !privileged("the_first_dump_has_all") {
         return;
     }
     let pair = Pair::new();

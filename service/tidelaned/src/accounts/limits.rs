@@ -75,11 +75,11 @@ impl LimitsConfig {
     /// Applies the limits to `user`.
     pub(super) fn apply(&self, user: &User) {
         let own = self.users.get(&user.id());
-        for (resource, usual, of_root) in DEFAULTS {
+        for (resource, of_users, of_root) in DEFAULTS {
             let is_root = user.id() == UserId::ROOT;
             let of_all = self.all.0.get(resource).filter(|_| !is_root);
             let set = own.and_then(|own| own.0.get(resource)).or(of_all);
-            let default = if is_root { *of_root } else { *usual };
+            let default = if is_root { *of_root } else { *of_users };
             user.set_limit(*resource, set.copied().unwrap_or(default));
         }
     }
@@ -143,13 +143,13 @@ mod tests {
         };
         for resource in Resource::ALL {
             let known = DEFAULTS.iter().find(|(known, ..)| known == resource);
-            let (_, usual, of_root) = known.expect("a default for each");
+            let (_, of_users, of_root) = known.expect("a default for each");
             let row = page
                 .lines()
                 .find(|line| line.starts_with(&format!("| `{}` |", resource.name())));
             let row = row.unwrap_or_else(|| panic!("no row for {}", resource.name()));
             let columns: Vec<&str> = row.split('|').map(str::trim).collect();
-            assert_eq!(columns[3..5], [shown(*usual), shown(*of_root)], "{row}");
+            assert_eq!(columns[3..5], [shown(*of_users), shown(*of_root)], "{row}");
         }
     }
 }

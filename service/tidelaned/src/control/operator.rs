@@ -100,8 +100,8 @@ impl<P: Port> Control<P> {
         }
     }
 
-    pub(super) fn look_at_firewall(&mut self) {
-        self.guard.look_again();
+    pub(super) fn check_firewall(&mut self) {
+        self.guard.recheck();
     }
 
     pub(super) fn answer_reload(&mut self, stream: &UnixStream) {

@@ -31,7 +31,7 @@ impl<P: Port> Control<P> {
             match request {
                 HostRequest::Resolve { addr } => {
                     self.resolve(addr);
-                    self.tell_neighbour(addr);
+                    self.send_neighbour(addr);
                 }
                 HostRequest::MorePorts { addr } => {
                     let ports = self

@@ -45,7 +45,7 @@ impl Session {
             let view = self.admission.view;
             let judged = shared.access.judge_child(self.sponsor(), &self.peer, view);
             self.admission.denied = judged.err();
-            self.peer.look_at_groups();
+            self.peer.read_groups();
         }
         self.admission.within_host = shared.access.is_within_host(self.sponsor(), &self.peer);
         match self.denial() {

@@ -34,7 +34,7 @@ pub(super) fn wait(
         if count > 0 || deadline.is_now() {
             return Ok(count);
         }
-        listening::look_for_service();
+        listening::seek_service();
         let sleep = AnnouncedSleep::begin(instance);
         let ready = instance.state().has_ready() || instance.has_nested_events();
         let found = if sleep.may_sleep && !ready {
