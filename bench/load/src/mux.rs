@@ -23,7 +23,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
-use tidelane_mux::{GsoFrame, Outlet, Ports, Tuple, copy_to};
+use tidelane_mux::{Egress, GsoFrame, Ports, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::{ProgramBurst, ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
@@ -299,7 +299,7 @@ struct ToNic<'a, N> {
     count: u64,
 }
 
-impl<N: PacketIo> Outlet for ToNic<'_, N> {
+impl<N: PacketIo> Egress for ToNic<'_, N> {
     fn nic_capabilities(&self) -> Capabilities {
         self.nic.capabilities()
     }

@@ -7,7 +7,7 @@
 //! (`mux_link.rs`).
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
-use tidelane_mux::{GsoFrame, Outlet, Ports, copy_to};
+use tidelane_mux::{Egress, GsoFrame, Ports, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
@@ -35,7 +35,7 @@ struct Ways<'a, P> {
     sent: bool,
 }
 
-impl<P: PacketIo> Outlet for Ways<'_, P> {
+impl<P: PacketIo> Egress for Ways<'_, P> {
     fn nic_capabilities(&self) -> Capabilities {
         self.queue.capabilities()
     }

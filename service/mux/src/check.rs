@@ -73,7 +73,7 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
 }
 
 /// A sending port, with the claims and addresses against which its packets are checked.
-pub struct Sender<'a> {
+pub struct SendCheck<'a> {
     /// The port.
     pub port: PortId,
     /// The claims of all ports.
@@ -84,7 +84,7 @@ pub struct Sender<'a> {
     pub addresses: &'a [IpAddress],
 }
 
-impl Sender<'_> {
+impl SendCheck<'_> {
     /// Checks a frame that the port sends.
     #[inline(always)]
     pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {

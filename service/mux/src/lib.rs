@@ -23,9 +23,9 @@
 
 mod check;
 mod claims;
+mod egress;
 mod gso;
 mod mux;
-mod outlet;
 mod port_counters;
 mod port_end;
 mod ports;
@@ -34,9 +34,9 @@ mod ready;
 pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
+    egress::{Egress, copy_to},
     gso::GsoFrame,
     mux::{Counters, Mux},
-    outlet::{Outlet, copy_to},
     port_counters::PortCounters,
     port_end::PortEnd,
     ports::{Ports, PortsFull},

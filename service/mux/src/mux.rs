@@ -6,8 +6,8 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
     claims::PortId,
+    egress::{Egress, copy_to},
     gso::GsoFrame,
-    outlet::{Outlet, copy_to},
     port_end::PortEnd,
     ports::{Ports, PortsFull},
     ready::Doorbell,
@@ -39,7 +39,7 @@ struct Outside<N, H> {
     counters: Counters,
 }
 
-impl<N: PacketIo, H: PacketIo> Outlet for Outside<N, H> {
+impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
     fn nic_capabilities(&self) -> Capabilities {
         self.nic.capabilities()
     }

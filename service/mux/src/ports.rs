@@ -8,9 +8,9 @@ use tidelane_packet_io::Burst;
 use tidelane_wire::{IpAddress, MacAddress, QuotedPacket, parse_frame, protocol};
 
 use crate::{
-    check::{Ends, SendRefusal, Sender, ends},
+    check::{Ends, SendCheck, SendRefusal, ends},
     claims::{ClaimError, Claims, PortId, Tuple},
-    outlet::{Outlet, copy_to},
+    egress::{Egress, copy_to},
     port_counters::PortCounters,
     port_end::PortEnd,
     ready::{Doorbell, ReadySet},
@@ -21,7 +21,7 @@ const TURN_MAX: usize = 32;
 /// Number of packets from all ports after which a step ends, so that the NIC is served, too.
 const STEP_MAX: usize = 256;
 /// Largest number of ports that one step polls for new frames.
-const LOOKS_MAX: usize = 32;
+const POLLS_MAX: usize = 32;
 
 /// Error of [`Ports::open`]: the largest number of ports is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -237,7 +237,7 @@ impl<P: PortEnd> Ports<P> {
 
     /// Forwards packets of the ports: at most one turn of each port with packets. A port with more
     /// packets has its next turn after all other waiting ports. Returns the number of packets.
-    pub fn take_turns(&mut self, outlet: &mut impl Outlet) -> usize {
+    pub fn take_turns(&mut self, outlet: &mut impl Egress) -> usize {
         self.find_ready();
         let mut count = 0;
         for _ in 0..self.turns.len() {
@@ -261,7 +261,7 @@ impl<P: PortEnd> Ports<P> {
             }
             return;
         }
-        for _ in 0..self.open.len().min(LOOKS_MAX) {
+        for _ in 0..self.open.len().min(POLLS_MAX) {
             if self.next_look >= self.open.len() {
                 self.next_look = 0;
             }
@@ -283,7 +283,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    fn take_turn(&mut self, id: PortId, outlet: &mut impl Outlet) -> usize {
+    fn take_turn(&mut self, id: PortId, outlet: &mut impl Egress) -> usize {
         let Some(mut burst) = self.burst.take() else {
             return 0;
         };
@@ -312,8 +312,8 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Returns the properties that a packet of `port` must have.
-    fn sender(&self, port: PortId) -> Sender<'_> {
-        Sender {
+    fn send_check(&self, port: PortId) -> SendCheck<'_> {
+        SendCheck {
             port,
             claims: &self.claims,
             mac: self.mac,
@@ -323,8 +323,8 @@ impl<P: PortEnd> Ports<P> {
 
     /// Checks a packet that a port sends, and forwards the packet.
     #[inline(always)]
-    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Outlet) {
-        match self.sender(id).check(frame) {
+    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) {
+        match self.send_check(id).check(frame) {
             Ok(ends) => {
                 self.count_sent(id, 1);
                 let destination = self.destination(&ends);
@@ -338,10 +338,10 @@ impl<P: PortEnd> Ports<P> {
     /// number of segments. `sent` has the frame and its segment size.
     #[cold]
     #[inline(never)]
-    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Outlet) -> usize {
+    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> usize {
         let nic = outlet.nic_capabilities();
         let frame_len_max = nic.tx_frame_len_max.min(PORT_FRAME_LEN_MAX) as usize;
-        let checked = self.sender(id).check_gso(sent.0, sent.1, frame_len_max);
+        let checked = self.send_check(id).check_gso(sent.0, sent.1, frame_len_max);
         let (ends, gso) = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
@@ -376,7 +376,7 @@ impl<P: PortEnd> Ports<P> {
         id: PortId,
         destination: Destination,
         frame: &[u8],
-        outlet: &mut impl Outlet,
+        outlet: &mut impl Egress,
     ) {
         let taken = match destination {
             Destination::Port(to) => return self.give(to, frame),

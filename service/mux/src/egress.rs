@@ -6,7 +6,7 @@ use crate::gso::GsoFrame;
 
 /// The NIC and the host (the stack that gets unclaimed packets), as destinations of packets that
 /// ports send. Each method with a packet returns false if the packet was lost.
-pub trait Outlet {
+pub trait Egress {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
 
