@@ -15,6 +15,7 @@ use tidelane_rings::{
 
 use crate::{
     address::SocketAddress,
+    options::KernelOptions,
     socket::{Phase, Socket, cause_of, tcp_socket},
     sockets::Sockets,
     uring_unsafe::{Completion, Message, Request, Uring},
@@ -22,32 +23,6 @@ use crate::{
 
 /// Requests in one submission.
 const ENTRIES: u32 = 4096;
-
-/// Parameters of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelOptions {
-    /// Number of buffers for received data and for data to send, at most 32,768. Half of them, a
-    /// power of two, are for received data.
-    pub buffers: u32,
-    /// Length of each buffer in bytes.
-    pub buffer_len: u32,
-    /// Limit of buffers that wait for sending on one descriptor.
-    pub send_queue_max: usize,
-    /// Microseconds for which a wait polls the NAPI instances of the interfaces. Zero does not
-    /// poll.
-    pub busy_poll_us: u32,
-}
-
-impl Default for KernelOptions {
-    fn default() -> Self {
-        Self {
-            buffers: 8192,
-            buffer_len: 4096,
-            send_queue_max: 256,
-            busy_poll_us: 0,
-        }
-    }
-}
 
 /// Sockets on the kernel's TCP, for one thread.
 pub struct KernelContext {
@@ -95,20 +70,13 @@ impl KernelContext {
         })
     }
 
-    /// Starts a request that accepts connections or receives data.
+    /// Starts the request that accepts connections or receives data, if the socket is due for it.
     fn start_input(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let Some(socket) = self.sockets.get_mut(descriptor) else {
-            return Ok(());
-        };
-        let request = match socket.phase {
-            Phase::Listening => Request::Accept(socket.raw()),
-            Phase::Open => Request::Receive(socket.raw()),
-            Phase::Connecting | Phase::Failed => return Ok(()),
-        };
-        socket.outstanding += 1;
-        let id = self.uring.push(descriptor, request)?;
-        if let Some(socket) = self.sockets.get_mut(descriptor) {
-            socket.input = Some(id);
+        if let Some(socket) = self.sockets.get_mut(descriptor)
+            && let Some(request) = socket.next_input()
+        {
+            socket.outstanding += 1;
+            socket.input = Some(self.uring.push(descriptor, request)?);
         }
         Ok(())
     }
@@ -154,10 +122,7 @@ impl KernelContext {
     fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         if self.pool.free_count() > 0 {
             for descriptor in std::mem::take(&mut self.starved) {
-                let socket = self.sockets.get(descriptor);
-                if socket.is_some_and(|s| s.input.is_none() && s.is_open()) {
-                    self.start_input(descriptor)?;
-                }
+                self.start_input(descriptor)?;
             }
         }
         // A submission just now gave a list with events, so another call would find little.
@@ -260,9 +225,7 @@ impl KernelContext {
             Request::Accept(_) => {
                 socket.input = None;
                 self.accept(descriptor, done.accepted, list)?;
-                if !is_closing {
-                    self.start_input(descriptor)?;
-                }
+                self.start_input(descriptor)?;
             }
             Request::Receive(_) => {
                 socket.input = None;
@@ -311,7 +274,12 @@ impl KernelContext {
         list: &mut ReadyList,
     ) -> io::Result<()> {
         match result {
-            0 => list.add_events(descriptor, Events::END),
+            0 => {
+                if let Some(socket) = self.sockets.get_mut(descriptor) {
+                    socket.is_ended = true;
+                }
+                list.add_events(descriptor, Events::END);
+            }
             1.. => {
                 if let Some(buffer) = buffer {
                     list.add_buffer(descriptor, buffer);
@@ -319,6 +287,8 @@ impl KernelContext {
                 self.start_input(descriptor)?;
             }
             _ if -result == libc::ENOBUFS => self.starved.push(descriptor),
+            // The program has paused the socket, and perhaps resumed it since.
+            _ if -result == libc::ECANCELED => self.start_input(descriptor)?,
             _ => self.fail(descriptor, -result, list),
         }
         Ok(())
@@ -458,6 +428,26 @@ impl Context for KernelContext {
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         self.start_list(list)?;
         self.receive(list, wait)
+    }
+
+    fn pause(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor)
+            && !std::mem::replace(&mut socket.is_paused, true)
+            && matches!(socket.phase, Phase::Open | Phase::Listening)
+            && let Some(input) = socket.input
+        {
+            socket.outstanding += 1;
+            // A failure is one of the ring, which the next sync reports.
+            let _ = self.uring.push(descriptor, Request::Cancel(input));
+        }
+    }
+
+    fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
+            socket.is_paused = false;
+        }
+        // A request that is being cancelled starts again when it has ended.
+        self.start_input(descriptor)
     }
 
     fn shutdown(&mut self, descriptor: Descriptor) {

@@ -23,8 +23,9 @@
 
 mod address;
 mod context;
+mod options;
 mod socket;
 mod sockets;
 mod uring_unsafe;
 
-pub use crate::context::{KernelContext, KernelOptions};
+pub use crate::{context::KernelContext, options::KernelOptions};

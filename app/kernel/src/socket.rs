@@ -11,7 +11,7 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use tidelane_rings::{Buffer, Cause};
 
-use crate::uring_unsafe::{RequestId, SEND_BUFFERS_MAX};
+use crate::uring_unsafe::{Request, RequestId, SEND_BUFFERS_MAX};
 
 /// Returns the cause for an errno of a connection.
 pub fn cause_of(errno: i32) -> Cause {
@@ -67,6 +67,10 @@ pub struct Socket {
     pub is_shut_down: bool,
     /// True once the program has closed the descriptor.
     pub is_closing: bool,
+    /// True while the program does not want to accept or receive.
+    pub is_paused: bool,
+    /// True once the peer has closed its direction.
+    pub is_ended: bool,
     /// Number of requests without their last completion.
     pub outstanding: u32,
     /// The request that accepts, connects or receives.
@@ -86,6 +90,8 @@ impl Socket {
             owes_writable: false,
             is_shut_down: false,
             is_closing: false,
+            is_paused: false,
+            is_ended: false,
             outstanding: 0,
             input: None,
             room: None,
@@ -122,6 +128,18 @@ impl Socket {
     pub fn can_queue(&self) -> bool {
         let is_connection = matches!(self.phase, Phase::Open | Phase::Connecting);
         is_connection && !self.is_shut_down && !self.is_closing
+    }
+
+    /// Returns the request that accepts or receives, if it is due and not with the kernel.
+    pub fn next_input(&self) -> Option<Request> {
+        if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
+            return None;
+        }
+        match self.phase {
+            Phase::Listening => Some(Request::Accept(self.raw())),
+            Phase::Open => Some(Request::Receive(self.raw())),
+            Phase::Connecting | Phase::Failed => None,
+        }
     }
 
     /// Returns the number of buffers to send.

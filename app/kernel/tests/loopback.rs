@@ -546,3 +546,103 @@ fn an_abort_resets_and_frees_buffers() {
     drop(context);
     assert!(start.elapsed() < Duration::from_millis(900));
 }
+
+/// A paused connection receives nothing, so that its peer is blocked. Nothing is lost or repeated.
+#[test]
+fn a_pause_blocks_the_peer() {
+    let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
+        return;
+    };
+    let mut list = ReadyList::new();
+    context.pause(peer);
+    context.pause(peer);
+    // This list may have data from before the pause.
+    context.sync(&mut list, Wait::No).expect("a ring");
+    assert!(list.is_empty());
+    let data = pattern(50_000_000, 1);
+    stream.set_nonblocking(true).expect("a socket");
+    let (mut sent, mut blocked) = (0, 0);
+    while blocked < 20 {
+        match stream.write(&data[sent..]) {
+            Ok(count) => (sent, blocked) = (sent + count, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                blocked += 1;
+            }
+        }
+        let wait = Wait::For(Duration::from_millis(10));
+        context.sync(&mut list, wait).expect("a ring");
+        assert!(list.is_empty(), "received while paused");
+    }
+    assert!(sent < data.len(), "the peer is not blocked");
+    stream.set_nonblocking(false).expect("a socket");
+    let rest = data[sent..].to_vec();
+    let writer = thread::spawn(move || {
+        stream.write_all(&rest).expect("open");
+        stream.shutdown(Shutdown::Write).expect("open");
+        stream
+    });
+    // Pauses and resumes in each state of the request.
+    let (mut got, mut ends, mut cycle) = (Vec::new(), 0, 0);
+    while ends == 0 {
+        cycle += 1;
+        context.resume(peer).expect("a ring");
+        if cycle % 3 == 0 {
+            context.pause(peer);
+            context.resume(peer).expect("a ring");
+        }
+        context.sync(&mut list, Wait::For(LIMIT)).expect("a ring");
+        if cycle % 2 == 0 {
+            context.pause(peer);
+        }
+        for at in 0..list.len() {
+            ends += usize::from(list.entry(at).events.intersects(Events::END));
+            while let Some(buffer) = list.take_next(at) {
+                got.extend_from_slice(buffer.payload());
+            }
+        }
+    }
+    assert!(got == data, "{} of {} bytes", got.len(), data.len());
+    // The end is reported once, and a paused descriptor closes.
+    context.resume(peer).expect("a ring");
+    context.sync(&mut list, Wait::No).expect("a ring");
+    context.pause(peer);
+    context.resume(peer).expect("a ring");
+    context.sync(&mut list, Wait::No).expect("a ring");
+    assert!(list.is_empty());
+    context.pause(peer);
+    context.close(peer);
+    context.resume(peer).expect("a ring");
+    context.sync(&mut list, Wait::No).expect("a ring");
+    let mut stream = writer.join().expect("the peer succeeds");
+    assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
+}
+
+/// A paused listener accepts nothing. Its connections wait in the backlog.
+#[test]
+fn a_paused_listener_accepts_later() {
+    let Some(mut context) = open(&KernelOptions::default()) else {
+        return;
+    };
+    let listener = context
+        .listen(any(), &ListenOptions::default())
+        .expect("a free port");
+    let socket = context.socket(listener).expect("a socket");
+    let address: SocketAddr = rustix::net::getsockname(socket)
+        .expect("bound")
+        .try_into()
+        .expect("an address");
+    let mut list = ReadyList::new();
+    context.sync(&mut list, Wait::No).expect("a ring");
+    context.pause(listener);
+    context.sync(&mut list, Wait::No).expect("a ring");
+    let _stream = TcpStream::connect(address).expect("a backlog");
+    for _ in 0..5 {
+        let wait = Wait::For(Duration::from_millis(10));
+        context.sync(&mut list, wait).expect("a ring");
+        assert!(list.is_empty());
+    }
+    context.resume(listener).expect("a ring");
+    context.sync(&mut list, Wait::For(LIMIT)).expect("a ring");
+    assert!(list.entry(0).events.intersects(Events::ACCEPTED));
+}

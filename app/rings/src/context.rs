@@ -123,6 +123,18 @@ pub trait Context {
     /// As those of [`Self::sync`].
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
+    /// Stops receiving on a connection, or accepting on a listener. What the context has already
+    /// received is still in the next list. Further data stays with TCP, whose window closes, so
+    /// that the peer waits. Ends of the connection are reported after [`Self::resume`] only.
+    fn pause(&mut self, descriptor: Descriptor);
+
+    /// Receives or accepts again after [`Self::pause`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::sync`].
+    fn resume(&mut self, descriptor: Descriptor) -> io::Result<()>;
+
     /// Closes the sending direction of a connection after all queued data (FIN).
     fn shutdown(&mut self, descriptor: Descriptor);
 

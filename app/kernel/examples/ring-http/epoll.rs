@@ -251,6 +251,14 @@ impl Context for EpollContext {
         Ok(())
     }
 
+    fn pause(&mut self, _descriptor: Descriptor) {
+        unimplemented!("the server does not pause");
+    }
+
+    fn resume(&mut self, _descriptor: Descriptor) -> io::Result<()> {
+        Ok(())
+    }
+
     fn shutdown(&mut self, descriptor: Descriptor) {
         if let Some(socket) = self.get(descriptor) {
             let _ = rustix::net::shutdown(&socket.fd, rustix::net::Shutdown::Write);
