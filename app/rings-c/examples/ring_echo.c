@@ -1,0 +1,196 @@
+/* An echo server on the ring API: each received buffer is sent back as it is, without a copy.
+ *
+ *   ring_echo ADDRESS PORT
+ *
+ * Prints the port, and serves until SIGTERM, and then the clients that are present. At the end prints the numbers of connections and buffers. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/tidelane_rings.h"
+
+/* Number of buffers, and length of each. */
+#define BUFFERS 32768
+#define BUFFER_LEN 2048
+/* Largest number of clients, and of buffers that wait in the context for each. All clients together
+ * have less than half of the buffers there. */
+#define CLIENTS_MAX 1000
+#define QUEUE_MAX 16
+/* Bytes that the kernel receives for a connection while the server does not. */
+#define SOCKET_BUFFER 65536
+/* Nanoseconds of a wait, so that the server sees SIGTERM. */
+#define WAIT_NS 200000000
+/* Waits without an event after SIGTERM. Then the server ends, although clients are present. */
+#define LAST_WAITS 20
+/* Milliseconds after which the kernel resets a client that takes no data. */
+#define STALL_MAX_MS 20000
+
+/* A connection, and the buffers that wait for room, oldest first. The server does not receive from
+ * a client while buffers wait. */
+struct client {
+    int is_open;
+    int is_ended; /* the peer sends no more: close the descriptor after the last buffer */
+    tlr_buffer first, last;
+    unsigned held;
+};
+
+static tlr_context context;
+static struct client *clients;
+static int clients_len;
+/* The buffer that follows each waiting buffer, by index. */
+static tlr_buffer followers[BUFFERS];
+static unsigned accepted, present;
+static volatile sig_atomic_t is_over;
+
+static void on_term(int signal) {
+    (void)signal;
+    is_over = 1;
+}
+
+/* Prints an error and ends. */
+static void fail(const char *what, int error) {
+    fprintf(stderr, "ring_echo: %s: %s\n", what, strerror(-error));
+    exit(1);
+}
+
+/* Returns the client of a descriptor. */
+static struct client *client_of(int descriptor) {
+    if (descriptor >= clients_len) {
+        int len = 2 * descriptor + 16;
+        clients = realloc(clients, (size_t)len * sizeof *clients);
+        if (!clients)
+            fail("clients", -ENOMEM);
+        memset(clients + clients_len, 0, (size_t)(len - clients_len) * sizeof *clients);
+        clients_len = len;
+    }
+    return &clients[descriptor];
+}
+
+/* Forgets a client and the buffers that wait for it. */
+static void forget(struct client *client) {
+    while (client->held) {
+        tlr_buffer buffer = client->first;
+        client->first = followers[TLR_INDEX(buffer)];
+        client->held--;
+        tlr_release(context, buffer);
+    }
+    client->is_open = client->is_ended = 0;
+    present--;
+}
+
+/* Sends a buffer, or holds it until there is room. */
+static void echo(int descriptor, struct client *client, tlr_buffer buffer) {
+    if (!client->held && tlr_send(context, descriptor, buffer) == 0)
+        return;
+    if (tlr_hold(context, buffer) != 0)
+        return;
+    if (client->held)
+        followers[TLR_INDEX(client->last)] = buffer;
+    else
+        client->first = buffer;
+    client->last = buffer;
+    if (!client->held++)
+        tlr_pause(context, descriptor);
+}
+
+/* Sends buffers that wait. Closes a client whose peer has ended, after the last one. */
+static void continue_client(int descriptor, struct client *client) {
+    while (client->held) {
+        tlr_buffer next = followers[TLR_INDEX(client->first)];
+        if (tlr_send(context, descriptor, client->first) != 0)
+            return;
+        client->first = next;
+        client->held--;
+    }
+    if (client->is_ended) {
+        tlr_close(context, descriptor);
+        forget(client);
+    } else {
+        tlr_resume(context, descriptor);
+    }
+}
+
+static void serve(const struct tlr_entry *entry) {
+    struct client *client = client_of(entry->descriptor);
+    if (entry->events & TLR_ACCEPTED) {
+        accepted++;
+        client->is_open = present < CLIENTS_MAX;
+        present += (unsigned)client->is_open;
+        if (!client->is_open)
+            tlr_abort(context, entry->descriptor);
+    }
+    if (!client->is_open)
+        return;
+    if (entry->events & TLR_WRITABLE)
+        continue_client(entry->descriptor, client);
+    for (int at = entry->first; at != TLR_NONE && client->is_open;) {
+        struct tlr_slot slot;
+        tlr_slot(context, at, &slot);
+        echo(entry->descriptor, client, slot.buffer);
+        at = slot.next;
+    }
+    if (!client->is_open)
+        return;
+    if (entry->events & TLR_CLOSED) {
+        tlr_abort(context, entry->descriptor);
+        forget(client);
+    } else if (entry->events & TLR_END) {
+        client->is_ended = 1;
+        continue_client(entry->descriptor, client);
+    }
+}
+
+/* Serves until SIGTERM, and then the clients that are present. */
+static void run(int listener) {
+    int waits = LAST_WAITS;
+    while (!is_over || (present && waits)) {
+        int count = tlr_sync(context, WAIT_NS);
+        if (count < 0)
+            fail("sync", count);
+        if (is_over) {
+            tlr_pause(context, listener);
+            waits -= !count;
+        }
+        for (int at = 0; at < count; at++) {
+            struct tlr_entry entry;
+            tlr_entry(context, at, &entry);
+            serve(&entry);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    if (argc != 3 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1) {
+        fprintf(stderr, "usage: ring_echo ADDRESS PORT\n");
+        return 2;
+    }
+    address.sin_port = htons((uint16_t)atoi(argv[2]));
+    signal(SIGTERM, on_term);
+    struct tlr_options options = {
+        .buffers = BUFFERS, .buffer_len = BUFFER_LEN, .send_queue_max = QUEUE_MAX};
+    int error = tlr_open_context(&options, &context);
+    if (error)
+        fail("context", error);
+    int listener = tlr_listen(context, (struct sockaddr *)&address, sizeof address, 0);
+    if (listener < 0)
+        fail("listen", listener);
+    /* Socket calls work on the descriptors' sockets. Accepted connections inherit the options. */
+    int fd = tlr_socket(context, listener), size = SOCKET_BUFFER, stall = STALL_MAX_MS;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &stall, sizeof stall);
+    socklen_t len = sizeof address;
+    getsockname(fd, (struct sockaddr *)&address, &len);
+    printf("ready %d\n", ntohs(address.sin_port));
+    fflush(stdout);
+    run(listener);
+    struct tlr_counters counters;
+    tlr_counters(context, &counters);
+    printf("accepted %u present %u held %u\n", accepted, present, counters.buffers_held);
+    return -tlr_close_context(context);
+}

@@ -1,0 +1,127 @@
+/* The ring API: messages over many connections without copies.
+ *
+ * Link with libtidelane_rings_c.a -lpthread -ldl -lm, or with libtidelane_rings_c.so. Each function
+ * has a page: man tlr_sync. Begin with man 7 tlr.
+ *
+ * Functions return 0 or a number that is not negative, and a negative errno on failure. A call that
+ * fails changes nothing, except that a failed sync may have moved data. A context belongs to the
+ * thread that opened it. */
+#ifndef TIDELANE_RINGS_H
+#define TIDELANE_RINGS_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The handle of a context. Zero stands for no context. The handle of a closed context is never used
+ * again. */
+typedef uint64_t tlr_context;
+
+/* The number of a buffer, for one use: from the list or tlr_allocate until the buffer is sent or
+ * released, or until the next sync if the program does not hold it. Never negative. */
+typedef int64_t tlr_buffer;
+
+/* The index of a buffer within its context: 0 to tlr_counters.buffers - 1. The same in each use. */
+#define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x7fff))
+
+/* End of a chain of slots, and the listener of a connection that was not accepted. */
+#define TLR_NONE (-1)
+
+/* Back ends. The numbers 2 and 3 are kept for the engine on a NIC queue and for the service. */
+enum tlr_back_end {
+    TLR_IO_URING = 1, /* the kernel's TCP, through io_uring */
+};
+
+/* Options of a context. Zero stands for the default. */
+struct tlr_options {
+    uint32_t back_end;       /* an enum tlr_back_end; default: TLR_IO_URING */
+    uint32_t buffers;        /* number of buffers, at most 32768; default: 8192 */
+    uint32_t buffer_len;     /* bytes of each buffer, at most 1 MiB; default: 4096 */
+    uint32_t send_queue_max; /* buffers that wait on one descriptor; default: 256 */
+    uint32_t busy_poll_us;   /* microseconds for which a wait polls the NIC; default: not at all */
+    uint32_t reserved[3];    /* zero */
+};
+
+/* Events of a descriptor. */
+enum tlr_event {
+    TLR_ACCEPTED = 1,  /* a new connection of a listener */
+    TLR_CONNECTED = 2, /* the connection of a tlr_connect is established */
+    TLR_READABLE = 4,  /* the entry has slots with data */
+    TLR_END = 8,       /* the peer has closed its direction: no data follows */
+    TLR_WRITABLE = 16, /* there is room for a buffer again, after EAGAIN of tlr_send */
+    TLR_CLOSED = 32,   /* the connection is over; the program still has to close it */
+};
+
+/* A descriptor of the ready list. */
+struct tlr_entry {
+    int descriptor;
+    uint32_t events; /* a set of enum tlr_event */
+    int cause;       /* errno of TLR_CLOSED, otherwise 0 */
+    int listener;    /* listener of TLR_ACCEPTED, otherwise TLR_NONE */
+    int first;       /* first slot, or TLR_NONE */
+    uint32_t slots;  /* number of slots */
+    uint32_t bytes;  /* bytes in all slots */
+};
+
+/* A slot of the ready list: received data of a descriptor. */
+struct tlr_slot {
+    tlr_buffer buffer;
+    int descriptor;
+    uint32_t len; /* bytes of the data */
+    int next;     /* next slot of the descriptor, or TLR_NONE */
+    uint32_t reserved;
+};
+
+/* Counters of a context. */
+struct tlr_counters {
+    uint64_t syncs;        /* calls of tlr_sync, tlr_rx_sync and tlr_tx_sync */
+    uint64_t system_calls; /* system calls of the syncs */
+    uint32_t buffers;      /* number of buffers */
+    uint32_t buffers_free; /* buffers that can be allocated */
+    uint32_t buffers_held; /* buffers that the program owns */
+    uint32_t buffer_len;   /* bytes of each buffer */
+};
+
+/* Contexts. */
+int tlr_open_context(const struct tlr_options *options, tlr_context *context);
+int tlr_close_context(tlr_context context);
+int tlr_counters(tlr_context context, struct tlr_counters *counters);
+
+/* Descriptors. */
+int tlr_listen(tlr_context context, const struct sockaddr *local, socklen_t len, uint32_t backlog);
+int tlr_connect(tlr_context context, const struct sockaddr *peer, socklen_t len);
+int tlr_pause(tlr_context context, int descriptor);
+int tlr_resume(tlr_context context, int descriptor);
+int tlr_shutdown(tlr_context context, int descriptor);
+int tlr_close(tlr_context context, int descriptor);
+int tlr_abort(tlr_context context, int descriptor);
+int tlr_socket(tlr_context context, int descriptor);
+
+/* Packets, TCP and timers. */
+int tlr_sync(tlr_context context, int64_t timeout_ns);
+int tlr_rx_sync(tlr_context context, int64_t timeout_ns);
+int tlr_tx_sync(tlr_context context);
+
+/* The ready list. */
+int tlr_entry_count(tlr_context context);
+int tlr_entry(tlr_context context, int at, struct tlr_entry *entry);
+int tlr_slot_count(tlr_context context);
+int tlr_slot(tlr_context context, int at, struct tlr_slot *slot);
+
+/* Buffers. */
+tlr_buffer tlr_allocate(tlr_context context);
+int64_t tlr_payload(tlr_context context, tlr_buffer buffer, void **payload);
+int64_t tlr_capacity(tlr_context context, tlr_buffer buffer);
+int tlr_set_payload(tlr_context context, tlr_buffer buffer, uint32_t skip, uint32_t len);
+int tlr_hold(tlr_context context, tlr_buffer buffer);
+int tlr_release(tlr_context context, tlr_buffer buffer);
+int tlr_send(tlr_context context, int descriptor, tlr_buffer buffer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,259 @@
+//! The functions of `tidelane_rings.h`. Each function trusts its pointers, as C functions do, and
+//! checks all numbers. A panic ends the process, because C cannot unwind.
+//!
+//! "The caller's promise" in the comments is the section *Safety* of the function.
+
+use std::ffi::c_void;
+
+use libc::{sockaddr, socklen_t};
+
+use crate::{
+    address_unsafe,
+    error::Error,
+    opened,
+    types::{CEntry, CSlot, Counters, Options},
+};
+
+/// Returns the result of a call as C has it: a number, or a negative errno.
+fn number(result: Result<i32, Error>) -> i32 {
+    result.unwrap_or_else(Error::code)
+}
+
+/// Returns 0, or a negative errno.
+fn status(result: Result<(), Error>) -> i32 {
+    number(result.map(|()| 0))
+}
+
+/// Returns the result of a call as C has it, for larger numbers.
+fn large_number(result: Result<i64, Error>) -> i64 {
+    result.unwrap_or_else(|error| error.code().into())
+}
+
+/// Writes a value for the program.
+///
+/// # Safety
+///
+/// `to` is null or has room for the value.
+unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Error> {
+    if to.is_null() {
+        return Err(Error::POINTER);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Opens a context. Writes its handle to `context`.
+///
+/// # Safety
+///
+/// `options` is null or valid. `context` is null or has room for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_open_context(options: *const Options, context: *mut u64) -> i32 {
+    if context.is_null() {
+        return Error::POINTER.code();
+    }
+    // SAFETY: the caller's promise.
+    let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
+    // SAFETY: the caller's promise.
+    status(opened::open(&options).and_then(|handle| unsafe { write(context, handle) }))
+}
+
+/// Closes a context.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_close_context(context: u64) -> i32 {
+    status(opened::close(context))
+}
+
+/// Writes the counters of a context to `counters`.
+///
+/// # Safety
+///
+/// `counters` is null or has room for the counters.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_counters(context: u64, counters: *mut Counters) -> i32 {
+    let read = opened::with(context, |session| Ok(session.counters()));
+    // SAFETY: the caller's promise.
+    status(read.and_then(|value| unsafe { write(counters, value) }))
+}
+
+/// Opens a listener. Returns its descriptor.
+///
+/// # Safety
+///
+/// `local` is null or has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_listen(
+    context: u64,
+    local: *const sockaddr,
+    len: socklen_t,
+    backlog: u32,
+) -> i32 {
+    number(opened::with(context, |session| {
+        // SAFETY: the caller's promise.
+        let local = unsafe { address_unsafe::read(local, len) }?;
+        session.listen(local, backlog)
+    }))
+}
+
+/// Starts a connection. Returns its descriptor.
+///
+/// # Safety
+///
+/// `peer` is null or has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_connect(context: u64, peer: *const sockaddr, len: socklen_t) -> i32 {
+    number(opened::with(context, |session| {
+        // SAFETY: the caller's promise.
+        let peer = unsafe { address_unsafe::read(peer, len) }?;
+        session.connect(peer)
+    }))
+}
+
+/// Stops receiving on a connection, or accepting on a listener.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_pause(context: u64, descriptor: i32) -> i32 {
+    status(opened::with(context, |session| session.pause(descriptor)))
+}
+
+/// Receives or accepts again.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_resume(context: u64, descriptor: i32) -> i32 {
+    status(opened::with(context, |session| session.resume(descriptor)))
+}
+
+/// Closes the sending direction of a connection.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_shutdown(context: u64, descriptor: i32) -> i32 {
+    status(opened::with(context, |session| {
+        session.shutdown(descriptor)
+    }))
+}
+
+/// Closes a descriptor.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_close(context: u64, descriptor: i32) -> i32 {
+    status(opened::with(context, |session| session.close(descriptor)))
+}
+
+/// Resets a connection.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_abort(context: u64, descriptor: i32) -> i32 {
+    status(opened::with(context, |session| session.abort(descriptor)))
+}
+
+/// Returns the kernel's socket of a descriptor.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_socket(context: u64, descriptor: i32) -> i32 {
+    number(opened::with(context, |session| session.socket(descriptor)))
+}
+
+/// Sends and receives. Returns the number of entries of the ready list.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_sync(context: u64, timeout_ns: i64) -> i32 {
+    number(opened::with(context, |session| session.sync(timeout_ns)))
+}
+
+/// Receives. Returns the number of entries of the ready list.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_rx_sync(context: u64, timeout_ns: i64) -> i32 {
+    number(opened::with(context, |session| session.rx_sync(timeout_ns)))
+}
+
+/// Sends.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_tx_sync(context: u64) -> i32 {
+    status(opened::with(context, |session| session.tx_sync()))
+}
+
+/// Returns the number of entries of the ready list.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_entry_count(context: u64) -> i32 {
+    number(opened::with(context, |session| Ok(session.entry_count())))
+}
+
+/// Writes an entry of the ready list to `entry`.
+///
+/// # Safety
+///
+/// `entry` is null or has room for an entry.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_entry(context: u64, at: i32, entry: *mut CEntry) -> i32 {
+    let read = opened::with(context, |session| session.entry(at));
+    // SAFETY: the caller's promise.
+    status(read.and_then(|value| unsafe { write(entry, value) }))
+}
+
+/// Returns the number of slots of the ready list.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_slot_count(context: u64) -> i32 {
+    number(opened::with(context, |session| Ok(session.slot_count())))
+}
+
+/// Writes a slot of the ready list to `slot`.
+///
+/// # Safety
+///
+/// `slot` is null or has room for a slot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_slot(context: u64, at: i32, slot: *mut CSlot) -> i32 {
+    let read = opened::with(context, |session| session.slot(at));
+    // SAFETY: the caller's promise.
+    status(read.and_then(|value| unsafe { write(slot, value) }))
+}
+
+/// Gives a free buffer to the program. Returns its number.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_allocate(context: u64) -> i64 {
+    large_number(opened::with(context, |session| session.allocate()))
+}
+
+/// Writes the address of the payload of a buffer to `payload`. Returns its length.
+///
+/// # Safety
+///
+/// `payload` is null or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_payload(context: u64, buffer: i64, payload: *mut *mut c_void) -> i64 {
+    let read = opened::with(context, |session| session.payload(buffer));
+    large_number(read.and_then(|(start, len)| {
+        // SAFETY: the caller's promise.
+        unsafe { write(payload, start.as_ptr().cast()) }?;
+        Ok(len.into())
+    }))
+}
+
+/// Returns the number of bytes from the start of the payload to the end of the buffer.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_capacity(context: u64, buffer: i64) -> i64 {
+    let read = opened::with(context, |session| session.capacity(buffer));
+    large_number(read.map(i64::from))
+}
+
+/// Sets the payload of a buffer to the `len` bytes after the first `skip` bytes of the payload.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_set_payload(context: u64, buffer: i64, skip: u32, len: u32) -> i32 {
+    status(opened::with(context, |session| {
+        session.set_payload(buffer, skip, len)
+    }))
+}
+
+/// Makes the program the owner of a buffer of the ready list.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_hold(context: u64, buffer: i64) -> i32 {
+    status(opened::with(context, |session| session.hold(buffer)))
+}
+
+/// Returns a buffer to the pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_release(context: u64, buffer: i64) -> i32 {
+    status(opened::with(context, |session| session.release(buffer)))
+}
+
+/// Queues the payload of a buffer on a connection.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_send(context: u64, descriptor: i32, buffer: i64) -> i32 {
+    status(opened::with(context, |session| {
+        session.send(descriptor, buffer)
+    }))
+}

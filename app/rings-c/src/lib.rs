@@ -1,0 +1,22 @@
+//! The ring API (`tidelane-rings`) for C programs. `include/tidelane_rings.h` has the types, and
+//! `man` has a page for each function; begin with `man/tlr.7`.
+//!
+//! ```text
+//!   calls_unsafe      the C functions: pointers and results
+//!     └── opened      the contexts of each thread, by handle
+//!           └── session    one context: descriptors, ready list, sync
+//!                 └── buffers_unsafe   the owner of each buffer
+//! ```
+//!
+//! A program in C can pass any number. A handle of a context and the number of a buffer name their
+//! use, not their place: a number of an earlier use finds nothing. All state lies outside of the
+//! memory that the program gets, so that a wrong write to a buffer changes only payload.
+
+mod address_unsafe;
+mod buffers_unsafe;
+mod calls_unsafe;
+mod error;
+mod fork_unsafe;
+mod opened;
+mod session;
+mod types;

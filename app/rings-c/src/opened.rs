@@ -1,0 +1,148 @@
+//! The open contexts of each thread, by handle.
+//!
+//! A handle has the number of the thread in its upper half, and the number of the context in its
+//! lower half. No number is used twice. A thread finds its own contexts only, so that two threads
+//! never have the same context.
+
+use std::{
+    cell::{Cell, RefCell},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::{error::Error, fork_unsafe, session::Session, types::Options};
+
+/// Number of threads that have had a context. Numbers start from 1.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+/// Number of contexts that were opened. Numbers start from 1.
+static CONTEXTS: AtomicU32 = AtomicU32::new(0);
+/// True if child processes get new numbers.
+static FORK_HANDLER: OnceLock<bool> = OnceLock::new();
+
+thread_local! {
+    static THREAD: Thread = const { Thread::new() };
+}
+
+/// A thread, with its open contexts.
+struct Thread {
+    /// Number of the thread; zero before its first context.
+    number: Cell<u32>,
+    /// Contexts by handle.
+    contexts: RefCell<Vec<(u64, Session)>>,
+}
+
+impl Thread {
+    const fn new() -> Self {
+        Self {
+            number: Cell::new(0),
+            contexts: RefCell::new(Vec::new()),
+        }
+    }
+
+    fn open(&self, options: &Options) -> Result<u64, Error> {
+        let mut contexts = self
+            .contexts
+            .try_borrow_mut()
+            .map_err(|_| Error::INTERRUPTED_CALL)?;
+        if self.number.get() == 0 {
+            self.number.set(next(&THREADS).ok_or(Error::CONTEXTS)?);
+        }
+        let number = next(&CONTEXTS).ok_or(Error::CONTEXTS)?;
+        let handle = u64::from(self.number.get()) << 32 | u64::from(number);
+        contexts.push((handle, Session::open(options, number)?));
+        Ok(handle)
+    }
+
+    fn close(&self, handle: u64) -> Result<(), Error> {
+        let mut contexts = self.contexts_of(handle)?;
+        let at = contexts.iter().position(|(open, _)| *open == handle);
+        let closed = contexts.swap_remove(at.ok_or(Error::CONTEXT)?);
+        drop(contexts);
+        drop(closed);
+        Ok(())
+    }
+
+    fn with<R>(
+        &self,
+        handle: u64,
+        call: impl FnOnce(&mut Session) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut contexts = self.contexts_of(handle)?;
+        let found = contexts.iter_mut().find(|(open, _)| *open == handle);
+        call(&mut found.ok_or(Error::CONTEXT)?.1)
+    }
+
+    /// Returns the contexts of this thread, if the handle names this thread.
+    fn contexts_of(
+        &self,
+        handle: u64,
+    ) -> Result<std::cell::RefMut<'_, Vec<(u64, Session)>>, Error> {
+        let thread = (handle >> 32) as u32;
+        if thread == 0 || thread > THREADS.load(Ordering::Relaxed) {
+            return Err(Error::CONTEXT);
+        }
+        if thread != self.number.get() {
+            return Err(Error::THREAD);
+        }
+        self.contexts
+            .try_borrow_mut()
+            .map_err(|_| Error::INTERRUPTED_CALL)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A context of the parent process must not touch the kernel's requests of the parent.
+        for (handle, session) in self.contexts.get_mut().drain(..) {
+            if (handle >> 32) as u32 != self.number.get() {
+                std::mem::forget(session);
+            }
+        }
+    }
+}
+
+/// Returns the next number; `None` if all numbers are used.
+fn next(counter: &AtomicU32) -> Option<u32> {
+    let add = |number: u32| number.checked_add(1);
+    let before = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    before.ok().map(|before| before + 1)
+}
+
+/// Gives the only thread of a child process a new number, so that the contexts of its parent are
+/// those of another thread.
+extern "C" fn on_fork() {
+    let _ = THREAD.try_with(|thread| {
+        if thread.number.get() != 0 {
+            thread.number.set(next(&THREADS).unwrap_or(0));
+        }
+    });
+}
+
+/// Opens a context. Returns its handle.
+pub fn open(options: &Options) -> Result<u64, Error> {
+    if !FORK_HANDLER.get_or_init(|| fork_unsafe::call_in_child(on_fork)) {
+        return Err(Error::CONTEXTS);
+    }
+    THREAD
+        .try_with(|thread| thread.open(options))
+        .unwrap_or(Err(Error::CONTEXT))
+}
+
+/// Closes a context, with all its descriptors and buffers.
+pub fn close(handle: u64) -> Result<(), Error> {
+    THREAD
+        .try_with(|thread| thread.close(handle))
+        .unwrap_or(Err(Error::CONTEXT))
+}
+
+/// Calls a function with the open context of a handle.
+pub fn with<R>(
+    handle: u64,
+    call: impl FnOnce(&mut Session) -> Result<R, Error>,
+) -> Result<R, Error> {
+    THREAD
+        .try_with(|thread| thread.with(handle, call))
+        .unwrap_or(Err(Error::CONTEXT))
+}

@@ -1,0 +1,100 @@
+//! The structures of `tidelane_rings.h`.
+
+use std::mem::offset_of;
+
+use tidelane_rings::{Cause, Descriptor, Entry, Events};
+
+/// Back end `TLR_IO_URING`: the kernel's TCP. The numbers 2 and 3 are kept for the engine on a NIC
+/// queue and for the service.
+pub const IO_URING: u32 = 1;
+/// End of a chain, and the listener of a connection that was not accepted.
+pub const NONE: i32 = -1;
+
+/// `struct tlr_options`: parameters of a context. Zero stands for the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub back_end: u32,
+    pub buffers: u32,
+    pub buffer_len: u32,
+    pub send_queue_max: u32,
+    pub busy_poll_us: u32,
+    /// Zero, so that later versions can give a meaning to other values.
+    pub reserved: [u32; 3],
+}
+
+const _: () = assert!(size_of::<Options>() == 32 && offset_of!(Options, reserved) == 20);
+
+/// `struct tlr_entry`: a descriptor with data or events.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CEntry {
+    descriptor: i32,
+    events: u32,
+    cause: i32,
+    listener: i32,
+    first: i32,
+    slots: u32,
+    bytes: u32,
+}
+
+const _: () = assert!(size_of::<CEntry>() == 28 && offset_of!(CEntry, bytes) == 24);
+
+// The constants `TLR_ACCEPTED` to `TLR_CLOSED` of the header.
+const _: () = assert!(Events::ACCEPTED.bits() == 1 && Events::CONNECTED.bits() == 2);
+const _: () = assert!(Events::READABLE.bits() == 4 && Events::END.bits() == 8);
+const _: () = assert!(Events::WRITABLE.bits() == 16 && Events::CLOSED.bits() == 32);
+
+impl From<Entry> for CEntry {
+    fn from(entry: Entry) -> Self {
+        let cause = entry.cause.map_or(0, |cause| match cause {
+            Cause::Reset => libc::ECONNRESET,
+            Cause::Refused => libc::ECONNREFUSED,
+            Cause::TimedOut => libc::ETIMEDOUT,
+            Cause::Unreachable => libc::EHOSTUNREACH,
+            Cause::Other => libc::EIO,
+        });
+        Self {
+            descriptor: to_c(entry.descriptor),
+            events: entry.events.bits().into(),
+            cause,
+            listener: entry.listener.map_or(NONE, to_c),
+            first: entry.first.map_or(NONE, |slot| slot as i32),
+            slots: entry.slots,
+            bytes: entry.bytes,
+        }
+    }
+}
+
+/// `struct tlr_slot`: received data of a descriptor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CSlot {
+    pub buffer: i64,
+    pub descriptor: i32,
+    pub len: u32,
+    pub next: i32,
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<CSlot>() == 24 && offset_of!(CSlot, next) == 16);
+
+/// `struct tlr_counters`: counters of a context.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    pub syncs: u64,
+    pub system_calls: u64,
+    pub buffers: u32,
+    pub buffers_free: u32,
+    pub buffers_held: u32,
+    pub buffer_len: u32,
+}
+
+const _: () = assert!(size_of::<Counters>() == 32 && offset_of!(Counters, buffer_len) == 28);
+
+/// Returns a descriptor as C has it. A context has fewer than 2^31 descriptors, because each has a
+/// descriptor of the kernel.
+pub fn to_c(descriptor: Descriptor) -> i32 {
+    descriptor.0 as i32
+}

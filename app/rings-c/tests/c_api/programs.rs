@@ -1,0 +1,69 @@
+//! Builds the library and C programs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// Returns the folder of the crate.
+pub fn crate_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the library with this extension, and builds it. Cargo does not build the library for
+/// tests, because nothing in Rust links it.
+pub fn library(extension: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let test = std::env::current_exe().expect("a path");
+        let profile = test.parent().and_then(Path::parent).expect("a folder");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "tidelane-rings-c"]);
+        cargo.arg("--target-dir");
+        cargo.arg(profile.parent().expect("a folder"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo starts").success());
+        profile.to_path_buf()
+    });
+    folder.join(format!("libtidelane_rings_c.{extension}"))
+}
+
+/// Compiles a source of the crate, and links it with a library. Returns the program.
+pub fn compile(name: &str, source: &str, library: &Path) -> PathBuf {
+    let program = scratch().join(name);
+    let status = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+        .arg(&program)
+        .arg(crate_root().join(source))
+        .arg(library)
+        .args(["-lpthread", "-ldl", "-lm"])
+        .status()
+        .expect("a C compiler; apt-get install gcc");
+    assert!(status.success(), "{source} does not compile");
+    program
+}
+
+/// Returns the folder for files of tests, within cargo's target directory.
+pub fn scratch() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// Raises the limit of open descriptors as far as the system permits.
+pub fn allow_many_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls get a valid structure.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max.min(20_000);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The example servers in C against sockets of the standard library, over loopback.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::programs;
+
+/// Time limit of a test.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Name of the variable that makes the test program a client, with the address of the server.
+const CLIENT_OF: &str = "TIDELANE_RINGS_CLIENT_OF";
+
+/// A server in C. Killed on drop.
+struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts an example with a port of its choice; `None`, with a message, if the system forbids io_uring.
+    fn start(name: &str, test: &str) -> Option<Self> {
+        programs::allow_many_descriptors();
+        let source = format!("examples/{name}.c");
+        let library = programs::library("a");
+        let program = programs::compile(&format!("{name}-{test}"), &source, &library);
+        let mut child = Command::new(program)
+            .args(["127.0.0.1", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        let Some(port) = line.trim().strip_prefix("ready ") else {
+            let mut errors = String::new();
+            let mut stderr = child.stderr.take().expect("a pipe");
+            stderr.read_to_string(&mut errors).expect("text");
+            let _ = child.wait();
+            let is_forbidden = ["not permitted", "not implemented"];
+            assert!(
+                is_forbidden.iter().any(|error| errors.contains(error)),
+                "{errors}"
+            );
+            eprintln!("skipped: {errors}");
+            return None;
+        };
+        let port = port.parse().expect("a port");
+        Some(Self {
+            child,
+            output,
+            address: ([127, 0, 0, 1], port).into(),
+        })
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("a server");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        stream
+    }
+
+    /// Ends the server by SIGTERM. Returns its last line as names and numbers.
+    fn end(mut self) -> Vec<(String, u64)> {
+        // SAFETY: the server is a child that was not waited for, so the number is its own.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).expect("text");
+        assert!(self.child.wait().expect("a child").success(), "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let pairs = words.chunks(2);
+        pairs
+            .map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a number")))
+            .collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the number with this name.
+fn number(report: &[(String, u64)], name: &str) -> u64 {
+    let found = report.iter().find(|(key, _)| key == name);
+    found.unwrap_or_else(|| panic!("{name} in {report:?}")).1
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
+}
+
+/// Sends data and reads the echo at the same time.
+fn echo(stream: TcpStream, len: usize, seed: usize) {
+    let mut reader = stream.try_clone().expect("a socket");
+    let writer = thread::spawn(move || {
+        let mut stream = stream;
+        stream.write_all(&pattern(len, seed)).expect("open");
+        stream.shutdown(Shutdown::Write).expect("open");
+    });
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).expect("the echo");
+    assert!(got == pattern(len, seed), "{} of {len} bytes", got.len());
+    writer.join().expect("the writer succeeds");
+}
+
+#[test]
+fn the_echo_server_returns_each_byte_of_many_connections() {
+    let Some(server) = Server::start("ring_echo", "many") else {
+        return;
+    };
+    // Connections at the same time, with a few bytes each.
+    let mut streams: Vec<TcpStream> = (0..400).map(|_| server.connect()).collect();
+    for round in 0..5 {
+        for (at, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(&pattern(3000, at + round)).expect("open");
+        }
+        for (at, stream) in streams.iter_mut().enumerate() {
+            let mut got = vec![0; 3000];
+            stream.read_exact(&mut got).expect("the echo");
+            assert!(got == pattern(3000, at + round), "connection {at}");
+        }
+    }
+    // Bulk data.
+    let bulk: Vec<_> = (0..4)
+        .map(|seed| {
+            let stream = server.connect();
+            thread::spawn(move || echo(stream, 20_000_000, seed))
+        })
+        .collect();
+    for client in bulk {
+        client.join().expect("the client succeeds");
+    }
+    for stream in &mut streams {
+        stream.shutdown(Shutdown::Write).expect("open");
+        assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
+    }
+    let report = server.end();
+    assert_eq!(number(&report, "accepted"), 404);
+    assert_eq!(
+        (number(&report, "present"), number(&report, "held")),
+        (0, 0)
+    );
+}
+
+/// Clients that send and never read are blocked. Meanwhile, another client has its echo.
+#[test]
+fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
+    for count in [1, 200] {
+        let Some(server) = Server::start("ring_echo", &format!("blocked-{count}")) else {
+            return;
+        };
+        let mut blocked: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
+        for stream in &blocked {
+            stream.set_nonblocking(true).expect("a socket");
+        }
+        let mut other = server.connect();
+        let mut idle = 0;
+        // The clients are blocked when none of them could write for a while.
+        while idle < 50 {
+            idle += 1;
+            for stream in &mut blocked {
+                match stream.write(&[7; 65_536]) {
+                    Ok(_) => idle = 0,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            other.write_all(b"ping").expect("open");
+            let mut got = [0; 4];
+            other.read_exact(&mut got).expect("the echo");
+            assert_eq!(&got, b"ping");
+            thread::sleep(Duration::from_millis(2));
+        }
+        // A blocked client that reads has all its data.
+        let mut first = blocked.swap_remove(0);
+        first.set_nonblocking(false).expect("a socket");
+        first.shutdown(Shutdown::Write).expect("open");
+        let mut got = Vec::new();
+        first.read_to_end(&mut got).expect("the echo");
+        assert!(got.len() > 65_536 && got.iter().all(|byte| *byte == 7));
+        drop((blocked, other));
+        let report = server.end();
+        assert_eq!(number(&report, "held"), 0);
+        assert_eq!(number(&report, "present"), 0);
+    }
+}
+
+/// A client of the kill tests, which runs until it is killed.
+#[test]
+#[ignore = "a part of the kill tests, which start it"]
+fn client_process() {
+    let Ok(address) = std::env::var(CLIENT_OF) else {
+        return;
+    };
+    let mut streams: Vec<TcpStream> = (0..50)
+        .map(|_| TcpStream::connect(&address).expect("a server"))
+        .collect();
+    println!("connected");
+    loop {
+        for stream in &mut streams {
+            stream
+                .write_all(b"GET /20000 HTTP/1.1\r\n\r\n")
+                .expect("open");
+        }
+        for stream in &mut streams {
+            let _ = stream.read(&mut [0; 1000]).expect("open");
+        }
+    }
+}
+
+/// Starts 50 connections of another process, and kills the process under load.
+fn kill_a_client(address: SocketAddr) {
+    let mut client = Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "servers::client_process", "--ignored"])
+        .arg("--nocapture")
+        .env(CLIENT_OF, address.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the test starts");
+    let mut output = BufReader::new(client.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("connected") {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("text") > 0, "no client");
+    }
+    thread::sleep(Duration::from_millis(200));
+    client.kill().expect("a child");
+    client.wait().expect("a child");
+}
+
+#[test]
+fn servers_survive_the_kill_of_a_client() {
+    for name in ["ring_echo", "ring_http"] {
+        let Some(server) = Server::start(name, "kill") else {
+            return;
+        };
+        let mut other = server.connect();
+        for _ in 0..3 {
+            kill_a_client(server.address);
+            let request = b"GET /5 HTTP/1.1\r\n\r\n";
+            other.write_all(request).expect("open");
+            let expected: &[u8] = match name {
+                "ring_echo" => request,
+                _ => b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcde",
+            };
+            let mut got = vec![0; expected.len()];
+            other.read_exact(&mut got).expect("the answer");
+            assert_eq!(got, expected);
+        }
+        drop(other);
+        let report = server.end();
+        assert_eq!(number(&report, "accepted"), 151, "{name}");
+        assert_eq!(number(&report, "present"), 0, "{name}");
+        assert_eq!(number(&report, "held"), 0, "{name}");
+    }
+}
+
+/// Returns the answer of the HTTP server with a body of `len` bytes.
+fn answer(len: usize) -> Vec<u8> {
+    let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").into_bytes();
+    answer.extend((0..len).map(|at| b'a' + (at % 26) as u8));
+    answer
+}
+
+#[test]
+fn the_http_server_answers_each_request() {
+    let Some(server) = Server::start("ring_http", "many") else {
+        return;
+    };
+    let mut streams: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    let mut requests = 0;
+    for round in 0..5 {
+        // Requests in one piece, in two, and two in one piece.
+        for (at, stream) in streams.iter_mut().enumerate() {
+            let len = (at * 37 + round) % 9000;
+            let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
+            match at % 3 {
+                0 => stream.write_all(request.as_bytes()),
+                1 => stream.write_all(&request.as_bytes()[..10]),
+                _ => stream.write_all(request.repeat(2).as_bytes()),
+            }
+            .expect("open");
+        }
+        for (at, stream) in streams.iter_mut().enumerate() {
+            let len = (at * 37 + round) % 9000;
+            let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
+            if at % 3 == 1 {
+                stream.write_all(&request.as_bytes()[10..]).expect("open");
+            }
+            let expected = answer(len).repeat(1 + usize::from(at % 3 == 2));
+            requests += 1 + u64::from(at % 3 == 2);
+            let mut got = vec![0; expected.len()];
+            stream.read_exact(&mut got).expect("the answer");
+            assert!(got == expected, "connection {at}");
+        }
+    }
+    drop(streams);
+    // A large body, "not found", and a close.
+    let mut stream = server.connect();
+    for path in ["1048576", "1048577", "x", "7"] {
+        let end = if path == "7" {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
+        let request = format!("GET /{path} HTTP/1.1\r\n{end}\r\n");
+        stream.write_all(request.as_bytes()).expect("open");
+        requests += 1;
+    }
+    let missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    let expected = [
+        answer(1_048_576),
+        missing.to_vec(),
+        missing.to_vec(),
+        answer(7),
+    ];
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).expect("the answers");
+    assert!(got == expected.concat(), "{} bytes", got.len());
+    // A request without an end.
+    let mut stream = server.connect();
+    let _ = stream.write_all(&[b'x'; 10_000]);
+    assert!(stream.read(&mut [0; 1]).map_or(true, |len| len == 0));
+    let report = server.end();
+    assert_eq!(number(&report, "requests"), requests);
+    assert_eq!(number(&report, "accepted"), 202);
+    assert_eq!(
+        (number(&report, "present"), number(&report, "held")),
+        (0, 0)
+    );
+}
+
+/// Clients that ask for more than all buffers can hold and read nothing have their share of the
+/// buffers. Another client has its answers. Clients that close meanwhile leave nothing behind.
+#[test]
+fn blocked_receivers_of_the_http_server_do_not_stop_it() {
+    let Some(server) = Server::start("ring_http", "blocked") else {
+        return;
+    };
+    let request = b"GET /1048576 HTTP/1.1\r\n\r\n".repeat(16);
+    let mut blocked: Vec<TcpStream> = (0..500).map(|_| server.connect()).collect();
+    for stream in &mut blocked {
+        let _ = stream.write_all(&request);
+    }
+    let mut other = server.connect();
+    for len in [1, 100, 100_000] {
+        let request = format!("GET /{len} HTTP/1.1\r\n\r\n");
+        other.write_all(request.as_bytes()).expect("open");
+        let mut got = vec![0; answer(len).len()];
+        other.read_exact(&mut got).expect("the answer");
+        assert!(got == answer(len));
+    }
+    drop(blocked);
+    drop(other);
+    let report = server.end();
+    assert_eq!(
+        (number(&report, "present"), number(&report, "held")),
+        (0, 0)
+    );
+}
