@@ -1,5 +1,6 @@
 //! Tests of the C interface: C programs that are compiled here, and the manual pages.
 
+mod pages;
 mod programs;
 mod servers;
 
