@@ -2,7 +2,8 @@
  *
  *   ring_echo ADDRESS PORT
  *
- * Prints the port, and serves until SIGTERM, and then the clients that are present. At the end prints the numbers of connections and buffers. */
+ * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
+ * the numbers of connections and buffers. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

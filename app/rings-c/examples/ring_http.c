@@ -3,8 +3,8 @@
  *
  *   ring_http ADDRESS PORT
  *
- * Prints the port, and serves until SIGTERM, and then the clients that are present. At the end prints the numbers of requests, connections,
- * buffers and system calls. */
+ * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
+ * the numbers of requests, connections, buffers and system calls. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

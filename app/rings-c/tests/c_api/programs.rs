@@ -46,11 +46,22 @@ pub fn compile(name: &str, source: &str, library: &Path) -> PathBuf {
     program
 }
 
-/// Returns the folder for files of tests, within cargo's target directory.
+/// Returns the folder for files of this run, within cargo's target directory. The first call
+/// removes the folders of earlier runs.
 pub fn scratch() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
-    std::fs::create_dir_all(&folder).expect("a folder");
-    folder
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c_api");
+        let folder = all.join(std::process::id().to_string());
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for entry in std::fs::read_dir(&all).expect("a folder").flatten() {
+            if !Path::new("/proc").join(entry.file_name()).exists() {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+        folder
+    });
+    folder.clone()
 }
 
 /// Raises the limit of open descriptors as far as the system permits.

@@ -23,7 +23,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts an example with a port of its choice; `None`, with a message, if the system forbids io_uring.
+    /// Starts an example with a port of the kernel's choice; `None`, with a message, if the system
+    /// forbids io_uring.
     fn start(name: &str, test: &str) -> Option<Self> {
         programs::allow_many_descriptors();
         let source = format!("examples/{name}.c");
