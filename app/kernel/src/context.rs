@@ -223,8 +223,12 @@ impl KernelContext {
         socket.outstanding -= 1;
         match request {
             Request::Accept(_) => {
-                socket.input = None;
+                socket.end_accept(done.result);
                 self.accept(descriptor, done.accepted, list)?;
+                self.start_input(descriptor)?;
+            }
+            Request::Pause(_) => {
+                socket.end_accept(0);
                 self.start_input(descriptor)?;
             }
             Request::Receive(_) => {

@@ -13,6 +13,10 @@ use tidelane_rings::{Buffer, Cause};
 
 use crate::uring_unsafe::{Request, RequestId, SEND_BUFFERS_MAX};
 
+/// Time for which a listener does not accept after the kernel had no descriptor or no memory for a
+/// connection. The connections wait in the accept queue.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Returns the cause for an errno of a connection.
 pub fn cause_of(errno: i32) -> Cause {
     match errno {
@@ -67,6 +71,8 @@ pub struct Socket {
     pub is_shut_down: bool,
     /// True once the program has closed the descriptor.
     pub is_closing: bool,
+    /// True if the last accept failed at a limit of the process or of the system.
+    is_at_limit: bool,
     /// True while the program does not want to accept or receive.
     pub is_paused: bool,
     /// True once the peer has closed its direction.
@@ -90,6 +96,7 @@ impl Socket {
             owes_writable: false,
             is_shut_down: false,
             is_closing: false,
+            is_at_limit: false,
             is_paused: false,
             is_ended: false,
             outstanding: 0,
@@ -130,12 +137,26 @@ impl Socket {
         is_connection && !self.is_shut_down && !self.is_closing
     }
 
-    /// Returns the request that accepts or receives, if it is due and not with the kernel.
+    /// Ends the request that accepts, or the pause after a failure. `result` is the result of
+    /// `accept`.
+    pub fn end_accept(&mut self, result: i32) {
+        self.input = None;
+        self.is_at_limit = matches!(
+            -result,
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM
+        );
+    }
+
+    /// Returns the request that accepts or receives, if it is due and not with the kernel. A
+    /// listener pauses after a failure at a limit, because a new accept would fail at once.
     pub fn next_input(&self) -> Option<Request> {
         if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
             return None;
         }
         match self.phase {
+            Phase::Listening if self.is_at_limit => {
+                Some(Request::Pause(Box::new(ACCEPT_PAUSE.into())))
+            }
             Phase::Listening => Some(Request::Accept(self.raw())),
             Phase::Open => Some(Request::Receive(self.raw())),
             Phase::Connecting | Phase::Failed => None,

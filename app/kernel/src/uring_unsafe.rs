@@ -44,6 +44,8 @@ pub enum Request {
     Send(RawFd, Message),
     /// Waits until the socket has room to send.
     AwaitRoom(RawFd),
+    /// Waits for a time.
+    Pause(Box<Timespec>),
     /// Connects to an address.
     Connect(RawFd, Box<SocketAddress>),
     /// Ends another request, when submitted.
@@ -112,7 +114,9 @@ impl Completion {
         match &self.ended {
             None | Some(Request::Accept(_) | Request::Receive(_) | Request::Connect(..)) => true,
             Some(Request::Send(..)) => self.result < 0 && -self.result != libc::EAGAIN,
-            Some(Request::AwaitRoom(_) | Request::Cancel(_) | Request::Close(_)) => false,
+            Some(
+                Request::AwaitRoom(_) | Request::Pause(_) | Request::Cancel(_) | Request::Close(_),
+            ) => false,
         }
     }
 }
@@ -450,6 +454,7 @@ fn entry_of(request: &Request) -> squeue::Entry {
         Request::AwaitRoom(socket) => {
             opcode::PollAdd::new(Fd(*socket), libc::POLLOUT as u32).build()
         }
+        Request::Pause(time) => opcode::Timeout::new(&raw const **time).build(),
         Request::Connect(socket, address) => {
             let (pointer, len) = address.as_raw();
             opcode::Connect::new(Fd(*socket), pointer, len).build()
