@@ -1,6 +1,7 @@
 //! The HTTP server of the StackMap paper (§5.1) on the ring API.
 //!
-//! The server reads a request, and answers with a body of the length in the path. The same source
+//! The server reads a request, and answers with a body of the length in the path. `GET /counters`
+//! returns the counts of the server. The same source
 //! runs on every back end of the ring API, and on the kernel's sockets with epoll for comparison.
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
@@ -8,12 +9,15 @@ use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
 use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
 use tidelane_kernel::{KernelContext, KernelOptions};
-use tidelane_rings::{Context, ListenOptions};
+use tidelane_rings::{Context, ListenOptions, Wait};
 
 use crate::{epoll::EpollContext, server::Server};
 
 mod epoll;
 mod server;
+
+/// Longest wait for a request.
+const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// HTTP server on the ring API.
 #[derive(Parser, Debug)]
@@ -28,6 +32,9 @@ struct Options {
     /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
+    /// Do not sleep: look for packets all the time
+    #[arg(long)]
+    poll: bool,
     /// Seconds until the server ends
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -59,37 +66,31 @@ fn run(options: &Options) -> io::Result<()> {
                 busy_poll_us: options.busy_poll_us,
                 ..KernelOptions::default()
             })?;
-            let report = serve(&mut context, options)?;
-            print_report(&report, context.system_calls());
+            serve(&mut context, options)?;
         }
         BackEnd::Epoll => {
             let mut context = EpollContext::open()?;
-            let report = serve(&mut context, options)?;
-            print_report(&report, context.system_calls());
+            serve(&mut context, options)?;
         }
     }
     Ok(())
 }
 
-fn print_report(report: &server::Report, system_calls: u64) {
-    let per_cycle = report.ready as f64 / report.cycles.max(1) as f64;
-    let calls = system_calls as f64 / report.requests.max(1) as f64;
-    println!(
-        "{} requests, {per_cycle:.2} ready descriptors per cycle, {calls:.3} calls per request",
-        report.requests
-    );
-}
-
 /// Serves clients until the time is over.
-fn serve(context: &mut dyn Context, options: &Options) -> io::Result<server::Report> {
+fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     context.listen(options.listen, &ListenOptions::default())?;
     println!("ready on {}", options.listen);
-    let mut server = Server::default();
+    let mut server = Server::new();
     let end = now() + Duration::from_secs(options.seconds);
-    while let Some(left) = end.checked_sub(now()).filter(|left| !left.is_zero()) {
-        server.cycle(context, left.min(Duration::from_millis(100)))?;
+    while now() < end {
+        let wait = match options.poll {
+            true => Wait::No,
+            false => Wait::For(WAIT_MAX),
+        };
+        server.cycle(context, wait)?;
     }
-    Ok(server.report())
+    println!("{}", server.report(context));
+    Ok(())
 }
 
 /// Returns the time since the boot of the system.

@@ -1,10 +1,6 @@
 //! The server: one cycle receives requests of all connections, and queues the answers.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    io,
-    time::Duration,
-};
+use std::{collections::VecDeque, io};
 
 use tidelane_rings::{Buffer, Context, Descriptor, Events, ReadyList, SendRefusal, Wait};
 
@@ -17,47 +13,150 @@ const ANSWERS_MAX: usize = 64;
 
 /// Counts of a server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
+struct Counts {
     /// Answered requests.
-    pub requests: u64,
+    requests: u64,
     /// Cycles with at least one ready descriptor.
-    pub cycles: u64,
-    /// Ready descriptors over all cycles.
-    pub ready: u64,
+    cycles: u64,
+    /// Sum of the ready descriptors over all cycles.
+    ready: u64,
+    /// Sum of the squares of the ready descriptors over all cycles.
+    ready_squares: u64,
+}
+
+impl Counts {
+    fn add_cycle(&mut self, ready: usize) {
+        let ready = ready as u64;
+        self.cycles += u64::from(ready > 0);
+        self.ready += ready;
+        self.ready_squares += ready * ready;
+    }
+
+    /// Returns the counts as one line of JSON: requests, system calls, and the ready descriptors per
+    /// cycle.
+    fn report(&self, context: &dyn Context) -> String {
+        let (mean, deviation) = self.ready_per_cycle();
+        format!(
+            "{{\"requests\": {}, \"system_calls\": {}, \"ready_mean\": {mean:.3}, \
+             \"ready_deviation\": {deviation:.3}}}",
+            self.requests,
+            context.system_calls(),
+        )
+    }
+
+    /// Returns the mean and the standard deviation of the ready descriptors per cycle, over the
+    /// cycles with at least one ready descriptor.
+    fn ready_per_cycle(&self) -> (f64, f64) {
+        let cycles = self.cycles.max(1) as f64;
+        let mean = self.ready as f64 / cycles;
+        let variance = self.ready_squares as f64 / cycles - mean * mean;
+        (mean, variance.max(0.0).sqrt())
+    }
+}
+
+/// An answer of which bytes remain to be sent.
+#[derive(Debug)]
+struct Answer {
+    /// The head. For `GET /counters`, the body follows in the same bytes.
+    head: Vec<u8>,
+    /// Length of the body that is the start of the server's pattern.
+    body_len: usize,
+    /// Bytes of head and body that are in buffers.
+    done: usize,
+}
+
+impl Answer {
+    /// Returns the answer to `GET /counters`.
+    fn of_report(report: &str) -> Self {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{report}",
+            report.len()
+        );
+        Self {
+            head: head.into_bytes(),
+            body_len: 0,
+            done: 0,
+        }
+    }
+
+    /// Returns the answer to a request head.
+    fn to(request: &str) -> Self {
+        let path = request.strip_prefix("GET /").unwrap_or("x");
+        let len = path.split([' ', '?']).next().unwrap_or_default();
+        let len: Option<usize> = len.parse().ok().filter(|len| *len <= BODY_LEN_MAX);
+        let status = match len {
+            Some(_) => "200 OK",
+            None => "404 Not Found",
+        };
+        let body_len = len.unwrap_or(0);
+        Self {
+            head: format!("HTTP/1.1 {status}\r\nContent-Length: {body_len}\r\n\r\n").into_bytes(),
+            body_len,
+            done: 0,
+        }
+    }
+
+    /// Appends as many bytes to `buffer` as it has room for. Returns true if none remains.
+    fn fill(&mut self, buffer: &mut Buffer, pattern: &[u8]) -> bool {
+        if let Some(head) = self.head.get(self.done..).filter(|head| !head.is_empty()) {
+            let count = buffer.append(head);
+            self.done += count;
+            if self.done < self.head.len() {
+                return false;
+            }
+        }
+        let body = &pattern[self.done - self.head.len()..self.body_len];
+        let count = buffer.append(body);
+        self.done += count;
+        count == body.len()
+    }
 }
 
 /// A client: the start of its next request, and the rest of its answers.
 #[derive(Debug, Default)]
 struct Client {
     request: Vec<u8>,
-    /// Answers for which the pool or the descriptor had no room: their remaining bytes.
-    answers: VecDeque<Vec<u8>>,
+    /// Answers that are not completely in buffers.
+    answers: VecDeque<Answer>,
     /// A buffer that the context has refused.
     refused: Option<Buffer>,
     closes: bool,
 }
 
 /// An HTTP server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Server {
-    clients: HashMap<Descriptor, Client>,
+    /// Clients by descriptor.
+    clients: Vec<Option<Client>>,
     /// Clients with answers that wait.
     waiting: Vec<Descriptor>,
     list: ReadyList,
-    report: Report,
+    /// The longest body. Each body is the start of it.
+    pattern: Vec<u8>,
+    counts: Counts,
 }
 
 impl Server {
-    /// Returns the counts.
-    pub fn report(&self) -> Report {
-        self.report
+    /// Returns a server without clients.
+    pub fn new() -> Self {
+        Self {
+            clients: Vec::new(),
+            waiting: Vec::new(),
+            list: ReadyList::new(),
+            pattern: (0..BODY_LEN_MAX).map(|at| b'a' + (at % 26) as u8).collect(),
+            counts: Counts::default(),
+        }
     }
 
-    /// Waits for requests at most for `limit`, and answers them.
-    pub fn cycle(&mut self, context: &mut dyn Context, limit: Duration) -> io::Result<()> {
-        context.sync(&mut self.list, Wait::For(limit))?;
-        self.report.cycles += u64::from(!self.list.is_empty());
-        self.report.ready += self.list.len() as u64;
+    /// Returns the counts as one line of JSON.
+    pub fn report(&self, context: &dyn Context) -> String {
+        self.counts.report(context)
+    }
+
+    /// Waits for requests, and answers them.
+    pub fn cycle(&mut self, context: &mut dyn Context, wait: Wait) -> io::Result<()> {
+        context.sync(&mut self.list, wait)?;
+        self.counts.add_cycle(self.list.len());
         let mut list = std::mem::take(&mut self.list);
         for at in 0..list.len() {
             self.handle(context, &mut list, at);
@@ -71,35 +170,41 @@ impl Server {
 
     fn handle(&mut self, context: &mut dyn Context, list: &mut ReadyList, at: usize) {
         let entry = list.entry(at);
-        let client = self.clients.entry(entry.descriptor).or_default();
+        let place = entry.descriptor.0 as usize;
+        if place >= self.clients.len() {
+            self.clients.resize_with(place + 1, || None);
+        }
+        let counts = self.counts;
+        let report = || counts.report(context);
+        let mut client = self.clients[place].take().unwrap_or_default();
         while let Some(buffer) = list.take_next(at) {
             match client.request.is_empty() && is_whole(buffer.payload()) {
                 // The usual request is one segment, and is not copied.
-                true => client.answer(buffer.payload()),
+                true => client.answer(buffer.payload(), report),
                 false => client.request.extend_from_slice(buffer.payload()),
             }
         }
         while let Some(end) = end_of_head(&client.request) {
             let rest = client.request.split_off(end);
             let request = std::mem::replace(&mut client.request, rest);
-            client.answer(&request);
+            client.answer(&request, report);
         }
         let is_over = entry.events.intersects(Events::END.union(Events::CLOSED));
         if is_over || client.request.len() > REQUEST_LEN_MAX || client.answers.len() > ANSWERS_MAX {
-            self.clients.remove(&entry.descriptor);
             return context.close(entry.descriptor);
         }
-        self.report.requests += self.send_answers(context, entry.descriptor);
+        self.clients[place] = Some(client);
+        self.send_answers(context, entry.descriptor);
     }
 
-    /// Sends as many answers as there is room for. Returns the number of answers that are queued
-    /// whole.
-    fn send_answers(&mut self, context: &mut dyn Context, descriptor: Descriptor) -> u64 {
-        let Some(client) = self.clients.get_mut(&descriptor) else {
-            return 0;
+    /// Sends as many answers as there is room for.
+    fn send_answers(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
+        let place = descriptor.0 as usize;
+        let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else {
+            return;
         };
-        let mut done = 0;
-        while let Some(buffer) = client.next_buffer(context, &mut done) {
+        let requests = &mut self.counts.requests;
+        while let Some(buffer) = client.next_buffer(context, &self.pattern, requests) {
             if let Err(error) = context.send(descriptor, buffer) {
                 if error.refusal == SendRefusal::Full {
                     client.refused = Some(error.buffer);
@@ -110,43 +215,39 @@ impl Server {
         if client.refused.is_some() || !client.answers.is_empty() {
             self.waiting.push(descriptor);
         } else if client.closes {
-            self.clients.remove(&descriptor);
+            self.clients[place] = None;
             context.close(descriptor);
         }
-        done
     }
 }
 
 impl Client {
-    /// Adds the answer to a request.
-    fn answer(&mut self, request: &[u8]) {
+    /// Adds the answer to a request. `report` returns the answer to `GET /counters`.
+    fn answer(&mut self, request: &[u8], report: impl Fn() -> String) {
         let text = std::str::from_utf8(request).unwrap_or_default();
-        let path = text.strip_prefix("GET /").unwrap_or("x");
-        let len = path.split([' ', '?']).next().unwrap_or_default();
-        let len: Option<usize> = len.parse().ok().filter(|len| *len <= BODY_LEN_MAX);
         self.closes |= text.contains("Connection: close");
-        self.answers.push_back(match len {
-            Some(len) => {
-                let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
-                answer.extend((0..len).map(|at| (b'a' + (at % 26) as u8) as char));
-                answer.into_bytes()
-            }
-            None => b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),
-        });
+        self.answers
+            .push_back(match text.starts_with("GET /counters ") {
+                true => Answer::of_report(&report()),
+                false => Answer::to(text),
+            });
     }
 
     /// Returns the next buffer to send: the refused one, or one with bytes of the answers. Adds the
     /// answers that end in the buffer to `done`.
-    fn next_buffer(&mut self, context: &dyn Context, done: &mut u64) -> Option<Buffer> {
+    fn next_buffer(
+        &mut self,
+        context: &dyn Context,
+        pattern: &[u8],
+        done: &mut u64,
+    ) -> Option<Buffer> {
         if let Some(refused) = self.refused.take() {
             return Some(refused);
         }
         self.answers.front()?;
         let mut buffer = context.pool().allocate()?;
         while let Some(answer) = self.answers.front_mut() {
-            let count = buffer.append(answer);
-            if count < answer.len() {
-                answer.drain(..count);
+            if !answer.fill(&mut buffer, pattern) {
                 break;
             }
             self.answers.pop_front();
