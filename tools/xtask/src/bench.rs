@@ -22,7 +22,9 @@ mod mux;
 mod plan;
 mod plot;
 mod result;
+mod rings;
 mod rows;
+mod wrk;
 
 pub use machine::CpuClock;
 
@@ -66,57 +68,56 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let plan = AnyPlan::read(&plan_file)?;
     require_root().map_err(reason_of)?;
-    let outcome = match plan {
+    let outcome = measure_plan(plan, options).map_err(reason_of)?;
+    finish(figure, &folder, &outcome, !options.no_keep)
+}
+
+/// Measures a plan, with the rounds and connections of the command line.
+fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
+    let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
+    let (heading, rows, svg) = match plan {
         AnyPlan::Requests(mut plan) => {
             plan.limit_to(options.rounds, &options.connections);
-            let results = measure::run(&plan, !options.without_tidelane).map_err(reason_of)?;
-            Outcome {
-                heading: plan.heading(),
-                rows: results.rows(&plan),
-                svg: plot::svg(&plan, &results),
-            }
+            let results = measure::run(&plan, !options.without_tidelane)?;
+            (
+                plan.heading(),
+                results.rows(&plan),
+                plot::svg(&plan, &results),
+            )
         }
         AnyPlan::Bulk(mut plan) => {
-            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
-            let results = bulk::run(&plan).map_err(reason_of)?;
-            Outcome {
-                heading: plan.heading(),
-                rows: results.rows(&plan),
-                svg: results.svg(&plan),
-            }
+            plan.rounds = rounds(plan.rounds);
+            let results = bulk::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
         AnyPlan::Http(mut plan) => {
-            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
-            let results = http::run(&plan).map_err(reason_of)?;
-            Outcome {
-                heading: plan.heading(),
-                rows: results.rows(&plan),
-                svg: results.svg(&plan),
-            }
+            plan.rounds = rounds(plan.rounds);
+            let results = http::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
         AnyPlan::Mux(mut plan) => {
-            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
-            let results = mux::run(&plan).map_err(reason_of)?;
-            Outcome {
-                heading: plan.heading(),
-                rows: results.rows(&plan),
-                svg: results.svg(&plan),
-            }
+            plan.rounds = rounds(plan.rounds);
+            let results = mux::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
         AnyPlan::Idle(mut plan) => {
-            plan.rounds = options.rounds.unwrap_or(plan.rounds).max(1);
+            plan.rounds = rounds(plan.rounds);
             if !options.connections.is_empty() {
                 plan.connections.clone_from(&options.connections);
             }
-            let results = idle::run(&plan).map_err(reason_of)?;
-            Outcome {
-                heading: plan.heading(),
-                rows: results.rows(&plan),
-                svg: results.svg(&plan),
+            let results = idle::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
+        }
+        AnyPlan::Rings(mut plan) => {
+            plan.rounds = rounds(plan.rounds);
+            if !options.connections.is_empty() {
+                plan.connections.clone_from(&options.connections);
             }
+            let results = rings::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
     };
-    finish(figure, &folder, &outcome, !options.no_keep)
+    Ok(Outcome { heading, rows, svg })
 }
 
 /// The result of a figure, ready to be printed and written.

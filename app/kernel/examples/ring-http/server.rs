@@ -32,8 +32,7 @@ impl Counts {
         self.ready_squares += ready * ready;
     }
 
-    /// Returns the counts as one line of JSON: requests, system calls, and the ready descriptors per
-    /// cycle.
+    /// Returns the counts as one line of JSON.
     fn report(&self, context: &dyn Context) -> String {
         let (mean, deviation) = self.ready_per_cycle();
         format!(

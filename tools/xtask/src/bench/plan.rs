@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::Deserialize;
 
-use super::{bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, mux::MuxPlan};
+use super::{bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, mux::MuxPlan, rings::RingsPlan};
 
 /// The plan of a request figure: closed-loop clients that send requests to a server.
 #[derive(Deserialize, Debug, Clone)]
@@ -92,6 +92,8 @@ pub enum AnyPlan {
     Http(HttpPlan),
     /// A figure of the mux.
     Mux(MuxPlan),
+    /// A figure of the ring API.
+    Rings(RingsPlan),
 }
 
 impl AnyPlan {
@@ -109,6 +111,7 @@ impl AnyPlan {
             Self::Idle(plan) => &plan.title,
             Self::Http(plan) => &plan.title,
             Self::Mux(plan) => &plan.title,
+            Self::Rings(plan) => &plan.title,
         }
     }
 }

@@ -1,0 +1,320 @@
+//! Figures of the ring API: the HTTP server of `app/kernel/examples/ring-http` on its back ends,
+//! and on the kernel's sockets with epoll.
+//!
+//! wrk is the client, on the kernel at the other end of a veth. The server answers `GET /counters`
+//! with its counts. Each measurement uses a new wire.
+
+use std::{collections::BTreeMap, io::Write, time::Duration};
+
+use serde::Deserialize;
+use tidelane_tests::{
+    Running, Side, Stop, Wire, machine::median, service::cpu_time_of, tools, wire::SERVER,
+};
+
+use super::{
+    plan::{Heading, Target},
+    plot,
+    rows::{Row, pair_row, value_row},
+    wrk::WrkReport,
+};
+
+/// Port of the server.
+const PORT: u16 = 8080;
+/// Time limit of a measurement, besides its own seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The plan of a figure of the ring API.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct RingsPlan {
+    /// Title of the table, one line.
+    pub title: String,
+    /// Source in the literature, and its result.
+    pub paper: String,
+    /// Number of rounds; each measures every case with every server.
+    pub rounds: u32,
+    /// Seconds of a measurement.
+    pub seconds: u32,
+    /// Lengths of the response bodies in bytes.
+    pub lengths: Vec<u64>,
+    /// Numbers of connections.
+    pub connections: Vec<u32>,
+    /// The servers besides epoll.
+    pub servers: Vec<Server>,
+    /// CPU of the client.
+    pub client_cpus: String,
+    /// CPU of the server.
+    pub server_cpus: String,
+    /// Targets for single rows.
+    #[serde(default, rename = "target")]
+    pub targets: Vec<Target>,
+}
+
+/// A server.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub enum Server {
+    /// The kernel's sockets with epoll. The server sleeps when there is nothing to do.
+    Epoll,
+    /// The kernel's sockets with epoll. The server polls without a sleep.
+    EpollPoll,
+    /// The kernel back end of the ring API. The server sleeps when there is nothing to do.
+    IoUring,
+    /// The kernel back end of the ring API. The server polls without a sleep.
+    IoUringPoll,
+}
+
+impl Server {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Epoll => "epoll",
+            Self::EpollPoll => "polling epoll",
+            Self::IoUring => "io_uring",
+            Self::IoUringPoll => "polling io_uring",
+        }
+    }
+
+    /// Returns the arguments of the example that select the server.
+    fn arguments(self) -> &'static str {
+        match self {
+            Self::Epoll => "--back-end epoll",
+            Self::EpollPoll => "--back-end epoll --poll",
+            Self::IoUring => "--back-end io-uring",
+            Self::IoUringPoll => "--back-end io-uring --poll",
+        }
+    }
+
+    /// Returns the server with epoll with which this server is compared.
+    fn baseline(self) -> Self {
+        match self {
+            Self::Epoll | Self::IoUring => Self::Epoll,
+            Self::EpollPoll | Self::IoUringPoll => Self::EpollPoll,
+        }
+    }
+}
+
+/// One measurement of a server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    wrk: WrkReport,
+    /// CPU time of the server's process in µs per request.
+    cpu_us: f64,
+    /// System calls per request.
+    calls: f64,
+    /// Mean and standard deviation of the ready descriptors per cycle.
+    ready: (f64, f64),
+}
+
+/// Length of the body, number of connections, server.
+type Case = (u64, u32, Server);
+
+/// The results, in the order of the rounds.
+#[derive(Debug, Default)]
+pub struct Results {
+    samples: BTreeMap<Case, Vec<Sample>>,
+}
+
+impl RingsPlan {
+    /// Returns the parts that the plans of all kinds of figures have.
+    pub fn heading(&self) -> Heading {
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement: format!(
+                "wrk on CPU {}; server on CPU {}; keep-alive",
+                self.client_cpus, self.server_cpus
+            ),
+            targets: self.targets.clone(),
+        }
+    }
+
+    /// Returns all servers with their baselines, each once.
+    fn all_servers(&self) -> Vec<Server> {
+        let baselines = self.servers.iter().map(|server| server.baseline());
+        let mut all: Vec<Server> = baselines.chain(self.servers.iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// Runs all rounds of a plan.
+pub fn run(plan: &RingsPlan) -> Result<Results, Stop> {
+    tools::require_tools(&["wrk", "curl"])?;
+    plan.heading().print();
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        for length in &plan.lengths {
+            for connections in &plan.connections {
+                let mut servers = plan.all_servers();
+                if round % 2 == 1 {
+                    servers.reverse();
+                }
+                for server in servers {
+                    let case = (*length, *connections, server);
+                    let sample = measure(plan, case)?;
+                    print_sample(case, &sample);
+                    results.samples.entry(case).or_default().push(sample);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn print_sample((length, connections, server): Case, sample: &Sample) {
+    println!(
+        "  {length:>5} B, {connections:>3} connections, {:<17} {:>8.0} requests/s  mean {:>7.1} \
+         us  p99 {:>8.1} us  CPU {:>5.2} us  {:>5.3} calls  {:>5.1} ready",
+        server.name(),
+        sample.wrk.requests_per_second,
+        sample.wrk.mean_us,
+        sample.wrk.p99_us,
+        sample.cpu_us,
+        sample.calls,
+        sample.ready.0,
+    );
+    let _ = std::io::stdout().flush();
+}
+
+/// Measures a server once.
+fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Sample, Stop> {
+    let wire = Wire::new()?;
+    let running = start(plan, &wire, server)?;
+    let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
+    let wrk = wrk.args("-t 1 --timeout 10s --latency");
+    let wrk = wrk.arg("-c").arg(connections);
+    let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds));
+    let wrk = wrk.arg(format!("http://{SERVER}:{PORT}/{length}"));
+    let limit = LIMIT + Duration::from_secs(plan.seconds.into());
+    let before = cpu_time_of(running.pid())?;
+    let output = wrk.run(limit)?.success()?.stdout;
+    let used = cpu_time_of(running.pid())? - before;
+    let report = WrkReport::parse(&output)
+        .map_err(|reason| Stop::Fail(format!("{}: {reason}", server.name())))?;
+    let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
+    let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
+    let counts = curl.run(LIMIT)?.success()?.json()?;
+    let number = |name: &str| {
+        let found = counts[name].as_f64();
+        found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
+    };
+    let requests = number("requests")?.max(1.0);
+    Ok(Sample {
+        wrk: report,
+        cpu_us: used.as_secs_f64() * 1e6 / requests,
+        calls: number("system_calls")? / requests,
+        ready: (number("ready_mean")?, number("ready_deviation")?),
+    })
+}
+
+/// Starts a server.
+fn start(plan: &RingsPlan, wire: &Wire, server: Server) -> Result<Running, Stop> {
+    let path = tools::binary("ring-http")?;
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    let seconds = u64::from(plan.seconds) + LIMIT.as_secs();
+    let program = program.cpus(&plan.server_cpus).args(&format!(
+        "--listen {SERVER}:{PORT} --seconds {seconds} {}",
+        server.arguments()
+    ));
+    let mut running = program.spawn()?;
+    tools::wait_until(LIMIT, "the server", || {
+        running.check_alive()?;
+        Ok(running.written().0.contains("ready"))
+    })?;
+    Ok(running)
+}
+
+impl Results {
+    fn values(&self, case: Case, value: impl Fn(&Sample) -> f64) -> Option<Vec<f64>> {
+        let samples = self.samples.get(&case)?;
+        Some(samples.iter().map(value).collect())
+    }
+
+    /// Returns the rows of the result: each back end beside epoll, in each metric.
+    pub fn rows(&self, plan: &RingsPlan) -> Vec<Row> {
+        type Metric = (&'static str, bool, fn(&Sample) -> f64);
+        const METRICS: [Metric; 4] = [
+            ("requests_per_second", true, |sample| {
+                sample.wrk.requests_per_second
+            }),
+            ("latency_mean_us", false, |sample| sample.wrk.mean_us),
+            ("latency_p99_us", false, |sample| sample.wrk.p99_us),
+            ("server_cpu_us_per_request", false, |sample| sample.cpu_us),
+        ];
+        let heading = plan.heading();
+        let mut rows = Vec::new();
+        for length in &plan.lengths {
+            for connections in &plan.connections {
+                for server in &plan.servers {
+                    let place = format!("{length} B, {connections} connections");
+                    let case = format!("{place}, {}", server.name());
+                    for (name, higher, value) in METRICS {
+                        let base = (*length, *connections, server.baseline());
+                        let pair = (
+                            self.values(base, value),
+                            self.values((*length, *connections, *server), value),
+                        );
+                        rows.extend(pair_row(&heading, &case, (name, higher), pair.0, pair.1));
+                    }
+                }
+                for server in plan.all_servers() {
+                    rows.extend(self.count_rows(&heading, (*length, *connections, server)));
+                }
+            }
+        }
+        rows
+    }
+
+    /// Returns the rows with the counts of a server.
+    fn count_rows(&self, heading: &Heading, case: Case) -> Vec<Row> {
+        let (length, connections, server) = case;
+        let name = format!("{length} B, {connections} connections, {}", server.name());
+        type Metric = (&'static str, fn(&Sample) -> f64);
+        let metrics: [Metric; 3] = [
+            ("system_calls_per_request", |sample| sample.calls),
+            ("ready_descriptors_mean", |sample| sample.ready.0),
+            ("ready_descriptors_deviation", |sample| sample.ready.1),
+        ];
+        metrics
+            .iter()
+            .filter_map(|(metric, value)| {
+                let values = self.values(case, value)?;
+                Some(value_row(heading, &name, metric, &values))
+            })
+            .collect()
+    }
+
+    /// Returns the plot: a group of bars for each case, with one bar for each server.
+    pub fn svg(&self, plan: &RingsPlan) -> String {
+        let servers = plan.all_servers();
+        let cases: Vec<(u64, u32)> = plan
+            .lengths
+            .iter()
+            .flat_map(|length| plan.connections.iter().map(|count| (*length, *count)))
+            .collect();
+        let names: Vec<String> = cases
+            .iter()
+            .map(|(length, count)| format!("{length} B, {count}"))
+            .collect();
+        let rate = |sample: &Sample| sample.wrk.requests_per_second;
+        let groups: Vec<(&str, Vec<f64>)> = cases
+            .iter()
+            .zip(&names)
+            .map(|((length, count), name)| {
+                let of = |server: &Server| {
+                    median(
+                        &self
+                            .values((*length, *count, *server), rate)
+                            .unwrap_or_default(),
+                    )
+                };
+                (name.as_str(), servers.iter().map(of).collect())
+            })
+            .collect();
+        let names: Vec<&str> = servers.iter().map(|server| server.name()).collect();
+        plot::bars(&plan.title, "requests/s", &names, &groups)
+    }
+}
