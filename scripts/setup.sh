@@ -19,11 +19,11 @@ command -v busybox >/dev/null 2>&1 || emulator="$emulator busybox-static"
 case "$group" in
     build) ;;
     demo) packages="$packages iproute2 util-linux nginx wrk curl"; need_root=yes ;;
-    bench) packages="$packages iproute2 util-linux nginx valgrind"; need_root=yes ;;
+    bench) packages="$packages iproute2 util-linux nginx wrk curl valgrind"; need_root=yes ;;
     test)
         packages="$packages iproute2 util-linux ethtool nginx wrk curl valgrind"
         packages="$packages redis-server redis-tools memcached libmemcached-tools"
-        packages="$packages nftables iptables libuv1-dev"
+        packages="$packages nftables iptables libuv1-dev tcpdump"
         packages="$packages clang-14 libbpf-dev"
         # Without these packages the tests on other kernels are skipped.
         optional="$emulator"

@@ -24,6 +24,7 @@ use tidelane_tests::runner::{self, Case};
 
 mod backlog;
 mod both_stacks;
+mod capture;
 mod clients;
 mod coexist;
 mod commands;
@@ -84,6 +85,8 @@ const CASES: &[Case] = cases![
     commands::ss_names_the_sockets 60,
     commands::run_says_which_programs_it_cannot_serve 60,
     commands::strict_refuses_a_fall_back 60,
+    capture::tcpdump_reads_the_packets 60,
+    capture::a_killed_capture_ends 90,
     cores::both_have_connections 60,
     cores::too_few_queues 60,
     cores::no_such_cpu 60,

@@ -69,14 +69,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        2481,
+        2492,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2076,
+        2087,
     ),
     figure(
         "request and reply, library alone",
@@ -107,27 +107,27 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 695),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 712),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        930,
+        949,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        332,
+        344,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        380,
+        394,
     ),
 ];
 

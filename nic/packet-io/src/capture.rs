@@ -5,97 +5,37 @@
 
 use std::io::{self, Write};
 
-use crate::{Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
-
-const BLOCK_SECTION_HEADER: u32 = 0x0a0d_0d0a;
-const BLOCK_INTERFACE: u32 = 1;
-const BLOCK_ENHANCED_PACKET: u32 = 6;
-const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
-const LINKTYPE_ETHERNET: u16 = 1;
-const OPTION_IF_TSRESOL: u16 = 9;
-const OPTION_EPB_FLAGS: u16 = 2;
-/// Direction of a frame in pcapng's `epb_flags`.
-const INBOUND: u32 = 1;
-const OUTBOUND: u32 = 2;
-
-/// Writes Ethernet frames as pcapng (one section, one interface, nanoseconds).
-struct PcapngWriter<W> {
-    out: W,
-    block: Vec<u8>,
-}
-
-impl<W: Write> PcapngWriter<W> {
-    fn new(out: W, frame_len_max: u32) -> io::Result<Self> {
-        let mut writer = Self {
-            out,
-            block: Vec::with_capacity(frame_len_max as usize + 64),
-        };
-        let mut body = Vec::new();
-        body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
-        body.extend([1, 0, 0, 0]);
-        body.extend((-1i64).to_le_bytes());
-        writer.write_block(BLOCK_SECTION_HEADER, &body)?;
-        body.clear();
-        body.extend(LINKTYPE_ETHERNET.to_le_bytes());
-        body.extend([0, 0]);
-        body.extend(0u32.to_le_bytes());
-        body.extend(OPTION_IF_TSRESOL.to_le_bytes());
-        body.extend([1, 0, 9, 0, 0, 0]);
-        body.extend([0; 4]);
-        writer.write_block(BLOCK_INTERFACE, &body)?;
-        Ok(writer)
-    }
-
-    fn write_block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
-        let len = body.len() as u32 + 12;
-        self.out.write_all(&kind.to_le_bytes())?;
-        self.out.write_all(&len.to_le_bytes())?;
-        self.out.write_all(body)?;
-        self.out.write_all(&len.to_le_bytes())
-    }
-
-    fn write_frame(&mut self, time_ns: u64, direction: u32, bytes: &[u8]) -> io::Result<()> {
-        let mut body = std::mem::take(&mut self.block);
-        body.clear();
-        body.extend(0u32.to_le_bytes());
-        body.extend(((time_ns >> 32) as u32).to_le_bytes());
-        body.extend((time_ns as u32).to_le_bytes());
-        body.extend((bytes.len() as u32).to_le_bytes());
-        body.extend((bytes.len() as u32).to_le_bytes());
-        body.extend(bytes);
-        body.resize(body.len().next_multiple_of(4), 0);
-        body.extend(OPTION_EPB_FLAGS.to_le_bytes());
-        body.extend(4u16.to_le_bytes());
-        body.extend(direction.to_le_bytes());
-        body.extend([0; 4]);
-        let written = self.write_block(BLOCK_ENHANCED_PACKET, &body);
-        self.block = body;
-        written
-    }
-}
+use crate::{
+    Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
+    pcapng::{self, Direction},
+};
 
 /// A port that also writes its frames as pcapng.
 pub struct Capture<P, W> {
     port: P,
-    writer: PcapngWriter<W>,
+    out: W,
     time_ns: u64,
     error: Option<io::Error>,
 }
 
 impl<P: PacketIo, W: Write> Capture<P, W> {
     /// Starts a capture of `port` into `out`.
-    pub fn new(port: P, out: W) -> io::Result<Self> {
-        let capabilities = port.capabilities();
-        let frame_len_max = capabilities
-            .tx_frame_len_max
-            .max(capabilities.tx_gso_len_max);
-        let writer = PcapngWriter::new(out, frame_len_max)?;
+    pub fn new(port: P, mut out: W) -> io::Result<Self> {
+        pcapng::write_header(&mut out)?;
         Ok(Self {
             port,
-            writer,
+            out,
             time_ns: 0,
             error: None,
         })
+    }
+
+    fn write(&mut self, direction: Direction, bytes: &[u8]) {
+        if self.error.is_none() {
+            let (time_ns, len) = (self.time_ns, bytes.len());
+            let written = pcapng::write_frame(&mut self.out, time_ns, direction, len, bytes);
+            self.error = written.err();
+        }
     }
 
     /// Sets the timestamp of the next frames, in nanoseconds since an epoch of the caller's choice.
@@ -117,9 +57,9 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
     pub fn finish(mut self) -> (P, io::Result<W>) {
         let flushed = match self.error.take() {
             Some(error) => Err(error),
-            None => self.writer.out.flush(),
+            None => self.out.flush(),
         };
-        (self.port, flushed.map(|()| self.writer.out))
+        (self.port, flushed.map(|()| self.out))
     }
 }
 
@@ -137,13 +77,8 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     fn rx_burst(&mut self, burst: &mut P::Burst, max: usize) -> usize {
         let before = burst.len();
         let count = self.port.rx_burst(burst, max);
-        if self.error.is_none() {
-            for bytes in burst.iter().skip(before) {
-                if let Err(error) = self.writer.write_frame(self.time_ns, INBOUND, bytes) {
-                    self.error = Some(error);
-                    break;
-                }
-            }
+        for bytes in burst.iter().skip(before) {
+            self.write(Direction::Inbound, bytes);
         }
         count
     }
@@ -160,10 +95,10 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         if self.error.is_none()
             && let Some(frame) = self.port.tx_frame()
         {
-            self.error = self
-                .writer
-                .write_frame(self.time_ns, OUTBOUND, &frame[..len])
-                .err();
+            let (time_ns, bytes) = (self.time_ns, &frame[..len]);
+            let written =
+                pcapng::write_frame(&mut self.out, time_ns, Direction::Outbound, len, bytes);
+            self.error = written.err();
         }
         self.port.tx_commit(len, checksum);
     }
@@ -175,14 +110,8 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         self.port.tx_gso_send(payload, gso)?;
         if self.error.is_none() {
-            let headers_len = usize::from(gso.headers_len);
-            let mut frame = self.port.tx_gso_headers()[..headers_len].to_vec();
-            frame.resize(headers_len + payload.len(), 0);
-            payload.copy_to(&mut frame[headers_len..]);
-            self.error = self
-                .writer
-                .write_frame(self.time_ns, OUTBOUND, &frame)
-                .err();
+            let frame = gso_frame(&mut self.port, payload, gso);
+            self.write(Direction::Outbound, &frame);
         }
         Ok(())
     }
@@ -192,24 +121,19 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     }
 }
 
+/// Returns the bytes of a GSO frame that `port` has just sent.
+pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoParameters) -> Vec<u8> {
+    let headers_len = usize::from(gso.headers_len);
+    let mut frame = port.tx_gso_headers()[..headers_len].to_vec();
+    frame.resize(headers_len + payload.len(), 0);
+    payload.copy_to(&mut frame[headers_len..]);
+    frame
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BURST_MAX, MemConfig, MemPort};
-
-    /// Splits a pcapng stream into its blocks. Checks the two length fields of each block.
-    fn blocks(mut stream: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().unwrap());
-        let mut blocks = Vec::new();
-        while !stream.is_empty() {
-            let len = word(&stream[4..]) as usize;
-            assert_eq!(len % 4, 0);
-            assert_eq!(word(&stream[len - 4..]) as usize, len);
-            blocks.push((word(stream), stream[8..len - 4].to_vec()));
-            stream = &stream[len..];
-        }
-        blocks
-    }
+    use crate::{BURST_MAX, MemConfig, MemPort, pcapng::tests::blocks};
 
     #[test]
     fn both_directions_are_written_with_time_and_bytes() {
@@ -227,13 +151,13 @@ mod tests {
         let stream = port.finish().1.unwrap();
         let blocks = blocks(&stream);
         let kinds: Vec<_> = blocks.iter().map(|block| block.0).collect();
-        assert_eq!(kinds, [BLOCK_SECTION_HEADER, BLOCK_INTERFACE, 6, 6]);
-        for (block, direction) in blocks[2..].iter().zip([OUTBOUND, INBOUND]) {
+        assert_eq!(kinds, [0x0a0d_0d0a, 1, 6, 6]);
+        for (block, direction) in blocks[2..].iter().zip([2, 1]) {
             let body = &block.1;
             assert_eq!(body[4..12], [1, 0, 0, 0, 2, 0, 0, 0]);
             assert_eq!(body[12..20], [5, 0, 0, 0, 5, 0, 0, 0]);
             assert_eq!(&body[20..25], b"hello");
-            assert_eq!(body[28..36], [2, 0, 4, 0, direction as u8, 0, 0, 0]);
+            assert_eq!(body[28..36], [2, 0, 4, 0, direction, 0, 0, 0]);
         }
     }
 

@@ -10,11 +10,14 @@ mod capture;
 mod checksum;
 mod gso;
 mod mem;
+pub mod pcapng;
+mod tap;
 
 pub use capture::Capture;
 pub use checksum::finish_checksum;
 pub use gso::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload};
 pub use mem::{MemBurst, MemConfig, MemPort};
+pub use tap::{Captured, Tap, TapOptions, Tapped};
 
 /// Frames that one burst may hold.
 pub const BURST_MAX: usize = 64;

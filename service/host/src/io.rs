@@ -8,7 +8,7 @@ use tidelane_engine::{
     Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
     SegmentOut, TxFull, Verdict,
 };
-use tidelane_packet_io::PacketIo;
+use tidelane_packet_io::{PacketIo, Tapped};
 use tidelane_ring::{Region, SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
 use tidelane_wire::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, MacAddress, TcpFlags};
@@ -48,7 +48,7 @@ const REQUESTS_MAX: usize = 4096;
 /// All state of a host except the engine, which calls this type through [`Driver`].
 pub struct HostIo<P> {
     /// Ports, one per NIC queue.
-    pub ports: Vec<P>,
+    pub ports: Vec<Tapped<P>>,
     /// The local path: segments between programs of this host.
     pub local_path: LocalPath,
     /// The link to the ports of the mux.
@@ -122,7 +122,7 @@ impl<P: PacketIo> HostIo<P> {
         let super_len = ports.iter().map(|port| port.capabilities().tx_gso_len_max);
         let super_payload_max = super_len.min().unwrap_or(0).saturating_sub(HEADERS_LEN_MAX);
         Ok(Self {
-            ports,
+            ports: ports.into_iter().map(Tapped::of_nic).collect(),
             super_payload_max,
             local_path: LocalPath::default(),
             mux_link: MuxLink::default(),

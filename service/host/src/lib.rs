@@ -22,6 +22,7 @@ mod advance;
 mod binding;
 mod buffer_copy;
 mod buffered_flows;
+mod capture;
 mod congestion;
 mod contexts;
 mod ephemeral_ports;
@@ -77,6 +78,7 @@ use crate::{
     shared::{HOLDS_MAX, SharedConnections},
 };
 pub use crate::{
+    capture::{CaptureFilter, CapturePoint},
     congestion::AllowedCongestion,
     contexts::Bell,
     ephemeral_ports::PORTS_PER_REQUEST,

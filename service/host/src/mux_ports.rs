@@ -8,7 +8,7 @@
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{Egress, GsoFrame, Ports, copy_to};
-use tidelane_packet_io::{Burst, Capabilities, PacketIo};
+use tidelane_packet_io::{Burst, Capabilities, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
 use tidelane_wire::{
@@ -25,7 +25,7 @@ use crate::{
 pub const MUX_PORTS_MAX: usize = 4096;
 
 /// The ports of one core.
-pub type MuxPorts = Ports<ServiceEnd>;
+pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 
 /// The ways of ports' packets out of the mux: a NIC queue, and the link to the engine.
 struct Ways<'a, P> {

@@ -1,6 +1,6 @@
 //! The mux's end of a port. The program of the port has the other end.
 
-use tidelane_packet_io::{MemPort, PacketIo};
+use tidelane_packet_io::{MemPort, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 
 /// The mux's end of a port's packet rings. Received frames lie in memory that the program cannot
@@ -40,5 +40,18 @@ impl PortEnd for ServiceEnd {
 
     fn is_corrupt(&self) -> bool {
         ServiceEnd::is_corrupt(self)
+    }
+}
+
+impl<P: PortEnd> PortEnd for Tapped<P> {
+    const POLLED: bool = P::POLLED;
+
+    #[inline]
+    fn has_frames(&self) -> bool {
+        self.port().has_frames()
+    }
+
+    fn is_corrupt(&self) -> bool {
+        self.port().is_corrupt()
     }
 }

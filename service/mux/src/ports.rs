@@ -201,6 +201,11 @@ impl<P: PortEnd> Ports<P> {
         &self.claims
     }
 
+    /// Returns the mux's end of a port's packet rings.
+    pub fn end_mut(&mut self, port: PortId) -> Option<&mut P> {
+        Some(&mut self.port_mut(port)?.io)
+    }
+
     /// Returns the counters of a port.
     pub fn port_counters(&self, port: PortId) -> Option<&PortCounters> {
         Some(&self.port(port)?.counters)

@@ -32,12 +32,15 @@ const CLIENT_MAX: Duration = Duration::from_millis(500);
 const REQUEST_MAX: u64 = 4096;
 
 /// A request of an administrator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The service has to end.
     Down,
     /// The service has to read its configuration again; [`answer`] sends the result.
     Reload,
+    /// The operator wants frames: the request, which
+    /// [`Captures::handle`](crate::captures::Captures::handle) handles.
+    Capture(Value),
     /// The caller has nothing to do: the request is answered.
     Other,
 }
@@ -68,6 +71,7 @@ pub fn serve<P: Port>(
             let rules = rules::hits(&shared.cores, &shared.rules);
             (Asked::Other, json!({ "rules": rules }))
         }
+        Some("capture") => return Ok(Asked::Capture(request)),
         Some("reload") => return Ok(Asked::Reload),
         Some("down") => (Asked::Down, json!({"ok": true})),
         _ => (Asked::Other, json!({"error": "unknown request"})),

@@ -30,6 +30,7 @@ use crate::{
     accounts::LimitsConfig,
     admin,
     agenda::Agenda,
+    captures::Captures,
     claims::Claims,
     confine::Confinement,
     core::{Port, now},
@@ -87,6 +88,7 @@ pub struct Control<P: Port> {
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
     agenda: Agenda,
+    captures: Captures,
     stopping: bool,
 }
 
@@ -168,6 +170,7 @@ impl<P: Port> Control<P> {
             waits,
             sessions: HashMap::new(),
             agenda: Agenda::default(),
+            captures: Captures::default(),
             stopping: false,
         };
         control.watch_all()?;
@@ -220,6 +223,7 @@ impl<P: Port> Control<P> {
             pace::rest();
             self.shared.finish_claims(now());
             pace::rest();
+            self.captures.close_abandoned(&self.shared.cores, now());
             self.check_settings();
             self.progress.end();
         }
@@ -452,6 +456,7 @@ impl<P: Port> Control<P> {
             match admin::serve(&stream, &self.shared, &sessions, firewall) {
                 Ok(admin::Asked::Down) => self.stopping = true,
                 Ok(admin::Asked::Reload) => self.answer_reload(&stream),
+                Ok(admin::Asked::Capture(request)) => self.answer_capture(&stream, &request),
                 Ok(admin::Asked::Other) => {}
                 Err(error) => eprintln!("tidelaned: admin: {error}"),
             }

@@ -17,6 +17,7 @@ pub mod access;
 pub mod accounts;
 pub mod admin;
 pub mod agenda;
+pub mod captures;
 pub mod claims;
 pub mod config;
 pub mod confine;

@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::failure::{Context, Failure};
 
@@ -67,38 +67,71 @@ impl ServiceName {
 
     /// Sends the request `op` and parses the answer.
     pub fn ask<T: DeserializeOwned>(&self, op: &str) -> Result<T, Failure> {
-        let line = match self.exchange(op) {
-            Ok(line) => line,
-            Err(error) => return Err(self.failure_of(&error)),
-        };
+        self.request(&json!({ "op": op }))
+    }
+
+    /// Sends a request and parses the answer.
+    pub fn request<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Failure> {
+        Ok(self.request_with_data(request, |_| 0)?.0)
+    }
+
+    /// Sends a request and parses the answer. `data_len` returns the number of bytes that follow
+    /// the line of the answer, which are returned with the answer.
+    pub fn request_with_data<T: DeserializeOwned>(
+        &self,
+        request: &Value,
+        data_len: impl FnOnce(&T) -> u64,
+    ) -> Result<(T, Vec<u8>), Failure> {
+        let mut answers = self
+            .send(request)
+            .map_err(|error| self.failure_of(&error))?;
+        let mut line = String::new();
+        answers
+            .read_line(&mut line)
+            .map_err(|error| self.failure_of(&error))?;
         if line.is_empty() {
             return Err(Failure::new(format!(
                 "service {:?} closed without an answer",
                 self.name
             )));
         }
-        let value: serde_json::Value = serde_json::from_str(&line)
+        let value: Value = serde_json::from_str(&line)
             .map_err(|error| Failure::new(format!("the service's answer is not JSON: {error}")))?;
         if let Some(error) = value.get("error").and_then(|error| error.as_str()) {
             return Err(Failure::new(format!("service {:?}: {error}", self.name)));
         }
-        serde_json::from_value(value)
-            .map_err(|error| Failure::new(format!("unexpected answer of the service: {error}")))
+        let answer: T = serde_json::from_value(value)
+            .map_err(|error| Failure::new(format!("unexpected answer of the service: {error}")))?;
+        let len = data_len(&answer);
+        let mut data = Vec::new();
+        let read = answers.take(len).read_to_end(&mut data);
+        match read.map_err(|error| self.failure_of(&error))? as u64 {
+            read if read == len => Ok((answer, data)),
+            _ => Err(Failure::new(format!(
+                "service {:?} closed within an answer",
+                self.name
+            ))),
+        }
     }
 
-    /// Sends the request `op` and returns the answer. The answer is empty if the service closes the
-    /// connection first.
+    /// Sends the request `op` and returns the line of the answer. The line is empty if the service
+    /// closes the connection first.
     fn exchange(&self, op: &str) -> io::Result<String> {
-        let mut stream = UnixStream::connect(self.run_dir().join("admin.sock"))?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
-        stream.set_write_timeout(Some(ANSWER_MAX))?;
-        stream.write_all(format!("{}\n", json!({ "op": op })).as_bytes())?;
         let mut line = String::new();
-        BufReader::new(stream.take(ANSWER_LEN_MAX)).read_line(&mut line)?;
+        self.send(&json!({ "op": op }))?.read_line(&mut line)?;
         Ok(line)
     }
 
-    /// Returns the failure for an error of [`Self::exchange`].
+    /// Sends a request. Returns a reader of the answer.
+    fn send(&self, request: &Value) -> io::Result<impl BufRead> {
+        let mut stream = UnixStream::connect(self.run_dir().join("admin.sock"))?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        Ok(BufReader::new(stream.take(ANSWER_LEN_MAX)))
+    }
+
+    /// Returns the failure for an error of [`Self::send`] and of its reader.
     fn failure_of(&self, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),

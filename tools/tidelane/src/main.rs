@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod admin;
+mod capture;
 mod down;
 mod failure;
 mod firewall;
@@ -49,6 +50,8 @@ enum Verb {
     Stat(stat::Options),
     /// Show the ports of programs with a network stack of their own
     Port(port::Options),
+    /// Write packets to a file that tcpdump and Wireshark read
+    Capture(capture::Options),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Verb::Ss(options) => ss::ss(&options),
         Verb::Stat(options) => stat::stat(&options),
         Verb::Port(options) => port::port(&options),
+        Verb::Capture(options) => capture::capture(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ mod stage;
 
 mod accept;
 mod addresses;
+mod capture;
 mod cores;
 mod foreign_bytes;
 mod fragments;

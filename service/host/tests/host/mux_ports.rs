@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicU32};
 
 use tidelane_abi::control_event;
 use tidelane_mux::{PortId, Tuple};
-use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, Tapped, TxChecksum};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::{PortRegions, core_of};
 use tidelane_time::{Duration, Instant};
@@ -21,17 +21,17 @@ use crate::{
 
 const NOW: Instant = Instant::from_secs(1);
 /// TCP port that the program with a stack of its own has claimed.
-const CLAIMED: u16 = 7000;
+pub const CLAIMED: u16 = 7000;
 
 /// The program's ends of a port, one for each core.
-struct Program {
+pub struct Program {
     ends: Vec<ProgramEnd>,
-    id: PortId,
+    pub id: PortId,
 }
 
 impl Program {
     /// Opens a port of a service with these cores.
-    fn open(cores: &mut [&mut Core]) -> Self {
+    pub fn open(cores: &mut [&mut Core]) -> Self {
         let id = PortId(3);
         let tuple = Tuple {
             protocol: 6,
@@ -40,7 +40,8 @@ impl Program {
         let ends = cores.iter_mut().map(|core| {
             let (service, program) = PortRegions::heap(64 * 1024).expect("there is memory");
             let ports = core.host.mux_ports_mut();
-            assert!(ports.open_at(id, ServiceEnd::new(&service, None)));
+            let end = Tapped::of_program(ServiceEnd::new(&service, None));
+            assert!(ports.open_at(id, end));
             assert_eq!(ports.claim(tuple, id), Ok(()));
             ProgramEnd::new(&program, 1514, false)
         });
@@ -51,7 +52,7 @@ impl Program {
     }
 
     /// Sends a segment to the host's own address through the rings of `core`.
-    fn send(&mut self, core: usize, header: &SegmentHeader) {
+    pub fn send(&mut self, core: usize, header: &SegmentHeader) {
         let frame = frame(OUR_MAC, header);
         let end = &mut self.ends[core];
         end.tx_frame().expect("room")[..frame.len()].copy_from_slice(&frame);
@@ -88,7 +89,7 @@ fn frame(from: MacAddress, header: &SegmentHeader) -> Vec<u8> {
     frame
 }
 
-fn from_port(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
+pub fn from_port(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     SegmentHeader {
         src_port: CLAIMED,
         ..segment(flags, seq, ack)

@@ -1,15 +1,15 @@
 //! The part of the control thread that follows the operator's configuration: it admits programs by
 //! the configuration, and reads the configuration again on request.
 
-use std::os::unix::net::UnixStream;
+use std::{io::Write, os::unix::net::UnixStream};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tidelane_host::{Host, RuleSet};
 
 use super::Control;
 use crate::{
     admin,
-    core::Port,
+    core::{Port, now},
     pace,
     session::{Admission, Session},
     settings::Settings,
@@ -102,6 +102,15 @@ impl<P: Port> Control<P> {
 
     pub(super) fn check_firewall(&mut self) {
         self.guard.recheck();
+    }
+
+    /// Answers a request of `tidelane capture`.
+    pub(super) fn answer_capture(&mut self, mut stream: &UnixStream, request: &Value) {
+        let (answer, blocks) = self.captures.handle(&self.shared.cores, now(), request);
+        let sent = admin::answer(stream, &answer).and_then(|()| stream.write_all(&blocks));
+        if let Err(error) = sent {
+            eprintln!("tidelaned: admin: {error}");
+        }
     }
 
     pub(super) fn answer_reload(&mut self, stream: &UnixStream) {

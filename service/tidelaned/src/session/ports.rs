@@ -22,6 +22,7 @@ use tidelane_host::{
     accounts::{Charge, Resource},
 };
 use tidelane_mux::{ClaimError, PortId};
+use tidelane_packet_io::Tapped;
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{
     Doorbell, PortMemories, PortRegions,
@@ -75,6 +76,7 @@ impl OpenPort {
         let id = self.id;
         let opened = shared.cores.call_each(|core| {
             let end = ServiceEnd::new(&offered[core].0, Some(self.bell.clone()));
+            let end = Tapped::of_program(end);
             move |host: &mut Host<P>, _| host.mux_ports_mut().open_at(id, end)
         });
         if !opened.is_some_and(|opened| opened.iter().all(|opened| *opened)) {

@@ -1,0 +1,132 @@
+//! Captures: copies of frames for the operator (`tidelane capture`).
+//!
+//! A capture observes the NIC queues of this core, or one port of the mux. The frames of the NIC
+//! are those of all sockets and ports. The frames of a port include the frames that the port
+//! exchanges in memory with other ports and sockets, and the frames that the mux refuses to send.
+//! Connections between two sockets of the service have no frames.
+
+use tidelane_mux::PortId;
+use tidelane_packet_io::{Captured, PacketIo, Tap, TapOptions};
+use tidelane_wire::{IpAddress, QuotedPacket, parse_frame, protocol};
+
+use crate::Host;
+
+/// The place where a capture copies frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CapturePoint {
+    /// The NIC queues.
+    Nic,
+    /// A port of the mux.
+    Port(PortId),
+}
+
+/// The frames that a capture copies: those that have all of the given properties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureFilter {
+    /// Protocol number of the IP packet.
+    pub protocol: Option<u8>,
+    /// An address of the packet.
+    pub address: Option<IpAddress>,
+    /// A TCP or UDP port of the packet, or of the packet that an ICMP error quotes.
+    pub port: Option<u16>,
+}
+
+impl CaptureFilter {
+    /// Returns true if the capture copies `frame`.
+    pub fn selects(&self, frame: &[u8]) -> bool {
+        if *self == Self::default() {
+            return true;
+        }
+        let Ok(packet) = parse_frame(frame) else {
+            return false;
+        };
+        if self
+            .protocol
+            .is_some_and(|wanted| wanted != packet.protocol)
+        {
+            return false;
+        }
+        let is_end = |wanted| packet.src == wanted || packet.dst == wanted;
+        if self.address.is_some_and(|wanted| !is_end(wanted)) {
+            return false;
+        }
+        let Some(wanted) = self.port else {
+            return true;
+        };
+        match packet.protocol {
+            protocol::TCP | protocol::UDP => {
+                let number = |at: usize| {
+                    let bytes = packet.payload.get(at..at + 2)?;
+                    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+                };
+                number(0) == Some(wanted) || number(2) == Some(wanted)
+            }
+            protocol::ICMP | protocol::ICMPV6 => {
+                QuotedPacket::of_error(&packet).is_ok_and(|quoted| {
+                    quoted.key.local.port == wanted || quoted.key.peer.port == wanted
+                })
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Starts a capture. `number` is unique among the captures of this core. Each NIC queue has a
+    /// buffer of its own. Returns false if the port is not open.
+    pub fn open_capture(
+        &mut self,
+        number: u64,
+        point: CapturePoint,
+        filter: CaptureFilter,
+        options: TapOptions,
+    ) -> bool {
+        let tap = || Tap::new(options, move |frame| filter.selects(frame));
+        match point {
+            CapturePoint::Nic => {
+                for queue in &mut self.io.ports {
+                    queue.open_tap(number, tap());
+                }
+                true
+            }
+            CapturePoint::Port(id) => match self.mux_ports.end_mut(id) {
+                Some(end) => {
+                    end.open_tap(number, tap());
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// Takes the frames that a capture has copied. Returns `None` if there is no such capture, or
+    /// if the port is closed.
+    pub fn take_capture(&mut self, number: u64, point: CapturePoint) -> Option<Captured> {
+        match point {
+            CapturePoint::Nic => {
+                let mut all = Captured::default();
+                for queue in &mut self.io.ports {
+                    all.append(queue.take_tap(number)?);
+                }
+                Some(all)
+            }
+            CapturePoint::Port(id) => self.mux_ports.end_mut(id)?.take_tap(number),
+        }
+    }
+
+    /// Ends a capture.
+    pub fn close_capture(&mut self, number: u64, point: CapturePoint) {
+        match point {
+            CapturePoint::Nic => {
+                for queue in &mut self.io.ports {
+                    queue.close_tap(number);
+                }
+            }
+            CapturePoint::Port(id) => {
+                if let Some(end) = self.mux_ports.end_mut(id) {
+                    end.close_tap(number);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `tidelane capture`: copies of packets that tcpdump reads.
+
+use std::fs;
+
+use rustix::process::Signal;
+use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
+
+use crate::{
+    commands::{check_refusal, tidelane},
+    embedded::fetch,
+    ports::{HTTP, http, start},
+    support::{SHORT, echo_client, echo_server},
+};
+
+/// Port of the echo server on the service.
+const ECHO: u16 = 7000;
+/// Length in bytes of the blocks at the start of a capture file.
+const HEADER_LEN: u64 = 28 + 32;
+
+/// Starts a capture to the file `name`, and waits until it runs.
+fn capture(wire: &Wire, service: &Service, name: &str, options: &str) -> Result<Running, Stop> {
+    let file = wire.scratch().join(name);
+    let line = format!(
+        "capture --name {} --write {} {options}",
+        service.name(),
+        file.display()
+    );
+    let mut running = tidelane(wire, &line)?.spawn()?;
+    tools::wait_until(SHORT, "the capture", || {
+        running.check_alive()?;
+        Ok(fs::metadata(&file).is_ok_and(|file| file.len() >= HEADER_LEN))
+    })?;
+    Ok(running)
+}
+
+/// Returns the lines of tcpdump for a capture file.
+fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
+    let file = wire.scratch().join(name);
+    let tcpdump = wire.program(Side::Server, "tcpdump").args("-nn -r");
+    let output = tcpdump.arg(file.display()).run(SHORT)?.success()?.stdout;
+    Ok(output.lines().map(str::to_owned).collect())
+}
+
+/// A capture at the NIC has the whole connection of a program on the service, and no other packet.
+/// A capture at a port of the mux has the packets of its program.
+pub fn tcpdump_reads_the_packets() -> Outcome {
+    tools::require_tools(&["tcpdump", "curl"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let _server = start(http(&wire, &service, HTTP)?)?;
+    let _echo = echo_server(&wire, Some(&service), ECHO)?;
+    let of_echo = format!("--protocol tcp --port {ECHO} --seconds 3");
+    let at_nic = capture(&wire, &service, "nic.pcapng", &of_echo)?;
+    let at_port = capture(&wire, &service, "port.pcapng", "--mux-port 0 --seconds 3")?;
+    let short = capture(&wire, &service, "short.pcapng", "--count 3 --snap-len 60")?;
+    let client = echo_client(&wire, Side::Client, ECHO)?;
+    client.args("--total 50").run(SHORT)?.success()?;
+    fetch(&wire, &format!("{SERVER}:{HTTP}"), 20_000)?;
+    for running in [at_nic, at_port, short] {
+        let finished = running.wait(SHORT)?.success()?;
+        ensure!(finished.stderr.contains(" 0 lost"), "{finished}");
+    }
+
+    let lines = read(&wire, "nic.pcapng")?;
+    let to_server = format!("> {SERVER}.{ECHO}:");
+    let count = |words: &[&str]| {
+        let has = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines.iter().filter(has).count()
+    };
+    let syns = (count(&["Flags [S]", &to_server]), count(&["Flags [S.]"]));
+    ensure!(syns == (1, 1), "SYNs and SYN-ACKs: {syns:?}");
+    // The client may send one more request before it ends.
+    let (requests, both) = (count(&["length 64", &to_server]), count(&["length 64"]));
+    ensure!(
+        (50..52).contains(&requests) && both == 2 * requests,
+        "{requests} requests, {both} segments"
+    );
+    let other = lines
+        .iter()
+        .find(|line| !line.contains(&format!(".{ECHO}")));
+    ensure!(other.is_none(), "a packet of others: {other:?}");
+    let lines = read(&wire, "port.pcapng")?;
+    let has = |word: &str| lines.iter().any(|line| line.contains(word));
+    ensure!(has("GET /20000"), "no request in {} lines", lines.len());
+    ensure!(has("HTTP/1.1 200 OK"), "no answer in {} lines", lines.len());
+    ensure!(!has(&format!(".{ECHO}")), "packets of others");
+    ensure!(read(&wire, "short.pcapng")?.len() == 3, "not 3 packets");
+    Ok(())
+}
+
+/// Wrong requests fail with one line. The captures of killed commands end by themselves.
+pub fn a_killed_capture_ends() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let name = service.name();
+    let none = tidelane(
+        &wire,
+        &format!("capture --name {name} --mux-port 9 --seconds 1"),
+    )?;
+    check_refusal(&none.finish(SHORT)?, "port 9 is not open")?;
+    let none = tidelane(&wire, "capture --name never")?;
+    check_refusal(&none.finish(SHORT)?, "not running")?;
+    for number in 0..8 {
+        let running = capture(&wire, &service, &format!("{number}.pcapng"), "")?;
+        running.end(Signal::KILL, SHORT)?;
+    }
+    let next = || tidelane(&wire, &format!("capture --name {name} --seconds 1"));
+    check_refusal(&next()?.finish(SHORT)?, "8 captures are open")?;
+    tools::wait_until(SHORT, "the end of the captures", || {
+        Ok(next()?.finish(SHORT)?.status.success())
+    })
+}
