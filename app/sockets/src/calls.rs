@@ -1,6 +1,7 @@
-//! The socket calls of the program, one module for each family. The crate `tidelane-preload` calls
-//! these functions. A function returns the result of the call, or an errno, or `None` if the kernel
-//! has to handle the call.
+//! The socket calls of the program, one module for each family. The preloaded library
+//! `libtidelane.so` (crate `tidelane-preload`) exports libc's names for these calls, and calls the
+//! functions of the modules. A function returns the result of the call, or an errno, or `None` if
+//! the kernel has to handle the call.
 //!
 //! | module | calls |
 //! |---|---|
@@ -15,7 +16,7 @@
 //! | `process`, `exit` | `fork`; the end of the process |
 //! | `hand_over` | connections that are passed to another program |
 //! | `io_uring` | whether the program may use io_uring |
-//! | `programs` | `exec` and `posix_spawn` of programs that the library cannot serve |
+//! | `programs` | `exec` and `posix_spawn` of programs that `libtidelane.so` cannot serve |
 
 mod bounce;
 pub mod connect;

@@ -1,9 +1,12 @@
 //! POSIX sockets over the ring API of `tidelane-client`: descriptors, blocking calls, epoll,
-//! options and errno. This crate knows no TCP. TCP runs in the service, the process `tidelaned`.
+//! options and errno. This crate contains no TCP code. TCP runs in the service, the process
+//! `tidelaned`.
 //!
-//! `libtidelane.so` calls the functions of [`calls`] for descriptors that the library tracks. A
-//! function returns `None` if the caller has to make the system call instead. A socket starts as a
-//! kernel socket; `socket/state.rs` has the whole state machine:
+//! This crate is a part of `libtidelane.so`, the library that `tidelane run` preloads into a
+//! program. The library exports libc's socket calls, and calls the functions of [`calls`] for
+//! tracked descriptors: TCP sockets and epoll instances of the program. A function returns `None`
+//! if the caller has to make the system call instead. A socket starts as a kernel socket.
+//! `socket/state.rs` has the whole state machine:
 //!
 //! ```text
 //! socket() -> Fresh --connect()--> Connecting --> Stream          (accelerated)

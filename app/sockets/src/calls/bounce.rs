@@ -1,5 +1,5 @@
-//! Bounce buffers: memory through which the library copies payload between a connection and a file
-//! or pipe.
+//! Bounce buffers: memory through which `sendfile` and `splice` copy payload between a connection
+//! and a file or pipe.
 
 use crate::sys::Lock;
 
@@ -30,8 +30,8 @@ impl Drop for Bounce {
     }
 }
 
-/// Frees the lock of the pool in a child after fork, because the lock's owner may be a thread that
-/// does not exist in the child.
+/// Frees the lock of the pool in a child after fork. The thread that holds the lock may not exist
+/// in the child.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

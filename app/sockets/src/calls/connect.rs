@@ -1,7 +1,8 @@
-//! The calls `socket`, `connect` and `shutdown`.
+//! The calls `socket`, `bind`, `connect` and `shutdown`.
 //!
-//! The service (the process `tidelaned`) or the kernel carries out an active open. The request and
-//! its answer go through a channel: rings that this process shares with the service.
+//! The service (the process `tidelaned`) or the kernel carries out an active open. An accelerated
+//! connection is a connection that the service carries. The connect request and its answer go
+//! through a channel: rings that this process shares with the service.
 
 use std::os::fd::RawFd;
 
@@ -32,7 +33,7 @@ pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Longest wait for the service's answer to a connect request.
 pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;
 
-/// Tracks the socket `fd` that the kernel has created, if it can be accelerated.
+/// Starts tracking `fd`, a new kernel socket, if it is a TCP socket.
 pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -43,7 +44,8 @@ pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     }
 }
 
-/// Starts tracking the socket `fd`. Returns `None` at a limit, and in a vfork child.
+/// Starts tracking the socket `fd`: a [`Socket`] records its state from now on. Returns `None` if a
+/// limit is reached, and in a vfork child, which must not change the parent's tables.
 fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     if !session::owns_tables() {
         return None;
@@ -59,8 +61,8 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     }
 }
 
-/// Starts tracking the socket `fd`, if it is an unconnected TCP socket. Another program created the
-/// socket: this program inherited it over `exec`, or received it in a message.
+/// Starts tracking `fd` if it is an unconnected TCP socket. The socket was created outside of this
+/// program, which inherited it over `exec` or received it in a message.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let _section = Section::enter();
     let level = libc::SOL_SOCKET;
@@ -156,8 +158,9 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     fail(libc::EINPROGRESS)
 }
 
-/// Begins an active open. `with_data` is true for MSG_FASTOPEN. With TCP Fast Open, waits until the
-/// service has announced the number of bytes that the SYN can carry.
+/// Begins an active open. Returns `TO_KERNEL` if the kernel has to connect. `with_data` is true for
+/// MSG_FASTOPEN. With TCP Fast Open, waits until the service has announced the number of bytes that
+/// the SYN can carry.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -175,8 +178,8 @@ pub(crate) fn begin(
         return to_kernel(socket, fd, reason);
     }
     let waits = fast_open != 0 || matches!(started, Started::Asked);
-    // The service refuses if the peer is an address of this host at which no accelerated program
-    // listens, or if a limit is reached.
+    // The service refuses the request if a limit is reached, or if the peer is an address of this
+    // host at which no accelerated program listens. The kernel then connects.
     if waits && let Some(reason) = wait_answer(socket, fd) {
         return to_kernel(socket, fd, reason);
     }
@@ -198,7 +201,7 @@ enum Started {
     Kernel(u32),
 }
 
-/// Sends the connect request, if the destination is accelerated.
+/// Sends the connect request to the service, unless the kernel has to connect.
 fn start(
     socket: &'static Socket,
     inner: &mut Inner,
@@ -243,8 +246,8 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The handler of the answer takes the socket's lock, which this thread holds until it has set
-    // the state below.
+    // The answer may arrive at once. Another thread that handles the answer waits for the socket's
+    // lock, which this thread holds until the state is set below.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);
@@ -264,7 +267,9 @@ fn start(
     })
 }
 
-/// Reserves the port of a socket that the program bound, and returns its local address.
+/// Reserves the port of a socket that the program bound, so that the service may use the port.
+/// Returns the local address, or `None` if the program chose none. The error is a
+/// [`not_accelerated`] reason to leave the socket to the kernel.
 fn local_reservation(
     program: &Program,
     inner: &Inner,
@@ -364,7 +369,8 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     }
 }
 
-/// Leaves the socket to the kernel. With TIDELANE_STRICT, fails the connect instead.
+/// Leaves the socket to the kernel. If the environment sets TIDELANE_STRICT, fails the connect
+/// instead.
 fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     if let Err(error) = report::fall_back(fd, "connect", reason) {
         if let Some(mut inner) = socket.enter(fd) {
@@ -384,8 +390,8 @@ fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     Some(deferred)
 }
 
-/// Waits for CONNECT_STARTED or CONNECT_KERNEL. Returns the reason if the socket stays with the
-/// kernel.
+/// Waits for the service's answer to the connect request: CONNECT_STARTED or CONNECT_KERNEL. If the
+/// kernel has to connect, returns the [`not_accelerated`] reason.
 fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     let deadline = Deadline::after(Some(ANSWER_WAIT_NS));
     let mut kernel = None;

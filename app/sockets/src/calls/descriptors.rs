@@ -1,4 +1,7 @@
-//! Calls that duplicate or close descriptors, or that get or set their status flags. The service
+//! Calls that duplicate or close descriptors, or that get or set their status flags.
+//!
+//! The library (`libtidelane.so`, which contains this crate) tracks the program's TCP sockets and
+//! epoll instances: its tables map their descriptors to [`Socket`] and [`Instance`]. The service
 //! (the process `tidelaned`) carries accelerated connections. The kernel carries all others.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
@@ -27,14 +30,15 @@ pub fn epoll(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd)
 }
 
-/// Returns true if the library does not know the descriptor.
+/// Returns true if the descriptor is neither tracked nor one of the library's own.
 #[inline]
 pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// Carries out the library's part of `close` of a descriptor that the library knows (see
-/// [`is_foreign`]). The kernel then closes the descriptor.
+/// Carries out `close` of a descriptor that is not foreign (see [`is_foreign`]). Stops tracking a
+/// tracked descriptor, which the kernel then closes. Fails with EBADF for one of the library's own
+/// descriptors, which stay open.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -76,8 +80,8 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // The kernel's epoll instances also have the registrations of a fresh socket. The kernel drops
-    // these registrations at the close.
+    // A fresh socket, on which `connect` was never called, is also registered with the kernel's
+    // epoll instances. The kernel drops these registrations when it closes the socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -134,7 +138,7 @@ fn end_connection(
 impl Inner {
     /// Returns true if SO_LINGER makes the close wait until the peer has acknowledged the FIN.
     fn lingers(&self) -> bool {
-        // A shared connection goes on in another process, so this close does not end it.
+        // Another process also holds a shared connection. This close does not end the connection.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
@@ -162,7 +166,7 @@ fn wait_lingering(socket: &'static Socket, seconds: u32) {
     });
 }
 
-/// Leaves the socket to the kernel and stops tracking it.
+/// Leaves the socket to the kernel, and stops tracking the descriptor `fd`.
 pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
     let _section = Section::enter();
     let Some(mut inner) = socket.enter(fd) else {

@@ -1,9 +1,9 @@
-//! epoll over accelerated sockets and kernel descriptors together.
+//! epoll over accelerated sockets, which the service (the process `tidelaned`) carries, and kernel
+//! descriptors together.
 //!
-//! The program's epoll descriptor is a kernel epoll instance. The instance contains the kernel's
-//! descriptors and the doorbell eventfd, by which the service wakes a sleeping thread. Ready
-//! accelerated sockets are in a ready list of the library: [`Instance`]. Each instance has a
-//! channel: rings that this process shares with the service (the process `tidelaned`).
+//! The program's epoll descriptor is a kernel epoll instance, which contains kernel descriptors and
+//! a doorbell: the eventfd by which the service wakes a sleeping thread. [`Instance`] adds a ready
+//! list of accelerated sockets, and a channel to the service. The channel's rings are its context.
 
 use std::os::fd::RawFd;
 
@@ -25,13 +25,13 @@ use crate::{
 
 mod nest;
 
-/// While accelerated sockets are always ready, a wait polls the kernel's epoll instance once in
-/// this number of calls.
+/// While every wait finds ready accelerated sockets, one wait in this number also polls the
+/// kernel's epoll instance.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
-/// A thread polls the rings of all other channels once in this number of its instance's sleeps,
-/// because perhaps no thread waits for events on those rings.
+/// Before one in this number of sleeps, a thread polls the rings of all other channels, because
+/// perhaps no thread waits for their events.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
-/// Shortest time between two trims of the send buffers of idle connections.
+/// Usual time between two trims, which free the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
 /// Above this number of connections with send buffers, the buffers are trimmed more often. A send
 /// buffer occupies the program's memory until it is trimmed.
@@ -111,8 +111,8 @@ fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
 /// Returns true if the descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // `epoll_ctl` fails with ENOENT only if `fd` is an epoll instance that does not contain the
-    // template socket. The library adds the template only to instances that it tracks.
+    // The template, an unconnected socket, is only in tracked epoll instances. `epoll_ctl` fails
+    // with ENOENT for any other epoll instance, and with another error for any other file.
     let Ok(probe) = session::template() else {
         return false;
     };
@@ -195,7 +195,7 @@ impl EpollCtl {
             && let Some(session) = session::current()
         {
             let failed = self.instance.channel().activate(session).is_err();
-            // If the service has just died, the connection reports its end without a context.
+            // After the death of the service, the connection reports its end without a context.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
@@ -317,7 +317,7 @@ fn wait_in_kernel(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let channel = instance.channel();
-    // The connections of a service that is gone have ended: they are ready without a context.
+    // After the death of the service, its connections are ready: report them without a context.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
@@ -485,7 +485,7 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // This thread holds the ring's lock, which ranks after a socket's: do not wait.
+            // `trim` holds the ring's lock, which comes after a socket's in the lock order.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

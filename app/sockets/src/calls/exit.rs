@@ -1,5 +1,5 @@
-//! The end of the process: closes connections, so that the service (the process `tidelaned`) sends
-//! the rest of their data and a FIN.
+//! Closing of connections at the end of the process, so that the service (the process `tidelaned`)
+//! sends the rest of their data and a FIN. Without this, the service would reset them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,11 +10,11 @@ use crate::{
     table,
 };
 
-/// True after `at_exit` has closed the connections.
+/// True after the first call of `at_exit`.
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Closes every connection, because the process is about to end (`exit`, `_exit`, return from
-/// `main`).
+/// Closes every connection and listener, because the process is about to end (`exit`, `_exit`,
+/// return from `main`).
 pub fn at_exit() {
     if session::last().is_none() || !session::owns_tables() || DONE.swap(true, Ordering::Relaxed) {
         return;

@@ -26,7 +26,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
             return Some(Ok(()));
         }
         State::Connecting(_) => return fail(libc::EALREADY),
-        // The first call after an EINPROGRESS sends on the connection; later calls fail.
+        // The first call after EINPROGRESS sends on the connection. Later calls fail.
         State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));
@@ -72,8 +72,8 @@ pub(crate) fn send_with_syn(
     }
 }
 
-/// Opens the connection of a `send` with MSG_FASTOPEN, before its payload is sent. Does nothing
-/// without the flag.
+/// Opens the connection if `flags` has MSG_FASTOPEN. The caller then sends the payload. `name` is
+/// the `sockaddr` of the peer.
 pub fn prepare(socket: &'static Socket, fd: RawFd, name: Option<&[u8]>, flags: i32) -> Handled<()> {
     if flags & libc::MSG_FASTOPEN == 0 {
         return Some(Ok(()));

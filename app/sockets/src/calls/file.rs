@@ -13,8 +13,8 @@ use crate::{
 /// Limit of bytes in one read of a file. The read holds the socket's lock, so other threads wait.
 const READ_MAX: usize = 256 << 10;
 
-/// Carries out `sendfile` to an accelerated connection. Reads at `offset`, or at the file position
-/// if `offset` is `None`, and advances the position used.
+/// Carries out `sendfile` to an accelerated connection. Reads the file at `offset`, and advances
+/// `offset`. If `offset` is `None`, reads at the file position, and advances the file position.
 pub fn send_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -60,8 +60,8 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // The send buffer is full, or the write is not eligible for the fast path.
-            // `transfer::send` in `copy_bounced` waits for room or returns the error.
+            // The send buffer is full, or the connection is ending, corked or shared with another
+            // process. `copy_bounced` waits for room or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -131,7 +131,7 @@ pub fn splice_in(
     };
     let mut sent = 0;
     while sent < got {
-        // The bytes are out of the pipe already, so they have to be sent.
+        // The bytes are out of the pipe already, so wait even if the socket is non-blocking.
         match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
             Ok(taken) => sent += taken,
             Err(error) if sent == 0 => return Some(Err(error)),

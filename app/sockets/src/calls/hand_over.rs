@@ -2,10 +2,12 @@
 //! `exec`.
 //!
 //! The service (the process `tidelaned`) carries an accelerated connection, which cannot be passed
-//! on in either way. The descriptor of the connection is a placeholder socket, and only the
-//! library's tables in this process lead from the placeholder to the connection. The library
-//! reports the attempt. Without a report, the receiver would only see a connection on which no data
-//! arrives. See `docs/socket-calls.md`.
+//! on in either way. The descriptor of the connection is a placeholder socket. Only the tables of
+//! the library (`libtidelane.so`, which contains this crate) in this process lead from the
+//! placeholder to the connection. The library reports the attempt. Without a report, the receiver
+//! would only see a connection on which no data arrives. See `docs/socket-calls.md`.
+//!
+//! With the environment variable TIDELANE_STRICT, the call that passes the connection on fails.
 
 use std::os::fd::RawFd;
 
@@ -23,9 +25,10 @@ const STDIO: std::ops::RangeInclusive<RawFd> = 0..=2;
 
 /// Checks the descriptors in an SCM_RIGHTS message before the message is sent.
 ///
-/// If a descriptor is an accelerated connection, the kernel gets the program's future connections.
-/// The connection in the message is lost: the receiver sees no data, and the peer gets a RST at the
-/// last close. With TIDELANE_STRICT the message is not sent, and the call fails with EOPNOTSUPP.
+/// If a descriptor is an accelerated connection, the kernel carries the program's connections from
+/// now on. The connection in the message is lost: the receiver sees no data, and the peer gets a
+/// RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and the caller does not send
+/// the message.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
         let Some(socket) = registry::of(fd).filter(|socket| is_connection(socket)) else {
@@ -49,8 +52,8 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
     Ok(())
 }
 
-/// Leaves the listeners of this process to the kernel. A forked process leaves its listeners to the
-/// kernel at its next accept.
+/// Leaves the listeners of this process to the kernel. Other processes of the program leave theirs
+/// at the next `accept`.
 fn leave_listeners() {
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)
@@ -74,8 +77,8 @@ pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
 }
 
 /// Reports an accelerated connection among the standard descriptors that `exec` keeps open. With
-/// TIDELANE_STRICT the call fails with EOPNOTSUPP. Other descriptors are not checked, because most
-/// programs inherit them by accident.
+/// TIDELANE_STRICT, returns EOPNOTSUPP. Other descriptors are not checked: most programs pass them
+/// on only because they did not set FD_CLOEXEC.
 pub fn check_exec() -> Result<(), Errno> {
     for fd in STDIO {
         let stays_open = sys::fcntl(fd, libc::F_GETFD, 0)
@@ -87,8 +90,8 @@ pub fn check_exec() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reports that `exec` would pass the connection of `fd` on. With TIDELANE_STRICT, returns an
-/// error.
+/// Reports that `exec` passes on `fd`, an accelerated connection. With TIDELANE_STRICT, returns
+/// EOPNOTSUPP.
 fn report_exec(fd: RawFd) -> Result<(), Errno> {
     sys::line(format_args!(
         "descriptor {fd} is an accelerated connection, which ends at exec: from now on the kernel \

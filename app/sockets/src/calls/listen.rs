@@ -1,5 +1,5 @@
-//! The calls `listen` and `accept`. A listener is in both stacks: a program accepts connections of
-//! the service (the process `tidelaned`) and of the kernel from one descriptor.
+//! The calls `listen` and `accept`. A listener is in two stacks, the service (the process
+//! `tidelaned`) and the kernel. A program accepts the connections of both from one descriptor.
 //!
 //! A channel is a set of rings that this process shares with the service. A channel joins a
 //! listener so that the service delivers the listener's connections to the channel.
@@ -34,7 +34,8 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub struct Accepted {
     /// Descriptor of the connection.
     pub fd: RawFd,
-    /// Address of the peer, or `None` if the connection is the kernel's, which knows the address.
+    /// Address of the peer. `None` for a connection that the kernel carries: the caller asks the
+    /// kernel with `getpeername`.
     pub peer: Option<Address>,
 }
 
@@ -130,8 +131,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Joins the listener to the channels of the epoll instances with which the socket was registered
-/// before `listen`.
+/// Makes channels join the listener: those of the epoll instances with which the program registered
+/// the socket before `listen`.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
@@ -241,8 +242,8 @@ fn accept_one(
     Ok(new_fd as usize)
 }
 
-/// Turns an accepted connection into a socket, and tells the service that the listener's accept
-/// queue has room. Returns the socket locked.
+/// Assigns a connection from the accept queue to `socket`, a free socket. Tells the service that
+/// the queue has room again. Returns the socket locked.
 fn create_accepted(
     socket: &'static Socket,
     mut connection: Connection,

@@ -1,5 +1,6 @@
-//! The calls `setsockopt` and `getsockopt`. The service (the process `tidelaned`) needs the options
-//! of the connections that it carries.
+//! The calls `setsockopt` and `getsockopt`. This crate records the options that affect a
+//! connection, and passes them to the service (the process `tidelaned`), which carries the
+//! connection.
 
 use std::os::fd::RawFd;
 
@@ -28,8 +29,8 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     let mut inner = socket.enter(fd)?;
     match inner.state {
         State::Fresh | State::Listening(_) => {
-            // The kernel checks and keeps the value. The library keeps the values that matter to
-            // connections.
+            // The kernel checks and keeps the value for its own stack. `apply` records the value
+            // for connections that the service carries.
             if let Err(error) = sys::set_socket_option(fd, level, name, value) {
                 return Some(Err(error));
             }

@@ -1,5 +1,8 @@
-//! `poll` and `select` over accelerated sockets and kernel descriptors together. The service (the
-//! process `tidelaned`) carries the connections of accelerated sockets.
+//! `poll` and `select` over accelerated sockets and kernel descriptors together.
+//!
+//! The service (the process `tidelaned`) carries the connections of accelerated sockets. The
+//! service reports their events over channels: rings with a doorbell, an eventfd that wakes a
+//! sleeping thread. An epoll instance has a channel of its own.
 
 use std::os::fd::RawFd;
 
@@ -85,13 +88,13 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     }
 }
 
-/// Returns true if only the library has events for the descriptor.
+/// Returns true if the descriptor is a tracked socket, and the kernel has no events for it.
 fn has_only_library_events(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| !inner.state.is_in_kernel())
 }
 
-/// Returns true if both stacks have events for the descriptor.
+/// Returns true if the kernel and the service may both have events for the descriptor.
 fn has_events_of_both_stacks(fd: RawFd) -> bool {
     if let Some(instance) = instance::of(fd) {
         return is_active(instance);
@@ -127,7 +130,8 @@ fn request_connections(fds: &[pollfd]) {
     }
 }
 
-/// Returns the library's pending events of the entry, as far as the entry asks for them.
+/// Returns the pending events of a tracked descriptor that the entry asks for, without the kernel's
+/// events.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
@@ -154,8 +158,8 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// Returns the kernel's events of the entry. Leaves out POLLIN of an epoll instance if only a
-/// doorbell of the library caused it.
+/// Returns the kernel's events of the entry. Removes the POLLIN of an epoll instance in which only
+/// a doorbell is ready.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)

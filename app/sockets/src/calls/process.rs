@@ -2,7 +2,8 @@
 //!
 //! A child inherits listeners. At its first use of a listener, the child asks the service (the
 //! process `tidelaned`) to listen for the child, too. Parent and child both hold the connections:
-//! see `docs/design/fork.md`.
+//! see `docs/design/fork.md`. The parent prepares the child's session, its registration with the
+//! service, before the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,8 +25,8 @@ static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// thread.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
-/// Returns true if the library's tables of descriptors describe this process. A child between
-/// `vfork` and `exec` shares the memory, and thus the tables, of its parent.
+/// Returns true if the tables of tracked descriptors describe this process. A child between `vfork`
+/// and `exec` shares its parent's memory, so the tables describe the parent.
 pub fn owns_tables() -> bool {
     session::owns_tables()
 }
@@ -39,8 +40,8 @@ pub(crate) fn start_tracking() {
     }
 }
 
-/// Prepares a `fork` for which libc does not run the handlers. Returns true if the caller has to
-/// call `after_fork`.
+/// Prepares a fork for which libc does not run the handlers (`_Fork`, `clone`). Returns true if the
+/// caller has to call `after_fork`.
 pub fn before_fork() -> bool {
     let installed = HANDLERS_INSTALLED.load(Ordering::Relaxed) && session::owns_tables();
     if installed {

@@ -1,4 +1,5 @@
-//! Programs that this process starts and that the library cannot serve. Each program is reported
+//! Reports of programs that this process starts, and that the library (`libtidelane.so`, which
+//! contains this crate) cannot serve, such as statically linked programs. Each program is reported
 //! once.
 
 use std::{
@@ -11,15 +12,15 @@ use tidelane_inspect::inspect;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Largest number of programs that the library remembers. It reports further programs each time.
+/// Largest number of programs that are remembered. A further program is reported at every start.
 const REPORTED_MAX: usize = 1024;
 
 /// Hashes of the programs that this process or its forked children have reported. 0 is a free
 /// entry.
 static REPORTED: StaticCell<SharedWords<REPORTED_MAX>> = StaticCell::new();
 
-/// Maps the shared words. Must be called when the library is loaded, because a child cannot share
-/// words that it maps itself.
+/// Maps the shared words. The library calls this function when it is loaded, because a child would
+/// not share words that it maps later with its parent.
 pub fn prepare() {
     if REPORTED.load().is_none()
         && let Some(words) = SharedWords::new()
@@ -28,9 +29,9 @@ pub fn prepare() {
     }
 }
 
-/// Reports `program`, which this process is about to execute or spawn, if the library cannot serve
-/// it. `search` is the value of PATH if the program is looked for there. A child between `vfork`
-/// and `exec` may call this function.
+/// Reports `program` if the library cannot serve it. The process is about to execute or spawn
+/// `program`. `search` is the value of PATH if the call searches for the program there. A child
+/// between `vfork` and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(unsupported) = inspect(program, search) else {
         return;

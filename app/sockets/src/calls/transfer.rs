@@ -1,5 +1,6 @@
-//! The calls that read and write payload: `recv`, `send` and their variants. They copy the payload
-//! of connections that the service (the process `tidelaned`) carries.
+//! The calls that read and write payload: `recv`, `send` and their variants. The functions copy
+//! payload between the program and the stream buffers of a connection that the service (the process
+//! `tidelaned`) carries.
 
 use std::{
     io::{IoSlice, IoSliceMut},

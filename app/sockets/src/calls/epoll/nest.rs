@@ -3,7 +3,7 @@
 //! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
 //! outer instance, directly or through another inner instance. Each instance has a channel: the
 //! rings and the doorbell over which the service (the process `tidelaned`) reports the events of
-//! accelerated sockets.
+//! accelerated sockets. The default channel is for sockets in no epoll instance.
 
 use libc::epoll_event;
 
@@ -78,8 +78,8 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
 ///
 /// The channels wake the thread while the sleep is announced. Dropping the value ends the sleep.
 struct AnnouncedSleep {
-    /// Each channel, with true if its doorbell was armed. A channel without a context has no
-    /// doorbell.
+    /// Each channel, with true if its doorbell was armed, or false if the channel has no rings and
+    /// no doorbell yet.
     channels: Vec<(&'static Channel, bool)>,
     /// True if no channel had pending events when its doorbell was armed.
     may_sleep: bool,
@@ -99,8 +99,8 @@ impl AnnouncedSleep {
         sleep
     }
 
-    /// Announces the sleep to a channel, and to the default channel if this channel polls the
-    /// default channel, too.
+    /// Announces the sleep to `channel`. If `channel` polls the default channel, too, announces the
+    /// sleep to both.
     fn announce(&mut self, channel: &'static Channel) {
         if !channel.is_active() && channel.begin_kernel_sleep() {
             self.channels.push((channel, false));
