@@ -23,8 +23,8 @@ impl Instance {
         found
     }
 
-    /// Processes the pending events of the second channel, the default channel, if this instance
-    /// polls it.
+    /// Processes the pending events of the default channel, the channel of sockets in no epoll
+    /// instance, if this instance polls that channel, too.
     #[inline]
     pub(crate) fn pump_second(&self) {
         if let Some(channel) = self.channel().second() {
@@ -67,13 +67,14 @@ impl Instance {
         state.control_events = control_events;
     }
 
-    /// Unlocks the interest list, and wakes the threads that wait for the events found.
+    /// Unlocks the interest list, and wakes the threads that wait for the events found by `drain`.
     #[inline]
     pub(crate) fn finish(&self, state: Guard<'_, Interest>) {
         wake::finish(state, self.channel());
     }
 
-    /// Puts all registered sockets into the ready list if the service died.
+    /// Puts all registered sockets into the ready list, once after each death of the service. The
+    /// death has ended their connections.
     pub(crate) fn report_service_death(&self, state: &mut Interest) {
         let gone = session::last_gone();
         if state.reported_death >= gone {

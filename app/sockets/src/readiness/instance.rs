@@ -1,5 +1,6 @@
-//! An epoll instance, or the default instance of the process. An instance has an interest list, and
-//! a channel: rings that this process shares with the service (the process `tidelaned`).
+//! An epoll instance, or the default instance of the process, which belongs to sockets that are in
+//! no epoll instance. An instance has an interest list, and a channel: rings that this process
+//! shares with the service (the process `tidelaned`).
 
 use std::{
     os::fd::RawFd,
@@ -21,7 +22,8 @@ static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTab
 /// Serialises the creation of instances.
 static MAKING: Lock<()> = Lock::new(());
 
-/// An epoll instance that the library tracks. Instances are never freed, only reused.
+/// A tracked epoll instance, or the default instance: its interest list and its channel. Instances
+/// are never freed, only reused.
 #[derive(Debug)]
 pub struct Instance {
     channel: &'static Channel,
@@ -119,7 +121,8 @@ impl Instance {
         self.kernel_one_shots.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the kernel may have disabled the registration of a tracked socket.
+    /// Returns true if the kernel may have disabled the registration of a tracked socket because of
+    /// EPOLLONESHOT.
     pub(crate) fn has_kernel_one_shots(&self) -> bool {
         self.kernel_one_shots.load(Ordering::Relaxed)
     }
@@ -186,7 +189,8 @@ fn make(channel: &'static Channel) -> &'static Instance {
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
 /// still refer to the socket. The closed number may soon refer to another file, for which a wait
-/// must not report events of the socket. The kernel, in contrast, keeps such registrations.
+/// must not report events of the socket. This differs from the kernel, which keeps a registration
+/// until the last descriptor of the file is closed.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {
@@ -204,7 +208,7 @@ pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Ends these registrations of the socket.
+/// Removes the registrations of the socket from the interest lists that contain them.
 pub(crate) fn forget_registrations(socket: &'static Socket, registrations: Vec<RegistrationRef>) {
     for registration in registrations {
         if let Some(instance) = numbered(registration.channel) {

@@ -1,4 +1,8 @@
 //! The events of the kernel's epoll instance, without the events of the library's own descriptors.
+//!
+//! The library (`libtidelane.so`, which contains this crate) adds doorbells to the program's epoll
+//! instances: eventfds by which the service (the process `tidelaned`) wakes a sleeping thread. It
+//! also adds the control socket of its session with the service.
 
 use libc::epoll_event;
 
@@ -8,8 +12,8 @@ use crate::{
     sys::{self, Errno, SignalMask},
 };
 
-/// Merges events with the same data, because a listener may be ready in both stacks. Returns the
-/// new number of events.
+/// Merges events with the same data. A listener that is ready in the kernel and in the service has
+/// two events. Returns the new number of events.
 pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
@@ -71,8 +75,8 @@ pub(crate) fn remove_internal(
     kept
 }
 
-/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. If
-/// several registrations have the same data, the reported listener is found by its pending
+/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. Several
+/// registrations may have the data of an event. The kernel reported the listener that has a pending
 /// connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.state();

@@ -110,8 +110,8 @@ impl Instance {
         }
     }
 
-    /// Returns true if a wait on this instance would report a tracked descriptor, in this instance
-    /// or an inner one.
+    /// Returns true if a wait on this instance would report a tracked socket, either of this
+    /// instance or of an inner instance.
     pub(crate) fn has_due_within(&self) -> bool {
         self.check(DEPTH_MAX).ready
     }
@@ -200,8 +200,8 @@ impl Instance {
         }
     }
 
-    /// Returns true if the kernel's instance has an event that no doorbell caused. Resets the
-    /// doorbells for this check. The caller has found no tracked socket ready, so no event is lost.
+    /// Returns true if the kernel's epoll instance has an event that no doorbell caused. Resets the
+    /// doorbells first. The caller has found no tracked socket ready, so no event is lost.
     pub(crate) fn is_ready_in_kernel(&self) -> bool {
         let mut channels = self.channels_within();
         channels.push(self.channel());

@@ -29,7 +29,7 @@ fn is_exclusive(events: u32) -> bool {
     events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// Returns an error if a registration cannot ask for these events.
+/// Returns EINVAL if `epoll_ctl` must refuse a registration with these events.
 pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
     if is_exclusive(events) && events & !ALLOWED_WITH_EXCLUSIVE != 0 {
         return Err(Errno(libc::EINVAL));
@@ -146,8 +146,8 @@ impl Registration {
         bits != 0
     }
 
-    /// Returns true if an edge-triggered registration has had an edge since the last check. The end
-    /// of the connection is an edge even if the program did not ask for its events.
+    /// Returns true if an edge-triggered registration has had an edge since the last check.
+    /// EPOLLRDHUP, EPOLLHUP and EPOLLERR are edges even if the program did not ask for them.
     fn edge(&mut self, all: u32, bits: u32, inner: &mut Inner) -> bool {
         const OUT: u32 = libc::EPOLLOUT as u32;
         const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;

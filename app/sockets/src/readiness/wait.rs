@@ -92,7 +92,8 @@ pub(crate) fn blocking(
     }
 }
 
-/// Waits until `done` returns true, for a socket that has no descriptor any more.
+/// Waits until `done` returns true, or until the deadline. For SO_LINGER: the socket has no
+/// descriptor any more.
 pub(crate) fn lingering(
     socket: &'static Socket,
     deadline: Deadline,
@@ -150,7 +151,7 @@ impl Sleeper {
         self
     }
 
-    /// Lets events of this socket, which arrive on these channels, end the sleep.
+    /// Lets events of this socket end the sleep. The events arrive on `channels`.
     pub(crate) fn watch(&mut self, socket: &'static Socket, channels: SmallVec<&'static Channel>) {
         if !self.sockets.iter().any(|other| std::ptr::eq(other, socket)) {
             socket.waiters.fetch_add(1, Ordering::SeqCst);

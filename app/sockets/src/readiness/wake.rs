@@ -28,8 +28,8 @@ use crate::{
     sys::{Guard, SmallVec},
 };
 
-/// Records an event of the service on `socket` that arrived at `channel`, whose interest list is
-/// locked.
+/// Records an event of `socket` that arrived at `channel`. `state` is the locked interest list of
+/// the channel's epoll instance.
 #[inline]
 pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'static Socket) {
     if socket.waiters.load(Ordering::Relaxed) != 0 {
@@ -45,7 +45,7 @@ pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'st
     }
 }
 
-/// Unlocks the interest list of `channel`, and wakes the threads that wait for the recorded events.
+/// Unlocks `state`, and wakes the threads that wait for the recorded events.
 #[inline]
 pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
     if state.other_registrations.is_empty() && !state.wake {
@@ -62,8 +62,8 @@ pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
     }
 }
 
-/// Wakes the waiters after this process changed the socket's readiness. The socket's events arrive
-/// at `channel`.
+/// Wakes the waiters after a call of this process changed the socket's readiness. The socket's
+/// events arrive at `channel`.
 pub(crate) fn on_readiness_change(socket: &'static Socket, channel: Option<&'static Channel>) {
     notify_registrations(socket);
     wake_waiters(socket, channel);
