@@ -4,12 +4,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `session` | the registration with the service: made on demand, given up in a forked child |
-//! | `channel` | a context with its rings and doorbell, and the threads that sleep on it |
+//! | `channel` | a context (rings and a doorbell), and the threads that sleep on its doorbell |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
 //! | `second_channel` | channels of epoll instances that poll the default channel, too |
 //! | `connection` | a connection and the session that it belongs to |
-//! | `internal_events` | the library's own descriptors among the events of an epoll instance |
+//! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
 //! | `outage` | the time without a service |
 //! | `exceptions` | sockets that are left to the kernel on purpose |
 //! | `report` | reports of sockets that stay with the kernel |

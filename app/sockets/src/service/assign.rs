@@ -6,9 +6,10 @@ use super::{channel::Channel, channels, connection::Connection, session};
 impl Channel {
     /// Makes the service report the events of `connection` to this channel.
     ///
-    /// The request goes through the default channel whenever possible. A program may add a
-    /// connection to one epoll instance and soon after to another one. If the two requests went
-    /// through two channels, the service could carry them out in the wrong order.
+    /// The request goes through the default channel (of sockets in no epoll instance) whenever
+    /// possible. A program may add a connection to one epoll instance and soon after to another
+    /// one. If the two requests went through two channels, the service could carry them out in the
+    /// wrong order.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {

@@ -2,7 +2,8 @@
 //! (an eventfd). The cores of the service are its polling threads.
 //!
 //! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
-//! channel.
+//! channel. The ready sockets that one `epoll_wait` returns are a batch. A change is a new read or
+//! write position of a connection, or another request for the connection.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket
@@ -48,9 +49,9 @@ pub struct Channel {
     /// Counts the threads that sleep on this channel or are about to. `arm` and `disarm` change the
     /// count under the lock of `ring`, `begin_kernel_sleep` without the lock.
     sleepers: Sleepers,
-    /// Number of the batch of ready sockets that the program works on (never 0), and the last
-    /// socket of the batch.
+    /// Number of the batch that the program works on. Never 0, which means "no batch".
     batch: AtomicU32,
+    /// Number of the batch's last socket, whose `submit` publishes the changes of the batch.
     batch_last: AtomicU32,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
@@ -89,8 +90,8 @@ struct Ring {
 
 impl Ring {
     /// Keeps a duplicate of `doorbell`, the previous session's doorbell, unless it is -1. Closes
-    /// the duplicate of an earlier session's doorbell. The caller then drops the old context, which
-    /// closes the doorbell itself.
+    /// the duplicate from an earlier call. The caller then drops the old context, which closes the
+    /// doorbell itself.
     fn retire(&mut self, doorbell: RawFd) {
         if let Some(before) = self.retired.take() {
             session::close_internal(before);
@@ -315,7 +316,7 @@ impl Channel {
         ring.context.as_mut().map(work)
     }
 
-    /// Ends the batch. The caller calls `take_events` or `arm` next, which publish its changes.
+    /// Ends the batch. The caller calls `take_events` or `arm` next, which publish the changes.
     #[inline]
     pub(crate) fn end_batch(&self) {
         self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
@@ -351,8 +352,8 @@ impl Channel {
     }
 
     /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a doorbell.
-    /// Arms a one-shot registration of the library's template socket, which the kernel reports
-    /// immediately.
+    /// Arms a one-shot registration of the template, an unconnected socket, which the kernel
+    /// reports immediately.
     #[cold]
     fn wake_in_kernel(&self) {
         let Ok(fd) = session::template() else {
@@ -435,8 +436,8 @@ impl Channel {
         }
     }
 
-    /// Frees the send buffers of idle connections by calling `trim` for each slot. Returns the
-    /// number of connections that keep a send buffer.
+    /// Frees the send buffers of idle connections by calling `trim` for the slot of each connection
+    /// that may have one (`Context::trim`). Returns the number of connections that keep a buffer.
     ///
     /// This function holds the ring's lock, so `trim` must not wait for a socket's lock.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {

@@ -3,10 +3,10 @@
 //!
 //! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix
-//!   socket. A connection of the service cannot be passed on. The library has a list of programs
-//!   that pass connections on. The library detects another program when one of its processes passes
-//!   a connection on. From then on, the kernel gets all listeners of the program. After a message,
-//!   the kernel also gets the connections that the program opens.
+//!   socket. A connection of the service cannot be passed on. This module lists some programs that
+//!   pass connections on. Any other program is detected when one of its processes passes a
+//!   connection on. From then on, all listeners of the program are left to the kernel. After a
+//!   message, the connections that the program opens are left to the kernel, too.
 //! * The program forks for each connection, and its children live for a short time. The service
 //!   detects these listeners.
 
@@ -127,7 +127,8 @@ fn has(what: u32) -> bool {
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
-/// Returns the reason to leave an accelerated listener to the kernel from now on, or `None`.
+/// Returns the [`not_accelerated`] reason to leave an accelerated listener to the kernel from now
+/// on, or `None`.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     if passes_on() {
         return Some(not_accelerated::PASSED_ON);
@@ -135,8 +136,8 @@ pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     session::take_listener_left_to_kernel(listener).then_some(not_accelerated::FORKS)
 }
 
-/// Records that the program passes a connection to a program that it executes. A child between
-/// `vfork` and `exec` may call this function.
+/// Records that the program passes a connection on by `exec`. A child between `vfork` and `exec`
+/// may call this function.
 pub(crate) fn note_exec() {
     note_passed_on(ACCEPTED);
 }
@@ -152,7 +153,7 @@ fn note_passed_on(what: u32) {
     }
 }
 
-/// Returns the reason to leave a listener to the kernel, or `None`.
+/// Returns the [`not_accelerated`] reason to leave the listener `fd` to the kernel, or `None`.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     let state = state();
     if passes_on() {
@@ -166,7 +167,7 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     left.then_some(not_accelerated::CHOSEN)
 }
 
-/// Returns the reason to leave a connection to `peer` to the kernel, or `None`.
+/// Returns the [`not_accelerated`] reason to leave a connection to `peer` to the kernel, or `None`.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
         return Some(not_accelerated::PASSED_ON);

@@ -1,5 +1,6 @@
-//! The library's own descriptors among the events of an epoll instance: the doorbells by which the
-//! service (the process `tidelaned`) wakes threads, and the control socket of the session.
+//! Events of the library's own descriptors in the program's epoll instances. The library
+//! (`libtidelane.so`, which contains this crate) adds doorbells, by which the service (the process
+//! `tidelaned`) wakes threads, and the control socket of its session with the service.
 
 use super::session::{self, ProcessSession};
 

@@ -1,4 +1,5 @@
-//! The time without a service (the process `tidelaned`): listeners wait for the next service.
+//! The time without a service (the process `tidelaned`), in which listeners wait for the next
+//! service.
 //!
 //! If a listener's service is gone, or if the listener was opened without a service, the listener
 //! is only in the kernel. No event announces a new service. Therefore one of the sleeping threads
@@ -24,7 +25,7 @@ pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Uncounts a listener when it is closed, or left to the kernel for good.
+/// Subtracts a listener that is closed, or left to the kernel for good.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
@@ -77,8 +78,8 @@ impl Drop for BoundedSleep {
     }
 }
 
-/// Resets the state in a child after fork: its listeners belong to the parent, and the parent's
-/// threads do not exist here.
+/// Resets the state in a child after fork. The counted listeners belong to the parent, and the
+/// parent's threads do not exist in the child.
 pub(crate) fn reset_after_fork() {
     LISTENERS.store(0, Ordering::Relaxed);
     SEARCHING.store(false, Ordering::Relaxed);

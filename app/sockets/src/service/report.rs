@@ -1,5 +1,5 @@
 //! Reports of sockets that stay with the kernel: to the service (the process `tidelaned`) for
-//! `tidelane ss`, and on standard error with TIDELANE_STRICT.
+//! `tidelane ss`, and on standard error if the environment sets TIDELANE_STRICT.
 
 use std::os::fd::RawFd;
 
@@ -29,8 +29,9 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
     }
 }
 
-/// Records why a socket stays with the kernel. With TIDELANE_STRICT also prints the reason and
-/// returns an error, unless the user chose this socket as an exception.
+/// Reports why the socket `fd` stays with the kernel. With TIDELANE_STRICT also prints the reason,
+/// and returns ENETUNREACH, with which the call `doing` then fails. Prints nothing and returns no
+/// error if the user chose this socket as an exception.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
     session::report_not_accelerated(fd, reason);
     if !session::settings().strict || reason == not_accelerated::CHOSEN {

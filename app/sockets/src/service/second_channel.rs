@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Makes the channels of epoll instances poll the default channel, too, if the default channel has
-/// joined the same listener. `channel` is about to join the listener, which the channels `others`
-/// joined before.
+/// Makes the channels of epoll instances poll the default channel, too, if the default channel and
+/// they join the same listener. `channel` is about to join the listener. The channels `others` have
+/// joined the listener before.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
@@ -30,8 +30,8 @@ pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Chann
 }
 
 impl Channel {
-    /// Makes the channel poll the default channel, too, because connections of a shared listener
-    /// may arrive there while no thread waits for it.
+    /// Makes this channel poll the default channel, too. Connections of a listener that both
+    /// channels joined may arrive at the default channel, on which perhaps no thread waits.
     fn poll_second(&self) {
         self.polls_second.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,9 @@
-//! The session of this process with the service (the process `tidelaned`). The first `connect` or
-//! `listen` creates the session. A forked child gives the parent's session up.
+//! The session of this process with the service (the process `tidelaned`): the registration of the
+//! process. The first `connect` or `listen` creates the session. A forked child gives the parent's
+//! session up.
+//!
+//! The library (`libtidelane.so`, which contains this crate) keeps tables that map descriptors of
+//! the program to sockets and epoll instances (`crate::table`).
 
 use std::{
     ffi::{CStr, OsStr},
@@ -352,8 +356,9 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
     Ok(*template)
 }
 
-/// Gives up the parent's session in a child after fork. Also drops a session that was prepared for
-/// the parent when the parent itself was forked. The child registers when it needs a session.
+/// Gives up the parent's session in a child after fork. Also drops a session that the grandparent
+/// prepared for the parent and that the parent never used. The child registers when it needs a
+/// session.
 pub(crate) fn reset_after_fork() {
     RETIRED.unlock_after_fork();
     let mut over = std::mem::take(&mut *RETIRED.lock());
@@ -363,7 +368,8 @@ pub(crate) fn reset_after_fork() {
     }
     for program in over {
         program.abandon();
-        // Keep the memory of the session mapped: the parent's streams and contexts refer to it.
+        // Keep the session's addresses mapped, because copies of the parent's streams and contexts
+        // refer to them. `abandon` has replaced the shared memory by private zero memory.
         std::mem::forget(program);
     }
     REGISTERING.reset_after_fork(0);
@@ -404,7 +410,8 @@ pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Returns true if the service wants to leave this listener to the kernel. Returns true only once.
+/// Returns true if the service wants to leave this listener to the kernel. Returns true only once
+/// for each such wish.
 pub(crate) fn take_listener_left_to_kernel(listener: ListenerHandle) -> bool {
     listener.0 != 0
         && LISTENER_LEFT_TO_KERNEL.load(Ordering::Relaxed) == listener.0
