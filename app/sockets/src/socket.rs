@@ -1,5 +1,5 @@
-//! A TCP socket: the library's state for one open file description. The service (the process
-//! `tidelaned`) or the kernel carries the socket's connection.
+//! A tracked TCP socket: the state that this crate keeps for one open file description of the
+//! program. The service (the process `tidelaned`) or the kernel carries the socket's connection.
 //!
 //! | module | contents |
 //! |---|---|
@@ -47,10 +47,12 @@ use crate::{
     sys::{Guard, Lock, Rank},
 };
 
-/// A socket that the library tracks. Sockets are never freed, only reused.
+/// A tracked TCP socket of the program. The program's descriptors lead to this value through
+/// `registry`. Sockets are never freed, only reused.
 #[derive(Debug)]
 pub struct Socket {
-    /// The number of the socket, and its membership in a batch.
+    /// The number of the socket, and its membership in a batch: the ready sockets that one
+    /// `epoll_wait` returned.
     pub(crate) member: BatchMember,
     /// O_NONBLOCK of the open file description.
     pub(crate) nonblocking: AtomicBool,
@@ -83,8 +85,8 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock, if `fd` refers to the socket. A connection that was migrated to
-    /// another process is brought back.
+    /// Takes the socket's lock, if `fd` refers to the socket. If another process that shares the
+    /// connection has it, migrates the connection to this process.
     ///
     /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
     /// handler that interrupted this thread while the thread held the lock. The system call then
@@ -203,9 +205,9 @@ impl Socket {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Frees the lock in a child after fork, and returns the parent's value. The caller has to
-    /// forget the value's streams instead of dropping them, because they refer to memory that is
-    /// not mapped in the child.
+    /// Frees the lock in a child after fork, and returns the copy of the parent's value. The caller
+    /// has to forget the value's streams instead of dropping them, because they belong to the
+    /// parent's session, whose memory the child does not have.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);
         self.inner.unlock_after_fork();

@@ -1,4 +1,5 @@
-//! System calls, made directly, so that no libc symbol that the library interposes is ever called.
+//! System calls, made directly. libc's functions of these names are interposed by the preloaded
+//! library `libtidelane.so`, which contains this crate, and would lead back into this crate.
 //!
 //! The wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
 

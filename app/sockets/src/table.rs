@@ -1,10 +1,10 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
-//! A lookup of a descriptor that is not tracked costs a few instructions. The tables are generic:
-//! sockets and epoll instances each have a [`DescriptorTable`] and a [`NumberTable`]. Objects are
-//! never freed, only reused (see [`Pool`]). A reference therefore stays valid while another thread
-//! closes the descriptor. After a thread has taken the object's lock, it checks again whether the
-//! descriptor still refers to the object.
+//! A descriptor is tracked if a table maps it to an object. A lookup of any other descriptor costs
+//! a few instructions. The tables are generic: sockets and epoll instances each have a
+//! [`DescriptorTable`] and a [`NumberTable`]. Objects are never freed, only reused (see [`Pool`]).
+//! A reference therefore stays valid while another thread closes the descriptor. After a thread has
+//! taken the object's lock, it checks again whether the descriptor still refers to the object.
 
 mod internal;
 mod ranges;

@@ -1,5 +1,5 @@
-//! The layers of this crate, as `src/lib.rs` lists them: no file imports from a higher layer, and
-//! no files import each other in a cycle.
+//! Tests of the layers of this crate, as `src/lib.rs` lists them: no file imports from a higher
+//! layer, and no files import each other in a cycle.
 #![cfg(not(loom))]
 
 use std::{
@@ -132,7 +132,8 @@ fn imports(files: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String
     edges
 }
 
-/// Returns true if one file is the other's root, or a part of it.
+/// Returns true if one of the two files is the root of a pair in [`PARTS`], and the other is a part
+/// of this root.
 fn is_part(one: &str, other: &str) -> bool {
     PARTS.iter().any(|(root, parts)| {
         (one == *root && other.starts_with(parts)) || (other == *root && one.starts_with(parts))

@@ -14,8 +14,8 @@ use sleepers::Sleepers;
 #[path = "../src/sys/sleepers.rs"]
 mod sleepers;
 
-/// An epoll instance: its ready list, the sleeping threads, and its edge-triggered doorbell, which
-/// wakes one thread for each ring.
+/// A model of an epoll instance: the number of ready events, the sleeping threads, and the edge of
+/// its doorbell, which wakes one thread.
 struct Instance {
     ready: Mutex<u32>,
     sleepers: Sleepers,

@@ -130,7 +130,7 @@ fn connect_started(
         };
         return Some(socket);
     }
-    // The program closed the socket before the connect request was answered.
+    // The program closed the socket before the service answered the connect request.
     announced.discard(channel);
     None
 }

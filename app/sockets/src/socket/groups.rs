@@ -3,9 +3,9 @@
 //! The service (the process `tidelaned`) selects a listener of a group by a hash. A group is left
 //! to the kernel as a whole in two cases:
 //!
-//! * A BPF program selects the listener for each connection.
+//! * A BPF program, which the service does not run, selects the listener for each connection.
 //! * One listener of the group has to stay with the kernel. This listener would get no connections
-//!   if the service had the other listeners.
+//!   if the service had the other listeners, because the service gets the packets first.
 //!
 //! The local address of the listeners identifies a group, within this process and the processes
 //! that it forks.
@@ -82,7 +82,7 @@ fn add(name: Address) {
     }
 }
 
-/// Frees the lock in a child after fork, because another thread may have held it.
+/// Frees the lock in a child after fork, because another thread of the parent may have held it.
 pub(crate) fn unlock_after_fork() {
     ADDING.unlock_after_fork();
 }

@@ -151,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// Fails the active open.
+    /// Fails the active open with the error number of `cause`, a [`close_cause`].
     pub(crate) fn fail_connect(&mut self, cause: u32) {
         let number = from_cause(cause);
         self.error = if number == 0 {

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use crate::sys::{self, Errno};
 
 /// Options that do not affect an accelerated connection: hints to the kernel's stack, limits of the
-/// kernel's buffers, and ancillary data of datagrams. The library stores and returns their values.
+/// kernel's buffers, and ancillary data of datagrams. This crate stores and returns their values.
 const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::SOL_SOCKET, libc::SO_DEBUG),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),

@@ -19,8 +19,7 @@ use crate::{
     table,
 };
 
-/// Shortest time between two requests for a listener that the service refused, or after the service
-/// went away.
+/// Shortest time between two requests to the service for one listener, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 /// `Listening::retry_at_ns` of a listener that is left to the kernel.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -45,8 +44,8 @@ impl Listening {
         }
     }
 
-    /// Returns the listener in a child after fork. The child attaches the listener to the service
-    /// at its first use.
+    /// Returns a child's copy of this listener after fork. The child asks the service to listen
+    /// when the child first uses the listener.
     pub(crate) fn inherited(&self) -> Self {
         let retry_at_ns = if self.is_kernel_only() { NEVER } else { 0 };
         Self {
@@ -173,7 +172,7 @@ pub(crate) fn seek_service() {
     }
 }
 
-/// Registers with a new service, and requests all listeners that want a service.
+/// Registers with a new service, and asks it to listen for each listener that wants a service.
 #[cold]
 fn find_service() {
     let Some(session) = session::establish() else {
@@ -220,7 +219,7 @@ pub(crate) fn join(
     }
     let before = listening.joined.clone();
     second_channel::joined(channel, &before);
-    // Without a service, the channel waits for the next service.
+    // Without a service, `reattach` joins the channel when the next service runs.
     listening.joined.push(channel);
     if is_attached {
         listening.send_join(cookie, channel);
@@ -230,9 +229,9 @@ pub(crate) fn join(
     before
 }
 
-/// Makes `channel` join the listener if no channel has joined the listener. Otherwise asks the
-/// service to listen again, if a new service does not have the listener. Returns the same as
-/// [`join`].
+/// Makes `channel` join the listener if no channel has joined the listener, and returns as [`join`]
+/// does. Otherwise asks the service to listen again, if it is a new service that does not have the
+/// listener, and returns no channels.
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,
@@ -297,7 +296,8 @@ pub(crate) fn attach(
     options: OpenOptions,
 ) -> Result<(ListenerHandle, u32), u32> {
     let _section = Section::enter();
-    // Register even for a listener that is left to the kernel, to report the reason.
+    // Register even if the listener is left to the kernel, so that the caller can report the reason
+    // to the service.
     let session = session::establish();
     if let Some(reason) = exceptions::of_listener(fd) {
         return Err(reason);

@@ -4,8 +4,8 @@
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Options whose value the library stores, and returns from `getsockopt`. The library passes only
-/// the options in [`FORWARDED`] to the service.
+/// Options whose values this crate records, and returns from `getsockopt`. Only the options in
+/// [`FORWARDED`] also go to the service.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -39,7 +39,7 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// Options that the library passes on to the connection's stream, and thus to the service.
+/// Options that go to the connection's stream (in `tidelane-client`), and thus to the service.
 pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),

@@ -1,6 +1,6 @@
-//! Options of sockets whose connections the service (the process `tidelaned`) carries. The library
-//! passes an option to the service, or only records the value for `getsockopt`, or refuses the
-//! option with the kernel's error or ENOPROTOOPT.
+//! Options of sockets whose connections the service (the process `tidelaned`) carries. An option
+//! goes to the service, or its value is only recorded for `getsockopt`, or `setsockopt` fails with
+//! the kernel's error or ENOPROTOOPT.
 
 use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};

@@ -1,4 +1,5 @@
-//! The epoll instances with which a socket is registered.
+//! The epoll instances with which a socket is registered. Each epoll instance has a channel: rings
+//! over which the service (the process `tidelaned`) reports events to this process.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! Connections that several processes hold after `fork`: each has a descriptor of the connection.
+//! Connections that several processes hold after `fork`: each process has a descriptor of the
+//! connection.
 //!
 //! The payload of a connection is in the memory of one process at a time. A process that uses the
 //! connection asks the service (the process `tidelaned`) to migrate it to this process: see
@@ -108,8 +109,8 @@ pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
 }
 
 /// Migrates the connection to this process if an event of the connection is pending. The caller
-/// waits for such an event. Without an event the connection stays in the other process. Otherwise
-/// two waiting processes would take the connection from each other forever.
+/// waits for such an event. Without an event the connection stays in the other process. If waiting
+/// alone migrated the connection, two waiting processes would take it from each other forever.
 #[cold]
 pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
@@ -165,8 +166,9 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     };
 }
 
-/// Asks the service to migrate the connection to this process, and to the channel of its epoll
-/// instance if it has one. Returns the connection and the channel.
+/// Asks the service to migrate the connection to this process and to a channel of the process: the
+/// channel of the epoll instance with which the socket is registered, or else another channel.
+/// Returns the connection and the channel.
 fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,

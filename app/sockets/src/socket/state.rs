@@ -36,8 +36,9 @@
 //! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
 //! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |
 //!
-//! "migrates" means that the connection is migrated to this process (`sharing`), and the call has
-//! the effect of its new state. `Free` sockets are in the pool, and no descriptor refers to them.
+//! "migrates" means that the connection is first migrated to this process (`sharing`). The call
+//! then has the effect of the socket's new state. `Free` sockets are in the pool, and no descriptor
+//! refers to them.
 
 use std::collections::VecDeque;
 
@@ -65,7 +66,7 @@ pub(crate) enum State {
     Failed,
     /// A listener in both stacks.
     Listening(Listening),
-    /// A kernel socket, which the library does not touch any more.
+    /// A kernel socket. The kernel handles all its calls.
     Kernel,
     /// A connection of the parent process, which this process may take over. The value is the
     /// number of the connection.
@@ -116,7 +117,8 @@ impl Connecting {
     }
 }
 
-/// A listener.
+/// A listener in both stacks: the kernel's listener is behind the socket's descriptor, and this
+/// value refers to the service's listener.
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// The service's listener, and the session that it belongs to.
@@ -134,8 +136,9 @@ pub(crate) struct Listening {
     pub(crate) queue: VecDeque<(Connection, &'static Channel)>,
     /// Counts all connections that ever entered the accept queue.
     pub(crate) accepted_count: u64,
-    /// Time before which the library does not request the listener again, because the service
-    /// refused or is gone. [`NEVER`](super::listening::NEVER) leaves the listener to the kernel.
+    /// Time in nanoseconds of CLOCK_MONOTONIC before which this process does not ask the service to
+    /// listen again, because the service refused or is gone. [`NEVER`](super::listening::NEVER)
+    /// leaves the listener to the kernel.
     pub(crate) retry_at_ns: u64,
 }
 

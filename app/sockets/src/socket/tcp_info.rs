@@ -1,6 +1,7 @@
 //! The value of TCP_INFO: `struct tcp_info` of Linux. Most values are from the service (the process
-//! `tidelaned`), which carries the connection. The library knows the others itself. The numbers in
-//! this file are offsets of the fields in bytes, as `struct tcp_info` has them.
+//! `tidelaned`), which carries the connection. This process knows the others itself, from the
+//! connection's stream in shared memory. The numbers in this file are the byte offsets of the
+//! fields in `struct tcp_info`.
 
 use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 
@@ -25,7 +26,7 @@ const OPTION_SYN_DATA: u8 = 32;
 const DELIVERY_RATE_APP_LIMITED: u8 = 1;
 
 impl Inner {
-    /// Returns `tcp_info`. Fields that neither the service nor the library knows are 0
+    /// Returns `tcp_info`. Fields that neither the service nor this process knows are 0
     /// (docs/socket-calls.md lists them).
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
@@ -35,7 +36,7 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The library's own values are newer, and remain valid after the end of the connection.
+            // The stream's own values are newer, and remain valid after the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
             put(&mut info, 16, mss);

@@ -1,7 +1,7 @@
 //! Cancellation points (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
 //!
-//! libc's own calls act on a cancellation request while they wait. This library makes its system
-//! calls itself, so it has to detect the request itself:
+//! libc's own calls act on a cancellation request while they wait. This crate makes its system
+//! calls without libc, so it has to detect the request itself:
 //!
 //! ```text
 //! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
@@ -27,7 +27,7 @@ pub const CANCELLED: Errno = Errno(4095);
 /// libc's signal for cancellation.
 pub const SIGCANCEL: c_int = 32;
 
-/// Value of the word if no cancellation of the thread was requested.
+/// Value of the thread's cancellation word if no cancellation of the thread was requested.
 const NONE: u32 = 0;
 /// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;

@@ -1,9 +1,9 @@
 //! A lock for short critical sections. It needs no allocation and no libc call, so that it works
 //! where libc's locks do not.
 //!
-//! The program's signal handlers do not run while a thread holds a lock (`section_unsafe`). The
-//! library may not know of a handler, which then runs nevertheless. The lock records its owner, so
-//! that the use of the lock in such a handler ends the process instead of deadlocking.
+//! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
+//! handler that was installed by a direct system call runs nevertheless. The lock records its
+//! owner, so that taking the lock in this handler ends the process instead of deadlocking.
 
 use std::{
     cell::UnsafeCell,
@@ -49,8 +49,8 @@ impl<T> Lock<T> {
     ///
     /// # Panics
     ///
-    /// Aborts the process if this thread holds the lock already, because a signal handler
-    /// interrupted it.
+    /// Aborts the process if this thread holds the lock already. This happens in a signal handler
+    /// that interrupted the thread.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
@@ -118,8 +118,7 @@ impl<T> Lock<T> {
     }
 
     /// Frees the lock in a child after fork and replaces its value. The lock's owner may not exist
-    /// in the child. The old value is not dropped, because it may be half-changed or refer to
-    /// memory that is not mapped.
+    /// in the child. The old value is not dropped, because the owner may have been changing it.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, and it does not hold this lock's guard: it runs the
         // fork handler. `write` does not drop the old value.

@@ -1,10 +1,11 @@
-//! Sections: parts of the library that no signal handler of the program interrupts.
+//! Sections: parts of the library (`libtidelane.so`, which contains this crate) that no signal
+//! handler of the program interrupts.
 //!
 //! A handler may use sockets, fork, allocate, or jump out of the interrupted call. If a handler
 //! interrupted a section, it would find locks that its own thread holds, and half-changed memory.
 //! Therefore the library installs its own handler in front of the program's handlers
-//! (`signals_unsafe` in the crate `tidelane-preload`), and defers a signal that arrives within a
-//! section to the end of the section.
+//! (`signals_unsafe` in the crate `tidelane-preload`). This handler defers a signal that arrives
+//! within a section to the end of the section.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
@@ -12,8 +13,8 @@
 //! end of the section: signal deferred? unblock -> the kernel delivers it here
 //! ```
 //!
-//! A section makes no system call unless a signal arrives within it. The kernel applies the masks,
-//! stacks and flags that the program asked for.
+//! Beginning and ending a section needs no system call unless a signal arrives within the section.
+//! The kernel applies the mask, stack and flags that the program set for its handler.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
@@ -69,8 +70,8 @@ fn offset() -> usize {
 #[inline]
 fn state() -> &'static SectionState {
     let address = super::thread_identity().wrapping_add(offset());
-    // SAFETY: the state has this size and alignment, is zero at first, which is valid, and lives as
-    // long as its thread, which is the only one that has the reference.
+    // SAFETY: the state has this size and alignment. Its initial zeros are valid. It lives as long
+    // as its thread, and only this thread uses the reference.
     unsafe { &*(address as *const SectionState) }
 }
 
@@ -86,8 +87,8 @@ fn state() -> &'static SectionState {
             }
         };
     }
-    // SAFETY: the state has no destructor, and lives as long as its thread, which is the only one
-    // that has the reference.
+    // SAFETY: the state has no destructor. It lives as long as its thread, and only this thread
+    // uses the reference.
     STATE.with(|state| unsafe { &*core::ptr::from_ref(state) })
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! No event is missed: either the sleeper finds the event at its last check, or the waker finds the
-//! sleeper and rings. A ring wakes one of several threads that sleep on a doorbell. A thread that
-//! consumes a ring without handling the event passes the ring on with another `wake`.
+//! sleeper and rings the doorbell. The doorbell wakes only one of the threads that sleep on it. A
+//! thread that wakes up without handling the event calls `wake` again for the next thread.
 //! `tests/loom.rs` checks this file against every order of these steps.
 
 #[cfg(not(loom))]
@@ -26,8 +26,8 @@ impl Sleepers {
         Self(AtomicU32::new(0))
     }
 
-    /// Announces that this thread is about to sleep. The thread has to check for events once more
-    /// after this.
+    /// Announces that this thread is about to sleep. The thread then has to check for events once
+    /// more before it sleeps.
     pub fn announce(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

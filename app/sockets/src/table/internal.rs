@@ -1,4 +1,5 @@
-//! Descriptors of the library itself, and the highest descriptor in use.
+//! Descriptors of the library itself (`libtidelane.so`, which contains this crate), and the highest
+//! descriptor in use.
 
 use std::{
     os::fd::RawFd,

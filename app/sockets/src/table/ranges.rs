@@ -1,5 +1,5 @@
-//! The ranges of descriptors that `close_range` has to close: all but the library's own
-//! descriptors.
+//! The ranges of descriptors that `close_range` has to close: all except the descriptors of the
+//! library itself (`libtidelane.so`, which contains this crate).
 
 use std::os::fd::RawFd;
 
