@@ -1,8 +1,8 @@
 //! Calls that transfer payload: the families of `read`, `write`, `recv` and `send`.
 //!
-//! A tracked socket is a TCP socket that this library may accelerate: the service (the process
-//! `tidelaned`) then carries its connection. The crate `tidelane_sockets` handles calls on tracked
-//! sockets. It returns `None` for a call that the kernel must handle.
+//! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate: the
+//! service (the process `tidelaned`) then carries its connection. The crate `tidelane_sockets`
+//! handles calls on tracked sockets. It returns `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,4 +1,5 @@
-//! `pthread_cancel`, and the cancellation points among the exported functions.
+//! `pthread_cancel`, and the cancellation points among the functions that this library
+//! (`libtidelane.so`) exports in place of libc's.
 //!
 //! Each exported function that POSIX lists as a cancellation point begins with
 //! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns

@@ -1,7 +1,8 @@
 //! Calls on descriptors: flags, duplicates and closing. Also the end of the process.
 //!
-//! A foreign descriptor is a descriptor that the library does not know: neither a tracked socket or
-//! epoll instance, nor a descriptor of the library itself. The kernel handles its calls.
+//! This library (`libtidelane.so`) tracks the program's TCP sockets and epoll instances. A foreign
+//! descriptor is neither tracked nor a descriptor of the library itself. The kernel handles calls
+//! on foreign descriptors.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 

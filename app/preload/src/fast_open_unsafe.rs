@@ -1,6 +1,6 @@
 //! The call `sendto`, which may open a connection (MSG_FASTOPEN). The crate `tidelane_sockets`
-//! handles the call on TCP sockets that this library may accelerate. It returns `None` for a call
-//! that the kernel must handle.
+//! handles the call on TCP sockets that this library (`libtidelane.so`) may accelerate. It returns
+//! `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,8 @@ use crate::{
     libc_abi_unsafe::{bytes, fail_with_errno, system_call},
 };
 
-/// Handles MSG_FASTOPEN before the payload of a call is sent. Calls [`fast_open::prepare`].
+/// Opens the connection if `flags` has MSG_FASTOPEN. The caller then sends the payload. Passes the
+/// arguments, with the peer's address as bytes, to [`fast_open::prepare`].
 ///
 /// # Safety
 ///

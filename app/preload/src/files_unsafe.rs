@@ -1,5 +1,5 @@
 //! Calls that copy between sockets and files or pipes. A tracked socket is a TCP socket that this
-//! library may accelerate.
+//! library (`libtidelane.so`) may accelerate.
 
 use std::ffi::{c_int, c_uint};
 

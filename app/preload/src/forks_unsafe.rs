@@ -1,8 +1,9 @@
 //! Calls that create a child process without running the `pthread_atfork` handlers: `_Fork`,
 //! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
 //!
-//! In these calls, the module runs the library's fork handlers itself if the child gets a copy of
-//! the parent's memory (no CLONE_VM).
+//! This library (`libtidelane.so`) has fork handlers in `tidelane_sockets::process`. In these
+//! calls, this module runs the handlers itself if the child gets a copy of the parent's memory (no
+//! CLONE_VM).
 
 use std::ffi::{c_int, c_long, c_void};
 

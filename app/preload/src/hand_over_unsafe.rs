@@ -1,6 +1,7 @@
 //! Calls that may pass connections to another program: `exec`, and messages with descriptors. A
-//! connection that the service (the process `tidelaned`) carries cannot be passed on, so the
-//! library reports the attempt.
+//! connection that the service (the process `tidelaned`) carries cannot be passed on. Therefore
+//! this library (`libtidelane.so`) reports the attempt. With the environment variable
+//! TIDELANE_STRICT, the call fails.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -38,8 +39,8 @@ pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
 }
 
 /// Checks the program `file` before the function `name` executes or spawns it. Reports connections
-/// that end with the call, and programs that the library cannot serve. Returns an error if the call
-/// must fail.
+/// that the call would pass on, and a program that the library cannot serve. Returns an error if
+/// the call must fail.
 ///
 /// # Safety
 ///

@@ -96,8 +96,8 @@ const fn is_cancellation_point(number: i64) -> bool {
     )
 }
 
-/// Converts the result of a handled call. Makes the system call if `handled` is `None`: the library
-/// leaves the call to the kernel.
+/// Converts `handled`, the result that `tidelane_sockets` returned, to libc's convention. If
+/// `handled` is `None`, the kernel must handle the call, and this function makes the system call.
 ///
 /// # Safety
 ///

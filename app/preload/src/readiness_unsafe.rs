@@ -1,7 +1,8 @@
 //! The calls of the `epoll` and `poll` families.
 //!
 //! The crate `tidelane_sockets` handles calls with tracked descriptors: TCP sockets that this
-//! library may accelerate, and epoll instances. The kernel handles all other calls.
+//! library (`libtidelane.so`) may accelerate, and epoll instances. The kernel handles all other
+//! calls.
 
 use std::{ffi::c_int, slice};
 

@@ -1,5 +1,6 @@
-//! `select` and `pselect`, implemented with the library's `poll`. A tracked descriptor refers to a
-//! TCP socket that the library may accelerate, or to an epoll instance.
+//! `select` and `pselect`, implemented with `poll` of the crate `tidelane_sockets`. A tracked
+//! descriptor refers to a TCP socket that this library (`libtidelane.so`) may accelerate, or to an
+//! epoll instance.
 
 use std::{
     ffi::{c_int, c_void},

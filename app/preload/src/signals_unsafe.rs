@@ -1,8 +1,9 @@
 //! The calls that install signal handlers.
 //!
-//! A section is a part of the library that no handler of the program may interrupt
-//! ([`section_unsafe`]). Therefore the library installs its own handler in place of the program's.
-//! The library's handler calls the program's handler, or defers the signal to the end of a section.
+//! A section is a part of this library (`libtidelane.so`) that no handler of the program may
+//! interrupt ([`section_unsafe`]). Therefore the library installs its own handler in place of the
+//! program's. The library's handler calls the program's handler. If the signal arrives within a
+//! section, the handler defers the signal to the end of the section.
 
 use std::{
     ffi::{c_int, c_void},

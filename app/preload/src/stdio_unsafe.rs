@@ -1,9 +1,10 @@
 //! stdio streams on sockets: `fdopen`, `fileno`.
 //!
-//! libc's streams make their system calls within libc, where this library cannot interpose.
-//! A tracked socket is a TCP socket that this library may accelerate. On a tracked socket, `fdopen`
-//! creates a stream whose I/O functions call this library (`fopencookie`). libc knows no descriptor
-//! for these streams, so this module keeps a list of their descriptors for `fileno`.
+//! libc's streams make their system calls within libc, where this library (`libtidelane.so`) cannot
+//! interpose. A tracked socket is a TCP socket that this library may accelerate. On a tracked
+//! socket, `fdopen` creates a stream whose I/O functions call this library (`fopencookie`). libc
+//! knows no descriptor for these streams, so this module keeps a list of their descriptors for
+//! `fileno`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},

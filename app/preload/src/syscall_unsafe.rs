@@ -1,5 +1,6 @@
-//! `syscall(2)`, which calls the exported functions by number. libuv, for example, closes
-//! descriptors through `syscall`.
+//! `syscall(2)`: the function of this library (`libtidelane.so`) that calls the library's other
+//! exported functions by system call number. libuv, for example, closes descriptors through
+//! `syscall`.
 
 use std::ffi::{c_int, c_long, c_uint};
 

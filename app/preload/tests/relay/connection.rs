@@ -1,5 +1,8 @@
 //! One connection of the relay, the fake service of these tests. The connection copies bytes
 //! between a slot (the record of a connection in shared memory) and a kernel socket.
+//!
+//! A slot has two halves. The program writes one half, and announces a change with the request
+//! ADVANCE. The relay writes the other half, and announces a change with the event READY.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -22,13 +25,13 @@ const CHUNK: usize = 16 << 10;
 pub struct Connection {
     pub slot: u32,
     pub generation: u32,
-    /// Number of the context that gets the events of the connection.
+    /// Number of the context, the program's rings, that gets the events of the connection.
     pub context: u32,
     /// The kernel socket, or `None` after the relay has closed it.
     pub socket: Option<TcpStream>,
     rx: StreamBuffer,
     rx_head: u32,
-    /// The program's read position at its last ADVANCE.
+    /// The program's read position in the receive buffer at its last ADVANCE.
     rx_read: u32,
     tx_head: u32,
     tx: Option<StreamBuffer>,

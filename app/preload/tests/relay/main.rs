@@ -1,7 +1,8 @@
 //! Tests of the preload library `libtidelane.so`, without privileges and without Tidelane's TCP.
 //!
-//! A fake service, the relay, carries each connection of a program over its own kernel socket. The
-//! C programs of `tests/posix` must give the same results as on the kernel alone.
+//! A fake service, the relay, carries each connection of a program over a kernel socket of the
+//! relay. A case is a test in the C program of `tests/posix`. Each case must print the same with
+//! the library as on the kernel alone.
 //!
 //! POSIX_CASES="a b" in the environment runs only the cases `a` and `b`.
 
@@ -14,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest duration of one case on one stack.
+/// Longest duration of one run of a case.
 const CASE_MAX: Duration = Duration::from_secs(90);
 
 /// The directory for the files of this run. Removed on drop.

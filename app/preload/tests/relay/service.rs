@@ -33,19 +33,20 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// Offset from the port of a program's listener to the port of the relay's listener for the
-/// program.
+/// Difference between two ports: the port of the relay's listener for a program, minus the port at
+/// which the program itself listens.
 pub const PORT_SHIFT: i32 = -20_000;
 const SLOTS: u32 = 256;
 
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
-/// Listeners that forked programs share, by the inode number of the program's socket.
+/// The relay's listeners, each with the inode number of the program's kernel socket. Forked
+/// processes that share a kernel socket share the relay's listener, too.
 static LISTENERS: Mutex<Vec<(u64, Arc<SharedListener>)>> = Mutex::new(Vec::new());
 
 /// The relay's kernel listener for a listener of a program.
 struct SharedListener {
     listener: TcpListener,
-    /// The port that the program expects.
+    /// The port at which the program itself listens. The program sees this local port.
     port: u16,
 }
 
@@ -86,7 +87,7 @@ struct Session {
     contexts: HashMap<u32, Context>,
     connections: HashMap<u32, Connection>,
     listeners: Vec<Option<Arc<SharedListener>>>,
-    /// Context, listener and cookie of each LISTENER_JOIN.
+    /// Context, listener and cookie of each LISTENER_JOIN request.
     joined: Vec<(u32, u32, u64)>,
     free: Vec<u32>,
 }

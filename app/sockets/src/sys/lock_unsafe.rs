@@ -2,8 +2,9 @@
 //! where libc's locks do not.
 //!
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
-//! handler that was installed by a direct system call runs nevertheless. The lock records its
-//! owner, so that taking the lock in this handler ends the process instead of deadlocking.
+//! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
+//! The lock records its owner, so that taking the lock in such a handler ends the process instead
+//! of deadlocking.
 
 use std::{
     cell::UnsafeCell,
