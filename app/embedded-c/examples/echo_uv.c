@@ -33,7 +33,7 @@ static struct tle_stack *stack;
 static int64_t listener;
 static uv_timer_t timer;
 
-/* Returns the next packet of the device. */
+/* Reads the next packet of the device. Returns its length, or 0 if there is none. */
 static size_t receive(void *user, void *packet, size_t room) {
     ssize_t len = read(*(int *)user, packet, room);
     return len > 0 ? (size_t)len : 0;

@@ -75,7 +75,7 @@ uint64_t tle_next_timeout(const struct tle_stack *stack);
 void tle_flush(struct tle_stack *stack);
 
 /* Handles one received IP packet. The MultiStack paper calls this function tcp_input. A program
- * does not need it if `receive` of its port returns the packets to tle_poll. */
+ * does not need this function if `receive` of its port returns the packets to tle_poll. */
 void tle_input(struct tle_stack *stack, const void *packet, size_t len);
 
 /* Listens at `port`. At most `backlog` connections wait to be accepted. Returns the listener; -1 if

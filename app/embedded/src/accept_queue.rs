@@ -1,4 +1,4 @@
-//! Connections that wait to be accepted.
+//! Connections that wait to be accepted. The engine identifies a connection by its flow id.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! The stack's state of one connection.
+//! The state that the stack keeps for one connection. The engine (`tidelane-engine`), which runs
+//! TCP, keeps a state of its own, and identifies the connection by a flow id.
 
 use tidelane_engine::{CloseCause, FlowId, ListenerId};
 use tidelane_wire::HeaderTemplate;
@@ -9,7 +10,8 @@ use crate::{
     status::{Status, Urgent},
 };
 
-/// The stack's state of one connection: the buffers, and the knowledge of the program.
+/// The state that the stack keeps for one connection: its buffers and headers, the progress of the
+/// program in the two streams, and the events that the engine has reported.
 #[derive(Debug)]
 pub struct Binding {
     /// Ethernet and IP headers of the connection's segments.
@@ -70,13 +72,14 @@ impl Binding {
         }
     }
 
-    /// Returns true if `connection` is a valid handle of the connection.
+    /// Returns true if `connection` is a handle of this connection, and the program has not closed
+    /// the connection.
     pub fn is_of(&self, connection: Connection) -> bool {
         self.generation == connection.generation && !self.closed
     }
 
-    /// Returns the handle of the connection, which has the flow `flow`. Returns `None` if the
-    /// program has not accepted the connection, or has closed it.
+    /// Returns the handle of the connection, whose flow id is `flow`. Returns `None` if the program
+    /// has not accepted the connection, or has closed it.
     pub fn handle(&self, flow: FlowId) -> Option<Connection> {
         let generation = self.generation;
         let open = !self.closed && self.listener.is_none();
@@ -95,8 +98,8 @@ impl Binding {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies the part of `data` that has room to the send buffer, and returns its length. The
-    /// position `tx_head` stays.
+    /// Copies as much of `data` to the send buffer as there is room for, and returns the number of
+    /// bytes. The caller then advances `tx_head`.
     pub fn copy_to_send(&mut self, acked: u32, limit: u32, data: &[u8]) -> u32 {
         let len = data.len().min(self.room(acked, limit) as usize);
         self.wants_room = len < data.len();
@@ -113,8 +116,8 @@ impl Binding {
         self.rx.slices(self.rx_read, unread)
     }
 
-    /// Returns the status. The arguments are those of [`received`](Self::received) and
-    /// [`room`](Self::room).
+    /// Returns the status of the connection. `rx_head` is the argument of
+    /// [`received`](Self::received). `acked` and `limit` are the arguments of [`room`](Self::room).
     pub fn status(&self, rx_head: u32, acked: u32, limit: u32) -> Status {
         let urgent = self.urgent.and_then(|(pos, byte)| {
             let ahead = pos.wrapping_sub(self.rx_read);

@@ -93,7 +93,7 @@ pub enum Event {
     /// of its data.
     Writable(Connection),
     /// The peer has announced urgent data. The member `urgent` of
-    /// [`Stack::status`](crate::Stack::status) has its place.
+    /// [`Stack::status`](crate::Stack::status) has its position.
     Urgent(Connection),
     /// The connection is over. The program still has to close it.
     Closed(Connection, CloseCause),

@@ -1,5 +1,5 @@
-//! The part of a stack that the engine calls (its `Driver`): buffers, headers and events of all
-//! connections, and the port.
+//! The part of a stack that the engine (`tidelane-engine`, which runs TCP) calls through the trait
+//! `Driver`: buffers, headers and events of all connections, and the port.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,7 +30,7 @@ const TCP_CHECKSUM_AT: u16 = 16;
 const DATA_OFFSET_AT: usize = 12;
 /// Kind of the no-operation option.
 const NO_OPERATION: u8 = 1;
-/// Limit of resets that wait for a free frame; further resets are lost.
+/// Largest number of RST segments that wait for a free frame. Further RST segments are lost.
 const LATE_RESETS_MAX: usize = 1024;
 
 /// Number of dropped packets, by [`DropReason::index`].
@@ -79,7 +79,7 @@ pub struct Io<P> {
     pub blocked: bool,
     /// The program's TCP options, if it has any.
     pub options: Option<Box<dyn OptionHandler>>,
-    /// Resets of ended connections that wait for a free frame.
+    /// RST segments of ended connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
     /// Number of dropped packets by reason.
     pub drops: Drops,
@@ -163,7 +163,7 @@ impl<P: PacketIo> Io<P> {
         self.binding(flow)?.handle(flow)
     }
 
-    /// Sends the resets that wait, while the port has free frames.
+    /// Sends the RST segments in `late_resets`, as long as the port has free frames.
     pub fn send_late_resets(&mut self) {
         while let Some((out, mut template)) = self.late_resets.pop_front() {
             if self.write_frame(&out, &mut template, None).is_err() {

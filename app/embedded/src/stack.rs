@@ -28,7 +28,7 @@ const LINK: LinkId = LinkId(0);
 pub struct Stack<P: PacketIo> {
     engine: Engine,
     io: Io<P>,
-    /// An empty burst; `None` while its frames are processed.
+    /// The burst into which `poll` receives frames. `None` while the frames are processed.
     burst: Option<P::Burst>,
     /// Addresses of this end.
     addresses: Addresses,
@@ -114,7 +114,7 @@ impl<P: PacketIo> Stack<P> {
         self.engine.set_listener_options(listener.0, options);
     }
 
-    /// Sets the number of connections of a listener that may wait to be accepted.
+    /// Sets the largest number of connections of a listener that wait to be accepted.
     pub fn set_backlog(&mut self, listener: Listener, backlog: u32) {
         self.engine.set_backlog(listener.0, backlog);
     }
@@ -139,7 +139,7 @@ impl<P: PacketIo> Stack<P> {
         self.engine.unlisten(self.now, listener.0, &mut self.io);
     }
 
-    /// Returns the oldest connection that waits to be accepted.
+    /// Accepts the oldest connection that waits at `listener`. Returns `None` if none waits.
     pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
         let connection = self.io.accept(listener.0)?;
         self.engine.accept_queue_removed(listener.0, 1);
@@ -329,7 +329,7 @@ impl<P: PacketIo> Stack<P> {
         self.io.next_event()
     }
 
-    /// Returns the state of a valid handle.
+    /// Returns the state of a connection, or `None` for an invalid handle.
     fn lookup(&self, connection: Connection) -> Option<(&Binding, &FlowState)> {
         let place = self.io.bindings.get(connection.flow.index());
         let binding = place.and_then(Option::as_ref)?;
@@ -394,8 +394,8 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Copies `data` to the send buffer as far as there is room. Returns the number of bytes. If
-    /// the number is less than the length of `data`, an event reports when there is room. A closed
-    /// direction takes nothing; [`Status::writable`] tells the two cases apart.
+    /// the number is less than the length of `data`, an event reports when there is room. Returns 0
+    /// without an event if the sending direction is closed ([`Status::writable`] is then `None`).
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.lookup(connection).map(|(_, flow)| flow.tx_acked()) else {
@@ -473,7 +473,7 @@ impl<P: PacketIo> Stack<P> {
         self.engine.options(connection.flow)
     }
 
-    /// Returns the state of a connection, for statistics.
+    /// Returns the TCP state of a connection, such as its congestion window, for statistics.
     pub fn info(&self, connection: Connection) -> Option<FlowInfo> {
         self.lookup(connection)?;
         self.engine.info(connection.flow)

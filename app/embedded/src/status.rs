@@ -2,7 +2,8 @@
 
 use tidelane_engine::CloseCause;
 
-/// The status of a connection. [`Stack::info`](crate::Stack::info) has the values of TCP.
+/// The status of a connection for the program. [`Stack::info`](crate::Stack::info) returns TCP's
+/// own variables, such as the congestion window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// Number of received bytes that the program has not read.
@@ -16,7 +17,7 @@ pub struct Status {
     pub peer_closed: bool,
     /// Reason for the end of the connection; `None` while the connection is open.
     pub cause: Option<CloseCause>,
-    /// The last error of the path that ended no connection (RFC 9293 §3.9.2.2, MUST-56).
+    /// The last ICMP error that did not end the connection (RFC 9293 §3.9.2.2, MUST-56).
     pub path_error: Option<CloseCause>,
     /// The last urgent byte, if the program has not read past the byte.
     pub urgent: Option<Urgent>,

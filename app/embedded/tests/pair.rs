@@ -19,7 +19,7 @@ type BoxedStack =
     Stack<FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>>;
 
 /// Makes a stack at one end of `queues`: at the client's end 0 or at the server's end 1. Each
-/// `loss`-th packet that it sends is lost; zero means no loss.
+/// `loss`-th packet that the stack sends is lost. Zero means no loss.
 fn stack(end: usize, queues: &[Queue; 2], loss: u32) -> BoxedStack {
     let config = StackConfig::new(ADDRESSES[end], [end as u8 + 1; 16]);
     stack_with(config, queues, end, loss)
@@ -105,7 +105,8 @@ impl Pair {
     }
 }
 
-/// Sends `len` bytes over each of `count` connections to a server that echoes them, and compares.
+/// Sends `len` bytes over each of `count` connections to a server that echoes them. Checks that the
+/// client receives the same bytes.
 fn echo(count: usize, len: usize, loss: u32) {
     let mut pair = Pair::new(loss);
     let listener = pair.server.listen(SERVER, 1024).unwrap();
@@ -577,7 +578,7 @@ impl OptionHandler for Numbering {
     }
 }
 
-/// Makes the option, and the list of the peer's numbers.
+/// Makes the handler of the option, and the list of the peer's numbers that the handler fills.
 fn numbering() -> (Box<Numbering>, Rc<RefCell<Vec<u32>>>) {
     let seen = Rc::default();
     let handler = Numbering {

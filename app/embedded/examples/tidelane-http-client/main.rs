@@ -23,8 +23,8 @@ use crate::response::Response;
 
 mod response;
 
-/// Least number of local TCP ports with `--close`. The client uses them in turn, so that the last
-/// connection of a port is over when the port is used again.
+/// Smallest number of local TCP ports with `--close`. The client uses the ports in turn, so that
+/// the last connection of a port has ended when the port is used again.
 const CLOSING_PORTS: usize = 512;
 /// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 1 << 20;
@@ -84,7 +84,8 @@ fn run(options: &Options) -> io::Result<u64> {
     let config = StackConfig {
         mac: MacAddress(port.mac()),
         shared_addresses: true,
-        // A packet to a port of the same service needs no link address.
+        // Any address will do, because a packet to a port of the same service needs no link
+        // address.
         gateway: MacAddress(port.mac()),
         ..StackConfig::new(address_of(options.address), secret)
     };

@@ -1,8 +1,9 @@
-//! Checks the responses of the HTTP server `tidelane-http`.
+//! The check of the responses of the HTTP server `tidelane-http`. The head of a response is its
+//! status line and header fields.
 
 use std::io;
 
-/// Longest head in bytes.
+/// Largest length of a head in bytes.
 const HEAD_LEN_MAX: usize = 1024;
 
 /// The received part of a response.
@@ -17,7 +18,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Makes the state before the first byte of a response whose body has `body_len` bytes.
+    /// Expects a response whose body has `body_len` bytes. No byte was received yet.
     pub fn new(body_len: usize) -> Self {
         Self {
             head: Some(Vec::new()),

@@ -25,13 +25,13 @@ pub trait Sockets {
     /// A connection.
     type Connection: Copy + Eq + Hash;
 
-    /// Returns the next connection that waits to be accepted.
+    /// Accepts the next connection. Returns `None` if no connection waits.
     fn accept(&mut self) -> Option<Self::Connection>;
 
     /// Reads received data. Returns the number of bytes; zero if there is none.
     fn read(&mut self, connection: Self::Connection, buffer: &mut [u8]) -> usize;
 
-    /// Writes data as far as there is room. Returns the number of bytes.
+    /// Writes data as far as the send buffer has room. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
 
     /// Returns true if all data was read and no more data can follow.

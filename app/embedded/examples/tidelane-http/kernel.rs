@@ -23,7 +23,7 @@ struct Kernel {
     listener: TcpListener,
     /// Each connection, and true if no more data can follow.
     streams: HashMap<Token, (TcpStream, bool)>,
-    /// Token of the last connection.
+    /// Number of the token of the newest connection.
     last: usize,
 }
 
