@@ -1,5 +1,6 @@
-//! The connection of a port to the service's registration socket. The service closes the port when
-//! this connection ends.
+//! The connection of a port to the registration socket of the service (the process `tidelaned`). A
+//! port is shared memory over which a program exchanges packets with the service. The service
+//! closes the port when this connection ends.
 
 use std::{
     io,
@@ -52,7 +53,7 @@ impl Control {
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
-            // The service has hung up, and its reason can still be received.
+            // The service has hung up. Its answer, the refusal, can still be received.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }

@@ -1,4 +1,5 @@
-//! Errors of opening a port.
+//! Errors of opening a port: shared memory over which a program exchanges packets with the service
+//! (the process `tidelaned`).
 
 use std::{fmt, io};
 

@@ -1,5 +1,5 @@
-//! Kernel sockets with which a program proves to the service that it may use a 3-tuple: protocol,
-//! local address and local port.
+//! Kernel sockets with which a program proves to the service (the process `tidelaned`) that the
+//! program may use a 3-tuple: protocol, local address and local port.
 
 use std::{
     io,

@@ -1,8 +1,10 @@
 //! A port of the Tidelane service, for programs with a network stack of their own.
 //!
-//! The service shares its NIC and the addresses of its interface with the ports of programs. A port
-//! receives and sends the packets of the 3-tuples that it has claimed: protocol, local address and
-//! local port. To claim a 3-tuple, the program passes a kernel socket that is bound to it.
+//! The service (the process `tidelaned`) shares its NIC and the addresses of its interface with the
+//! ports of programs. A port is shared memory over which a program exchanges packets with the
+//! service. A port receives and sends the packets of the 3-tuples that it has claimed: protocol,
+//! local address and local port. To claim a 3-tuple, the program passes a kernel socket that is
+//! bound to the local address and port.
 //!
 //! ```no_run
 //! use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};

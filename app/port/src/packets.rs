@@ -74,7 +74,7 @@ impl Ends {
         self.ends.iter_mut().for_each(ProgramEnd::cancel_sleep);
     }
 
-    /// Returns true if frames for `core` were published since the last call.
+    /// Returns true if the program has published frames for `core` since the last call.
     pub fn take_published(&mut self, core: usize) -> bool {
         let end = self.ends.get_mut(core);
         end.is_some_and(ProgramEnd::take_published)

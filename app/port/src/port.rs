@@ -76,7 +76,7 @@ pub struct Port {
     page: ServicePageMap,
     /// The doorbells of the service's cores.
     doorbells: Vec<Doorbell>,
-    /// The doorbell of this port, which the service rings.
+    /// The doorbell of this port: the eventfd by which the service wakes the program.
     own: Doorbell,
 }
 
@@ -253,7 +253,7 @@ impl Port {
             }
             let line = self.page.core(core as u32);
             if line.is_some_and(|line| sleep::sleeps(&line.needs_wakeup)) {
-                // A broken doorbell is not reported: the socket hangs up when the service dies.
+                // Ignore a failure: if the service has died, the registration socket hangs up.
                 bell.ring();
             }
         }

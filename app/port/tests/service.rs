@@ -1,5 +1,6 @@
-//! Tests of a port. A fake service is at the other end of the port's registration socket and packet
-//! rings.
+//! Tests of a port: shared memory over which a program exchanges packets with the service (the
+//! process `tidelaned`). A fake service is at the other end of the port's registration socket and
+//! packet rings.
 
 use std::{
     io,
@@ -109,7 +110,8 @@ impl Service {
         }
     }
 
-    /// Answers one request with this refusal. Returns the request and its descriptors.
+    /// Answers one request with the refusal `why`, or with success if `why` is 0. Returns the
+    /// request and its descriptors.
     fn answer(&self, why: u32) -> (Message, Vec<OwnedFd>) {
         let (request, descriptors) = recv_message(self.socket.as_fd()).unwrap().unwrap();
         let mut answer = new_message(request.kind);
