@@ -1,4 +1,5 @@
-//! Binding of a socket to a queue, with the most features that the kernel and the driver have.
+//! Binding of an AF_XDP socket to a queue of a NIC, with the most features that the kernel and the
+//! driver have.
 
 use std::{io, thread, time::Duration};
 
@@ -20,7 +21,7 @@ const TX_BUDGET_MIN: u32 = 32;
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
-/// A bound socket, and the features with which it was bound.
+/// A bound AF_XDP socket, its rings, and the features that the kernel granted.
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
@@ -113,8 +114,8 @@ impl Binding<'_> {
                 metadata: false,
             });
         }
-        // Without an offload the kernel computes the checksum in software, and Linux 6.12 on
-        // virtio-net does not compute it at all.
+        // Request metadata only with a checksum offload. Without the offload, the kernel would
+        // compute the checksum in software. Linux 6.12 on virtio-net would not compute it at all.
         let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
         // With metadata the kernel needs space before the data of each descriptor. The frames of a
         // long packet are adjacent without gaps, so multi-buffer excludes metadata.

@@ -125,7 +125,7 @@ fn mtu_of(frame_size: u32) -> u32 {
     frame_size - RX_HEADROOM - LINK_HEADER_LEN_MAX
 }
 
-/// Layout of an interface's packets in the UMEM, from the configuration and the MTU.
+/// The division of a UMEM into frames. The configuration and the interface's MTU determine it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UmemLayout {
     /// Bytes of a frame.
@@ -134,7 +134,7 @@ pub(crate) struct UmemLayout {
     pub(crate) rx_frames: u32,
     /// Number of packets that may be in transmission.
     pub(crate) tx_packets: u32,
-    /// Adjacent frames of one packet.
+    /// Number of adjacent frames that are reserved for one transmitted packet.
     pub(crate) tx_packet_frames: u32,
     /// True if a packet may take several frames (`XDP_USE_SG`).
     pub(crate) multi_buffer: bool,

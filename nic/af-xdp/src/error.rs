@@ -1,4 +1,4 @@
-//! Errors of opening a port, with the command that resolves each one.
+//! Errors of opening an AF_XDP port. The text of an error names the command that resolves it.
 
 use std::{error::Error, fmt, io};
 
@@ -27,7 +27,7 @@ pub enum XdpError {
     NoKernelSupport,
     /// The UMEM exceeds the memory that the process may lock.
     MemoryLimit {
-        /// Size of the UMEM.
+        /// Size of the UMEM in bytes.
         bytes: usize,
     },
     /// The MTU of the interface is too large for any port.

@@ -1,10 +1,10 @@
-//! Number of queues of an interface.
+//! The numbers of receive and transmit queues of an interface.
 
 use std::{fs, io};
 
 use crate::sys;
 
-/// Queues of an interface that are in use.
+/// Numbers of queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Number of receive queues, each of which needs a port.
@@ -13,7 +13,7 @@ pub struct QueueCounts {
     pub tx: u32,
 }
 
-/// Returns the queues of an interface in this thread's network namespace.
+/// Returns the numbers of queues of an interface in this thread's network namespace.
 ///
 /// The function prefers the channels of ethtool. For a driver without channels, the function counts
 /// the queues in `sysfs`, which shows the network namespace in which it was mounted.

@@ -1,4 +1,5 @@
-//! The receive half: FILL ring, RX ring, and the frames that are lent out in bursts.
+//! The receive half of an AF_XDP port: FILL ring, RX ring, and the frames that are lent to the
+//! caller in bursts.
 //!
 //! A packet in several frames (multi-buffer) is copied into one buffer, and its frames return to
 //! the FILL ring at once. A packet in one frame is lent out and stays in the UMEM.

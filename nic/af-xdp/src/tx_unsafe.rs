@@ -1,4 +1,4 @@
-//! The transmit half: TX ring, COMPLETION ring, and the stack of free packets.
+//! The transmit half of an AF_XDP port: TX ring, COMPLETION ring, and the stack of free packets.
 //!
 //! In this module, a *packet* is the memory that holds one transmitted packet: one frame of the
 //! UMEM, or several adjacent frames if the MTU is above the frame size. The bytes of a packet are
@@ -36,7 +36,8 @@ pub(crate) struct TxQueue {
     /// Data addresses of free packets. The list is a stack, so that the frames in use stay in the
     /// cache. `frame` lends out the last packet.
     free: Vec<u64>,
-    /// By packet number: number of the packet's frames that the kernel has, minus one.
+    /// For each packet that the kernel has, the number of its frames that the kernel has not
+    /// completed, minus one.
     extra_frames: Box<[u8]>,
     metadata: bool,
     committed: u64,
@@ -80,7 +81,7 @@ impl TxQueue {
         self.committed
     }
 
-    /// Returns true if unfinished checksums are declared to the kernel.
+    /// Returns true if the port declares unfinished checksums to the kernel in transmit metadata.
     pub(crate) fn has_metadata(&self) -> bool {
         self.metadata
     }

@@ -1,4 +1,4 @@
-//! The UMEM: the memory of all frames of a port.
+//! The UMEM: the memory of all frames of an AF_XDP port.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Tests of GSO frames. A kernel receives them whole. A peer with an XDP program receives segments.
+//! Tests of GSO frames that an AF_XDP port sends over a veth pair. A kernel without an XDP program
+//! at the other end receives a GSO frame whole. A kernel with an XDP program receives segments.
 
 use std::{
     sync::atomic::AtomicU8,

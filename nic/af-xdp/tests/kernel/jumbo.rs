@@ -13,8 +13,8 @@ use crate::{
 /// Length of the longest datagram that is not fragmented.
 const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
 
-/// Returns a bench with the largest MTU, or None (with a message) if the kernel has no
-/// multi-buffer.
+/// Returns a port and its peer (a [`Bench`]) with the largest MTU. If the kernel has no
+/// multi-buffer, prints a message and returns `None`.
 fn bench(config: XdpConfig) -> Option<Bench> {
     let pair = Pair::with_mtu(MTU_MAX);
     let opened = pair.host.run(|| XdpPort::open("veth0", 0, &config));
@@ -22,7 +22,7 @@ fn bench(config: XdpConfig) -> Option<Bench> {
         eprintln!("skipped: {error}");
         return None;
     }
-    // The bench reports any other error when it opens the port.
+    // `Bench::over` opens the port again, and reports any other error.
     drop(opened);
     Some(Bench::over(pair, Buffers::Several, config))
 }
