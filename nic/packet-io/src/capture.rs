@@ -43,12 +43,13 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         self.time_ns = time_ns;
     }
 
-    /// Returns the port below.
+    /// Returns the captured port.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// Returns the port below. Frames that pass through it directly are not captured.
+    /// Returns the captured port. Frames that the caller passes to this port directly are not
+    /// captured.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }

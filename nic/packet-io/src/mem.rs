@@ -96,7 +96,7 @@ impl Channel {
     }
 }
 
-/// Appends to a queue whose earlier frames the receiver has not taken.
+/// Appends committed frames to a queue whose earlier frames the receiver has not taken.
 #[cold]
 #[inline(never)]
 fn append(queued: &mut Vec<QueuedFrame>, staged: &mut Vec<QueuedFrame>) {
@@ -139,6 +139,7 @@ pub struct MemPort {
     rx: SharedDirection,
     /// Empty frames taken from the pool of `tx`. `tx_frame` lends out the last frame.
     tx_free: Vec<Box<[u8]>>,
+    /// Committed frames that the next flush queues.
     tx_staged: Vec<QueuedFrame>,
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
@@ -196,8 +197,8 @@ impl MemPort {
         lock(&self.rx).free.append(&mut self.rx_released);
     }
 
-    /// Stages a frame and grows the list. The function is separate so that its caller saves no
-    /// registers for the call.
+    /// Adds a frame to `tx_staged` when the list has to grow. The function is separate so that its
+    /// caller saves no registers for the call.
     #[cold]
     #[inline(never)]
     fn grow_and_stage(&mut self, full: QueuedFrame) {

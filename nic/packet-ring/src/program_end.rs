@@ -1,4 +1,5 @@
-//! The program's end of a mux port: sends frames to the service, and receives frames from it.
+//! The program's end of a mux port. A mux port is shared memory over which a program with a TCP/IP
+//! stack of its own exchanges frames with the service (the process `tidelaned`).
 
 use tidelane_abi::port::{PORT_FRAME_LEN_MAX, gso_len_max};
 use tidelane_packet_io::{
@@ -41,13 +42,13 @@ pub struct ProgramEnd {
     capabilities: Capabilities,
     /// Headers of the next GSO frame.
     gso_headers: [u8; GSO_HEADERS_LEN_MAX],
-    /// Number of received frames in bursts. The service gets the room of all received frames back
-    /// when the number is zero.
+    /// Number of received frames in bursts. When the number is zero, the program gives the space of
+    /// all received frames in the ring back to the service.
     lent: usize,
     /// True if a flush has published frames: see [`take_published`](Self::take_published).
     published: bool,
     /// Number of the program's last sleep. Each sleep has its own number, so that the service rings
-    /// once for each sleep.
+    /// the program's doorbell (an eventfd) once for each sleep.
     sleep: u32,
     closed: bool,
 }

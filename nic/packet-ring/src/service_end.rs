@@ -1,4 +1,6 @@
-//! The service's end of a mux port, which a program's memory cannot harm.
+//! The service's end of a mux port. A mux port is shared memory over which a program with a TCP/IP
+//! stack of its own exchanges frames with the service (the process `tidelaned`). The service does
+//! not trust the program: whatever the program writes, at most its own port becomes unusable.
 
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use tidelane_ring::{
     Corrupt, Doorbell, PacketConsumer, PacketProducer, PortRegions, PushError, sleep,
 };
 
-/// Copies of frames that a program has sent. The burst belongs to no port.
+/// Copies of frames that a program has sent. A burst does not refer to the memory of a port.
 #[derive(Debug, Default)]
 pub struct ServiceBurst {
     bytes: Vec<u8>,

@@ -1,4 +1,5 @@
-//! The view through which a program reads received frames in memory that the service writes.
+//! The view through which a program reads received frames in memory that the service (the process
+//! `tidelaned`) writes.
 
 use tidelane_ring::{PacketConsumer, PacketView};
 

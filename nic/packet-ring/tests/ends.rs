@@ -1,5 +1,5 @@
-//! Tests of both ends of a mux port, with a program that follows the rules and with programs that
-//! write nonsense.
+//! Tests of both ends of a mux port: shared memory over which a program exchanges frames with the
+//! service (the process `tidelaned`). Some programs write random values over the memory.
 
 use std::sync::Arc;
 
@@ -140,8 +140,8 @@ fn a_sleeping_program_is_rung_once() {
     }
 }
 
-/// A program writes nonsense over its memory while the service uses the port. The service gets
-/// frames or a corrupt port, and never more frames than fit.
+/// A program writes random values over its memory while the service uses the port. The service
+/// receives frames, at most a burst at a time, or finds the port corrupt.
 #[test]
 fn nonsense_in_the_memory_ends_the_port_only() {
     let mut seed = 1_u64;

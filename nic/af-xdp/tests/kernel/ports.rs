@@ -1,4 +1,6 @@
-//! Tests of the packets that a port receives and transmits, and of packets that the kernel keeps.
+//! Tests of the packets that an AF_XDP port receives and transmits, and of packets that the kernel
+//! keeps. The demux (crate `tidelane-steering`) is the XDP program that redirects packets to the
+//! port if their address, protocol and port are claimed.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -196,7 +198,7 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
     assert_eq!(bench.port.counters().rx_packets, counters.redirected);
 }
 
-/// Checks unclaimed UDP, TCP and ICMP echo.
+/// Checks that the kernel still handles unclaimed UDP, TCP and ICMP echo.
 fn the_kernel_still_serves(pair: &Pair, udp: &UdpSocket) {
     let kernel_udp = pair.host.run(|| UdpSocket::bind(endpoint(9999))).unwrap();
     kernel_udp.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -463,7 +465,7 @@ fn errors_name_what_is_wrong() {
     });
     assert!(matches!(unprivileged, XdpError::NotPermitted));
     drop(held);
-    // The kernel frees the queue shortly after the socket, and opening waits for that.
+    // The kernel frees the queue some milliseconds after the socket is closed. `open` waits for it.
     let again = open(
         0,
         XdpConfig {
