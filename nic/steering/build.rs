@@ -12,7 +12,8 @@ use std::{
 const PROGRAMS: [&str; 2] = ["demux", "impair"];
 const CLANG: &str = "clang-14";
 
-/// Compiles one program. Returns false if there is no compiler, or, with a warning, if it fails.
+/// Compiles one program. Returns false if there is no compiler. If the compiler fails, prints a
+/// warning and returns false.
 fn compile(source: &Path, object: &Path) -> bool {
     let folder = source.parent().expect("a source lies in a folder");
     let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);

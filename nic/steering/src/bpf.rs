@@ -23,11 +23,11 @@ use crate::{
     shared_words_unsafe::SharedWords,
 };
 
-/// The demux, compiled or checked in (see `build.rs`).
+/// The eBPF object of the demux: compiled, or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
 
-/// The impaired link, compiled or checked in.
+/// The eBPF object of the impaired link: compiled, or the checked-in object.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
@@ -179,7 +179,7 @@ impl Object {
         let mut ebpf = loader
             .load(object)
             .map_err(|error: EbpfError| load_failed(&error))?;
-        // The program refers to maps, so it is loaded before they are taken.
+        // Load the program before `take_map` removes the maps to which the program refers.
         load_program(&mut ebpf, program)?;
         Ok(Self {
             ebpf,

@@ -125,8 +125,9 @@ pub struct DemuxCounters {
     pub redirected_fragments: u64,
     /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
     pub kernel_socket: u64,
-    /// Passed to the kernel: claimed, but the queue's core has no heartbeat. After 800 ms without a
-    /// heartbeat, the kernel gets the packets for which it has a socket. After 30 s, it gets all.
+    /// Passed to the kernel: claimed, but the service's core (polling thread) of the queue has no
+    /// heartbeat. After 800 ms without a heartbeat, the kernel gets the packets for which it has a
+    /// socket. After 30 s, the kernel gets all packets of the queue.
     pub no_heartbeat: u64,
     /// Passed to the kernel: destined to another link address on a promiscuous interface. The
     /// kernel drops these frames.
@@ -318,14 +319,14 @@ impl Demux {
         self.mode
     }
 
-    /// Returns the heartbeats of the cores. A queue is not watched before its core's first
-    /// heartbeat.
+    /// Returns the heartbeats of the service's cores (polling threads). The demux does not watch a
+    /// queue before the first heartbeat of the queue's core.
     pub fn heartbeats(&self) -> &Arc<Heartbeats> {
         &self.heartbeats
     }
 
     /// Returns the reason for which the program could not be attached in the driver. Returns `None`
-    /// if it is in the driver, or if the caller requested another mode.
+    /// if the program is attached in the driver, or if the caller requested another mode.
     pub fn native_error(&self) -> Option<&str> {
         self.native_error.as_deref()
     }
@@ -396,7 +397,7 @@ impl Steering for Demux {
     }
 }
 
-/// Returns a random unicast address, locally administered, that no host has.
+/// Returns a random link address (unicast, locally administered), which no host is likely to have.
 fn random_address() -> Result<[u8; 6], SteeringError> {
     let mut address = [0; 6];
     rustix::rand::getrandom(&mut address, rustix::rand::GetRandomFlags::empty())

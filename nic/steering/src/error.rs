@@ -1,4 +1,5 @@
-//! Errors of steering, with the command that resolves each one.
+//! Errors of loading the demux (the XDP program that redirects claimed packets to the service) and
+//! of copying the kernel's tables. The text of an error names the command that resolves it.
 
 use std::{error::Error, fmt, io};
 

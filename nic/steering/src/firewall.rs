@@ -220,7 +220,8 @@ impl Firewall {
         })
     }
 
-    /// Reports BPF programs by number only, for callers whose readers are not privileged.
+    /// Makes [`hooks`](Self::hooks) report BPF programs by number only, for reports that
+    /// unprivileged users read.
     #[must_use]
     pub fn without_names(self) -> Self {
         Self {

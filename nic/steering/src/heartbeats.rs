@@ -39,8 +39,8 @@ impl Heartbeats {
         SharedWords::private(Self::LEN).map(Self)
     }
 
-    /// Returns the heartbeat of a queue's core, which is not watched before its first beat or
-    /// sleep.
+    /// Returns the heartbeat of a queue's core. The demux does not watch the core before the first
+    /// [`beat`](Heartbeat::beat) or [`sleep`](Heartbeat::sleep).
     pub fn of_queue(self: &Arc<Self>, queue: u32) -> Heartbeat {
         assert!((queue as usize) < QUEUES_MAX, "queue {queue}");
         Heartbeat {

@@ -31,7 +31,7 @@ pub struct DirectionCounters {
     pub forwarded: u64,
     /// Frames dropped on purpose.
     pub lost: u64,
-    /// Frames redirected.
+    /// Frames redirected to a socket, whose owner sends them later.
     pub delayed: u64,
 }
 

@@ -1,14 +1,15 @@
 //! A copy of the kernel's links, addresses, routes and neighbors, kept up to date over netlink.
 //!
-//! The service has no addresses, routes or ARP of its own. It copies the kernel's tables, and asks
-//! the kernel to resolve a neighbor or to keep a neighbor's entry fresh. [`KernelTables::open`]
-//! subscribes to events first and then dumps everything, so that no change is missed.
-//! [`KernelTables::poll`] applies the events since the last poll. After an overrun of the socket,
-//! it dumps everything again.
+//! The service (the process `tidelaned`) has no addresses, routes or ARP of its own. It copies the
+//! kernel's tables, and asks the kernel to resolve a neighbor or to keep a neighbor's entry fresh.
+//! [`KernelTables::open`] subscribes to events first and then dumps all tables, so that no change
+//! is missed. [`KernelTables::poll`] applies the events since the last poll. If the kernel dropped
+//! events because the socket's buffer was full, `poll` dumps all tables again.
 //!
-//! Routes are dumped again after any event that can affect them, because the kernel does not
-//! announce all of their changes: it silently removes the routes of a link that goes down, or of an
-//! address that is removed. A host has few routes and changes them rarely.
+//! `poll` dumps the routes again after any event that can affect them, because the kernel does not
+//! announce all changes of routes. For example, it silently removes the routes of a link that goes
+//! down, and the routes of an address that is removed. A host has few routes and changes them
+//! rarely.
 //!
 //! Policy routing is not copied: the lookup uses the local, main and default tables, in the order
 //! of the kernel's default rules. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
@@ -239,10 +240,10 @@ impl KernelTables {
     /// while it uses a neighbor in state [`NeighborState::Stale`], because the kernel does not see
     /// the traffic of the service.
     ///
-    /// A permanent or NOARP entry must not change, but the request would make the entry an ordinary
-    /// entry. The entry is therefore read first. An unknown neighbor gets a request that only
-    /// creates entries, and an entry that is valid or in resolution needs no request. An entry that
-    /// becomes permanent between the two system calls is still changed.
+    /// The request would turn a permanent or NOARP entry into an ordinary entry. Therefore the
+    /// function reads the entry first. For an unknown neighbor, it sends a request that only
+    /// creates entries. For an entry that is valid or in resolution, it sends no request. An entry
+    /// that becomes permanent between the two system calls is still changed.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);

@@ -2,7 +2,7 @@
 //! that have connections.
 //!
 //! The queries go over NETLINK_SOCK_DIAG. The kernel searches as it does for a packet: by
-//! namespace, interface, address, SO_REUSEPORT group and socket lookup programs.
+//! namespace, interface, address, SO_REUSEPORT group and BPF socket lookup programs.
 
 use std::{
     collections::HashSet,

@@ -37,7 +37,8 @@ pub struct BoundSocket {
     pub v6_only: bool,
     /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0.
     pub ifindex: u32,
-    /// Owner of the socket, if other sockets of that owner may share its port (SO_REUSEPORT).
+    /// User id of the socket's owner, if other sockets of the owner may share the port
+    /// (SO_REUSEPORT).
     pub reuse_port: Option<u32>,
 }
 
@@ -50,10 +51,11 @@ impl PortReservation {
         Self::bind(socket, addr, port)
     }
 
-    /// Reserves the port of a program's socket beside that socket. The reservation holds the port
-    /// even if the program closes its socket or makes the socket release the port (`shutdown`,
-    /// `connect(AF_UNSPEC)`). Other sockets can be bound only if `bound.reuse_port` allows it, or
-    /// after [`set_shared`](Self::set_shared).
+    /// Reserves the port to which a program's TCP socket is bound, by binding a second socket to
+    /// the same port in repair mode. The reservation holds the port even if the program closes its
+    /// socket or makes the socket release the port (`shutdown`, `connect(AF_UNSPEC)`). Other
+    /// sockets can be bound only if `bound.reuse_port` allows it, or after
+    /// [`set_shared`](Self::set_shared).
     pub fn beside(bound: &BoundSocket) -> io::Result<Self> {
         let socket = socket_like(bound, SocketType::STREAM)?;
         if let Some(owner) = bound.reuse_port {
@@ -66,12 +68,13 @@ impl PortReservation {
         Ok(reserved)
     }
 
-    /// Reserves the port of a program's UDP socket beside that socket, as [`beside`](Self::beside)
-    /// does for TCP. `bound.reuse_port` is ignored. Returns EADDRINUSE if another socket without
+    /// Reserves the port to which a program's UDP socket is bound, as [`beside`](Self::beside) does
+    /// for TCP. Ignores `bound.reuse_port`. Returns EADDRINUSE if another socket without
     /// SO_REUSEADDR has the port, such as an earlier reservation.
     ///
-    /// UDP has no repair mode. The program's socket therefore has SO_REUSEADDR for a moment, in
-    /// which other sockets with SO_REUSEADDR may be bound. The caller looks for them afterwards.
+    /// UDP has no repair mode. Therefore this function sets SO_REUSEADDR on the program's socket
+    /// for a moment. Meanwhile other sockets with SO_REUSEADDR may be bound to the port, so the
+    /// caller checks for other sockets afterwards.
     pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
         let own = socket_like(bound, SocketType::DGRAM)?;
         // Programs of this host may send datagrams to the reservation, which nobody reads.
@@ -111,8 +114,8 @@ impl PortReservation {
         })
     }
 
-    /// Sets whether other sockets with SO_REUSEADDR can bind the port. Linux lets them bind a port
-    /// that has connections but no listener.
+    /// Lets other sockets with SO_REUSEADDR bind the port if `shared` is true. Linux allows this for
+    /// a port that has connections but no listener.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }
@@ -128,7 +131,7 @@ impl PortReservation {
     }
 }
 
-/// Opens a socket with the properties of `bound`, and does not bind it.
+/// Opens an unbound socket with the properties of `bound`.
 fn socket_like(bound: &BoundSocket, kind: SocketType) -> io::Result<OwnedFd> {
     let socket = new_socket(bound.addr, kind)?;
     if Ipv6Addr::from(bound.addr).is_unspecified() {

@@ -16,6 +16,7 @@ pub struct SynSource {
     to: Endpoint,
     first: IpAddress,
     hosts: u32,
+    /// State of the random number generator.
     state: u64,
     count: u32,
 }

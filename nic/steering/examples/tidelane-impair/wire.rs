@@ -1,4 +1,6 @@
 //! The part of the impaired link in user space, which delays packets so that others overtake them.
+//! An eBPF program (`tidelane_steering::impair`) forwards all other packets between the two
+//! interfaces, and drops the packets to be lost.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,6 @@
-//! Tests of the demux, which run the program on the bytes of frames, without an interface.
+//! Tests of the demux, the XDP program that redirects the packets of claimed 3-tuples to the
+//! service (the process `tidelaned`). The tests run the program on the bytes of frames, without an
+//! interface.
 
 mod beside_kernel;
 mod fragments;
@@ -17,7 +19,7 @@ const PEER: [u8; 4] = [10, 0, 0, 2];
 /// Destination address of all frames.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Source address of frames that are handed back.
+/// Source address of frames that the service hands back to the kernel.
 const HAND_BACK_SOURCE: [u8; 6] = [2, 7, 7, 7, 7, 7];
 
 fn mapped(addr: [u8; 4]) -> [u8; 16] {

@@ -1,4 +1,5 @@
-//! BPF programs on an interface (tcx) and on cgroups.
+//! BPF programs on an interface (tcx) and on cgroups. Packets and sockets of the service (the
+//! process `tidelaned`, a TCP/IP stack in user space) do not pass these programs.
 
 use std::{
     fs::File,

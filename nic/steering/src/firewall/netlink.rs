@@ -1,7 +1,8 @@
-//! Netlink dumps as bytes, from which the callers read the few attributes that they need.
+//! Netlink dumps as bytes. The callers search them for hooks: parts of the kernel's firewall that
+//! packets of the service do not pass.
 //!
-//! An overlooked hook is a firewall rule that silently does not apply. A message that cannot be
-//! read is therefore an error instead of being skipped.
+//! An operator may rely on a hook, and would not learn about a hook that the search misses. A
+//! message that cannot be read is therefore an error instead of being skipped.
 
 use std::{io, time::Duration};
 

@@ -1,5 +1,6 @@
-//! Base chains of nf_tables. Each base chain is a hook, even without rules. Chains without a hook
-//! are only jump targets, and tables without a base chain have no effect.
+//! Base chains of nf_tables, which packets of the service (a TCP/IP stack in user space) do not
+//! pass. Each base chain is reported, even without rules. Chains without a netfilter hook are only
+//! jump targets, and tables without a base chain have no effect.
 
 use std::io;
 
@@ -29,7 +30,8 @@ pub(super) fn chains(interface: &str) -> io::Result<Vec<Hook>> {
     chains.filter_map(Result::transpose).collect()
 }
 
-/// Returns the chain that `message` describes, if it is a relevant base chain.
+/// Returns the chain that `message` describes, if it is a base chain that packets of this host on
+/// `interface` pass.
 fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     let family = *message.first().ok_or_else(malformed)?;
     let attributes = Attributes(message.get(NFGENMSG_LEN..).ok_or_else(malformed)?);

@@ -1,5 +1,5 @@
 //! System calls without a safe wrapper: query the attached BPF programs, mount the cgroup2
-//! hierarchy, and read the legacy tables.
+//! hierarchy, and read the tables of `iptables-legacy`.
 #![allow(unsafe_code)]
 
 use std::{

@@ -1,4 +1,5 @@
-//! Tables of the kernel's links, addresses and neighbors. Each netlink message updates a table.
+//! Copies of the kernel's tables of links, addresses and neighbors. Each netlink message of the
+//! kernel updates a table.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +77,7 @@ impl Neighbor {
     }
 }
 
-/// The tables of the copy: links by index, addresses in the kernel's order, and neighbors by link
+/// The copies of the tables: links by index, addresses in the kernel's order, and neighbors by link
 /// and address.
 #[derive(Default)]
 pub(super) struct Tables {
@@ -181,8 +182,8 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
         AddressFamily::Inet6 => 0,
         _ => return None,
     };
-    // A tentative or duplicate address must not be used (RFC 4862 §5.4). The kernel sends another
-    // message when the state changes.
+    // Leave out a tentative or duplicate address, which must not be used (RFC 4862 §5.4). The
+    // kernel sends another message when the state changes.
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unusable) {
         return None;

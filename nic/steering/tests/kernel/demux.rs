@@ -1,4 +1,6 @@
-//! Tests of the demux on a veth: redirected frames, passed frames, and detaching.
+//! Tests of the demux on a veth: redirected frames, passed frames, and detaching. The demux is the
+//! XDP program that redirects the packets of claimed 3-tuples to the service, and passes all others
+//! to the kernel.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind},
@@ -111,7 +113,7 @@ fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame that was redirected to the service by mistake goes to the kernel, despite the claim.
+/// A redirected frame that the service hands back goes to the kernel, despite the claim.
 #[test]
 fn the_kernel_gets_frames_that_are_handed_back() {
     if !privileged("the_kernel_gets_frames_that_are_handed_back") {

@@ -1,5 +1,5 @@
-//! Tests of the impaired link: it loses and reorders packets as configured, and packets arrive
-//! intact.
+//! Tests of the impaired link, two interfaces joined by an eBPF program: the link loses and
+//! reorders packets as configured, and packets arrive intact.
 
 use std::{
     io::{Read, Write},

@@ -72,7 +72,7 @@ impl Namespace {
         run_command("ip", &args)
     }
 
-    /// Runs `work` on a thread in the namespace; its descriptors stay in the namespace.
+    /// Runs `work` on a thread in the namespace. Sockets that `work` opens stay in the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let path = format!("/run/netns/{}", self.name);
         thread::scope(|scope| {

@@ -1,6 +1,7 @@
-//! Claims beside sockets of the kernel: the kernel keeps the packets of its own sockets.
+//! Tests of the demux, the XDP program that redirects the packets of claimed 3-tuples to the
+//! service, beside sockets of the kernel: the kernel keeps the packets of its own sockets.
 //!
-//! The program runs on frames of loopback addresses, for which this test has sockets.
+//! The tests run the program on frames with loopback addresses, for which the tests open sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -13,7 +14,8 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-/// Counters of a packet for the service. No queue has a socket here, so the packet passes.
+/// Counters of a packet for the service. No queue has an AF_XDP socket in these tests, so the
+/// program returns XDP_PASS and counts `no_socket`.
 const SERVICES: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..NOTHING
@@ -22,7 +24,7 @@ const KERNELS: DemuxCounters = DemuxCounters {
     kernel_socket: 1,
     ..NOTHING
 };
-/// A port without a socket of this test.
+/// A port for which these tests open no socket.
 const UNKNOWN_PORT: u16 = 9;
 
 /// A listener of the kernel with a connection, and a claim on its port.
@@ -74,7 +76,7 @@ impl Fixture {
         self.client.local_addr().expect("its name").port()
     }
 
-    /// Returns a segment from `port` of the same address to the claimed port.
+    /// Returns a segment to the claimed port. The source is `port` of the claimed address.
     fn segment(&self, port: u16, flags: u8) -> Vec<u8> {
         let mut packet = header(self.local.ip(), TCP);
         packet.extend(port.to_be_bytes());
@@ -120,8 +122,9 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
     }
 }
 
-/// A core has had no heartbeat for a second. The kernel takes new connections on a port that only
-/// the service has claimed, and keeps its own connections. The service gets all other segments.
+/// A core (polling thread of the service) has had no heartbeat for a second. The kernel takes new
+/// connections on a port that only the service has claimed, and keeps its own connections. The
+/// service gets all other segments.
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
     const NO_HEARTBEAT: DemuxCounters = DemuxCounters {

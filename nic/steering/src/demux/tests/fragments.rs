@@ -1,5 +1,6 @@
-//! Tests of the demux with fragmented datagrams. The ports in the first fragment decide the stack
-//! that gets all fragments.
+//! Tests of the demux with fragmented datagrams. The demux is the XDP program that redirects the
+//! packets of claimed 3-tuples to the service. The ports in the first fragment decide whether the
+//! service or the kernel gets all fragments.
 
 use super::*;
 

@@ -1,5 +1,6 @@
-//! Tests of the demux's watch over a core (a polling thread of the service). A core without a
-//! heartbeat gets no new connections, and after a while no frames.
+//! Tests of the heartbeats that the demux checks. The demux is the XDP program that redirects
+//! frames to a core, a polling thread of the service. A core without a heartbeat gets no new
+//! connections, and after 30 seconds no frames.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,7 +25,8 @@ fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
     Some((bench, Arc::new(Heartbeats::new(words)), frame))
 }
 
-/// Counters of a frame for the service. No queue has a socket here, so the frame passes.
+/// Counters of a frame for the service. No queue has an AF_XDP socket in these tests, so the
+/// program returns XDP_PASS and counts `no_socket`.
 const REDIRECTED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..ipv6::NOTHING

@@ -1,4 +1,5 @@
-//! Tests of the demux with IPv6 frames.
+//! Tests of the demux with IPv6 frames. The demux is the XDP program that redirects the packets of
+//! claimed 3-tuples to the service.
 
 use super::*;
 
@@ -114,7 +115,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
         assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
         assert_eq!(seen(&icmp_error(kind, 81, &[])), KERNELS_ICMP);
     }
-    // These messages are no errors. Echo and neighbour discovery are among them.
+    // These messages, such as echo and neighbour discovery, are no errors.
     for kind in [0, 5, 128, 129, 135, 136] {
         assert_eq!(seen(&icmp_error(kind, 80, &[])), KERNELS_ICMP);
     }
