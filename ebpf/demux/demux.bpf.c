@@ -19,10 +19,10 @@
  * packet. See docs/design/claims.md.
  *
  * A core is a polling thread of the service. It serves one queue or several, and writes a heartbeat
- * to the map HEARTBEATS for each of them. If a core has a frame but no heartbeat for SILENCE_NS,
- * new connections go to the kernel. After DEATH_NS, all frames go to the kernel. The program does
- * this because a service that is stopped, or that hangs in the kernel, cannot pass its frames to
- * the kernel itself. See docs/design/watchdog.md.
+ * to the map HEARTBEATS for each of them. If a core has had a frame but no heartbeat for
+ * SILENCE_NS, new connections go to the kernel. After DEATH_NS, all frames go to the kernel. The
+ * program checks the heartbeats because a service that is stopped, or that hangs in the kernel,
+ * cannot pass its frames to the kernel itself. See docs/design/watchdog.md.
  *
  * Only the first fragment of a datagram has ports. The map FRAGMENTED stores whether the datagram
  * is claimed, for the datagram's other fragments. See docs/design/fragments.md.
@@ -286,7 +286,8 @@ static __always_inline enum core_state core_state_of(__u32 queue)
 	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
 }
 
-/* Returns the owner of a received packet, or of a sent packet that an ICMP error has `quoted`. */
+/* Returns the owner of an IPv4 packet: of a received packet if `quoted` is 0, or else of a sent
+ * packet that a received ICMP error quotes. */
 static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -319,6 +320,7 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
+/* Returns the owner of an IPv6 packet, as owner_v4 does for IPv4. */
 static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -361,6 +363,8 @@ static __always_inline void start_silence_timer(__u32 queue)
 		*(volatile __u64 *)&heartbeat->last_ns = bpf_ktime_get_ns();
 }
 
+/* Redirects the frame to the AF_XDP socket of its queue, and increments `*count`. Passes the frame
+ * to the kernel if the queue has no socket. */
 static __always_inline int redirect_to_service(struct xdp_md *ctx, struct counters *counters,
 					       __u64 *count)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * An impaired link for tests. It joins two interfaces, loses some packets and delays others.
+ * An impaired link for tests: an XDP program that joins two interfaces, loses some packets and
+ * delays others.
  *
  * The program is attached to both interfaces, A and B, and redirects frames from each interface to
  * the other. It drops a random share of the IPv4 packets. It redirects another share to an AF_XDP
