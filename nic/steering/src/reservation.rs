@@ -114,8 +114,8 @@ impl PortReservation {
         })
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind the port if `shared` is true. Linux allows this for
-    /// a port that has connections but no listener.
+    /// Lets other sockets with SO_REUSEADDR bind the port if `shared` is true. Linux allows this
+    /// for a port that has connections but no listener.
     pub fn set_shared(&self, shared: bool) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }
