@@ -11,7 +11,7 @@
 //! | `bytes`, `urgent`, `syn_data` | payload that the program reads and writes |
 //! | `options`, `option_values`, `kernel_options` | socket options |
 //! | `tcp_info`, `cc_info` | TCP_INFO and TCP_CC_INFO |
-//! | `listening`, `groups` | listeners in both stacks; SO_REUSEPORT groups left to the kernel |
+//! | `listening`, `groups` | listeners of service and kernel; SO_REUSEPORT groups of the kernel |
 //! | `arrive` | events about new connections |
 //! | `sharing` | connections that several processes hold |
 

@@ -4,6 +4,7 @@
 //! The program's epoll descriptor is a kernel epoll instance, which contains kernel descriptors and
 //! a doorbell: the eventfd by which the service wakes a sleeping thread. [`Instance`] adds a ready
 //! list of accelerated sockets, and a channel to the service. The channel's rings are its context.
+//! A tracked socket is a TCP socket of the program that this crate may accelerate.
 
 use std::os::fd::RawFd;
 

@@ -1,5 +1,5 @@
 //! Closing of connections at the end of the process, so that the service (the process `tidelaned`)
-//! sends the rest of their data and a FIN. Without this, the service would reset them.
+//! sends the rest of their data and a FIN. Otherwise the service would reset the connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

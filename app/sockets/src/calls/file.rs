@@ -10,7 +10,8 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Limit of bytes in one read of a file. The read holds the socket's lock, so other threads wait.
+/// Largest number of bytes in one read of a file. The read holds the socket's lock, so other
+/// threads wait.
 const READ_MAX: usize = 256 << 10;
 
 /// Carries out `sendfile` to an accelerated connection. Reads the file at `offset`, and advances

@@ -116,7 +116,7 @@ fn listen_in_both(
     0
 }
 
-/// Carries out `listen` on a listener: changes the backlog in both stacks.
+/// Carries out `listen` on a listener: changes the backlog in the service and in the kernel.
 fn listen_again(
     socket: &Socket,
     inner: &mut Inner,

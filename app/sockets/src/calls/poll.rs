@@ -3,6 +3,9 @@
 //! The service (the process `tidelaned`) carries the connections of accelerated sockets. The
 //! service reports their events over channels: rings with a doorbell, an eventfd that wakes a
 //! sleeping thread. An epoll instance has a channel of its own.
+//!
+//! A tracked socket is a TCP socket of the program that this crate may accelerate. A tracked
+//! descriptor refers to a tracked socket or to an epoll instance.
 
 use std::os::fd::RawFd;
 

@@ -137,8 +137,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Calls `take(inner, number of bytes so far)` until the program has enough bytes. Enough are
-/// SO_RCVLOWAT bytes, or all `wanted` bytes with MSG_WAITALL.
+/// Calls `take(inner, number of bytes so far)` until the program has SO_RCVLOWAT bytes, or with
+/// MSG_WAITALL all `wanted` bytes. A call with MSG_PEEK needs only one byte.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,

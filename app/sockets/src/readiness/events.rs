@@ -42,8 +42,9 @@ impl Instance {
                     wake::record_event(state, self.channel(), socket);
                 }
             }
-            // The handling of a control event takes a socket's lock, which precedes the ring's lock
-            // in the lock order. Handle the event after the ring's lock is free.
+            // Every other event is a control event, about a new connection. Its handling takes a
+            // socket's lock, which precedes the ring's lock in the lock order. Handle the event
+            // after the ring's lock is free.
             other => state.control_events.push(other),
         });
         let Some(session) = session else {

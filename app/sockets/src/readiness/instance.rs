@@ -1,6 +1,7 @@
 //! An epoll instance, or the default instance of the process, which belongs to sockets that are in
 //! no epoll instance. An instance has an interest list, and a channel: rings that this process
-//! shares with the service (the process `tidelaned`).
+//! shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of the
+//! program that this crate may accelerate. A tracked epoll instance is one that this crate knows.
 
 use std::{
     os::fd::RawFd,

@@ -19,8 +19,8 @@ pub(crate) struct Interest {
     ready: Vec<u32>,
     /// An empty list, whose allocation the next wait reuses.
     spare: Vec<u32>,
-    /// Control events that were taken off the ring and not processed yet. The list is empty between
-    /// calls. It is a field so that each call reuses the allocation.
+    /// Control events (events about new connections) that were taken off the ring and not processed
+    /// yet. The list is empty between calls. It is a field so that each call reuses the allocation.
     pub(crate) control_events: Vec<ClientEvent>,
     /// Sockets that have new events and are registered with other epoll instances, too.
     pub(crate) other_registrations: Vec<&'static Socket>,

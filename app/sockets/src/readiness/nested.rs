@@ -3,7 +3,8 @@
 //! The kernel's outer instance contains the kernel's inner instance. The kernel therefore reports
 //! an event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
 //! the inner instance's channel. By this doorbell the service (the process `tidelaned`) wakes a
-//! thread for an event of an accelerated socket.
+//! thread for an event of an accelerated socket. A tracked socket is a TCP socket that this crate
+//! may accelerate.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel. The
 //! doorbell does not show which socket is ready. Therefore a wait in the outer instance announces

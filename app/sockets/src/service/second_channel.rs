@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Makes the channels of epoll instances poll the default channel, too, if the default channel and
-/// they join the same listener. `channel` is about to join the listener. The channels `others` have
+/// Makes the channels of epoll instances poll the default channel, too, if the default channel
+/// joins the same listener. `channel` is about to join the listener. The channels `others` have
 /// joined the listener before.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {

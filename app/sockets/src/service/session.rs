@@ -410,8 +410,8 @@ pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Returns true if the service wants to leave this listener to the kernel. Returns true only once
-/// for each such wish.
+/// Returns true if the service has asked to leave this listener to the kernel. Further calls return
+/// false until the service asks again.
 pub(crate) fn take_listener_left_to_kernel(listener: ListenerHandle) -> bool {
     listener.0 != 0
         && LISTENER_LEFT_TO_KERNEL.load(Ordering::Relaxed) == listener.0

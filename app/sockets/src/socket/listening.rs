@@ -1,8 +1,9 @@
-//! A listener in both stacks: the service's listener, its channels, and its accept queue.
+//! A listener in both stacks, the service (the process `tidelaned`) and the kernel: the service's
+//! listener, its channels, and its accept queue.
 //!
-//! A channel is a set of rings that this process shares with the service (the process `tidelaned`).
-//! A channel joins a listener so that the service delivers connections of the listener to the
-//! channel. The kernel socket listens at the same port, for connections over other interfaces.
+//! A channel is a set of rings that this process shares with the service. A channel joins a
+//! listener so that the service delivers connections of the listener to the channel. The kernel
+//! socket listens at the same port, for connections over other interfaces.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 

@@ -1,4 +1,5 @@
-//! Readiness of a socket, as the kernel's poll would report it.
+//! Readiness of a socket, as the kernel's poll would report it. The service (the process
+//! `tidelaned`) carries the socket's connection, so the kernel itself cannot report it.
 
 use tidelane_abi::service_flags;
 use tidelane_client::Stream;

@@ -1,5 +1,5 @@
 //! The state machine of a socket. An accelerated connection is a connection that the service (the
-//! process `tidelaned`) carries.
+//! process `tidelaned`) carries. "Both stacks" or "both" means the service and the kernel.
 //!
 //! ```text
 //!      socket()            connect                           handshake ends

@@ -1,4 +1,6 @@
-//! The payload of a SYN (TCP Fast Open, RFC 7413).
+//! The payload of a SYN (TCP Fast Open, RFC 7413). The service (the process `tidelaned`) reports
+//! how many bytes the SYN can carry. It sends the SYN when the program writes payload or sets
+//! OPEN_NOW.
 
 use tidelane_abi::{fast_open, program_flags};
 use tidelane_client::SendLimits;

@@ -1,4 +1,5 @@
-//! The urgent byte of a connection, and the urgent mark at which reading stops.
+//! The urgent byte of a connection, which `recv` with MSG_OOB returns, and the urgent mark: the
+//! position of this byte in the stream, at which an ordinary read stops.
 
 use tidelane_abi::service_flags;
 use tidelane_client::{Stream, UrgentByte};
@@ -7,8 +8,8 @@ use super::{Inner, Socket, state::State};
 use crate::sys::Errno;
 
 impl Inner {
-    /// Takes the urgent byte, or only returns it if `peeks` is true. Returns `Ok(None)` if the peer
-    /// announced the byte, and the connection ended before the byte arrived.
+    /// Returns the urgent byte, and consumes it unless `peeks` is true. Returns `Ok(None)` if the
+    /// peer announced the byte, and the connection ended before the byte arrived.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();

@@ -6,8 +6,8 @@ use tidelane_abi::close_cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// The result of a call on a tracked socket. `None` means that the caller has to make the system
-/// call, which the kernel handles.
+/// The result of a call on a tracked socket: a TCP socket of the program that this crate knows.
+/// `None` means that the caller has to make the system call, which the kernel handles.
 pub type Handled<T = usize> = Option<Result<T, Errno>>;
 
 /// The result of a call that the library leaves to the kernel.
