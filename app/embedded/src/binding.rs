@@ -121,7 +121,7 @@ impl Binding {
     pub fn status(&self, rx_head: u32, acked: u32, limit: u32) -> Status {
         let urgent = self.urgent.and_then(|(pos, byte)| {
             let ahead = pos.wrapping_sub(self.rx_read);
-            // A byte behind `rx_read` is at a distance of more than half of the stream positions.
+            // If the program has read past the byte, the difference is negative as an `i32`.
             (ahead as i32 >= 0).then_some(Urgent { ahead, byte })
         });
         Status {

@@ -405,7 +405,7 @@ impl<P: PacketIo> Driver for Io<P> {
         if self.bindings.len() <= flow.index() {
             self.bindings.resize_with(flow.index() + 1, || None);
         }
-        // Zero is no generation, so that no handle is the number zero.
+        // Zero is never a generation, because C uses the number zero for no connection.
         self.generations = self.generations.checked_add(1).unwrap_or(1);
         let binding = Binding::new(template, self.generations, new.listener);
         self.bindings[flow.index()] = Some(binding);

@@ -458,7 +458,7 @@ fn garbage_and_packets_for_others_are_counted_and_dropped() {
     let mut pair = Pair::new(0);
     let (client, server) = pair.open();
     let mut frames: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 10], vec![0xff; 60], vec![0x45; 2000]];
-    // Mutations of a genuine packet: each byte in turn.
+    // Copies of a genuine packet, each with another byte changed.
     pair.client.write(client, b"payload");
     pair.client.flush();
     let packet = pair.queues[1].borrow_mut().pop_front().unwrap();

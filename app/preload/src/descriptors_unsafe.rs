@@ -15,7 +15,7 @@ use crate::libc_abi_unsafe::{handled_or_system_call, system_call};
 const SIOCOUTQ: c_ulong = 0x5411;
 /// The ioctl SIOCINQ, which has the number of FIONREAD.
 const SIOCINQ: c_ulong = 0x541b;
-/// The ioctl SIOCATMARK: is the read position at the urgent mark?
+/// The ioctl SIOCATMARK, which tells whether the read position is at the urgent mark.
 const SIOCATMARK: c_ulong = 0x8905;
 
 /// `close(2)`.
@@ -106,7 +106,7 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
-/// The platform has no dup2. dup3 differs from dup2 only if both descriptors are equal.
+/// The platform has no system call `dup2`. `dup3` differs only if both descriptors are equal.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 

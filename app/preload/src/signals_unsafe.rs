@@ -2,8 +2,8 @@
 //!
 //! A section is a part of this library (`libtidelane.so`) that no handler of the program may
 //! interrupt ([`section_unsafe`]). Therefore the library installs its own handler in place of the
-//! program's. The library's handler calls the program's handler. If the signal arrives within a
-//! section, the handler defers the signal to the end of the section.
+//! program's. The library's handler calls the program's handler, or defers a signal that arrives
+//! within a section to the end of the section.
 
 use std::{
     ffi::{c_int, c_void},
