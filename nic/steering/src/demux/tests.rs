@@ -329,7 +329,8 @@ fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
     value
 }
 
-/// A program in generic mode sees a frame again that the service handed to the kernel.
+/// The demux in generic mode sees a frame again that the service has handed back to the kernel. The
+/// demux recognizes the frame by the source address, and passes it to the kernel.
 #[test]
 fn frames_that_are_handed_back_are_the_kernels() {
     let Some(mut bench) = Bench::new() else {
