@@ -1,6 +1,5 @@
-//! Reports of programs that this process starts, and that the library (`libtidelane.so`, which
-//! contains this crate) cannot serve, such as statically linked programs. Each program is reported
-//! once.
+//! This process may start programs that the library (`libtidelane.so`, which contains this crate)
+//! cannot serve, such as statically linked programs. This module reports each such program once.
 
 use std::{
     ffi::CStr,

@@ -94,8 +94,8 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     }
 }
 
-/// Wakes the threads that wait for a listener on the channels `before`, so that they also wait on a
-/// channel that has joined the listener.
+/// Wakes the threads that wait for a listener on the channels `before`. Another channel has joined
+/// the listener, and the threads then wait on this channel, too.
 pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()

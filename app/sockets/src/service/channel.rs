@@ -262,8 +262,8 @@ impl Channel {
 
     /// Queues a change of `connection` for the service.
     ///
-    /// Changes within a batch of ready sockets are published together, because a flush costs more
-    /// than the change, and because a service on the same CPU cannot run before the batch ends.
+    /// Changes within a batch of ready sockets are published together. To publish costs more than a
+    /// change does, and a service on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
         // `enter` fails in a signal handler that interrupted this thread while it held the lock.
