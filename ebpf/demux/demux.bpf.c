@@ -12,11 +12,11 @@
  * queue has no socket, its frames pass to the kernel, too, so that the death of the service blocks
  * no traffic.
  *
- * Some claims share their port with sockets of the kernel. Examples are a port that a program has
- * bound to connect from it, a port whose listener is closed while its connections remain, and a
- * port that had connections in the kernel before the claim. For these claims, the program first
- * searches the kernel's sockets. If the kernel has a socket for a packet, the kernel keeps the
- * packet. See docs/design/claims.md.
+ * Some claims share their port with sockets of the kernel. For example, the port had connections in
+ * the kernel before the claim, a program uses the port for outgoing connections, or the listener of
+ * the port is closed but has connections left. For these claims, the program first searches the
+ * kernel's sockets. If the kernel has a socket for a packet, the kernel keeps the packet. See
+ * docs/design/claims.md.
  *
  * A core is a polling thread of the service. It serves one queue or several, and writes a heartbeat
  * to the map HEARTBEATS for each of them. If a core has had a frame but no heartbeat for

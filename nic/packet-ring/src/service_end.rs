@@ -1,6 +1,6 @@
 //! The service's end of a mux port. A mux port is shared memory over which a program with a TCP/IP
 //! stack of its own exchanges frames with the service (the process `tidelaned`). The service does
-//! not trust the program: whatever the program writes, at most its own port becomes unusable.
+//! not trust the program. If the program writes invalid values, only its own port becomes unusable.
 
 use std::sync::Arc;
 

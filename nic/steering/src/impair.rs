@@ -71,8 +71,9 @@ impl ImpairedLink {
         })
     }
 
-    /// Redirects delayed packets of one direction (0: those that arrive at the first interface) to
-    /// a socket that is bound to queue 0 of that interface.
+    /// Redirects delayed packets of one direction to `socket`. Direction 0 has the packets that
+    /// arrive at the first interface, and 1 those that arrive at the second. The socket must be
+    /// bound to queue 0 of the interface at which the packets arrive.
     pub fn set_delay_socket(
         &mut self,
         direction: u32,

@@ -90,8 +90,8 @@ impl PortReservation {
     }
 
     /// Returns true if no other TCP socket can be bound to the port of `bound`, not even with
-    /// SO_REUSEADDR. A kernel may remember that the first socket of a port had the option at its
-    /// `bind`, and then let sockets with SO_REUSEADDR share the port in spite of a reservation.
+    /// SO_REUSEADDR. Some kernels remember that the first socket of a port had SO_REUSEADDR when it
+    /// was bound. They then let sockets with SO_REUSEADDR share the port in spite of a reservation.
     /// Linux 6.18 does not.
     pub fn is_exclusive(bound: &BoundSocket) -> io::Result<bool> {
         let probe = socket_like(bound, SocketType::STREAM)?;

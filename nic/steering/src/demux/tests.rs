@@ -182,7 +182,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
             claimed
         );
     }
-    // Echo request and redirect are not errors, whatever they quote.
+    // Echo reply, redirect and echo request are not errors, even if they quote a claimed packet.
     for kind in [0, 5, 8] {
         assert_eq!(
             bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
