@@ -82,7 +82,8 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns the policy of `config`, and the missing namespaces, which are not admitted.
+    /// Returns the policy of `config`. Also returns a text for each configured namespace whose file
+    /// cannot be opened; the policy does not admit these namespaces.
     pub fn of(
         config: &AccessConfig,
         names: &Names,
@@ -116,7 +117,8 @@ impl AccessPolicy {
         }
     }
 
-    /// Checks a program by the kernel's data about its registration socket.
+    /// Returns an error if the policy does not admit the program. `peer` is the kernel's data about
+    /// the process that connected the registration socket.
     pub fn admits(&self, peer: &Peer) -> Result<(), Denial> {
         let mut namespaces = self.namespaces.iter().map(|(namespace, _)| *namespace);
         if !self.any_namespace && !namespaces.any(|admitted| admitted == peer.namespace) {
@@ -131,7 +133,8 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns the users that must be able to open the registration socket.
+    /// Returns the permissions of the registration socket: every user that the policy admits can
+    /// open it.
     pub fn socket(&self) -> runtime::SocketPermissions {
         let group = self.own_group.map(Gid::from_raw);
         if self.users.is_empty() && self.groups.is_empty() {
@@ -253,8 +256,9 @@ impl AccessControl {
         sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
     }
 
-    /// Returns an error if BPF programs act on the program's cgroup. A process of another PID
-    /// namespace passes, because the process and its cgroup are invisible in this PID namespace.
+    /// Returns an error if BPF programs act on the program's cgroup, except programs that the
+    /// operator's rules replace. A process of another PID namespace passes, because the process and
+    /// its cgroup are invisible in this PID namespace.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

@@ -14,8 +14,8 @@ mod messages;
 pub use limits::{LimitsConfig, LimitsError, UserLimits};
 use messages::Bucket;
 
-/// Maximum number of connections to the registration socket: twice the number of programs, so that
-/// programs can still connect to register.
+/// Maximum number of connections to the registration socket: twice [`PROGRAMS_MAX`], so that
+/// connections which have not registered leave room for programs.
 const REGISTRATIONS_MAX: u64 = 8192;
 /// Maximum number of programs of all users. Each program takes gigabytes of the service's address
 /// space.
@@ -95,12 +95,13 @@ impl Accounts {
         self.ledger.account(&user)
     }
 
-    /// Returns all users that have resources, or had them lately.
+    /// Returns all users that have resources, and users without resources that were not removed
+    /// yet.
     pub fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values().map(Arc::as_ref)
     }
 
-    /// Returns the limit of the user with this number.
+    /// Returns the limit of the user with this number, or `u64::MAX` for an unknown user.
     pub fn limit(&self, uid: u32, resource: Resource) -> u64 {
         let user = self.users.get(&UserId(uid));
         user.map_or(u64::MAX, |user| user.limit(resource))

@@ -164,7 +164,8 @@ fn sockets<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     json!({"sockets": sockets})
 }
 
-/// Merges the reports of listeners, which all cores have.
+/// Merges the reports of a listener from all cores (polling threads), since each core has every
+/// listener. The receive queue of the result is the sum over the cores.
 fn joined(reports: impl Iterator<Item = SocketReport>) -> Vec<SocketReport> {
     let mut joined: Vec<SocketReport> = Vec::new();
     let mut listeners: HashMap<u32, usize> = HashMap::new();
@@ -221,11 +222,12 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// Returns the sockets of a program that stayed with the kernel and still exist.
+/// Returns the program's sockets that the kernel carries and that still exist.
 ///
-/// The program reports such a socket by a note, with the socket's inode and the reason. The program
-/// does not report the connections of a listener on the kernel, so they are listed with the
-/// listener's reason. `noted` contains the inodes that have a note or are listed already.
+/// The program reports each of these sockets by a note, with the socket's inode and the reason. The
+/// program sends no note for a connection that a kernel listener has accepted. The list shows this
+/// connection with the reason of its listener. `noted` contains the inodes that have a note or are
+/// listed already.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut SocketTables<R>,

@@ -28,7 +28,7 @@ impl Agenda {
             .push_back((now + REGISTER_TIME_MAX, number));
     }
 
-    /// Returns a session whose pause is over.
+    /// Returns a session whose pause is over, and removes it from the agenda.
     pub fn next_resumed(&mut self, now: Instant) -> Option<u64> {
         let first = self.paused.first().filter(|(due, _)| *due <= now)?;
         let (due, number) = *first;
@@ -36,7 +36,8 @@ impl Agenda {
         Some(number)
     }
 
-    /// Returns a session whose time limit is over.
+    /// Returns a session whose time limit is over, and removes it from the agenda. The session may
+    /// have registered or ended meanwhile.
     pub fn next_late(&mut self, now: Instant) -> Option<u64> {
         let (due, number) = *self.unregistered.front()?;
         (due <= now).then(|| {

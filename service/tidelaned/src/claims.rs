@@ -1,13 +1,14 @@
 //! Claims: the 3-tuples (address, protocol, port) whose packets go to the service, their owners,
 //! and the reservations of their ports in the kernel.
 //!
-//! The demux, an XDP program, enforces the claims. A claim lives while it has an owner: a listener,
-//! a session (a registered program) that has reserved a port to connect from it, the pool of ports
-//! for outgoing connections without a bound port, or a mux port (a program with a TCP/IP stack of
-//! its own). After the owner has left, the claim lives while its port has connections. While the
-//! claim lives, a bound kernel socket of the service reserves the port: see
-//! `docs/design/claims.md`. A claim of a wildcard address is one claim in the demux per address of
-//! the interface.
+//! The demux, an XDP program, enforces the claims. A claim lives while it has an owner: a listener;
+//! a session (a registered program) that has reserved a port to connect from it; the pool of ports
+//! for outgoing connections without a bound port; or a mux port (a program with a TCP/IP stack of
+//! its own). The scope of a claim says which packets of the 3-tuple the service gets: all packets,
+//! or only packets for which the kernel has no connection or no socket. After the owner has left,
+//! the claim lives while its port has connections. While the claim lives, a bound kernel socket of
+//! the service reserves the port: see `docs/design/claims.md`. A claim of a wildcard address is one
+//! claim in the demux per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -37,7 +38,8 @@ const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
 /// Least number of ports that the pool keeps.
 const POOL_PORTS_MIN: usize = 64;
 
-/// The question of a check. The answer decides whether the claim changes.
+/// The question of a claim's check. The caller of [`Claims::due`] answers the question, and the
+/// answer decides whether the claim changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Does a connection of the service need the claim? If not, the claim ends
@@ -147,7 +149,7 @@ impl Claims {
         self.records.contains_key(&key)
     }
 
-    /// Returns true if the demux has a claim of the same 3-tuples as `key`. Claims whose owners
+    /// Returns true if the demux has a claim of one of the 3-tuples of `key`. Claims whose owners
     /// have left count, because their connections live.
     pub fn clashes(&self, key: ClaimKey) -> bool {
         let mut claims = self.claims_of(key).into_iter();
@@ -235,8 +237,9 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns true if the claim's scope is [`Scope::BesideKernel`], which a claim gets when its
-    /// owner releases the claim.
+    /// Returns true if the claim's scope is [`Scope::BesideKernel`]. A session's claim always has
+    /// this scope. Another claim has it after its owner has released the claim or passed its SYNs
+    /// to the kernel.
     fn is_beside_kernel(&self, key: ClaimKey) -> bool {
         let record = self.records.get(&key);
         record.is_some_and(|record| record.scope == Scope::BesideKernel)

@@ -1,4 +1,4 @@
-//! The command line of the daemon; [`FileConfig`] has the configuration file.
+//! The command line of the daemon `tidelaned`. [`FileConfig`] is the configuration file.
 
 use std::path::PathBuf;
 

@@ -33,8 +33,8 @@ impl Congestion {
 }
 
 /// Returns true if the process has CAP_NET_ADMIN in the service's user namespace. A process has all
-/// capabilities in a user namespace that it has created, so its user map must also be the
-/// service's.
+/// capabilities in a user namespace that it has created itself. The process therefore counts only
+/// if its `uid_map` equals the service's `uid_map`.
 fn is_network_administrator(peer: &Peer) -> bool {
     // The process id of an ended process may belong to another process.
     if !peer.is_alive() {
@@ -70,7 +70,7 @@ mod tests {
         let mut peer = Peer::of(&one).expect("a peer");
         let setting = Congestion::open();
         assert_eq!(setting.allowed_to(&peer), AllowedCongestion::ALL);
-        // A process without the capability: a child of this one that has given up all capabilities.
+        // The child process runs as another user, so it does not have the capability.
         let mut child = std::process::Command::new("setpriv")
             .args(["--reuid", "65534", "--clear-groups", "sleep", "60"])
             .spawn()

@@ -1,12 +1,16 @@
 //! A core: a polling thread that drives a TCP/IP host over the queues of an interface, and decides
 //! when to sleep.
 //!
-//! A polling thread on a CPU that programs share must neither take their time nor wait behind them.
-//! The thread therefore spins in the idle scheduling class: a program that wakes runs at once, and
-//! the thread continues when the program sleeps, without any system call. A program that computes
-//! without end would starve the thread. A watchdog therefore moves a starved thread to the normal
-//! class. There the thread sleeps on the NIC and the doorbells instead of spinning. In both classes
+//! Programs may run on the CPU of a polling thread. The thread must not take CPU time from the
+//! programs, and must not wait behind them. The thread therefore spins in the idle scheduling
+//! class: a program that wakes runs at once, and the thread continues when the program sleeps,
+//! without any system call. A program that computes without end would starve the thread. A watchdog
+//! therefore moves a starved thread to the normal class. In the normal class the thread does not
+//! spin. It sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both classes
 //! the thread sleeps when it has been idle for a while.
+//!
+//! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
+//! of a recent step, which the core writes and the demux reads.
 
 use std::{
     io,
@@ -50,7 +54,7 @@ pub trait Port: PacketIo<Burst: Send> + Send + 'static {}
 
 impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
 
-/// Work for a core, which runs between two of its steps.
+/// A closure that the core's thread runs on its host between two calls of `Host::step`.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
 /// The control thread's access to a core. [`CoreHandle`] runs the calls on a core's thread. A test
@@ -65,7 +69,8 @@ pub trait CoreLink<P: Port>: Send + Sync {
     /// Reverts [`watch`](Self::watch).
     fn unwatch(&self, doorbell: BorrowedFd<'_>);
 
-    /// Returns true if the core is awake on the calling thread's CPU, as far as this is known.
+    /// Returns true if the core is awake and the CPU on which it last ran is the calling thread's
+    /// CPU.
     fn is_beside(&self) -> bool;
 
     /// Makes the core stop after its current step.
@@ -92,7 +97,7 @@ struct CoreState {
     tid: AtomicI32,
     /// The CPU on which the core last ran, if it is not pinned.
     ran_on: AtomicUsize,
-    /// Number of steps and calls that the core has made. The watchdog takes the number as progress.
+    /// Number of steps and calls that the core has made. To the watchdog, an increase is progress.
     steps: AtomicU64,
     /// Number of times that the watchdog moved the core to the normal class.
     boosts: AtomicU32,
@@ -100,7 +105,7 @@ struct CoreState {
     bell: Arc<OwnedFd>,
 }
 
-/// A [`CoreLink`] to a core's thread.
+/// The connection from the control thread to a core's thread, made by [`start`].
 pub struct CoreHandle<P: Port> {
     calls: mpsc::Sender<Call<P>>,
     shared: Arc<CoreState>,
@@ -164,7 +169,7 @@ pub struct CoreConfig {
 }
 
 impl CoreConfig {
-    /// Returns the heartbeats of the core's queues.
+    /// Returns the heartbeat of each of the core's queues.
     fn queues(&self) -> impl Iterator<Item = Heartbeat> {
         self.queues
             .iter()
@@ -243,8 +248,9 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
-            // The demux awaits a heartbeat for a redirected frame. The frame may have been lost
-            // before the core's socket, so only the bell wakes the core.
+            // The demux has redirected a frame to the sleeping core, and awaits the core's
+            // heartbeat. The frame may have been lost before it reached the core's socket. Then
+            // only the bell wakes the core.
             ring(&*shared.bell);
         }
         let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
@@ -392,7 +398,7 @@ impl<P: Port> Core<P> {
         self.boosted_until != Instant(0)
     }
 
-    /// Announces the sleep, checks for work once more, and waits.
+    /// Announces the sleep to programs on the service page, checks for work once more, and waits.
     fn sleep(&mut self, now: Instant) {
         let page = self.config.page.clone();
         let Some(line) = page.core(self.config.number) else {

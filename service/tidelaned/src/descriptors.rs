@@ -2,11 +2,11 @@
 //!
 //! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
 //! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
-//! another call holds while it waits for memory of a user's file system. Neither a core nor the
-//! control thread makes these calls. Each user has a thread that checks and closes all descriptors
-//! of the user's programs, one message after the other. The service reads a program's next message
-//! after the check of the previous message, so the number of sessions (connected programs) bounds
-//! the number of waiting messages.
+//! another call holds while it waits for memory of a user's file system. Neither a core (a polling
+//! thread that carries packets) nor the control thread makes these calls. Each user has a thread
+//! that checks and closes all descriptors of the user's programs, one message after the other. The
+//! service reads a program's next message after the check of the previous message, so the number of
+//! sessions (connected programs) bounds the number of waiting messages.
 //!
 //! These threads also close the sockets of sessions, because unread messages may contain
 //! descriptors.
@@ -133,7 +133,7 @@ pub struct DescriptorThreads {
     immediate: Option<Entitlement>,
 }
 
-/// A user with sessions, and the way to the user's thread.
+/// The number of a user's sessions, and the channel to the user's thread.
 struct User {
     sessions: usize,
     jobs: Sender<Job>,
@@ -341,7 +341,8 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 
 /// Checks a socket that is to prove the right to its 3-tuple. The socket must be bound to its port,
 /// not connected, not listening, and the only socket that gets packets of the 3-tuple. The port is
-/// reserved first. After the check, no other socket can then be bound to the port or listen on it.
+/// reserved first. Because of the reservation, no other socket can be bound to the port, or listen
+/// on it, after the check.
 fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine_any(fd.as_fd())?;
     pace::rest();

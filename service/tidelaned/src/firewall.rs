@@ -27,7 +27,8 @@ const LOOK_EVERY: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// The action if the kernel has hooks that packets of the service do not pass.
+/// The action if the kernel has hooks (firewall rules or BPF programs) that packets of the service
+/// do not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -42,7 +43,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FirewallConfig {
-    /// The action if there are hooks.
+    /// The action if the host has rules or programs that packets of the service would bypass.
     pub mode: Mode,
 }
 

@@ -6,7 +6,7 @@ use std::{collections::HashSet, io};
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// A look-up of the kernel's connections.
+/// Queries the kernel for its TCP connections (sock_diag), as far as the kernel can be queried.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
     /// The served interface.

@@ -55,7 +55,8 @@ impl ProcNetSocket {
 /// The sockets of a namespace, by inode.
 type Table = HashMap<u64, ProcNetSocket>;
 
-/// The tables of one listing.
+/// The kernel's socket tables for one listing. A namespace's table is read when the first socket of
+/// the namespace is looked up.
 #[derive(Debug)]
 pub struct SocketTables<R> {
     own: Option<NetNs>,

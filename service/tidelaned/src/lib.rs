@@ -1,17 +1,20 @@
-//! The parts of the Tidelane service, for its daemon and for tests that drive them.
+//! The library of the Tidelane service. The daemon `tidelaned` (`main.rs`) is built from its
+//! modules, and tests call the modules directly.
 //!
-//! A core is a polling thread that drives one TCP/IP host (crate `tidelane-host`) over its NIC
-//! queues. A session is the service's record of one program that has connected to the registration
-//! socket. A claim is an address and a port whose packets go to the service instead of the kernel.
+//! A core is a polling thread that drives one TCP/IP host (crate `tidelane-host`) over some of the
+//! NIC's queues. A session is the service's record of one program that has connected to the
+//! registration socket. A claim is an address and a port whose packets go to the service instead of
+//! the kernel.
 //!
 //! ```text
 //!   registration sockets --> session --+--> claims --> Steering (demux)
 //!   admin socket, netlink --> control -+--> cores --> CoreLink --> Host<P> on its thread (core)
 //! ```
 //!
-//! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF. It
-//! reaches the cores through [`core::CoreLink`], and the demux (the XDP program that chooses the
-//! stack of a packet) through [`tidelane_steering::Steering`]. The daemon chooses the back ends.
+//! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF. The
+//! control plane reaches the cores through the trait [`core::CoreLink`], and the demux (the XDP
+//! program that chooses the stack of a packet) through the trait [`tidelane_steering::Steering`].
+//! The daemon supplies the implementations with AF_XDP and eBPF.
 
 pub mod access;
 pub mod accounts;

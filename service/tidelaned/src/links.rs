@@ -140,7 +140,8 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Returns a warning for a veth, whose frames may have VLAN tags that the demux cannot see.
+/// Returns a warning for a veth. Its frames may have VLAN tags that the demux, the service's XDP
+/// program, cannot see.
 pub fn shortcoming(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {

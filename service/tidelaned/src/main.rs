@@ -1,8 +1,11 @@
-//! The Tidelane service: opens AF_XDP and eBPF, then starts the fast-path cores and serves.
+//! The daemon `tidelaned`: opens AF_XDP sockets, attaches the demux, starts the fast-path cores,
+//! and serves programs until it is stopped. The demux is the XDP program that decides whether the
+//! service or the kernel gets a packet.
 //!
 //! Threads: each `tdl-core-N` drives a TCP/IP host over its queues of the interface ([`core`]). The
-//! main thread serves registrations, netlink and the admin socket ([`control`]). Watchdogs help a
-//! core that other programs on its CPU starve.
+//! main thread serves registrations, netlink and the admin socket ([`control`]). A watchdog thread
+//! for each core moves the core to the normal scheduling class when other programs on its CPU
+//! starve it.
 
 use std::{
     fmt::Display,
@@ -90,7 +93,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
+    // `offloads` is declared before the demux, so that it is dropped after the demux: some drivers
+    // switch these offloads on again only while no XDP program is attached.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
@@ -202,7 +206,7 @@ fn check_machine(config: &Config) -> Result<(), String> {
     check_cpus(&config.cpus())
 }
 
-/// Checks the CPUs: a core whose CPU does not exist would run on any CPU.
+/// Checks that the configured CPUs exist. A core whose CPU does not exist would run on any CPU.
 fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
     let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -235,7 +239,7 @@ fn confine(
 }
 
 /// Checks the host's firewall rules, which the service's connections would bypass. Returns the
-/// watch for new rules, and the access control for programs.
+/// guard, which watches for new rules, and the access control for programs.
 fn judge_host(
     config: &Config,
     link: &LinkRecord,
@@ -364,12 +368,17 @@ fn describe_packets(
     missing_features
 }
 
-/// State that all cores share.
+/// Objects that all cores share. Each core gets a reference to each of them.
 struct Shares {
+    /// The page in shared memory that shows to programs whether a core sleeps.
     page: Arc<ServicePageMap>,
+    /// The eventfd by which a core wakes the control thread.
     notify: Arc<OwnedFd>,
+    /// Times that the cores write and the demux reads, to detect a core that has stopped.
     heartbeats: Arc<Heartbeats>,
+    /// The limit of memory for received data.
     memory: StreamMemory,
+    /// The connections, in memory that the restorer process shares.
     journal: JournalMemory,
 }
 

@@ -12,8 +12,8 @@ use std::fmt;
 use serde::Deserialize;
 use tidelane_host::MemoryLimits;
 
-/// Section `[memory]`, with the thresholds of [`MemoryLimits`] in bytes. `None` stands for the
-/// default.
+/// Section `[memory]`, with the thresholds of [`MemoryLimits`] in bytes. The thresholds limit the
+/// memory for received data of all connections. `None` stands for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {

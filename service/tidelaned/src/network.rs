@@ -182,7 +182,7 @@ impl Network {
     /// does.
     pub fn ingress(&self) -> IngressPolicy {
         // The kernel treats an address as its own even while the address' link is down and the
-        // local table has no route.
+        // local table has no route to the address.
         let own = self.kernel_tables.links().flat_map(|link| {
             let records = self.kernel_tables.addresses(link.ifindex);
             records.map(|record| KernelRoute {

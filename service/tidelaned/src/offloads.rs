@@ -1,4 +1,4 @@
-//! Offloads of the NIC that change packets before the demux sees them.
+//! Offloads of the NIC that change packets before the demux, the service's XDP program, sees them.
 //!
 //! The service switches these offloads off, and restores them when it ends. If the service is
 //! killed, another process restores them: [`Restorer`]. If an operator switches an offload on
@@ -19,7 +19,7 @@ use crate::{links, restorer::Restorer};
 const TRIES_MAX: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// A feature that must be off.
+/// A network feature (`ethtool -k`) that must be off while the service runs.
 #[derive(Clone, Copy, Debug)]
 struct Offload {
     /// Name in the kernel.
@@ -62,7 +62,7 @@ const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
 /// packets are joined before the kernel removes the tag.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
-/// A feature that the service keeps off.
+/// A feature of one interface that the service keeps off.
 #[derive(Debug)]
 struct DisabledOffload {
     /// Index of the interface in [`Offloads::interfaces`].
@@ -126,8 +126,8 @@ impl Offloads {
         Ok(())
     }
 
-    /// Switches off the kept features that are on. Returns a sentence for each of them. The error
-    /// names the first feature that stays on.
+    /// Switches off every feature in `disabled` that is on. Returns a sentence for each of these
+    /// features. The error names the first feature that stays on.
     pub fn check(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
         // A removed interface has no features.
@@ -183,8 +183,8 @@ impl DisabledOffload {
 }
 
 impl Drop for Offloads {
-    /// Restores the features. The XDP program is detached by now: some drivers refuse a feature
-    /// while an XDP program is attached.
+    /// Restores the features. The caller has detached the XDP program, because some drivers refuse
+    /// a feature while an XDP program is attached.
     fn drop(&mut self) {
         for disabled in self.disabled.iter().filter(|disabled| disabled.switched) {
             if let Err(error) = put_back(&self.interfaces[disabled.interface], disabled.number) {

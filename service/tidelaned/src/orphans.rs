@@ -1,4 +1,5 @@
-//! The connections that a killed service leaves behind, and the reset of their peers.
+//! The connections that a killed service leaves behind, and the reset of their peers. The restorer,
+//! a process that outlives the service ([`crate::restorer`]), calls this module.
 //!
 //! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
 //! therefore gets an ACK with a sequence number that the peer has already received, as in a
@@ -46,7 +47,7 @@ const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
 /// The window of the segments, which peers ignore in a segment that they have already received.
 const WINDOW: u16 = u16::MAX;
 
-/// The connections, and the sockets that reach their peers.
+/// The connections of a killed service, and the raw sockets that reach their peers.
 #[derive(Debug)]
 pub struct Orphans {
     journal: JournalMemory,
@@ -70,7 +71,7 @@ impl Orphans {
                 opened => opened?,
             };
             match sys::bind_to_interface(socket.as_fd(), interface) {
-                // The service is about to report the missing interface.
+                // The service itself reports the missing interface when it starts.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 bound => bound?,
             }

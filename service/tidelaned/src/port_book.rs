@@ -54,7 +54,7 @@ struct Entry {
     claims: Vec<Claimed>,
 }
 
-/// All ports of a service.
+/// All mux ports of a service: their numbers, users and claims.
 #[derive(Debug, Default)]
 pub struct PortBook {
     ports: BTreeMap<u32, Entry>,

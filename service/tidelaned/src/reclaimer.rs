@@ -1,7 +1,7 @@
 //! Frees the shared memory of programs that have ended.
 //!
-//! The end of the last reference to a program's memory region frees all of its pages. A program can
-//! make this slow, because it may have filled 4 GiB. A separate thread, for which no other thread
+//! Dropping the last reference to a program's memory region frees all pages of the region. This
+//! takes long if the program has filled gigabytes. A separate thread, for which no other thread
 //! waits, therefore holds a reference to each region and drops the last reference.
 
 use std::{
@@ -27,7 +27,7 @@ enum ReclaimJob {
     Region(Arc<ProgramRegion>),
     /// Memory files that a program has received and not mapped.
     Memories(Memories),
-    /// No object: a program has ended.
+    /// Nothing to free, but a program has ended: the thread checks its regions again.
     Wake,
     /// A call that may block.
     Work(Box<dyn FnOnce() + Send>),
@@ -73,7 +73,7 @@ impl MemoryReclaimer {
 
     fn send(&self, job: ReclaimJob) {
         if let Some(thread) = &self.0 {
-            // The thread lives as long as a reclaimer, so it receives the object.
+            // The thread lives as long as a reclaimer, so it receives the job.
             let _ = thread.send(job);
         }
     }

@@ -30,7 +30,8 @@ use crate::{confine, offloads, orphans::Orphans, sys};
 const MESSAGE_LEN: usize = 8;
 /// Maximum number of recorded changes. A service makes a few changes.
 const CHANGES_MAX: usize = 64;
-/// Time limit for the end of the service's process after its end of the socket has closed.
+/// Time limit for the exit of the service's process after the service has closed its side of the
+/// socket pair.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Pauses before the peers are notified again, because the ACK to the peer or the RST may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
@@ -41,8 +42,9 @@ const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 pub struct Restorer(OwnedFd);
 
 impl Restorer {
-    /// Starts the process. The caller must have only one thread, and no open descriptor that must
-    /// not outlive the service.
+    /// Starts the process. The caller must have only one thread. The caller should not have opened
+    /// the service's descriptors yet, because the new process inherits a copy of them until it
+    /// closes them.
     pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
         let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;

@@ -1,5 +1,5 @@
-//! The tables `[[rule]]` of the configuration, and their conversion to the [`RuleSet`] of the
-//! cores.
+//! The tables `[[rule]]` of the configuration, and their conversion to the [`RuleSet`] that the
+//! cores (polling threads) apply to new connections.
 
 use std::fmt;
 

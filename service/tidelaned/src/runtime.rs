@@ -1,4 +1,5 @@
-//! The run directory, and the process' limits.
+//! The run directory of a service, which has the pid file and the listening sockets, and the limit
+//! of open descriptors of the process.
 
 use std::{
     fs::{self, File},
@@ -29,7 +30,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Backlog of each socket.
 const PENDING_MAX: i32 = 128;
 
-/// Users that may open a socket of the run directory.
+/// The group and the mode of a socket in the run directory. They decide which users may open the
+/// socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketPermissions {
     /// The socket's group. `None` for the service's own group.
@@ -73,8 +75,9 @@ pub struct Sockets {
     pub admin: UnixListener,
 }
 
-/// The run directory of one service, removed at the end. A lock on its pid file shows that the
-/// service lives; a directory without a lock is left over from a killed service.
+/// The run directory of one service. The directory is removed when this value is dropped. A lock on
+/// the pid file shows that the service lives. A directory whose pid file is not locked is left over
+/// from a killed service.
 pub struct RunDir {
     /// The directory of all services.
     all: TrustedDir,

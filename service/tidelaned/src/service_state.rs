@@ -261,8 +261,8 @@ impl<P: Port> ServiceState<P> {
         }
     }
 
-    /// Returns surplus ports of the pool for outgoing connections to the kernel. A port with
-    /// connections stays.
+    /// Gives surplus ports of the pool back to the kernel. The pool holds local ports for outgoing
+    /// connections. A port with connections stays in the pool.
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
         let (surplus, kept) = candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
         for candidate in kept {

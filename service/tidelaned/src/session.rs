@@ -54,7 +54,8 @@ const ANSWERS_LEN_MAX: usize = 8192;
 /// Limit of messages read from a session in a row, so that other sessions get their turn.
 const MESSAGES_PER_TURN: usize = 32;
 
-/// A registered program.
+/// The service's record of a registered program: its id on each core, its doorbells and its
+/// listeners.
 pub struct Registered {
     /// The program's id on each core.
     ids: Vec<ProgramId>,
@@ -87,7 +88,8 @@ pub struct Session {
     pub peer: Peer,
     /// The program's registration, once it has registered.
     pub registered: Option<Registered>,
-    /// The port that the program has opened. A session with a port registers no program.
+    /// The mux port that the program has opened, for a TCP/IP stack of its own. A session with a
+    /// mux port registers no program.
     pub port: Option<OpenPort>,
     /// True for the session of a forked child, which holds connections of its parent.
     is_child: bool,
@@ -105,7 +107,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the session of an accepted socket. Answers the program if a limit refuses.
+    /// Makes the session of an accepted socket. If the user has reached a limit, sends the refusal
+    /// to the program and returns an error.
     pub fn new<P: Port>(shared: &mut ServiceState<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
         pace::rest();

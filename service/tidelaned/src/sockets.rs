@@ -1,7 +1,7 @@
 //! The kernel's description of a socket that a program sent.
 //!
-//! A program may have a port in the service if it has the port in the kernel. [`Entitlement`]
-//! decides this: see `docs/design/claims.md`.
+//! The service takes the packets of a port for a program only if the program has the port in the
+//! kernel. [`Entitlement`] decides this: see `docs/design/claims.md`.
 
 use std::{
     io,
@@ -132,7 +132,7 @@ fn state_of(fd: BorrowedFd<'_>, protocol: u8) -> io::Result<u8> {
     Ok(state[0])
 }
 
-/// Decides whether a program has a requested port in the kernel.
+/// Decides by a program's socket whether the program has the socket's port in the kernel.
 pub struct Entitlement {
     namespace: NetNs,
     ifindex: u32,

@@ -5,7 +5,8 @@ use crate::sysctl::Sysctl;
 /// Default of Linux.
 const DEFAULT: u32 = 4096;
 
-/// The present setting of the network namespace in which it was opened.
+/// The open file of `net.core.somaxconn`, for the network namespace in which it was opened. Each
+/// use reads the current value.
 #[derive(Debug)]
 pub struct SomaxConn(Sysctl);
 

@@ -7,7 +7,8 @@ use std::{
 
 /// Niceness of a core (a fast-path thread) in the normal class. The kernel's stack receives packets
 /// in interrupts, which do not wait for programs. The core must not wait behind the programs that
-/// it serves either. It sleeps when it is idle.
+/// it serves either. A core in this class does not take the whole CPU, because it sleeps when it is
+/// idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.

@@ -1,8 +1,9 @@
-//! The search for other UDP sockets of the kernel with the same port, in `/proc/net/udp` and
-//! `udp6`.
+//! The search for other UDP sockets of the kernel on a port that a program wants to claim, in
+//! `/proc/net/udp` and `udp6`.
 //!
 //! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a datagram to
-//! one of them. A claim of the port would take the datagrams of all these sockets.
+//! one of them. After a claim of the port, the service takes its datagrams from the NIC. The claim
+//! would thus take the datagrams of all these sockets.
 
 use std::fs;
 
@@ -13,8 +14,9 @@ use crate::sockets::KernelSocket;
 /// The tables of the calling thread's network namespace.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 
-/// Returns true if another UDP socket gets datagrams of `socket`'s 3-tuples. The socket with the
-/// inode `reservation` does not count. Returns true if the kernel's tables cannot be read.
+/// Returns true if another UDP socket gets datagrams of one of `socket`'s 3-tuples (address,
+/// protocol, port). The socket with the inode `reservation` does not count. Returns true if the
+/// kernel's tables cannot be read.
 pub fn have_another_socket(socket: &KernelSocket, reservation: u64) -> bool {
     let mut text = String::new();
     for table in TABLES {

@@ -31,11 +31,13 @@ const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
 /// Shortest interval between two writes of a core's heartbeat. Rare writes keep the heartbeat's
 /// cache line in the cache of the CPU that runs the demux.
 const BEAT_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of intervals that a late watchdog counts. A late watchdog does not know how the
-/// thread has spent the time.
+/// Maximum number of intervals that the watchdog counts at one check. A watchdog that itself had to
+/// wait for a CPU does not know how the watched thread has spent the time.
 const LATE_MAX: u32 = 2;
 
-/// The heartbeats of one core, on all of its queues.
+/// The heartbeats of one core, on all of its queues. A heartbeat is the time of a recent step,
+/// which the core writes and the demux reads. The demux leaves frames to the kernel when the
+/// heartbeat of their queue is too old.
 pub struct Pulse {
     queues: Vec<Heartbeat>,
     last: Option<Instant>,

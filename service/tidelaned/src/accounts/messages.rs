@@ -13,7 +13,8 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Bucket {
     /// The time at which the bucket was last empty, after all payments. The bucket holds the tokens
-    /// of the time since then. `None` before the first payment.
+    /// of the time since then. During a debt, this time lies in the future. `None` before the first
+    /// payment.
     empty_at: Option<Instant>,
     /// Nanoseconds per token.
     interval: u64,

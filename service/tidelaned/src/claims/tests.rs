@@ -214,7 +214,7 @@ fn claims_follow_the_addresses() {
     assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
 }
 
-/// No received frame is for a listener or a port on loopback.
+/// The NIC receives no frame for a listener or a port on loopback, so the demux needs no claim.
 #[test]
 fn addresses_that_the_interface_does_not_have_are_not_claimed() {
     let mut scene = Scene::new();
@@ -370,7 +370,7 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
     scene.claims.end_claim((udp, end(HERE, 80))).unwrap();
     assert!(scene.demux_claims.lock().unwrap().is_empty());
-    // Claims of others clash as well.
+    // A claim of another owner clashes, too.
     scene.listen(7, IpAddress::UNSPECIFIED_V4, 81);
     assert!(scene.claims.clashes((tcp, end(HERE, 81))));
     assert!(!scene.claims.is_claimed_by_mux_port(end(HERE, 81)));

@@ -31,7 +31,7 @@ pub fn install(groups: &[Group]) -> io::Result<()> {
     sys::set_filter(&program(groups, std::process::id()))
 }
 
-/// Returns the program that allows the calls of `groups` to the process `own`.
+/// Returns the BPF program that allows the calls of `groups`. `own` is the id of this process.
 fn program(groups: &[Group], own: u32) -> Vec<sock_filter> {
     let mut program = vec![
         load(ARCHITECTURE_AT),
@@ -95,6 +95,7 @@ fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0)
 }
 
+/// Clears the bits of the loaded word that are not in `mask`.
 fn keep_bits(mask: u32) -> sock_filter {
     instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask, 0)
 }
@@ -104,10 +105,12 @@ fn skip_unless(value: u32, count: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, count)
 }
 
+/// Skips `count` instructions.
 fn skip(count: u32) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JA, count, 0)
 }
 
+/// Ends the BPF program with this result for the call.
 fn give(result: u32) -> sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, result, 0)
 }

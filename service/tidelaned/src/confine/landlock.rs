@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, open};
 use super::sys;
 use crate::runtime::RunDir;
 
-/// Rights that files have (`LANDLOCK_ACCESS_FS_*`).
+/// Rights of access to files (`LANDLOCK_ACCESS_FS_*`).
 mod right {
     pub(super) const READ_FILE: u64 = 1 << 2;
     pub(super) const READ_DIR: u64 = 1 << 3;
@@ -46,7 +46,7 @@ const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 /// Further readable files, which depend on this service's configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Readable<'a> {
-    /// A directory that need not have a path: the root of the cgroups.
+    /// The open root directory of the cgroups, which has no path if it is a detached mount.
     pub directory: Option<BorrowedFd<'a>>,
     /// The directory of the configuration file.
     pub beneath: Option<&'a Path>,

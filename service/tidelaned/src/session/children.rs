@@ -48,8 +48,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE_CONNECTION: moves a connection from another process, which has it, to this
-    /// process.
+    /// Handles TAKE_CONNECTION: moves a connection from the process that holds it to this process.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,

@@ -1,5 +1,5 @@
-//! Listeners of a program. A listener exists on all cores, and its claims share one reservation of
-//! the port.
+//! Listeners of a program. A listener exists on all cores (polling threads), which accept its
+//! connections. The claims of a listener share one reservation of the port.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 

@@ -1,10 +1,12 @@
 //! Ports of the mux, for programs with a TCP/IP stack of their own. A port carries frames between
 //! the program and the NIC.
 //!
-//! A program opens a port, maps and seals the port's memories, and then claims 3-tuples. Each core
-//! gets the port with the first claim, because the service uses sealed memories only. The cores
-//! know a claim before the demux does, and the demux gives a claim up before the cores do. A packet
-//! of a port therefore never reaches the service's own TCP/IP stack.
+//! A program opens a port, maps and seals the port's shared memories, and then claims 3-tuples
+//! (address, protocol, port). A core is a polling thread of the service. Each core gets the port
+//! with the first claim, because the service uses sealed memories only. The demux is the XDP
+//! program that redirects the packets of a claim to the cores. The cores know a claim before the
+//! demux does, and the demux gives a claim up before the cores do. A packet of a port therefore
+//! never reaches the service's own TCP/IP stack.
 
 use std::{
     io,
@@ -120,7 +122,8 @@ impl Session {
         }
     }
 
-    /// Handles OPEN_PORT.
+    /// Handles OPEN_PORT: opens a port for the program, and sends the descriptors of its memories
+    /// and doorbells.
     pub(super) fn open_port<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -186,7 +189,8 @@ impl Session {
         sent
     }
 
-    /// Handles CLAIM_TUPLE.
+    /// Handles CLAIM_TUPLE: claims the 3-tuple of the socket in `proof` for the session's port. If
+    /// another port of the same user has the claim, moves the claim to this port.
     pub(super) fn claim_tuple<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -205,8 +209,9 @@ impl Session {
         }
         let claimed = match shared.ports.holder(proof.socket.cookie) {
             Some((holder, _)) if holder == id => Ok(()),
-            // The socket itself proves the right of its holder. Another user may have the socket
-            // only by an accident, so the claim stays with the user who made it.
+            // A program that has the socket has the right to the socket's claim. A program of
+            // another user may have received the socket by accident, so the claim does not move to
+            // another user.
             Some((holder, owner)) if owner == user => take_over(shared, &proof, holder, id),
             Some(_) => Err(refusal::IN_USE),
             None => {
@@ -226,7 +231,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Handles RELEASE_TUPLE.
+    /// Handles RELEASE_TUPLE: ends the port's claim of a 3-tuple.
     fn release_tuple<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -250,7 +255,8 @@ impl Session {
     }
 }
 
-/// Returns the terms of a port that concern its frames. Returns `None` if a core does not answer.
+/// Returns the part of the answer PORT_OPENED that describes frames: their maximum length, and
+/// whether a received checksum may be partial. Returns `None` if a core does not answer.
 fn frame_terms<P: Port>(shared: &ServiceState<P>) -> Option<PacketPort> {
     let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
     Some(PacketPort {

@@ -1,4 +1,5 @@
-//! Messages with descriptors, which another thread checks first.
+//! Messages with descriptors. Another thread checks the descriptors before the control thread
+//! handles the message.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,5 @@
-//! The values of TCP_INFO, which only the core of a connection knows.
+//! The values of the socket option TCP_INFO, which only the core (polling thread) of a connection
+//! knows.
 
 use std::{io, os::fd::AsFd};
 

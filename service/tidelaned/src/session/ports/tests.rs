@@ -135,7 +135,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Makes a service without programs. Returns `None` if this process is not root's.
+    /// Makes a service without programs. Returns `None` unless this process runs as root.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
@@ -339,7 +339,7 @@ fn a_claim_is_on_all_cores_and_ends_with_the_session() {
     }
     scene.end(&mut program);
     scene.check_empty();
-    // The number is free again.
+    // The port's number 0 is free again.
     let mut next = scene.connect(BOB);
     assert_eq!(scene.open(&mut next).map(|terms| terms.number), Ok(0));
     scene.end(&mut next);
@@ -470,7 +470,7 @@ fn a_session_opens_one_port_and_registers_no_program_beside_it() {
     let bell = Doorbell::new().expect("a descriptor");
     let (socket, port) = bound(SocketType::STREAM, "127.0.0.1", 0, false);
     let mut program = scene.connect(ALICE);
-    // Before the port is open, and before its memories are sealed.
+    // A claim fails before the port is open, and also before the port's memories are sealed.
     assert_eq!(scene.claim(&mut program, &socket), refusal::MALFORMED);
     assert_eq!(
         scene.release(&mut program, protocol::TCP, port),
@@ -479,7 +479,7 @@ fn a_session_opens_one_port_and_registers_no_program_beside_it() {
     let open = open_port(PORT_RING_LEN_MIN);
     assert_eq!(scene.refusal_of(&mut program, &open, &[bell.fd()]), 0);
     assert_eq!(scene.claim(&mut program, &socket), refusal::MALFORMED);
-    // Beside the port.
+    // A session with an open port refuses each of these requests.
     assert_eq!(
         scene.refusal_of(&mut program, &open, &[bell.fd()]),
         refusal::MALFORMED
