@@ -1,8 +1,10 @@
 //! `tidelane`: the command that starts and stops the service, runs programs on it, and shows
-//! sockets and counters.
+//! sockets and counters. The service is the process `tidelaned`, which runs a TCP/IP stack for
+//! programs.
 //!
 //! A failed command prints one line on standard error and exits with a non-zero status. The binary
-//! of the service and the preloaded library are in the same directory as this program.
+//! `tidelaned` and the library `libtidelane.so`, which `tidelane run` preloads into programs, are
+//! in the same directory as this program.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `tidelane port`: shows the ports of programs with a network stack of their own.
 //!
-//! A port is not a TCP port: it is a pair of packet rings for each core, between the service and
-//! the program. The program claims 3-tuples (protocol, local address, local port). The service
-//! passes the packets of these 3-tuples to the port.
+//! A port is not a TCP port. It is a pair of packet rings between the service and the program, for
+//! each core (polling thread) of the service. The program claims 3-tuples (protocol, local address,
+//! local port). The service passes the packets of these 3-tuples to the port.
 
 use std::collections::BTreeMap;
 

@@ -184,7 +184,7 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
 
 /// Reason why the service is not ready.
 enum Stopped {
-    /// The service runs but does not answer.
+    /// The service runs, but has not answered within [`READY_WITHIN`].
     Late,
     /// The process of the service ended, with this exit status.
     Ended(String),
@@ -231,9 +231,9 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
 
 /// Returns the line of the service's output that states the reason for its end.
 ///
-/// This is the last line that the service logged. If the service logged no line, this is the error
-/// line of the option parser, which a summary of the usage follows. If there is no error line
-/// either, this is the last line of the output.
+/// The result is the last line that the service logged. If the service logged no line, the result
+/// is the error line of the option parser; the lines after the error line only summarize the usage.
+/// If there is no error line either, the result is the last line of the output.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());

@@ -1,9 +1,11 @@
-//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures` on both stacks.
+//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures` on the kernel's stack and on
+//! Tidelane.
 //!
-//! A plan (`plan.toml`) describes each figure. A run has several rounds. Each round measures every
-//! case on both stacks in turn, and the next round uses the reverse order, so that a slow phase of
-//! the machine affects both stacks alike. The result and its plot go to `target/bench`, and also to
-//! the folder of the plan.
+//! A figure is an experiment, after a figure of a paper where one exists. Its plan (`plan.toml`)
+//! describes the cases and the targets. A run has several rounds. Each round measures every case on
+//! both stacks in turn, and the next round uses the reverse order, so that a slow phase of the
+//! machine affects both stacks alike. The result and its plot go to `target/bench`, and also to the
+//! folder of the plan.
 
 use std::{fs, path::Path};
 

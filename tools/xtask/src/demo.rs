@@ -35,8 +35,8 @@ pub struct Options {
     connections: u32,
 }
 
-/// The wire and programs of one stack. The order of the fields makes the programs drop before the
-/// wire.
+/// The wire and programs of one stack. A wire is a veth pair between two network namespaces. The
+/// order of the fields makes the programs drop before the wire.
 struct Stack {
     name: &'static str,
     nginx: Nginx,

@@ -14,9 +14,10 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("shm", &["proto"]),
     ("nic", &["proto", "shm"]),
     ("service", &["proto", "shm", "nic"]),
-    // The library in the program contains no TCP, so it must not depend on `proto`.
+    // The library that is preloaded into programs contains no TCP, so `app` must not depend on
+    // `proto`.
     ("app", &["shm"]),
-    // A port only moves packets. The program brings its own TCP.
+    // `app/port` only moves packets between the service and a program that has its own TCP.
     ("app/port", &["shm", "nic"]),
     // The embedded stack runs the TCP engine inside the program.
     ("app/embedded", &["proto", "nic"]),

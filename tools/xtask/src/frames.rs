@@ -3,8 +3,8 @@
 //! The library runs in threads and signal handlers of programs, whose stacks may be small. The
 //! check derives the size of a frame from the machine code: the sum of the function's subtractions
 //! from the stack pointer. For a large frame, the compiler touches each page in a loop (stack
-//! probes). The code before the loop computes the final stack pointer in `%r11`, and the loop ends
-//! there.
+//! probes). The code before the loop computes the final stack pointer in `%r11`. The loop ends when
+//! the stack pointer has this value.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 

@@ -9,7 +9,7 @@
 //! An emulated machine boots one kernel and has all selected NICs. The machine runs the selected
 //! interop tests on each NIC. The printed table has a line for each kernel and NIC, and a cell for
 //! each test. `docs/kernels.md` has the results. The module [`pair`] boots two machines on one
-//! link. The module [`scripts`] runs the packet scripts on other kernels.
+//! link. The module [`scripts`] runs the packet scripts of `tests/conformance` on other kernels.
 
 use std::{
     collections::BTreeMap,

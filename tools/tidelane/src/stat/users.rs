@@ -10,7 +10,7 @@ pub struct Answer {
     users: Vec<User>,
 }
 
-/// A user whose programs are registered with the service.
+/// A user whose programs have, or had, resources of the service.
 #[derive(Deserialize, Debug)]
 struct User {
     uid: u32,

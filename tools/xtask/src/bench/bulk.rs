@@ -1,5 +1,5 @@
-//! Bulk figures: the goodput of one-way streams for each combination of sender's and receiver's
-//! stack.
+//! Bulk figures: the goodput of one-way streams for each pairing. A pairing is a combination of the
+//! sender's stack and the receiver's stack, such as "tidelane to kernel".
 //!
 //! Each measurement uses a new wire (a veth pair between two network namespaces). No measurement
 //! therefore starts with queues or cached routes of an earlier measurement.

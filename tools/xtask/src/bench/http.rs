@@ -3,7 +3,8 @@
 //! exchanges packets with the service over a port of the mux (`service/mux`).
 //!
 //! wrk is the client, on the kernel at the other end of a veth. In memory, a client on another port
-//! of the same service takes the place of wrk. Each measurement uses a new wire.
+//! of the same service takes the place of wrk. Each measurement uses a new wire, which is a veth
+//! pair between two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -25,7 +26,8 @@ use super::{
 
 /// Port of the server.
 const PORT: u16 = 8080;
-/// Time limit of a measurement, besides its own seconds.
+/// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
+/// a server.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The plan of an HTTP figure.

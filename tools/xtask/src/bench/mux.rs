@@ -3,9 +3,10 @@
 //! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
 //! program has a port of the mux.
 //!
-//! A case is a direction, a length, a number of ports and of cores. Its NIC is memory, or an AF_XDP
-//! socket on a veth. On a veth, each round also measures a sender or receiver without a mux. Its
-//! rate is the upper limit of the interface.
+//! A case has a direction, a frame length, a number of ports and a number of cores. The NIC of a
+//! case is a stand-in in memory, or an AF_XDP socket on a veth. On a veth, each round also measures
+//! a sender or receiver without a mux. The rate without a mux is the upper limit of the interface.
+//! A wire is a veth pair between two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -92,7 +93,8 @@ struct Sample {
     bare: Option<f64>,
 }
 
-/// The samples of each case by name, and the copy rates of memory, in the order of the rounds.
+/// The samples of each case by name, and the rates at which one core copies memory, in the order of
+/// the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
     cases: BTreeMap<String, Vec<Sample>>,
@@ -155,8 +157,8 @@ fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
     })
 }
 
-/// Measures a case on the wire. A receiver gets its packets from a sender without a mux at the
-/// other end.
+/// Measures a case on the wire. If the case receives, a sender without a mux at the other end of
+/// the wire sends the packets.
 fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, bare: bool) -> Result<f64, Stop> {
     let server_mac = link_address(wire, Side::Server)?;
     let client_mac = link_address(wire, Side::Client)?;

@@ -9,7 +9,7 @@ use super::{
     rows::{Row, pair_row, value_row},
 };
 
-/// A combination of the server's stack and the wire.
+/// A combination of the server's stack and the path between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Variant {
     /// Server on the kernel, over veth.
@@ -49,9 +49,9 @@ pub struct Sample {
     pub p50_us: f64,
     /// 99th percentile of latency in microseconds.
     pub p99_us: f64,
-    /// Mean number of busy cores among the client's.
+    /// Mean number of busy CPUs, of the client's CPUs.
     pub client_busy: f64,
-    /// Mean number of busy cores among the server's.
+    /// Mean number of busy CPUs, of the server's CPUs.
     pub server_busy: f64,
 }
 

@@ -28,7 +28,8 @@ mount -t devtmpfs none /up/root/dev
 exec switch_root /up/root /bin/sh @GUEST@
 "#;
 
-/// Returns the RAM disk for a kernel. After mounting the root, it runs the script `guest`.
+/// Returns the RAM disk for a kernel. After the RAM disk has mounted the root, it runs the script
+/// `guest`.
 pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));

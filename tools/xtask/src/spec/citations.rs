@@ -1,7 +1,7 @@
 //! Checks the citations between requirements and code.
 //!
-//! The code and tests that a requirement cites must exist. The ids that code and packet scripts
-//! cite, such as MUST-18, must be those of requirements.
+//! The code and tests that a requirement cites must exist. The list of RFC 9293 must contain each
+//! id, such as MUST-18, that code and packet scripts cite.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,7 +106,8 @@ impl<'a> Tree<'a> {
         is_test.then_some(()).ok_or("no such test".to_owned())
     }
 
-    /// Returns true if `file` contains the word `name`, and the file `list` contains it too.
+    /// Returns true if `file` contains the word `name`, and the file `list` contains this word,
+    /// too.
     fn is_listed(&self, file: &SourceFile, name: &str, list: &str) -> bool {
         let has = |text: &str| words(&code_only(text)).any(|(_, word)| word == name);
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
