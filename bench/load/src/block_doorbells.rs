@@ -1,4 +1,4 @@
-//! A hostile program that tries to block the service in a write to a doorbell.
+//! A hostile program that tries to block the Tidelane service in a write to a doorbell.
 //!
 //! The program is an echo client. It fills the counters of all its eventfds, so that a write to an
 //! eventfd blocks. The service rings the program's doorbell by a write to one of these eventfds.

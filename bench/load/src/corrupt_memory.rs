@@ -1,4 +1,5 @@
-//! A hostile program that writes random values into the memory that it shares with the service.
+//! A hostile program that writes random values into the memory that it shares with the Tidelane
+//! service.
 //!
 //! The program runs under `tidelane run`. It makes connections as a normal program does, and writes
 //! into the shared memory meanwhile. The program may then fail in any way, but the service and

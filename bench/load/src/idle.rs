@@ -1,9 +1,9 @@
 //! Measures the memory of many idle connections, and the time of one request on each in turn.
 //!
 //! The client opens the connections, sends one request on each, waits without requests, sends
-//! further requests on each in turn, and closes the connections. After each phase it reads the
-//! memory of the watched processes and of the kernel. Child processes hold the connections, because
-//! a process has a limited number of descriptors.
+//! further requests on each in turn, and closes the connections. After each phase the client reads
+//! the memory of the watched processes and of the kernel. Child processes hold the connections,
+//! because a process has a limited number of descriptors.
 
 use std::{
     fs,

@@ -6,8 +6,8 @@
 //! A *mux thread* forwards packets between the packet rings of many ports and a NIC, and checks
 //! each packet that a port sends. A *program thread* fills and drains the ports' rings. The NIC is
 //! either memory, which accepts and delivers packets without end, or an AF_XDP socket on a veth.
-//! With `--bare`, the thread sends or receives on the AF_XDP socket without a mux. This rate is the
-//! upper limit of the interface.
+//! With `--bare`, the mux thread sends or receives on the AF_XDP socket without a mux. The rate
+//! without a mux is the upper limit of the interface.
 
 use std::{
     io,
@@ -249,7 +249,7 @@ impl Programs {
     }
 }
 
-/// A NIC.
+/// The NIC of a mux thread.
 enum Nic {
     Memory(MemoryNic),
     /// An AF_XDP socket, and the demux: the XDP program that redirects frames to the socket. The

@@ -1,4 +1,5 @@
-//! Sends ICMP echo requests, to test that the kernel answers ICMP while the service runs.
+//! Sends ICMP echo requests, to test that the kernel answers ICMP on an interface that the Tidelane
+//! service serves.
 
 use std::{
     io,

@@ -78,7 +78,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Attaches the demux to the interface, and claims the address and port.
+/// Attaches the demux, the XDP program that redirects frames to the AF_XDP socket, to the
+/// interface. Claims the address and port, so that the demux redirects their frames.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;

@@ -198,8 +198,9 @@ pub fn port(load: Load) -> Tally {
     meter.finish(load)
 }
 
-/// Runs the load between two programs of one host, over the local path. Counts the instructions of
-/// the host and of the libraries of the two programs.
+/// Runs the load between two programs of one host, over the local path, which joins connections
+/// within a host in memory. Counts the instructions of the host and of the libraries of the two
+/// programs.
 pub fn local(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);

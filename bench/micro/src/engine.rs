@@ -18,7 +18,7 @@ const LINK: LinkId = LinkId(1);
 const STEP: Duration = Duration::from_micros(20);
 
 /// The fields that differ between the segments of a flow. A driver with a header template writes
-/// only these.
+/// only these fields.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,

@@ -17,15 +17,16 @@ use crate::{
 
 /// Time for which a client runs before the service is killed.
 const AT_WORK: Duration = Duration::from_millis(300);
-/// Time limit for this client to end. Its connections may fail.
+/// Time limit for the end of a client that runs when the service is killed. The client's
+/// connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
 /// Time limit for the end of a killed service, and for the new service to learn of a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Exit status of `timeout` if it ended the client.
 const HANGS: &str = "124";
-/// Message for a client that waits for its server forever. Such a client sends no segment that the
-/// kernel could answer with a RST.
+/// Message for a client that waits for its server forever. A waiting client sends no segment that
+/// the kernel could answer with a RST.
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
 /// Kills the server's service and starts it again. The clients are on the kernel.
@@ -102,8 +103,8 @@ fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     let Some(service) = &testbed.service else {
         return Ok(());
     };
-    // Ask again, because a server that forks for each connection may have been left to the kernel
-    // since.
+    // Ask again, because the service may meanwhile have left a server that forks for each
+    // connection to the kernel.
     testbed.had_listener &= service.has_listener(testbed.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))

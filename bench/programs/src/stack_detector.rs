@@ -97,8 +97,9 @@ impl Opens {
 ///
 /// Some clients connect to themselves over loopback, for example to emulate socket pairs. The
 /// kernel counts these connections as active and as passive opens, so the passive opens are
-/// subtracted. With an origin, the passive opens are the server's connections to the origin
-/// instead.
+/// subtracted. If the server is a proxy, the client's namespace also has the HTTP server behind the
+/// proxy (the origin). The passive opens are then the proxy's connections to the origin, and are
+/// not subtracted.
 fn kernel_opens(testbed: &Testbed<'_>) -> Result<u64, Stop> {
     let count = |name| kernel_count(&testbed.wire, Side::Client, name);
     let own = if testbed.entry.origin {
