@@ -26,7 +26,7 @@ pub struct Options {
 /// Time for which the connections run before the program fills the counters.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Runs until the time is over, or until the service ends the program's session.
+/// Runs until the time is over, or until the service disconnects the program.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);

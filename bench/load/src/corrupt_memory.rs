@@ -31,7 +31,7 @@ pub struct Options {
     seed: u64,
 }
 
-/// Name of the program's shared region in `/proc/self/maps`.
+/// Name in `/proc/self/maps` of the region, the memory that the program shares with the service.
 const REGION: &str = "/memfd:tidelane-program";
 /// Bytes at the start of the region to overwrite: the header and two contexts. A context has the
 /// rings between one thread and the service.

@@ -22,7 +22,7 @@ pub fn tidelane_micro_send(one: &mut OneFlow) {
     one.send();
 }
 
-/// Runs one step of the service.
+/// Runs one step of a host, the stack of one core of the service.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_service(machine: &mut Machine, now: Instant) {
@@ -36,7 +36,7 @@ pub fn tidelane_micro_library(program: &mut EchoProgram) {
     program.handle_wakeup();
 }
 
-/// Runs one step of the mux.
+/// Runs one step of the mux, which passes packets between a NIC and the ports of many programs.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_mux(mux: &mut MemoryMux) {

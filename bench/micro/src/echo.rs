@@ -1,4 +1,5 @@
-//! Loads of 64-byte requests and replies, through the service and the client library.
+//! Loads of 64-byte requests and replies, through the Tidelane service's host and the client
+//! library.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -23,7 +24,7 @@ const SETUP_STEPS_MAX: u32 = 2_000;
 pub struct EchoProgram {
     program: Program,
     context: Context,
-    /// Connections by slot.
+    /// Connections by slot, the number of the connection's record in shared memory.
     streams: Vec<Option<Stream>>,
     /// Events of the present wake-up.
     events: Vec<ClientEvent>,

@@ -1,5 +1,6 @@
-//! Loads of the TCP engine alone (`tidelane-engine`). The engine has one flow. Its driver, which
-//! receives the engine's segments and events, discards all segments.
+//! Loads of the TCP engine alone (`tidelane-engine`). The engine has one flow. The engine hands its
+//! segments and events to a driver. The driver of these loads discards all segments. The driver of
+//! the Tidelane service writes them to frames.
 
 use std::hint::black_box;
 

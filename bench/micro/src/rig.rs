@@ -1,5 +1,5 @@
-//! A host (one core of the service) and its programs in one thread, with virtual time and with a
-//! memory port instead of a NIC.
+//! A host (the stack of one core of the Tidelane service) and its programs in one thread, with
+//! virtual time and with a memory port instead of a NIC.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tidelane_packet_io::MemPort;
 use tidelane_ring::{Layout, ProgramRegion, ServicePageMap};
 use tidelane_wire::{Endpoint, MacAddress};
 
-/// Number of slots of a program, one for each connection.
+/// Number of slots of a program. A slot is the record of a connection in shared memory.
 const SLOTS: u32 = 1024;
 /// Length of each of a program's buffer areas, in bytes.
 const AREA_LEN: u64 = 64 << 20;
@@ -71,7 +71,8 @@ impl Machine {
         }
     }
 
-    /// Adds a program with one context. If `listen_at` is given, the program listens there.
+    /// Adds a program with one context, which is the set of rings of a thread. If `listen_at` is
+    /// given, the program listens there.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));

@@ -98,7 +98,8 @@ pub struct Check {
     pub client: String,
     /// The file of `{www}` or `{home}` that the client must write to standard output.
     pub expected_file: String,
-    /// Time limit in seconds on a wire without loss. The limit is doubled on a lossy wire.
+    /// Time limit in seconds without packet loss. The limit is doubled in the checks with packet
+    /// loss.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }

@@ -15,7 +15,7 @@ use crate::{
 pub struct How<'a> {
     /// The service that the client runs on. `None` for the kernel.
     pub client: Option<&'a Service>,
-    /// True if the wire loses packets.
+    /// True if packets are lost between the two ends.
     pub lossy: bool,
 }
 
@@ -24,7 +24,8 @@ pub struct How<'a> {
 pub struct Checked {
     /// The stack that carried the connections.
     pub carried: CarriedBy,
-    /// The first message that `tidelane run` or the library printed in the client, if there is one.
+    /// The first message that `tidelane run` or the preloaded library printed in the client, if
+    /// there is one.
     pub message: Option<String>,
 }
 

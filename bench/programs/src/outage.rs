@@ -1,5 +1,5 @@
-//! Checks with a killed service: the service is killed and started again while server and client
-//! run.
+//! Checks with a killed Tidelane service: the service is killed and started again while server and
+//! client run.
 //!
 //! ```text
 //!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again

@@ -142,8 +142,8 @@ impl<'a> Testbed<'a> {
             })?;
         }
         if let Some(service) = &self.service {
-            // If the library leaves the program to the kernel, the service never learns of the
-            // listener. The wait is shorter in this case.
+            // If the preloaded library leaves the program to the kernel, the service never learns
+            // of the listener. The wait is shorter in this case.
             let patience = Duration::from_secs(if entry.kernel.is_some() { 1 } else { 5 });
             let listener = wait_until(patience, "a listener", || service.has_listener(entry.port));
             self.had_listener = listener.is_ok();

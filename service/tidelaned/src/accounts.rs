@@ -1,4 +1,4 @@
-//! Accounts of users in the control plane, and the message rate of users.
+//! Accounts of users in the control plane of the Tidelane service, and the message rate of users.
 //!
 //! Resources of a core (polling thread) are accounted on that core ([`tidelane_host::accounts`]).
 //! All cores share the limits of a user.
@@ -25,7 +25,8 @@ const PROGRAMS_MAX: u64 = 4096;
 const CONTEXTS_MAX: u64 = 8192;
 /// Maximum number of listeners of all users: the capacity of an engine.
 const LISTENERS_MAX: u64 = 65_536;
-/// Maximum number of reserved TCP and UDP ports of all users: half of the capacity of the demux.
+/// Maximum number of reserved TCP and UDP ports of all users: half of the capacity of the demux
+/// (the XDP program that redirects the packets of these ports).
 const PORTS_MAX: u64 = 65_536;
 /// Maximum number of bytes of packet rings of all users. A packet ring connects a program with a
 /// TCP/IP stack of its own to the service, which locks the ring in memory.

@@ -1,5 +1,6 @@
-//! The admin socket: a client, such as the command `tidelane ss`, sends one line of JSON as
-//! request, and gets one line of JSON as answer. The control thread serves the socket.
+//! The admin socket of the Tidelane service: a client, such as the command `tidelane ss`, sends one
+//! line of JSON as request, and gets one line of JSON as answer. The control thread serves the
+//! socket.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -1,5 +1,5 @@
-//! Claims: the 3-tuples (address, protocol, port) whose packets go to the service, their owners,
-//! and the reservations of their ports in the kernel.
+//! Claims: the 3-tuples (address, protocol, port) whose packets go to the Tidelane service, their
+//! owners, and the reservations of their ports in the kernel.
 //!
 //! The demux, an XDP program, enforces the claims. A claim lives while it has an owner: a listener;
 //! a session (a registered program) that has reserved a port to connect from it; the pool of ports
@@ -57,8 +57,8 @@ pub struct Candidate {
     pub question: Question,
     /// The claim.
     pub key: ClaimKey,
-    /// The ids, one per core, of the program whose connections need the claim. `None` if any
-    /// connection of the port needs the claim.
+    /// The ids, one per core (polling thread), of the program whose connections need the claim.
+    /// `None` if any connection of the port needs the claim.
     pub program: Option<Vec<ProgramId>>,
 }
 

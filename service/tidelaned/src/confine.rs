@@ -1,4 +1,4 @@
-//! Confinement: the rights that the service gives up once it is set up.
+//! Confinement: the rights that the Tidelane service gives up once it is set up.
 //!
 //! The service runs as root and reads data that any program and any host on the network can send.
 //! An intruder in the service must therefore gain as little as possible. The service first opens

@@ -1,6 +1,6 @@
-//! The congestion control algorithms that a program may choose, by the kernel's rule:
-//! `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every program, and
-//! CAP_NET_ADMIN allows all algorithms.
+//! The congestion control algorithms that a program of the Tidelane service may choose, by the
+//! kernel's rule: `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every program,
+//! and CAP_NET_ADMIN allows all algorithms.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,7 @@
-//! The control thread: registrations, claims, the kernel's routes and neighbours, the admin socket.
+//! The control thread of the Tidelane service: it handles registrations, claims, the kernel's
+//! routes and neighbours, and the admin socket. A session is a program's connection to the
+//! registration socket. A claim is a 3-tuple (address, protocol, port) whose packets go to the
+//! service instead of the kernel.
 //!
 //! All work that may take time happens on this thread. The control thread passes the results to the
 //! cores. A core is a polling thread that drives one TCP/IP host, and applies the results between
@@ -108,7 +111,8 @@ pub struct Parts<P: Port> {
     pub confinement: Confinement,
     /// Features that the kernel or the driver lacks, each with its effect.
     pub missing_features: Vec<String>,
-    /// The service page, and its descriptor for programs.
+    /// The page of memory that the service shares with all programs, and its descriptor for
+    /// programs.
     pub page: (Arc<ServicePageMap>, OwnedFd),
     /// The kernel's network state.
     pub kernel_tables: KernelTables,

@@ -1,5 +1,5 @@
-//! A core: a polling thread that drives a TCP/IP host over the queues of an interface, and decides
-//! when to sleep.
+//! A core: a polling thread of the Tidelane service that drives a TCP/IP host over the queues of an
+//! interface, and decides when to sleep.
 //!
 //! Programs may run on the CPU of a polling thread. The thread must not take CPU time from the
 //! programs, and must not wait behind them. The thread therefore spins in the idle scheduling

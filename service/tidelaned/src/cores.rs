@@ -1,5 +1,5 @@
-//! All cores (polling threads) of the service. The control thread sends them work through this
-//! module.
+//! All cores (polling threads) of the Tidelane service. The control thread sends them work through
+//! this module.
 
 use std::{
     os::fd::BorrowedFd,

@@ -1,4 +1,4 @@
-//! Threads that check descriptors which programs sent.
+//! Threads of the Tidelane service that check descriptors which programs sent.
 //!
 //! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
 //! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
@@ -73,7 +73,7 @@ pub enum Found {
     WrongCount,
     /// The descriptor is not of the kind that the message requires.
     Unfit,
-    /// CONTEXT: the context's doorbell.
+    /// CONTEXT, OPEN_PORT: the doorbell, an eventfd by which the service wakes the program.
     Doorbell(Doorbell),
     /// LISTEN, RESERVE: a socket that entitles the program to the socket's port.
     Entitled(Box<Entitled>),

@@ -1,4 +1,4 @@
-//! Kernel features that the service needs, and optional kernel features.
+//! Kernel features that the Tidelane service needs, and optional kernel features.
 //!
 //! `docs/kernels.md` has the whole list with versions. The service tests the needed features at its
 //! start, so that the error names a missing feature. The features of AF_XDP and of the demux (an

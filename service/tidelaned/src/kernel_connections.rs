@@ -1,5 +1,5 @@
-//! Look-up of the kernel's connections on ports of the service's listeners. The kernel keeps the
-//! segments of these connections although the service has claimed the port.
+//! Look-up of the kernel's connections on ports of the Tidelane service's listeners. The kernel
+//! keeps the segments of these connections although the service has claimed the port.
 
 use std::{collections::HashSet, io};
 

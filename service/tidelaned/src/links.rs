@@ -1,4 +1,5 @@
-//! Kinds of interfaces: the kinds that the service serves, and the reasons to refuse other kinds.
+//! Kinds of interfaces: the kinds that the Tidelane service serves, and the reasons to refuse other
+//! kinds.
 //!
 //! AF_XDP delivers a frame as the interface's driver received it. An interface on top of another
 //! interface delivers packets that the lower interface has changed. The lower interface joins

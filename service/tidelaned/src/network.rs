@@ -1,5 +1,5 @@
-//! The kernel's network state around the served interface, converted for the service's TCP/IP hosts
-//! (one on each core) and for programs.
+//! The kernel's network state around the interface that the Tidelane service serves, converted for
+//! the service's TCP/IP hosts (one on each core, a polling thread) and for programs.
 
 use std::io;
 
@@ -241,9 +241,9 @@ impl Network {
         records.any(|record| record.addr == addr.0)
     }
 
-    /// Returns the route table of the service page, which all programs map. A program looks up the
-    /// destination of a connection in this table, to decide whether the kernel or the service opens
-    /// the connection.
+    /// Returns the route table of the service page, a page of memory that all programs map. A
+    /// program looks up the destination of a connection in this table, to decide whether the kernel
+    /// or the service opens the connection.
     pub fn page_routes(
         &self,
         addresses: &[IpAddress],

@@ -1,5 +1,6 @@
 //! The connections that a killed service leaves behind, and the reset of their peers. The restorer,
-//! a process that outlives the service ([`crate::restorer`]), calls this module.
+//! a process that outlives the service ([`crate::restorer`]), calls this module. The connections
+//! are in the journal, which is memory that the service and the restorer share.
 //!
 //! A peer that waits for an answer sends nothing that the kernel could answer with a RST. Each peer
 //! therefore gets an ACK with a sequence number that the peer has already received, as in a

@@ -1,5 +1,5 @@
-//! Pacing of the service's threads that share a CPU with a core, which is a polling [fast-path
-//! thread](crate::core).
+//! Pacing of the Tidelane service's threads that share a CPU with a core, which is a polling
+//! [fast-path thread](crate::core).
 //!
 //! A core polls in the idle scheduling class, so a core waits while any other thread of its CPU
 //! runs. Without pacing, the registration of one program would delay the traffic of all other

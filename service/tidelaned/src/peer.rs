@@ -1,4 +1,5 @@
-//! The process at the other end of a registration socket, as described by the kernel.
+//! The process at the other end of a registration socket of the Tidelane service, as described by
+//! the kernel.
 
 use std::{
     fs::{self, File},

@@ -1,8 +1,10 @@
 //! The ports of the mux that programs have opened, and the claims of these ports. A port of the mux
 //! connects a program with a TCP/IP stack of its own to the NIC.
 //!
-//! A port has the same number on each core. The book says which numbers are in use, and which
-//! kernel sockets back the claims of a port, so that a socket can move its claim to another port.
+//! A port has the same number on each core (polling thread of the service). A claim of a port is a
+//! 3-tuple (protocol, address, port number) whose packets go to the port. The book says which
+//! numbers are in use, and which kernel sockets back the claims of a port, so that a socket can
+//! move its claim to another port.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,5 @@
-//! The restorer: a process that restores settings and resets peers if the service is killed.
+//! The restorer: a process that restores settings and resets peers if the Tidelane service
+//! (`tidelaned`) is killed.
 //!
 //! A killed service restores no setting of the NIC and resets no connection, so another process
 //! waits for its end. This process, the restorer, is forked before the service opens anything. It

@@ -1,5 +1,5 @@
-//! The run directory of a service, which has the pid file and the listening sockets, and the limit
-//! of open descriptors of the process.
+//! The run directory of a Tidelane service, which has the pid file and the listening sockets, and
+//! the limit of open descriptors of the process.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,7 @@
-//! The state of the control plane that all sessions use.
+//! The state of the service's control plane that all sessions use. A session is a program's
+//! connection to the registration socket. A core is a polling thread that drives one TCP/IP host.
+//! The demux is the XDP program that redirects the packets of claims (3-tuples of address, protocol
+//! and port) to the cores.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,7 +50,7 @@ pub struct ServiceState<P: Port> {
     pub claims: Claims,
     /// Look-up of TCP connections in the kernel's stack.
     pub kernel: KernelConnections,
-    /// Descriptor of the service page, which programs map.
+    /// Descriptor of the service page, a page of memory that all programs map.
     pub page_fd: OwnedFd,
     /// The rules for connections. The cores count the decisions.
     pub rules: RuleSet,
@@ -76,7 +79,8 @@ pub struct ServiceState<P: Port> {
     /// True if the service carries the loopback connections of programs that were started without
     /// `tidelane run --loopback` and `--no-loopback`.
     pub loopback: bool,
-    /// Ports of the mux that programs have opened.
+    /// Mux ports that programs have opened. A mux port connects a program with a TCP/IP stack of
+    /// its own to the NIC.
     pub ports: PortBook,
     /// Link address of the served interface, once it is known.
     pub link_address: Option<MacAddress>,

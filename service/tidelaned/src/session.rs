@@ -1,5 +1,5 @@
-//! Session: serves one program's registration socket on the control thread, and passes checked
-//! requests to the cores (polling threads).
+//! A session serves one program's registration socket on the control thread of the Tidelane
+//! service, and passes checked requests to the cores (polling threads).
 
 use std::{
     io,
@@ -59,11 +59,12 @@ const MESSAGES_PER_TURN: usize = 32;
 pub struct Registered {
     /// The program's id on each core.
     ids: Vec<ProgramId>,
-    /// A doorbell to each core.
+    /// An eventfd (doorbell) for each core, by which the program wakes the core.
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::Held>,
     charges: ProgramCharges,
-    /// The region's memory files. `None` once the program has mapped and sealed the files.
+    /// The files of the region, the memory that program and service share. `None` once the program
+    /// has mapped and sealed the files.
     unsealed: Option<Memories>,
 }
 

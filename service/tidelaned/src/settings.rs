@@ -1,4 +1,5 @@
-//! The configuration file's settings in the form that is applied at the start and at each reload.
+//! The settings of the Tidelane service's configuration file, in the form that is applied at the
+//! start and at each reload.
 
 use std::path::Path;
 

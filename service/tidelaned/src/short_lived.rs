@@ -1,4 +1,4 @@
-//! Listeners whose program forks for each connection.
+//! Listeners of the Tidelane service whose program forks for each connection.
 //!
 //! A child that takes over a connection costs the control thread more than the kernel's stack needs
 //! for a whole short connection: see `docs/design/fork.md`. A program with long-lived children

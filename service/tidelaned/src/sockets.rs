@@ -1,7 +1,7 @@
 //! The kernel's description of a socket that a program sent.
 //!
-//! The service takes the packets of a port for a program only if the program has the port in the
-//! kernel. [`Entitlement`] decides this: see `docs/design/claims.md`.
+//! The Tidelane service takes the packets of a port for a program only if the program has the port
+//! in the kernel. [`Entitlement`] decides this: see `docs/design/claims.md`.
 
 use std::{
     io,

@@ -2,8 +2,8 @@
 //! `/proc/net/udp` and `udp6`.
 //!
 //! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a datagram to
-//! one of them. After a claim of the port, the service takes its datagrams from the NIC. The claim
-//! would thus take the datagrams of all these sockets.
+//! one of them. After a claim of the port, the Tidelane service takes its datagrams from the NIC.
+//! The claim would thus take the datagrams of all these sockets.
 
 use std::fs;
 

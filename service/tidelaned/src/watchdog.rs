@@ -1,11 +1,12 @@
-//! The parts of watchdogs, which are threads that watch another thread of the service. The watchdog
-//! of a core (a polling thread) is in [`crate::core`]; the watchdog of the control thread is here.
+//! The parts of watchdogs, which are threads that watch another thread of the Tidelane service. The
+//! watchdog of a core (a polling thread) is in [`crate::core`]; the watchdog of the control thread
+//! is here.
 //!
 //! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
 //! a call does not return. No other thread can do the work of the hanging thread, so the service
 //! leaves all frames to the kernel and ends. If the whole process is stopped, and its watchdogs
-//! with it, the demux detects this: see [`tidelane_steering::Heartbeats`] and
-//! `docs/design/watchdog.md`.
+//! with it, the demux (the service's XDP program) detects this: see
+//! [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
 
 use std::{
     fs, io,
@@ -153,7 +154,7 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
          service ends\n"
     );
     // Write to the descriptor directly, because the hanging thread may hold the lock of the
-    // library's standard error.
+    // standard library's stderr.
     let _ = rustix::io::write(io::stderr(), line.as_bytes());
     std::process::abort();
 }

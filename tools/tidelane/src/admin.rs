@@ -1,4 +1,5 @@
-//! Requests to a running service over its admin socket: one line of JSON each way.
+//! Requests to a running Tidelane service (`tidelaned`) over its admin socket: one line of JSON
+//! each way.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},

@@ -1,4 +1,4 @@
-//! `tidelane down`: stops the service and waits until its process has ended.
+//! `tidelane down`: stops the service (`tidelaned`) and waits until its process has ended.
 
 use std::{
     fs, thread,

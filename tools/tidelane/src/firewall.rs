@@ -1,4 +1,5 @@
-//! The warning about firewall rules of the host that do not apply to accelerated connections.
+//! The warning about firewall rules of the host that do not apply to accelerated connections, which
+//! the Tidelane service carries.
 
 use serde::Deserialize;
 

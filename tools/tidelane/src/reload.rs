@@ -1,4 +1,4 @@
-//! `tidelane reload`: makes the service read its configuration again.
+//! `tidelane reload`: makes the service (`tidelaned`) read its configuration again.
 
 use serde_json::Value;
 

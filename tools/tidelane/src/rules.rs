@@ -1,4 +1,5 @@
-//! `tidelane rules`: the operator's rules, each with the number of connections that it matched.
+//! `tidelane rules`: prints the rules of the service's configuration file, each with the number of
+//! connections that it matched.
 
 use serde::Deserialize;
 

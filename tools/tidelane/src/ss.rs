@@ -1,4 +1,5 @@
-//! `tidelane ss`: the sockets of the programs that run on the service, in the format of `ss -ti`.
+//! `tidelane ss`: prints the sockets of the programs that run on the Tidelane service, in the
+//! format of `ss -ti`.
 
 use std::fmt::Write;
 

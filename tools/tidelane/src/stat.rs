@@ -1,4 +1,4 @@
-//! `tidelane stat`: the service's counters.
+//! `tidelane stat`: prints the counters of the service (`tidelaned`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `tidelane up`: starts the service in the background and waits until it is ready.
+//! `tidelane up`: starts the service (`tidelaned`) in the background and waits until it is ready.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,5 @@
-//! Builds the frames of the load `mux`: one TCP segment for each port of the mux.
+//! Builds the frames of the load `mux`: one TCP segment for each port of the mux. The mux shares
+//! one NIC between programs with a network stack of their own, each of which has a port.
 
 use std::{io, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! A simulated NIC in memory, with which the load `mux` measures the mux alone. The NIC accepts
-//! every packet, and delivers the same packets again and again.
+//! A simulated NIC in memory, with which the load `mux` measures the mux (`service/mux`) alone. The
+//! NIC accepts every packet, and delivers the same packets again and again.
 
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! The list of mux ports for the admin socket: their programs, claims and counters. A mux port
-//! connects a program with a TCP/IP stack of its own to the NIC.
+//! connects a program with a TCP/IP stack of its own to the NIC. A claim of a port is a 3-tuple
+//! (protocol, local address, local port) whose packets go to the port. Each core (polling thread of
+//! the service) counts for itself.
 
 use serde_json::{Map, Value, json};
 use tidelane_host::Host;

@@ -1,5 +1,6 @@
 //! The number of owners of one claim in the demux, by the scope (the set of packets) that each
-//! owner wants.
+//! owner wants. The demux is the service's XDP program. A claim is a 3-tuple (address, protocol,
+//! port) whose packets the demux redirects to the service.
 
 use tidelane_steering::Scope;
 

@@ -1,5 +1,6 @@
 //! The owners of claims, and the terms of a claim. A claim is a 3-tuple (address, protocol, port)
-//! whose packets go to the service instead of the kernel.
+//! whose packets the demux, the XDP program of the Tidelane service, redirects to the service
+//! instead of the kernel.
 
 use tidelane_host::{ProgramId, accounts::Charge};
 use tidelane_steering::{PortReservation, Scope};
@@ -61,6 +62,6 @@ pub struct Terms {
     /// the socket's connections exist, and may connect from it. The claim of a mux port therefore
     /// keeps the scope [`Scope::BesideConnections`].
     pub shared: bool,
-    /// The ids, one per core, of the program whose connections need the port.
+    /// The ids, one per core (polling thread), of the program whose connections need the port.
     pub program: Option<Vec<ProgramId>>,
 }

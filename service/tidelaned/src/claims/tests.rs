@@ -1,4 +1,5 @@
-//! Tests of claims, with a demux that only records its calls.
+//! Tests of claims (3-tuples whose packets go to the service), with a stand-in for the demux that
+//! only records its calls. The demux is the service's XDP program.
 
 use std::sync::{Arc, Mutex};
 
@@ -145,7 +146,7 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     scene.claim(key.0, key.1.addr, 80).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
-    // The kernel accepted a client while a core did not respond.
+    // The kernel accepted a client while a core (polling thread of the service) did not respond.
     let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
     found(&mut scene, end(HERE, 81)).unwrap();
     assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));

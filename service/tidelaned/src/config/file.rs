@@ -1,4 +1,4 @@
-//! The configuration file of a service: `/etc/tidelane/NAME.toml`.
+//! The configuration file of a Tidelane service: `/etc/tidelane/NAME.toml`.
 //!
 //! The file is optional. Each table belongs to the module that implements it. An unknown key is an
 //! error with line and column, so that a misspelt rule is never ignored.

@@ -1,4 +1,5 @@
-//! The system calls that the service makes while it serves.
+//! The system calls that the Tidelane service makes while it serves. The seccomp filter
+//! ([`super::filter`]) denies all other calls.
 //!
 //! To add a call, put it into the group of its purpose, or make a group with a new purpose. Limit
 //! its arguments if one of them decides the effect: a family, a command, a request. A call that the

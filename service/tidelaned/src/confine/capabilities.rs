@@ -1,4 +1,5 @@
-//! Capabilities: the capabilities that serving needs, and the removal of all others.
+//! Capabilities (Linux) of the Tidelane service: the capabilities that serving needs, and the
+//! removal of all others.
 
 use rustix::{
     process::{Resource, Rlimit, setrlimit},

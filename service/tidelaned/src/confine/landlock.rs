@@ -1,4 +1,4 @@
-//! Landlock: the files that the service can reach while it serves.
+//! Landlock: the files that the Tidelane service can reach while it serves.
 //!
 //! The log and the locked pid file stay open. The service can also read the kernel's files about
 //! programs and the machine, read its configuration, and remove its run directory. Landlock does

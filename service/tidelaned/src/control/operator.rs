@@ -1,5 +1,6 @@
 //! The part of the control thread that follows the operator's configuration: it admits programs by
-//! the configuration, and reads the configuration again on request.
+//! the configuration, and reads the configuration again on request. A session is a program's
+//! connection to the registration socket.
 
 use std::{io::Write, os::unix::net::UnixStream};
 

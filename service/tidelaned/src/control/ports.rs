@@ -1,6 +1,7 @@
 //! The part of the control thread that closes mux ports. A mux port connects a program with a
 //! TCP/IP stack of its own to the NIC. The service closes a port if its program has corrupted the
-//! port's rings, or if the operator has rules that the port's packets would bypass.
+//! port's rings, or if the operator has rules that the port's packets would bypass. A session is a
+//! program's connection to the registration socket; the end of the session closes the port.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;
@@ -10,7 +11,7 @@ use crate::core::Port;
 
 impl<P: Port> Control<P> {
     /// Ends the sessions of ports whose programs have written impossible values into their rings on
-    /// `core`.
+    /// core (polling thread) `core`.
     pub(super) fn close_corrupt_ports(&mut self, core: usize) {
         let take = |host: &mut Host<P>, _| host.mux_ports_mut().take_corrupt();
         for id in self.shared.cores.call(core, take).unwrap_or_default() {

@@ -1,4 +1,5 @@
-//! Admission of a program, and the process whose user and namespace decide the admission.
+//! Admission of a program to the Tidelane service, and the process whose user and namespace decide
+//! the admission. A session is a program's connection to the registration socket.
 
 use std::io;
 

@@ -1,5 +1,7 @@
 //! The charges for a session (a connected program) to its user's account, from the moment that its
-//! socket is accepted.
+//! socket is accepted. A core is a polling thread of the service. A context is a thread of a
+//! program, with an eventfd (doorbell) by which the cores wake the thread. A mux port connects a
+//! program with a TCP/IP stack of its own to the NIC.
 
 use std::sync::Arc;
 
@@ -87,7 +89,7 @@ impl ProgramCharges {
     }
 }
 
-/// The charges of a port of the mux, apart from its claims.
+/// The charges of a mux port, apart from the 3-tuples that it claims.
 #[derive(Debug)]
 pub struct PortCharges {
     _program: Charge,

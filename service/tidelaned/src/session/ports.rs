@@ -1,5 +1,6 @@
 //! Ports of the mux, for programs with a TCP/IP stack of their own. A port carries frames between
-//! the program and the NIC.
+//! the program and the NIC. A session is a program's connection to the service. A doorbell is an
+//! eventfd by which the program and a core wake each other.
 //!
 //! A program opens a port, maps and seals the port's shared memories, and then claims 3-tuples
 //! (address, protocol, port). A core is a polling thread of the service. Each core gets the port

@@ -1,4 +1,5 @@
-//! Ports that a program has bound in order to connect from them.
+//! Ports that a program has bound in order to connect from them. The service claims such a port: it
+//! takes the port's packets instead of the kernel.
 
 use std::{io, os::fd::AsFd};
 

@@ -1,4 +1,4 @@
-//! `tidelane stat --users`: usage and limits of each user.
+//! `tidelane stat --users`: prints the service's resources that each user holds, and the limits.
 
 use std::{collections::BTreeMap, fs};
 

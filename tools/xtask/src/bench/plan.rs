@@ -1,4 +1,5 @@
-//! The plan of a figure, from `bench/figures/NAME/plan.toml`.
+//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment that
+//! compares Tidelane with the kernel's stack.
 
 use std::{fs, path::Path};
 
@@ -14,7 +15,7 @@ pub struct Plan {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every case with every variant of stack and wire.
+    /// Number of rounds; each measures every case with every variant of stack and path.
     pub rounds: u32,
     /// Counted seconds of each measurement.
     pub seconds: f64,
@@ -90,7 +91,7 @@ pub enum AnyPlan {
     Idle(IdlePlan),
     /// A figure of HTTP servers.
     Http(HttpPlan),
-    /// A figure of the mux.
+    /// A figure of the mux, which shares a NIC between programs with a network stack of their own.
     Mux(MuxPlan),
     /// A figure of the ring API.
     Rings(RingsPlan),

@@ -22,7 +22,7 @@ pub enum Variant {
     Limit,
     /// Server and client on the kernel, over loopback.
     Loopback,
-    /// Server and client on one service, over the local path.
+    /// Server and client on one service, over the local path, which joins them in memory.
     LocalPath,
 }
 

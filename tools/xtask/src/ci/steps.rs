@@ -191,7 +191,7 @@ pub const STEPS: &[Step] = &[
         seconds: 1500,
         ..CHECK
     },
-    // Runs a part of the interop tests on a service with two fast-path cores.
+    // Runs a part of the interop tests on a service with two fast-path cores (polling threads).
     Step {
         name: "cores",
         command: &[

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The only test for an unsupported kernel. It passes if the service starts, or refuses to start
-/// with a reason.
+/// The only test for an unsupported kernel. It passes if the Tidelane service starts, or refuses to
+/// start with a reason.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
 /// The tests. An entry has the name, the heading of the column, and true if `--small` includes the

@@ -17,7 +17,7 @@ pub const KERNELS: [(&str, &str); 4] = [
     ("newest", "trixie-backports"),
 ];
 
-/// Unsupported kernels, which lack a feature that the service needs.
+/// Unsupported kernels, which lack a feature that the Tidelane service needs.
 pub const REFUSED: [&str; 1] = ["5.10"];
 
 /// The meta package that depends on the kernel of a release.

@@ -1,7 +1,7 @@
 //! The kinds of NICs of an emulated machine.
 //!
-//! A machine has a pair of NICs of each selected kind, joined by a link: one for the service and
-//! one for its peer. A machine of [`super::pair`] has a single NIC.
+//! A machine has a pair of NICs of each selected kind, joined by a link: one for the Tidelane
+//! service and one for its peer. A machine of [`super::pair`] has a single NIC.
 
 use super::{emulator::Emulator, taps};
 

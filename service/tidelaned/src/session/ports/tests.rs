@@ -1,5 +1,6 @@
-//! Tests of sessions with ports of the mux, over sockets of this process. The served interface is
-//! loopback, and the demux only records its claims.
+//! Tests of sessions (connected programs) with ports of the mux, which carry frames between a
+//! program and the NIC. The sessions use sockets of this process. The served interface is loopback.
+//! A stand-in for the demux (the XDP program) only records the claimed 3-tuples.
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +40,7 @@ const HERE: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 const ALICE: u32 = 65_000;
 const BOB: u32 = 65_001;
 
-/// A core that runs on its caller's thread.
+/// A core (polling thread of the service) whose calls run on the caller's thread.
 #[derive(Clone)]
 struct Link(Arc<Mutex<Host<MemPort>>>);
 
