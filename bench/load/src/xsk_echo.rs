@@ -1,5 +1,5 @@
-//! A stateless TCP echo directly on AF_XDP. Its rate is the upper limit for every stack on the same
-//! link.
+//! A stateless TCP echo directly on AF_XDP. The rate of this echo is the upper limit for every
+//! stack on the same link.
 //!
 //! The tool derives each answer from the arriving segment alone. It answers a SYN with SYN,ACK,
 //! data with the same data and an ACK, and a FIN with a FIN. The tool does less work per segment

@@ -4,7 +4,7 @@
 //! namespace may use the service. The table `[access]` of the configuration admits more programs. A
 //! program that is not admitted stays with the kernel. A program also stays with the kernel if its
 //! cgroup has BPF programs that filter or count connections, because the program's packets would
-//! bypass them.
+//! bypass these BPF programs.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -134,7 +134,7 @@ impl AccessPolicy {
     }
 
     /// Returns the permissions of the registration socket: every user that the policy admits can
-    /// open it.
+    /// open the socket.
     pub fn socket(&self) -> runtime::SocketPermissions {
         let group = self.own_group.map(Gid::from_raw);
         if self.users.is_empty() && self.groups.is_empty() {

@@ -23,7 +23,8 @@ const PROGRAMS_MAX: u64 = 4096;
 /// Maximum number of contexts of all users. A context is the set of rings of a program's thread.
 /// Each context costs time in each step of a core.
 const CONTEXTS_MAX: u64 = 8192;
-/// Maximum number of listeners of all users: the capacity of an engine.
+/// Maximum number of listeners of all users: the capacity of a TCP engine. Each core has an engine,
+/// and each engine has all listeners.
 const LISTENERS_MAX: u64 = 65_536;
 /// Maximum number of reserved TCP and UDP ports of all users: half of the capacity of the demux
 /// (the XDP program that redirects the packets of these ports).

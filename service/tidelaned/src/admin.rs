@@ -135,7 +135,7 @@ fn counters<P: Port>(shared: &ServiceState<P>) -> Value {
     })
 }
 
-/// Returns usage, limit and refusals of each user.
+/// Returns each user's usage, limit and number of refusals, for each resource.
 fn users<P: Port>(shared: &ServiceState<P>) -> Value {
     let line = |line: Line| {
         let limit = (line.limit != u64::MAX).then_some(line.limit);

@@ -23,7 +23,8 @@ pub use owner::{ClaimKey, Owner, Terms};
 mod claimants;
 mod owner;
 
-/// Time within which a program must connect from a port that it reserved.
+/// Time within which a program must connect from a port that it reserved. After this time, an
+/// unused claim ends.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the first check of a claim that may end. The delay doubles with each check.
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
@@ -238,8 +239,8 @@ impl Claims {
     }
 
     /// Returns true if the claim's scope is [`Scope::BesideKernel`]. A session's claim always has
-    /// this scope. Another claim has it after its owner has released the claim or passed its SYNs
-    /// to the kernel.
+    /// this scope. Another claim has this scope after its owner has released the claim or passed
+    /// its SYNs to the kernel.
     fn is_beside_kernel(&self, key: ClaimKey) -> bool {
         let record = self.records.get(&key);
         record.is_some_and(|record| record.scope == Scope::BesideKernel)

@@ -12,7 +12,8 @@
 //! * inspection by other processes: the process is not dumpable, and leaves no core file unless
 //!   configured.
 //!
-//! Threads inherit the confinement, so the service enters it once, while there is one thread.
+//! Threads inherit the confinement. The service therefore confines itself once, while it has one
+//! thread.
 
 use std::{fmt, io};
 

@@ -86,7 +86,7 @@ pub struct Control<P: Port> {
     progress: Arc<Progress>,
     guard: Guard,
     config: PathBuf,
-    /// Users that can open the registration socket.
+    /// Group and mode of the registration socket.
     socket: runtime::SocketPermissions,
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
@@ -131,12 +131,12 @@ pub struct Parts<P: Port> {
     pub access: AccessControl,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// True if the service carries the loopback connections of programs that were started without
-    /// `tidelane run --loopback` and `--no-loopback`.
+    /// True if the service carries the loopback connections of programs that were started with
+    /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
     /// The operator's rules for connections.
     pub rules: RuleSet,
-    /// The watch for firewall rules of the host, which connections of the service bypass.
+    /// Watches for firewall rules of the host, which connections of the service bypass.
     pub guard: Guard,
     /// The configuration file.
     pub config: PathBuf,

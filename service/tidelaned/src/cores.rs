@@ -76,7 +76,7 @@ impl<P: Port> Cores<P> {
         Answer::ask(self.0.get(number)?.as_ref(), f).wait()
     }
 
-    /// Returns the number of the core of a connection.
+    /// Returns the number of the core that has the connection with the id `connection`.
     pub fn of_connection(&self, connection: u64) -> usize {
         CoreIndex::core_of_connection(connection, self.len())
     }

@@ -179,7 +179,7 @@ impl DescriptorThreads {
         })
     }
 
-    /// Sets the pace of threads that start from now on.
+    /// Makes threads that start from now on pause while a core is awake on their CPU ([`pace`]).
     pub fn set_pace(&mut self, is_beside_core: IsBesideCore) {
         self.pace = Some(is_beside_core);
     }
@@ -374,7 +374,8 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
             let covered = covered(&socket, &sent.addresses);
             entitlement.has_listener(&socket, &covered)
         }
-        // The port has a reservation already. The claim with that reservation decides.
+        // The reservation of another claim has the port. The control thread decides by the other
+        // claim.
         None => false,
     };
     if has_another {

@@ -12,8 +12,9 @@ use crate::{links, source_settings::SourceSettings};
 
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
-/// Destinations that no host has. A connect to these destinations stays with the kernel, which
-/// returns the error.
+/// Destinations that belong to no other host: unspecified, loopback, multicast and broadcast
+/// addresses. A connect to these destinations stays with the kernel, unless the service carries
+/// loopback connections.
 const NOBODYS: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,

@@ -43,9 +43,9 @@ const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 pub struct Restorer(OwnedFd);
 
 impl Restorer {
-    /// Starts the process. The caller must have only one thread. The caller should not have opened
-    /// the service's descriptors yet, because the new process inherits a copy of them until it
-    /// closes them.
+    /// Starts the process. The caller must have only one thread. The caller should call this
+    /// function before it opens the service's descriptors, because the new process inherits all
+    /// open descriptors.
     pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
         let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;

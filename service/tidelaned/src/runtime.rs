@@ -30,8 +30,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Backlog of each socket.
 const PENDING_MAX: i32 = 128;
 
-/// The group and the mode of a socket in the run directory. They decide which users may open the
-/// socket.
+/// The group and the mode of a socket in the run directory. Group and mode decide which users may
+/// open the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketPermissions {
     /// The socket's group. `None` for the service's own group.

@@ -76,8 +76,8 @@ pub struct ServiceState<P: Port> {
     pub missing_features: Vec<String>,
     /// Addresses of the host that do not belong to the served interface.
     pub within: AddressesWithin,
-    /// True if the service carries the loopback connections of programs that were started without
-    /// `tidelane run --loopback` and `--no-loopback`.
+    /// True if the service carries the loopback connections of programs that were started with
+    /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
     /// Mux ports that programs have opened. A mux port connects a program with a TCP/IP stack of
     /// its own to the NIC.
@@ -92,7 +92,8 @@ pub struct ServiceState<P: Port> {
     listeners: HashMap<u64, Listener>,
 }
 
-/// The listener of a kernel socket, which several programs may share.
+/// The control plane's record of a listener. The listener belongs to a kernel socket, which several
+/// programs may share.
 struct Listener {
     /// Number by which all programs refer to the listener.
     number: u32,
@@ -102,7 +103,8 @@ struct Listener {
     in_group: bool,
     /// Short-lived children of the programs that hold the listener.
     children: ShortLived,
-    /// Time since which the kernel gets the listener's SYNs. `None` while the service gets them.
+    /// Time since which the kernel gets the listener's SYNs. `None` while the service gets the
+    /// SYNs.
     draining_since: Option<Instant>,
 }
 
@@ -182,8 +184,9 @@ impl<P: Port> ServiceState<P> {
         &self.addresses
     }
 
-    /// Ends each claim of `owner` once no connection uses the claim. Until then, segments must
-    /// reach the service, because the kernel would answer them with a RST.
+    /// Ends each claim of `owner` once no connection uses the claim. Until then, the segments of
+    /// the connections must reach the service, because the kernel would answer a segment with a
+    /// RST.
     pub fn unclaim_all(&mut self, owner: Owner, now: Instant) {
         if let Err(error) = self.claims.release_all(owner, now) {
             eprintln!("tidelaned: cannot change claims: {error}");
@@ -341,7 +344,7 @@ impl<P: Port> ServiceState<P> {
     /// Records the end of a child that took over a connection of this listener. If the program
     /// forks a short-lived child for each connection, the kernel gets the listener's SYNs from now
     /// on. Existing connections stay with the service. The listeners of an SO_REUSEPORT group share
-    /// one claim, so their SYNs stay with the service.
+    /// one claim in the demux, so their SYNs stay with the service.
     pub fn child_ended(&mut self, cookie: u64, now: Instant, lived: Duration) {
         let Some(listener) = self.listeners.get_mut(&cookie) else {
             return;

@@ -69,7 +69,8 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Returns true if the program's memory may be used: the program has mapped and sealed it.
+    /// Returns true if the service may use the program's memory, because the program has mapped and
+    /// sealed the memory.
     fn is_mapped(&mut self) -> bool {
         self.unsealed = self
             .unsealed
@@ -103,7 +104,8 @@ pub struct Session {
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
     charges: SessionCharges,
-    /// For a child: the listener of the first connection that it took over, and the time.
+    /// For a child: the listener of the first connection that the child took over, and the time of
+    /// the take-over.
     served: Option<(u64, Instant)>,
 }
 
@@ -168,7 +170,8 @@ impl Session {
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
-        // The kernel reports the sender of each message, since another process will send them.
+        // The kernel reports the sender of each message, because the child, another process, will
+        // send messages.
         sockopt::set_socket_passcred(&socket, true)?;
         let child = Self {
             number,

@@ -30,12 +30,12 @@ pub struct Settings {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryLimits,
-    /// True if the service carries the loopback connections of programs that were started without
-    /// `tidelane run --loopback` and `--no-loopback`.
+    /// True if the service carries the loopback connections of programs that were started with
+    /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
 }
 
-/// Log lines about the settings. The caller writes them once the settings are in force.
+/// Log lines about the settings. The caller writes the lines once the settings are in force.
 #[derive(Debug)]
 pub struct Notices(Vec<String>);
 

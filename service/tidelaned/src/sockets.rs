@@ -70,7 +70,8 @@ impl KernelSocket {
         self.inode
     }
 
-    /// Returns the parameters of a reservation that can share the socket's port.
+    /// Returns the parameters with which the service reserves the socket's port, by a socket that
+    /// the service binds beside the program's socket.
     pub fn bound_socket(&self) -> BoundSocket {
         BoundSocket {
             addr: self.local.addr.0,

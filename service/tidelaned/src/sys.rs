@@ -1,4 +1,5 @@
-//! System calls without a safe wrapper: scheduling classes, signals, socket options.
+//! System calls of the Tidelane service without a safe wrapper: scheduling classes, signals, socket
+//! options.
 
 use std::{
     io,

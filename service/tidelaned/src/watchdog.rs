@@ -90,7 +90,7 @@ impl Suspicion {
     }
 
     /// Adds an `interval` without progress, unless the thread waited for a CPU for most of the
-    /// interval. Returns the time for which the thread has hung.
+    /// interval. Returns the sum of the added intervals.
     pub fn grow(&mut self, interval: Duration) -> Duration {
         let time = ThreadTime::of(self.thread);
         let starved = time.as_ref().is_ok_and(|time| {

@@ -47,7 +47,7 @@ pub struct LimitsConfig {
     users: BTreeMap<UserId, UserLimits>,
 }
 
-/// A user that the host does not have.
+/// The error for a user in the file that the host does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsError(String);
 

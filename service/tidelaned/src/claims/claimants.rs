@@ -46,7 +46,7 @@ impl Claimants {
 
     /// Returns the scope of the claim in the demux, or `None` without owners. The kernel keeps the
     /// segments of its connections while one owner wants [`Scope::BesideConnections`]. The service
-    /// gets the SYNs if one owner wants them.
+    /// gets the SYNs if at least one owner wants a scope with SYNs.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

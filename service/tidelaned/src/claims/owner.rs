@@ -59,8 +59,8 @@ pub struct Terms {
     /// reservation: a socket bound to `::` reserves the port for both IP versions.
     pub reservation: Option<PortReservation>,
     /// True if the program's socket has SO_REUSEADDR. Other sockets may then bind the port while
-    /// the socket's connections exist, and may connect from it. The claim of a mux port therefore
-    /// keeps the scope [`Scope::BesideConnections`].
+    /// the socket's connections exist, and may connect from this port. The claim of a mux port
+    /// therefore keeps the scope [`Scope::BesideConnections`].
     pub shared: bool,
     /// The ids, one per core (polling thread), of the program whose connections need the port.
     pub program: Option<Vec<ProgramId>>,

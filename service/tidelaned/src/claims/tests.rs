@@ -178,8 +178,8 @@ fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
     assert_eq!(scene.scope(HERE, 80), None);
 }
 
-/// A listener leaves its SYNs to the kernel, and keeps its connections' segments and its port until
-/// it ends.
+/// After a listener has left its SYNs to the kernel, its claim keeps the segments of its
+/// connections, and the port, until the listener ends.
 #[test]
 fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
     let mut scene = Scene::new();

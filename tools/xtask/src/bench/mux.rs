@@ -63,7 +63,7 @@ pub struct Case {
     pub mux_cpus: String,
     /// CPU of the programs. `None` if each mux's CPU also runs its programs.
     pub program_cpu: Option<String>,
-    /// True if the NIC is an AF_XDP socket on a veth. False if it is memory.
+    /// True if the NIC is an AF_XDP socket on a veth. False if the NIC is a stand-in in memory.
     #[serde(default)]
     pub veth: bool,
     /// Name of the case with which this case is compared.

@@ -54,8 +54,8 @@ impl Emulator {
         }
     }
 
-    /// Returns the emulator of the backports of this machine's Debian release. Fetches it if it is
-    /// not unpacked yet.
+    /// Returns the emulator of the backports of this machine's Debian release. Fetches the emulator
+    /// if it is not unpacked yet.
     fn backported(home: &Path, end: Instant) -> Result<Self, String> {
         if apt::root(home).is_none() {
             let release = release()?;

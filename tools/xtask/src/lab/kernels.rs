@@ -39,8 +39,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel called `name`. Fetches it if it is not unpacked yet, with the time limit
-    /// `end`.
+    /// Returns the kernel called `name`. Fetches the kernel if it is not unpacked yet, with the
+    /// time limit `end`.
     pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {
