@@ -1,4 +1,5 @@
-//! Formats the kept rows as the Markdown file `TABLE.md`.
+//! Formats the kept results of all programs as the Markdown file `TABLE.md`, with a row for each
+//! program.
 
 use std::fmt::Write;
 

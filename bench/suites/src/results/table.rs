@@ -1,4 +1,5 @@
-//! Formats the kept rows as the Markdown file `TABLE.md`.
+//! Formats the kept results of all test suites as the Markdown file `TABLE.md`, with a row for each
+//! suite.
 
 use std::fmt::Write;
 
