@@ -169,7 +169,7 @@ impl RunDir {
     /// open the socket: the socket first belongs to the owner alone, and gets the mode of `access`
     /// after its group.
     fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
-        // The entry gets the mode of the socket, less the file mode creation mask.
+        // The directory entry gets the mode of the socket, without the bits of the process's umask.
         fchmod(&socket, SocketPermissions::owner().mode)?;
         // No other user can put a link into this path: see `TrustedDir`.
         bind(&socket, &SocketAddrUnix::new(self.path().join(name))?)?;

@@ -18,7 +18,7 @@ use crate::bench::{CpuClock, reason_of};
 const CONGESTION: &str = "cubic";
 /// CPU of wrk.
 const CLIENT_CPU: &str = "0";
-/// CPU of nginx and of the service.
+/// CPU of nginx and of the Tidelane service.
 const SERVER_CPU: &str = "1";
 
 /// Options of `demo`.
@@ -52,7 +52,7 @@ struct Sample {
     p50_us: f64,
     /// 99th percentile of the latency in microseconds.
     p99_us: f64,
-    /// Mean number of busy cores.
+    /// Mean number of busy CPUs.
     cores: f64,
 }
 
@@ -234,7 +234,7 @@ impl Stack {
     }
 }
 
-/// Parses the output of wrk. `cores` is the mean number of busy cores.
+/// Parses the output of wrk. `cores` is the mean number of busy CPUs.
 fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
     let after = |name: &str| {
         let line = text

@@ -14,8 +14,8 @@ use tidelane_tests::tools::target_dir;
 const FRAME_MAX: u64 = 4096;
 /// Path of the library below the target directory.
 const LIBRARY: &str = "release/libtidelane.so";
-/// Parts of the standard library that may have larger frames. They run only to print the backtrace
-/// of a panic if the user has set RUST_BACKTRACE.
+/// Parts of the standard library that may have larger frames. These parts run only to print the
+/// backtrace of a panic if the user has set RUST_BACKTRACE.
 const BACKTRACE: [&str; 4] = [
     "backtrace_rs::",
     "sys::backtrace::",

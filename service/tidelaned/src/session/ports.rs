@@ -51,7 +51,8 @@ pub struct OpenPort {
     doorbells: Vec<Doorbell>,
     /// The program's doorbell.
     bell: Arc<Doorbell>,
-    /// The memories of each core. `None` once the cores have the port.
+    /// The shared memories with the packet rings, for each core. `None` once the cores have the
+    /// port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
     _charges: PortCharges,
 }

@@ -60,7 +60,7 @@ pub struct HttpPlan {
     pub targets: Vec<Target>,
 }
 
-/// A server.
+/// A server of the comparison, and the stack that carries its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Server {
     /// The example server on the embedded stack.

@@ -78,20 +78,21 @@ impl IdlePlan {
     }
 }
 
-/// The values of one measurement: bytes per connection, and microseconds per connection or request.
+/// The values of one measurement. Memory is in bytes per connection, compared with the memory
+/// before the client's first connection. Times are in microseconds per connection or request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    /// Memory of the service with idle connections.
+    /// Growth of the service's memory, read while the connections are idle.
     service: f64,
-    /// Memory of the servers with idle connections.
+    /// Growth of the servers' memory, read while the connections are idle.
     programs: f64,
     /// Sum of `service` and `programs`.
     total: f64,
-    /// Slab memory of the kernel with idle connections.
+    /// Growth of the kernel's slab memory, read while the connections are idle.
     slab: f64,
-    /// Memory of the service after the client has closed the connections.
+    /// Growth of the service's memory that remains after the client has closed the connections.
     service_closed: f64,
-    /// Memory of the service after the servers have ended.
+    /// Growth of the service's memory that remains after the servers have ended.
     service_ended: f64,
     /// Time to open a connection.
     open_us: f64,

@@ -9,7 +9,7 @@ use crate::lab;
 pub struct Step {
     /// Name of the step, and of its log file.
     pub name: &'static str,
-    /// The command and its arguments. It runs in the root of the source tree.
+    /// The command and its arguments. The command runs in the root of the source tree.
     pub command: &'static [&'static str],
     /// Variables to add to the environment of the command.
     pub environment: &'static [(&'static str, &'static str)],
@@ -227,8 +227,8 @@ pub const STEPS: &[Step] = &[
         tests: true,
         ..CHECK
     },
-    // Runs the smallest part of the laboratory: Linux 6.1 with veth and virtio-net. The option
-    // `--seconds` skips the tests that have not started in time.
+    // Runs the smallest part of the laboratory (tests in emulated machines): Linux 6.1 with veth
+    // and virtio-net. The option `--seconds` skips the tests that have not started in time.
     Step {
         name: "lab",
         command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],

@@ -1,4 +1,4 @@
-//! Downloads Debian packages with apt, and unpacks them below `target/lab`.
+//! Downloads Debian packages with apt for `cargo xtask lab`, and unpacks them below `target/lab`.
 //!
 //! Apt uses the archive that this machine's sources name, but separate package lists. No package is
 //! installed, and this machine's package lists do not change.

@@ -1,4 +1,5 @@
-//! The interop tests of the laboratory, their results, and the printed table.
+//! The interop tests that the laboratory (`cargo xtask lab`) runs in emulated machines, their
+//! results, and the printed table.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 

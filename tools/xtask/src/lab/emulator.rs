@@ -1,4 +1,4 @@
-//! The emulator (QEMU) that runs the laboratory's machines.
+//! The emulator (QEMU) that runs the machines of the laboratory (`cargo xtask lab`).
 //!
 //! The laboratory uses the installed emulator if this emulator has all devices that the tests need.
 //! Otherwise the laboratory fetches a newer emulator from the backports of this machine's Debian

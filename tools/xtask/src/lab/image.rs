@@ -1,7 +1,7 @@
-//! The RAM disk of an emulated machine.
+//! The RAM disk from which `cargo xtask lab` boots an emulated machine.
 //!
-//! The program `init` on the RAM disk mounts this machine's root read-only as the root of the
-//! emulated machine. An overlay in memory takes the changes.
+//! The program `init` on the RAM disk mounts the root of the host, on which the emulator runs,
+//! read-only as the root of the emulated machine. An overlay in memory takes the changes.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

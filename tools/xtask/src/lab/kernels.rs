@@ -1,4 +1,5 @@
-//! Fetches the kernels of Debian's releases, and unpacks them below `target/lab/kernels`.
+//! Fetches the kernels of Debian's releases for `cargo xtask lab`, and unpacks them below
+//! `target/lab/kernels`.
 
 use std::{
     fs,

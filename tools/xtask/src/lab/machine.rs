@@ -1,4 +1,5 @@
-//! Boots one emulated machine, reads its output, and ends it.
+//! Boots one emulated machine for `cargo xtask lab`, reads the machine's output, and ends the
+//! machine.
 
 use std::{
     fs,
@@ -92,7 +93,7 @@ pub struct Machine {
     emulator: Child,
     /// Lines of the machine's output.
     lines: Receiver<String>,
-    /// Time at which the machine is ended.
+    /// Time at which [`Machine::line`] kills the emulator and thereby ends the machine.
     end: Instant,
     /// Path of the log of the kernel's console.
     console: PathBuf,

@@ -1,4 +1,4 @@
-//! The kinds of NICs of an emulated machine.
+//! The kinds of NICs of an emulated machine, in which `cargo xtask lab` runs tests.
 //!
 //! A machine has a pair of NICs of each selected kind, joined by a link: one for the Tidelane
 //! service and one for its peer. A machine of [`super::pair`] has a single NIC.

@@ -1,4 +1,5 @@
-//! The back ends of NICs with several queues: pairs of tap devices, each pair joined by a bridge.
+//! The back ends of emulated NICs with several queues: pairs of tap devices, each pair joined by a
+//! bridge.
 //!
 //! The devices are in the emulator's network namespace, and end with the namespace.
 
