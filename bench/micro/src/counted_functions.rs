@@ -8,21 +8,21 @@ use tidelane_time::Instant;
 
 use crate::{echo::EchoProgram, engine::OneFlow, mux::MemoryMux, rig::Machine};
 
-/// Passes a segment to the engine, which sends an ACK at the end of the batch.
+/// Passes a segment to the TCP engine, which sends an ACK at the end of the batch.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_receive(one: &mut OneFlow, segment: &Segment<'_>) {
     one.receive(segment);
 }
 
-/// Passes written bytes to the engine, which sends a segment.
+/// Passes written bytes to the TCP engine, which sends a segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_send(one: &mut OneFlow) {
     one.send();
 }
 
-/// Runs one step of a host, the stack of one core of the service.
+/// Runs one step of a host, the TCP/IP stack of one polling thread of the Tidelane service.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_service(machine: &mut Machine, now: Instant) {

@@ -1,4 +1,5 @@
-//! `tidelane-micro`: counts the instructions of engine, service and library per segment or request.
+//! `tidelane-micro`: counts the instructions of Tidelane's TCP engine, service and client library
+//! per segment or request.
 //!
 //! The program runs itself under callgrind once for each case. Callgrind counts only within the
 //! functions of [`counted_functions`]. The results go to `target/bench/instructions.json`.

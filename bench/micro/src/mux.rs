@@ -32,7 +32,8 @@ const RING_LEN: u32 = 256 * 1024;
 /// Smallest length in bytes of a packet ring.
 const RING_LEN_MIN: u32 = 16 * 1024;
 
-/// A mux whose NIC and host are memory links, and whose ports have packet rings.
+/// A mux whose ports have packet rings. Pairs of queues in memory take the place of the NIC and of
+/// the service's own TCP/IP host.
 pub type MemoryMux = Mux<MemPort, MemPort, ServiceEnd>;
 
 /// The mux, and the other ends of its links.

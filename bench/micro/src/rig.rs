@@ -1,5 +1,5 @@
-//! A host (the stack of one core of the Tidelane service) and its programs in one thread, with
-//! virtual time and with a memory port instead of a NIC.
+//! A host (the TCP/IP stack of one polling thread of the Tidelane service) and its programs in one
+//! thread, with virtual time and with a memory port instead of a NIC.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! Runs each part of a suite on the kernel and on Tidelane, and compares the results case by case.
+//! A suite is a test suite of another project. A part is a group of its cases that one command
+//! runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,7 +135,8 @@ fn repeat_cases(
     Ok(passed)
 }
 
-/// Returns the commands that repeat these cases.
+/// Returns the commands that repeat the cases `wanted`. Returns the command of the whole part if
+/// the suite cannot repeat single cases, or if the single commands would be too many.
 fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String> {
     let Some(repeat) = &suite.repeat else {
         return vec![suite.command.clone()];

@@ -1,5 +1,5 @@
-//! Prepares a suite: installs its packages, fetches its source, and builds it below
-//! `target/suites`.
+//! Prepares a suite, which is a test suite of another project: installs its packages, fetches its
+//! source, and builds the suite below `target/suites`.
 
 use std::{
     fs,

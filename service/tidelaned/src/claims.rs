@@ -335,7 +335,8 @@ impl Claims {
     }
 
     /// Returns up to `max` claims that are due for a check. The caller answers each question by
-    /// [`keep`](Self::keep) to keep the claim, or by the method in the doc of the question.
+    /// [`keep`](Self::keep) to keep the claim, or by the method that the documentation of
+    /// [`Question`] names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
         let candidate = |(_, key): &(Instant, ClaimKey)| {

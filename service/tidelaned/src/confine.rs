@@ -5,7 +5,7 @@
 //! everything that needs privilege. Before the first thread starts, it permanently gives up
 //!
 //! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets;
-//! * the ways to gain a capability again, by `no_new_privs` and locked secure bits;
+//! * the ways to gain a capability again, which `no_new_privs` and the locked secure bits block;
 //! * access to files, except to the files that [`landlock`] names;
 //! * every system call that is not in [`calls::CALLS`]: another system call ends the service, with
 //!   a line in the log that has its number ([`filter`]);

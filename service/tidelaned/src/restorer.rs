@@ -27,7 +27,8 @@ use tidelane_steering::features::{FeatureNumber, Features};
 
 use crate::{confine, offloads, orphans::Orphans, sys};
 
-/// A message: the index of an interface and the number of a feature.
+/// Length of a message in bytes: the index of an interface and the number of a feature, with four
+/// bytes each.
 const MESSAGE_LEN: usize = 8;
 /// Maximum number of recorded changes. A service makes a few changes.
 const CHANGES_MAX: usize = 64;

@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Time in which the bucket forgets one short-lived child. A listener with fewer short-lived
 /// children stays with the service.
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
-/// Number of short-lived children, less the forgotten children, at which the kernel gets the
+/// Number of short-lived children, minus the forgotten children, at which the kernel gets the
 /// listener's connections.
 const CHILDREN_MAX: u64 = 16;
 

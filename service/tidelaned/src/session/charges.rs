@@ -1,7 +1,7 @@
 //! The charges for a session (a connected program) to its user's account, from the moment that its
-//! socket is accepted. A core is a polling thread of the service. A context is a thread of a
-//! program, with an eventfd (doorbell) by which the cores wake the thread. A mux port connects a
-//! program with a TCP/IP stack of its own to the NIC.
+//! socket is accepted. A core is a polling thread of the service. A context is the set of rings
+//! between a thread of a program and the service, with an eventfd (doorbell) by which the cores
+//! wake the thread. A mux port connects a program with a TCP/IP stack of its own to the NIC.
 
 use std::sync::Arc;
 

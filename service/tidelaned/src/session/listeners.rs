@@ -1,7 +1,7 @@
 //! Listeners of a program. A listener exists on all cores (polling threads), which accept its
-//! connections. A claim is a 3-tuple (protocol, address, port) whose packets the driver gives to
-//! the service. A listener has a claim for each IP version of its socket, and its claims share one
-//! reservation of the port.
+//! connections. A claim is a 3-tuple (protocol, address, port) whose packets the service's XDP
+//! program redirects to the service. A listener has a claim for each IP version of its socket, and
+//! its claims share one reservation of the port.
 
 use std::{io, os::fd::AsFd, sync::Arc};
 

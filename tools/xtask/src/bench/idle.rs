@@ -1,8 +1,8 @@
 //! Idle figures: the memory of idle connections, and the time of a request on each in turn.
 //!
 //! Each measurement uses a new wire (a veth pair between two network namespaces). The client is on
-//! the kernel, and uses one address for each 30,000 connections. A server, and a process of the
-//! client, has at most 15,000 connections, because many systems allow a process only some 20,000
+//! the kernel, and uses one address for each 30,000 connections. Each server and each process of
+//! the client has at most 15,000 connections, because many systems allow a process only some 20,000
 //! descriptors.
 
 use std::{collections::BTreeMap, fs, io::Write, thread, time::Duration};

@@ -1,8 +1,11 @@
-//! Figures of the ring API: the HTTP server of `app/kernel/examples/ring-http` on its back ends,
-//! and on the kernel's sockets with epoll.
+//! Figures of the ring API: the HTTP server of `app/kernel/examples/ring-http` on a back end of the
+//! ring API, compared with the same server on the kernel's sockets with epoll. The ring API (crate
+//! `tidelane-rings`) exchanges messages of many connections in one call, without copies. Its kernel
+//! back end (crate `tidelane-kernel`) uses the kernel's sockets through io_uring.
 //!
 //! wrk is the client, on the kernel at the other end of a veth. The server answers `GET /counters`
-//! with its counts. Each measurement uses a new wire.
+//! with its counts. Each measurement uses a new wire, which is a veth pair between two network
+//! namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -20,7 +23,8 @@ use super::{
 
 /// Port of the server.
 const PORT: u16 = 8080;
-/// Time limit of a measurement, besides its own seconds.
+/// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
+/// a server.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The plan of a figure of the ring API.
@@ -39,7 +43,7 @@ pub struct RingsPlan {
     pub lengths: Vec<u64>,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// The servers besides epoll.
+    /// The servers on the ring API, each compared with its baseline, a server with epoll.
     pub servers: Vec<Server>,
     /// CPU of the client.
     pub client_cpus: String,
@@ -50,7 +54,7 @@ pub struct RingsPlan {
     pub targets: Vec<Target>,
 }
 
-/// A server.
+/// The interface by which the HTTP server uses the kernel's stack, and its way to wait.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -74,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Returns the arguments of the example that select the server.
+    /// Returns the arguments of the program `ring-http` that select this server.
     fn arguments(self) -> &'static str {
         match self {
             Self::Epoll => "--back-end epoll",
@@ -84,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Returns the server with epoll with which this server is compared.
+    /// Returns the baseline: the server with epoll that waits in the same way.
     fn baseline(self) -> Self {
         match self {
             Self::Epoll | Self::IoUring => Self::Epoll,
@@ -101,7 +105,8 @@ struct Sample {
     cpu_us: f64,
     /// System calls per request.
     calls: f64,
-    /// Mean and standard deviation of the ready descriptors per cycle.
+    /// Mean and standard deviation of the ready descriptors per cycle. In a cycle, the server asks
+    /// once for the ready descriptors, and handles all of them.
     ready: (f64, f64),
 }
 

@@ -1,7 +1,8 @@
 //! Checks the citations between requirements and code.
 //!
-//! The code and tests that a requirement cites must exist. The list of RFC 9293 must contain each
-//! id, such as MUST-18, that code and packet scripts cite.
+//! The code and tests that a requirement cites must exist. A cited packet script must be one that
+//! the TCP engine (`proto/engine`) passes. The list of RFC 9293 must contain each id, such as
+//! MUST-18, that code and packet scripts cite.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -29,7 +29,7 @@ pub struct Sample {
     pub retransmitted: f64,
     /// DSACK blocks that the sender received. Each reports a needless retransmission.
     pub needless: f64,
-    /// Mean number of busy cores.
+    /// Mean number of busy CPUs.
     pub busy: f64,
 }
 
