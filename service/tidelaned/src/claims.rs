@@ -29,8 +29,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the first check of a claim that may end. The delay doubles with each check.
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
-/// Delay before the service first queries the kernel for connections on a listener's port. The
-/// delay doubles with each query.
+/// Delay before the service first queries the kernel for connections on a claim's port. The delay
+/// doubles with each query.
 const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
 const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Interval between checks of a pool port. A port without connections may return to the kernel. The
@@ -216,7 +216,7 @@ impl Claims {
         }
     }
 
-    /// Schedules a query for the kernel's connections on a listener's port, unless the claim covers
+    /// Schedules a query for the kernel's connections on a claim's port, unless the claim covers
     /// the whole port already.
     fn schedule_kernel_query(&mut self, key: ClaimKey, now: Instant) {
         let scope = self.records.get(&key).map(|record| record.scope);
@@ -246,8 +246,7 @@ impl Claims {
         record.is_some_and(|record| record.scope == Scope::BesideKernel)
     }
 
-    /// Extends a listener's claim to all packets, because the kernel has no connections on its
-    /// port.
+    /// Extends a claim to all packets, because the kernel has no connections on its port.
     pub fn widen(&mut self, key: ClaimKey) -> Result<(), SteeringError> {
         self.schedule(key, None);
         self.set_scope(key, Scope::Whole)
@@ -334,8 +333,8 @@ impl Claims {
         self.checks.first().map(|(at, _)| *at)
     }
 
-    /// Returns up to `max` claims that are due for a check. The caller answers each question by
-    /// [`keep`](Self::keep) to keep the claim, or by the method that the documentation of
+    /// Returns up to `max` claims that are due for a check. For each question, the caller calls
+    /// [`keep`](Self::keep) to leave the claim as it is, or the method that the documentation of
     /// [`Question`] names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
@@ -359,7 +358,7 @@ impl Claims {
         self.pooled.saturating_sub(POOL_PORTS_MIN)
     }
 
-    /// Keeps a claim that connections need, and schedules its next check.
+    /// Leaves a claim as it is, and schedules its next check.
     pub fn keep(&mut self, key: ClaimKey, now: Instant) {
         let Some(record) = self.records.get(&key) else {
             return;
@@ -420,8 +419,8 @@ impl Claims {
         }
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind the reserved port, or forbids it. The claim's
-    /// terms must allow sharing.
+    /// Lets other sockets with SO_REUSEADDR bind the reserved port, or forbids it. Always forbids
+    /// it if the claim's terms do not allow sharing.
     fn set_shared(&self, key: ClaimKey, shared: bool) {
         let Some(record) = self.records.get(&key) else {
             return;

@@ -3,9 +3,9 @@
 //! registration socket. A claim is a 3-tuple (address, protocol, port) whose packets go to the
 //! service instead of the kernel.
 //!
-//! All work that may take time happens on this thread. The control thread passes the results to the
-//! cores. A core is a polling thread that drives one TCP/IP host, and applies the results between
-//! two steps of the host.
+//! A core is a polling thread that drives one TCP/IP host. Work that may take time happens on the
+//! control thread instead of a core. The control thread passes the results to the cores, which
+//! apply them between two steps of their hosts.
 
 use std::{
     collections::HashMap,

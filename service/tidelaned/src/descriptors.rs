@@ -341,8 +341,9 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 
 /// Checks a socket that is to prove the right to its 3-tuple. The socket must be bound to its port,
 /// not connected, not listening, and the only socket that gets packets of the 3-tuple. The port is
-/// reserved first. Because of the reservation, no other socket can be bound to the port, or listen
-/// on it, after the check.
+/// reserved first. After the check, the reservation therefore keeps other UDP sockets from the
+/// port, and keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
+/// SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
 fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine_any(fd.as_fd())?;
     pace::rest();

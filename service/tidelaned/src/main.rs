@@ -206,7 +206,8 @@ fn check_machine(config: &Config) -> Result<(), String> {
     check_cpus(&config.cpus())
 }
 
-/// Checks that the configured CPUs exist. A core whose CPU does not exist would run on any CPU.
+/// Checks that this process may run on the configured CPUs. A core could not be pinned to another
+/// CPU, and would run on any CPU.
 fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
     let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -341,8 +342,7 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     }
 }
 
-/// Logs the modes of receiving and sending packets, and the missing features. Returns the missing
-/// features.
+/// Logs the XDP mode, the number of queues and the missing features. Returns the missing features.
 fn describe_packets(
     link: &LinkRecord,
     demux: &Demux,

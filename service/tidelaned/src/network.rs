@@ -13,8 +13,9 @@ use crate::{links, source_settings::SourceSettings};
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
 /// Destinations that belong to no other host: unspecified, loopback, multicast and broadcast
-/// addresses. A connect to these destinations stays with the kernel, unless the service carries
-/// loopback connections.
+/// addresses. A connect to these destinations stays with the kernel. The exception is 127.0.0.0/8.
+/// If the host has this network, the route table for programs marks it for connections within the
+/// host.
 const NOBODYS: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,
@@ -173,7 +174,8 @@ impl Network {
             .collect()
     }
 
-    /// Returns true if the route leads over the interface, to a destination outside of this host.
+    /// Returns true if the route leads over the interface to other hosts, except for routes of IPv6
+    /// link-local addresses.
     fn is_own_route(&self, prefix: [u8; 16], info: &RouteInfo) -> bool {
         let link_local = IpAddress(prefix).is_link_local_v6();
         info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local

@@ -209,8 +209,7 @@ impl<P: Port> ServiceState<P> {
         self.shrink_pool(&pooled, now);
     }
 
-    /// Extends a listener's claim to all packets of its port, if the kernel has no connections on
-    /// the port.
+    /// Extends each claim to all packets of its port, if the kernel has no connections on the port.
     fn widen_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;
@@ -245,7 +244,7 @@ impl<P: Port> ServiceState<P> {
         }
     }
 
-    /// Ends claims of listeners and sessions that no connection uses any more.
+    /// Ends claims, other than those of pool ports, that no connection uses any more.
     fn end_unused_claims(&mut self, candidates: &[Candidate], now: Instant) {
         if candidates.is_empty() {
             return;

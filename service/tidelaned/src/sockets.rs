@@ -199,8 +199,8 @@ impl Entitlement {
         })
     }
 
-    /// Returns true if the kernel delivers SYNs for one of `addresses` to another socket. Returns
-    /// false if the kernel cannot be queried.
+    /// Returns true if the kernel has a listening socket for the port of `socket` at one of
+    /// `addresses`, or if a query fails. Returns false on a kernel without these queries.
     pub fn has_listener(&mut self, socket: &KernelSocket, addresses: &[IpAddress]) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;

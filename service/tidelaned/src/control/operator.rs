@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Maximum number of sessions of programs that are not admitted. These sessions only report the
-/// reasons for which sockets stay with the kernel.
+/// reasons for which sockets stay with the kernel. Further sessions of this kind end at once.
 const REFUSED_MAX: usize = 128;
 
 impl<P: Port> Control<P> {
