@@ -220,8 +220,8 @@ impl AccessControl {
         self.judge_cgroup(peer)
     }
 
-    /// Returns the namespace that a program's children must be in: the program's namespace at
-    /// registration.
+    /// Returns the namespace that a program's children must be in: the program's namespace when it
+    /// connects to the service.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace
@@ -232,7 +232,8 @@ impl AccessControl {
     }
 
     /// Checks a child that uses a socket which its parent obtained. `view` is the namespace of the
-    /// parent at its registration. A child that has moved to another namespace is refused.
+    /// parent when it connected to the service. A child that has moved to another namespace is
+    /// refused, unless the policy admits all namespaces.
     pub fn judge_child(
         &self,
         sponsor: &Peer,

@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 enum ReclaimJob {
     /// The region of a registered program.
     Region(Arc<ProgramRegion>),
-    /// Memory files that a program has received and not mapped.
+    /// Memory files that a program has received, but not mapped and sealed.
     Memories(Memories),
     /// Nothing to free, but a program has ended: the thread checks its regions again.
     Wake,

@@ -40,8 +40,8 @@ impl Session {
         let is_of_port = matches!(kind, message::OPEN_PORT | message::CLAIM_TUPLE);
         let done = match (kind, found) {
             _ if self.registered.is_none() && !is_of_port => self.answer(kind, refusal::MALFORMED),
-            // Tidelane's library in the program never sends a message with the wrong number of
-            // descriptors.
+            // Tidelane's library never sends a message with the wrong number of descriptors, so the
+            // program is hostile, and its session ends.
             (_, Found::WrongCount) => return Next::End,
             (message::OPEN_PORT, Found::Doorbell(bell)) => self.open_port(shared, &message, bell),
             (message::CLAIM_TUPLE, Found::Proof(proof)) => self.claim_tuple(shared, *proof),
