@@ -1,13 +1,13 @@
-//! Paths of a service's files, and safe functions to open them.
+//! Paths of the files of a service (a process `tidelaned`), and safe functions to open the files.
 //!
 //! ```text
 //!   /run/tidelane/NAME/pid, control.sock, admin.sock      /var/log/tidelane/NAME.log
 //! ```
 //!
-//! A privileged process that follows a symbolic link of another user could be made to write to any
-//! file. Each directory below `/run` and `/var/log` is therefore opened from the descriptor of its
-//! parent directory, as one path component and without following links. A directory is used only if
-//! no other user can write to it ([`TrustedDir`]).
+//! If a privileged process followed a symbolic link of another user, that user could choose the
+//! file to which the process writes. Each directory below `/run` and `/var/log` is therefore opened
+//! from the descriptor of its parent directory, as one path component and without following links.
+//! A directory is used only if no other user can write to it ([`TrustedDir`]).
 #![forbid(unsafe_code)]
 
 mod name;
@@ -23,7 +23,7 @@ pub const RUN: &str = "/run/tidelane";
 /// Directory of the services' logs.
 pub const LOG: &str = "/var/log/tidelane";
 
-/// Returns the run directory of a service.
+/// Returns the run directory of a service, which has its pid file and its sockets.
 pub fn run_dir(name: &ServiceName) -> PathBuf {
     PathBuf::from(RUN).join(name.as_str())
 }

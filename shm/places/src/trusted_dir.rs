@@ -62,8 +62,11 @@ impl TrustedDir {
     }
 
     /// Opens the regular file `name`, or creates it with `mode` if `flags` contains O_CREAT.
-    /// `flags` must not contain O_TRUNC. Refuses a symbolic link, a file with a second hard link,
-    /// and a file of another user.
+    /// Refuses a symbolic link, a file with a second hard link, and a file of another user.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `flags` contains O_TRUNC, which would truncate the file before these checks.
     pub fn open(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         assert!(
             !flags.contains(OFlags::TRUNC),
