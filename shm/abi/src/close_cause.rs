@@ -1,5 +1,6 @@
-//! Values of [`ServiceHalf::cause`](crate::ServiceHalf::cause). These numbers are part of the ABI
-//! and differ from errno, which exists only in `app/sockets`.
+//! Reasons for the end of a connection. The service (process `tidelaned`) writes the reason to
+//! [`ServiceHalf::cause`](crate::ServiceHalf::cause) in the connection's slot, the record that
+//! service and program share. The numbers are not errno values: `app/sockets` maps them to errno.
 
 /// Both directions ended with a FIN.
 pub const FINISHED: u32 = 1;

@@ -5,10 +5,10 @@
 //!
 //! * the **program region**: three sealed, sparse memfds per program. The service creates them, and
 //!   both sides map them next to each other. The program can only read the receive buffers. The
-//!   service validates everything that it reads from the rest.
+//!   service validates everything that it reads from memory that the program can write.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
-//! * the **memories of a port** of the mux, with packet rings ([`port`]).
+//! * the **memories of a port**: packet rings for a program with its own TCP/IP stack ([`port`]).
 //!
 //! ```text
 //! program region
@@ -18,12 +18,12 @@
 //! ```
 //!
 //! A **ring set** has the rings between a program's thread and a fast-path core (a polling thread
-//! of the service). A **context** is a thread's ring sets. A **slot** has a connection's state.
+//! of the service). A **context** is a thread's ring sets. A **slot** holds a connection's state.
 //!
 //! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection.
 //! The first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
-//! the byte at position `p` at `o + (p & (2^log2 - 1))`. To replace a buffer by a larger one, its
-//! owner copies each byte to the offset that the new size gives.
+//! the byte at position `p` at `o + (p & (2^log2 - 1))`. To replace a buffer by a larger buffer,
+//! the side that allocated it copies each byte to the offset that the new size gives.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -268,7 +268,7 @@ pub mod service_flags {
     /// Other processes hold the connection, too, because of a fork.
     pub const SHARED: u32 = 1 << 5;
     /// Another process has the connection at present. The other fields of this slot are not valid.
-    /// TAKE_CONNECTION brings the connection back. The flag is only set together with SHARED.
+    /// The message TAKE_CONNECTION brings the connection back. Only set together with SHARED.
     pub const MIGRATED: u32 = 1 << 6;
     /// With MIGRATED: the connection has changed since it moved, or the other process has ended.
     pub const EVENT_PENDING: u32 = 1 << 7;
@@ -306,7 +306,7 @@ pub mod program_flags {
     pub const TAKEN: u32 = 1 << 7;
     /// TCP_QUICKACK.
     pub const QUICKACK: u32 = 1 << 8;
-    /// Send a SYN that waits for data ([`syn_room`](super::ControlEvent::syn_room)) without data.
+    /// Do not wait for data: send the SYN now ([`syn_room`](super::ControlEvent::syn_room)).
     pub const OPEN_NOW: u32 = 1 << 9;
     /// Unit of the counter in the upper bits. The counter counts changes of
     /// [`SlotOptions`](super::SlotOptions).
@@ -441,7 +441,7 @@ pub struct ServicePage {
     _pad: [u64; 5],
     /// One cache line for each core.
     pub core: [CoreLine; CORES_MAX],
-    /// Routes that decide whether connections to a destination are accelerated.
+    /// Routes that decide whether the service or the kernel handles connections to a destination.
     pub routes: [RouteEntry; ROUTES_MAX],
 }
 
@@ -471,13 +471,13 @@ pub struct RouteEntry {
 
 /// Connections to this prefix stay with the kernel.
 pub const ROUTE_KERNEL: u32 = 0;
-/// Connections to this prefix are accelerated.
+/// Connections to this prefix are accelerated: the service handles them instead of the kernel.
 pub const ROUTE_ACCELERATED: u32 = 1;
-/// The prefix is the interface's own address. Only the service knows whether a program listens
-/// there, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
+/// The prefix is an address of the service's interface. Only the service knows whether a program
+/// listens at the address, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
-/// The prefix is loopback or another address of this host. Programs that want connections within
-/// the host treat it as [`ROUTE_ASK_SERVICE`]. All others treat it as [`ROUTE_KERNEL`].
+/// The prefix is loopback or another address of this host. Programs that want the service to handle
+/// connections within the host use [`ROUTE_ASK_SERVICE`] instead. All others use [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -1,4 +1,5 @@
-//! Socket options that programs set on their connections.
+//! Socket options of a connection. The program sets them, and the service (process `tidelaned`)
+//! reads them from the connection's slot, its record in shared memory, or from a request.
 
 use core::sync::atomic::AtomicU32;
 
@@ -19,7 +20,7 @@ pub struct SlotOptions {
     pub mss_max: AtomicU32,
     /// TCP_CONGESTION: one of [`congestion`].
     pub congestion: AtomicU32,
-    /// SO_RCVBUF in bytes of payload. This is the receive window, which does not grow.
+    /// SO_RCVBUF in bytes of payload. The receive window has this size and does not grow.
     pub rx_buffer: AtomicU32,
     /// TCP_WINDOW_CLAMP in bytes.
     pub window_clamp: AtomicU32,

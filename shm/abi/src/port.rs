@@ -1,12 +1,14 @@
-//! Memory of the packet rings between a program's port and the service's mux.
+//! Memory of the packet rings between a program's port and the mux of the service (the process
+//! `tidelaned`).
 //!
 //! The *mux* shares one NIC and its addresses between several TCP/IP stacks. A program with a stack
 //! of its own opens a *port*. Through the port, the program sends and receives the packets of the
 //! 3-tuples (protocol, local address, local port) that it has claimed.
 //!
-//! A port has two memories for each core: one that the service writes and the program only reads,
-//! and one that the program writes and the service only reads. A memory starts with a [`PortHead`].
-//! The packets that the memory's writer sends begin at [`PORT_DATA_OFFSET`].
+//! A port has two memories for each core (polling thread) of the service. The service writes the
+//! first memory, and the program only reads it. The program writes the second memory, and the
+//! service only reads it. A memory starts with a [`PortHead`]. The packets that the memory's writer
+//! sends begin at [`PORT_DATA_OFFSET`].
 //!
 //! ```text
 //! memory       head: produced            consumed                packets
@@ -15,9 +17,9 @@
 //! ```
 //!
 //! A ring consists of *units* of [`PACKET_UNIT`] bytes. An entry is a [`PacketHead`] and then the
-//! frame, in consecutive units. An entry never wraps: before the end of the ring, the producer
-//! writes an entry with the length [`PACKET_SKIP`], which extends to the end. The indices count
-//! units.
+//! frame, in consecutive units. An entry never wraps. If the frame does not fit before the end of
+//! the ring, the producer first writes an entry with the length [`PACKET_SKIP`], which extends to
+//! the end. The indices `produced` and `consumed` count units.
 
 use core::sync::atomic::AtomicU32;
 
@@ -111,7 +113,7 @@ pub struct PacketPort {
 }
 
 /// Bit of [`PacketPort::flags`]: the service may deliver packets whose transport checksum field
-/// holds the sum of the pseudo-header.
+/// holds only the sum of the pseudo-header, like CHECKSUM_PARTIAL packets in Linux.
 pub const RX_CHECKSUM_MAY_BE_PARTIAL: u32 = 1 << 0;
 
 const _: () = assert!(size_of::<PortHead>() as u64 <= PORT_DATA_OFFSET);

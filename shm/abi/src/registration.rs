@@ -1,7 +1,10 @@
-//! Messages between program and service over the registration socket.
+//! Messages between a program and the service (process `tidelaned`) over the registration socket, a
+//! SOCK_SEQPACKET unix socket. A program registers, adds contexts (one for each of its threads),
+//! and makes the requests that need a descriptor. The crate's documentation describes the memory
+//! that program and service share: the program region, with a slot for each connection.
 
 /// A registration message in either direction. File descriptors are passed as ancillary data
-/// (SCM_RIGHTS). Each field names the kinds of messages that use it.
+/// (SCM_RIGHTS). The doc of each field names the kinds of messages that use the field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -205,7 +208,7 @@ pub mod message {
     /// Sent by a program to report why a socket is not accelerated, for `tidelane ss`. There is no
     /// answer. The service also takes this message from programs that it does not admit.
     pub const REPORT_NOT_ACCELERATED: u32 = 7;
-    /// Sent by any process to ask if both sides have the same version. The answer is PROBE. The
+    /// Sent by any process to ask if both sides have the same ABI version. The answer is PROBE. The
     /// process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
     /// Sent by a program, or by a child that inherited connections, before fork: the next child
@@ -219,8 +222,8 @@ pub mod message {
     /// processes hold a connection, and the memory of one process has its data. The answer is
     /// TAKE_CONNECTION.
     pub const TAKE_CONNECTION: u32 = 10;
-    /// Sent by a program, or by a child that inherited connections, after it has closed
-    /// `connection`, if the connection has no slot in its region. There is no answer.
+    /// Sent by a process that has closed `connection`, if the process has no region or the
+    /// connection has no slot in its region. There is no answer.
     pub const RELEASE_CONNECTION: u32 = 11;
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
     /// answer is TCP_INFO.
@@ -286,7 +289,8 @@ pub mod refusal {
     pub const CGROUP: u32 = 18;
 }
 
-/// Reasons why a socket is not accelerated. `tidelane ss` prints the text for each reason.
+/// Reasons why a socket is not accelerated: the kernel handles it instead of the service. The tool
+/// `tidelane ss` prints a text for each reason.
 pub mod not_accelerated {
     /// The socket has no connection yet.
     pub const UNCONNECTED: u32 = 0;
