@@ -1,4 +1,6 @@
-//! Allocator of stream buffers in an area of a region: a buddy allocator with quick lists.
+//! Allocator of stream buffers, the circular payload buffers of connections. The buffers lie in one
+//! area of a region, the memory that a program shares with the service (process `tidelaned`). The
+//! allocator is a buddy allocator with a quick list for each size.
 //!
 //! ```text
 //! alloc -> quick list of the size (LIFO, unmerged) -> buddy lists, split -> merge quick lists
@@ -10,9 +12,9 @@
 //! CPU caches. For request-response traffic, an allocation is a pop from the quick list and a
 //! release is a push.
 //!
-//! The service allocates receive buffers, and a program's library allocates send buffers. All state
-//! is private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB
-//! as needed. Each chunk needs 36 KiB of state.
+//! The service allocates receive buffers, and the program allocates send buffers. All state is
+//! private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB as
+//! needed. Each chunk needs 36 KiB of state.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -26,7 +28,7 @@ const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
 const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
-/// Largest number of unmerged blocks of one size, on its quick list.
+/// Largest number of blocks on the quick list of one size. These blocks are not merged.
 const QUICK_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
@@ -237,7 +239,7 @@ impl BufferAllocator {
         if let Some(unit) = self.take_block(order) {
             return Some(unit);
         }
-        // Only the last chunk can be incomplete, so the loop ends.
+        // A complete chunk has a block of every order. Only the last chunk can be incomplete.
         while self.begin_chunk() {
             if let Some(unit) = self.take_block(order) {
                 return Some(unit);

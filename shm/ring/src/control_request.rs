@@ -1,4 +1,5 @@
-//! Construction of control requests, which a program sends to open connections and to accept.
+//! Construction of control requests. A program sends them to the service (process `tidelaned`) to
+//! open connections, and to start and stop accepting the connections of a listener.
 
 use tidelane_abi::{ControlRequest, OpenOptions};
 

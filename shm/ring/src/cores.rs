@@ -1,5 +1,6 @@
 //! Division of a program's region and connections among several fast-path cores, which are the
-//! polling threads of the service.
+//! polling threads of the service (process `tidelaned`). The region is the memory that the program
+//! shares with the service.
 //!
 //! Program and service compute the same division. `docs/design/cores.md` explains it.
 
@@ -24,7 +25,7 @@ pub fn core_of(port: u16, other: u16, cores: u32) -> u32 {
 /// The part of a program's region that belongs to one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreShare {
-    /// Numbers of the core's slots.
+    /// Numbers of the core's slots, the records of its connections.
     pub slots: Range<u32>,
     /// Region offsets of the core's part of the receive-buffer area.
     pub rx_area: Range<u64>,
@@ -33,15 +34,16 @@ pub struct CoreShare {
 }
 
 impl CoreShare {
-    /// Returns the number of this core's ring set for context `context`, or `None` if the context
-    /// cannot exist.
+    /// Returns the number of this core's ring set for context `context` (one of the program's
+    /// threads), or `None` if `context` is not less than [`contexts_max`].
     pub fn ring_set(&self, context: u32) -> Option<u32> {
         let number = context.checked_mul(self.cores)?.checked_add(self.core)?;
         (context < contexts_max(self.cores)).then_some(number)
     }
 }
 
-/// Returns the largest number of contexts of a program, for a service with `cores` cores.
+/// Returns the largest number of contexts of a program, for a service with `cores` cores. A context
+/// has one ring set for each core.
 pub fn contexts_max(cores: u32) -> u32 {
     RING_SETS_MAX / cores.max(1)
 }

@@ -1,4 +1,5 @@
-//! Indices of a single-producer single-consumer ring whose other side may be hostile.
+//! Indices of a single-producer single-consumer ring in shared memory. The process at the other end
+//! of the ring (the *peer*) may be hostile.
 //!
 //! Each side keeps private copies of both indices. Each side validates the peer's index before it
 //! copies the index. The consumer's index is invalid if it moves back or passes the published
@@ -22,7 +23,7 @@ pub enum PushError {
     Corrupt,
 }
 
-/// The producer's private copies of the ring's indices. The indices are free-running.
+/// The producer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ProducerCursor {
     mask: u32,
@@ -76,9 +77,9 @@ impl ProducerCursor {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Returns the position for the next `count` entries if the ring has room for them, even if
-    /// they reach beyond the end of the ring. The caller writes the entries and then calls
-    /// `commit_many`.
+    /// Returns the position for the next `count` entries if the ring has room for them. The entries
+    /// may reach beyond the end of the ring, which the function does not check. The caller writes
+    /// the entries and then calls `commit_many`.
     #[inline]
     pub fn claim_many(&mut self, count: u32, consumed: &AtomicU32) -> Result<usize, PushError> {
         if self.free() < count {
@@ -138,7 +139,7 @@ impl ProducerCursor {
     }
 }
 
-/// The consumer's private copies of the ring's indices. The indices are free-running.
+/// The consumer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ConsumerCursor {
     mask: u32,
@@ -189,7 +190,7 @@ impl ConsumerCursor {
     }
 
     /// Returns the number of entries up to the private copy of the producer's index. The ring may
-    /// hold more. The function loads the producer's index only if no known entry is left.
+    /// hold more entries. The function loads the producer's index only if no known entry is left.
     #[inline]
     pub fn known(&mut self, produced: &AtomicU32) -> Result<u32, Corrupt> {
         if self.consumed == self.produced {

@@ -1,7 +1,9 @@
-//! A doorbell: an eventfd that wakes a program or a core that sleeps in a poll.
+//! A doorbell: an eventfd that wakes a sleeping program, or a sleeping core (a polling thread of
+//! the service, the process `tidelaned`).
 //!
-//! The sleeper waits edge-triggered (EPOLLET) and need not drain the eventfd. Each ring is an edge,
-//! and a well-behaved waker never fills the counter.
+//! To ring the doorbell is to add 1 to the eventfd's counter. The sleeper waits edge-triggered
+//! (EPOLLET), and each addition is an edge. The sleeper therefore need not drain the eventfd. The
+//! 64-bit counter never fills if all wakers behave well.
 //!
 //! An eventfd has one set of status flags for all processes that hold it. A hostile program that
 //! clears O_NONBLOCK of its own doorbell *and* fills the counter makes the service's `ring` block.
@@ -10,7 +12,7 @@
 //! and the service ends the program's session.
 //!
 //! The service creates the doorbells that programs ring, separately for each program. The service
-//! never drains them, because a read could block in the same way.
+//! never drains them: if the program has cleared O_NONBLOCK, a read of an empty counter blocks.
 
 use std::{
     io,
@@ -68,7 +70,8 @@ impl Doorbell {
         }
     }
 
-    /// Makes the eventfd unreadable. Returns true if it had been rung.
+    /// Resets the counter, so that the eventfd is not readable. Returns true if the counter was not
+    /// zero.
     pub fn drain(&self) -> bool {
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))

@@ -1,4 +1,6 @@
-//! Layout of a program region: the memory that one program shares with the service.
+//! Layout of a program region: the memory that one program shares with the service (process
+//! `tidelaned`). The region has ring sets, slots (the records of connections), receive buffers and
+//! send buffers, in this order.
 
 use std::ops::Range;
 
@@ -9,8 +11,8 @@ use tidelane_abi::{
 
 use crate::memories::MEMORIES;
 
-/// A validated layout of a program region. The layout is a private copy, and the shared header is
-/// not read again.
+/// A validated layout of a program region. The layout is a private copy of the shared header. The
+/// header is not read again, because the other process could change it after the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots_max: u32,

@@ -1,5 +1,6 @@
 //! Memory that a program and the service (process `tidelaned`) share. This crate maps, reads and
-//! writes the memory for both sides; `tidelane-abi` has its layout.
+//! writes the memory for both sides. The crate `tidelane-abi` has the layout of the memory, and
+//! explains the terms region, ring set, context, slot and port.
 //!
 //! ```text
 //! Region            one range of addresses: bounds-checked copies, release of pages

@@ -1,5 +1,8 @@
-//! The memories of a program region, and the rights of program and service to each of them. A
-//! region has three memories, and each is a memfd.
+//! The memories of a program region, and the rights of program and service to each memory.
+//!
+//! A region is the memory that one program shares with the service (process `tidelaned`). It
+//! consists of three memfds: `control` (rings, and slots with the states of connections),
+//! `received` (receive buffers) and `sent` (send buffers).
 //!
 //! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
 //! the punch ends. A process that can punch a memory can therefore delay every process that uses
@@ -8,9 +11,11 @@
 //! ```text
 //!            control                  received                 sent
 //! program    writes                   reads                    writes
-//! service    writes                   writes, punches          reads; writes when it moves bytes
+//! service    writes                   writes, punches          reads; writes to move a connection
 //! punching   nobody (FUTURE_WRITE)    the service              nobody (FUTURE_WRITE)
 //! ```
+//!
+//! The service moves a connection if another process takes it over after a fork.
 
 use std::{
     io,

@@ -1,7 +1,9 @@
 //! The two ends of a packet ring: see [`tidelane_abi::port`] for the layout.
 //!
-//! A peer may write its own memory at any time. The consumer of a hostile peer therefore reads and
-//! validates each length once, and copies a frame before it examines the frame.
+//! A packet ring carries frames between the service (process `tidelaned`) and a program with its
+//! own TCP/IP stack. Each process writes one memory and reads the memory of the other process, its
+//! *peer*. The peer may be hostile and may change its memory at any time. The consumer therefore
+//! reads and validates each length once, and copies a frame before it examines the frame.
 
 use std::{ptr::NonNull, slice, sync::Arc};
 
@@ -367,7 +369,7 @@ impl PacketConsumer {
         self.cursor.is_empty(&self.pointers.peer().produced.word)
     }
 
-    /// Returns a view of the ring's frames.
+    /// Returns a view of the ring's frames, through which the caller reads them without a copy.
     ///
     /// # Safety
     ///

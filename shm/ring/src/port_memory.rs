@@ -1,4 +1,5 @@
-//! The two memories of a port, and the rights of program and service to each of them.
+//! The two memories of a port, and the rights of program and service (process `tidelaned`) to each
+//! of them.
 //!
 //! A *port* carries the packets of a program with a TCP/IP stack of its own. To *punch* a memory is
 //! to release its pages (MADV_REMOVE), which blocks page faults in the range until the punch ends.
@@ -43,8 +44,8 @@ pub struct PortRegions {
 
 impl PortMemories {
     /// Creates the memories for packet rings of `ring_len` bytes, and maps them for the service.
-    /// The pages stay resident after their first use, because a core of the service reads and
-    /// writes them.
+    /// The pages stay resident after their first use, because a polling thread of the service reads
+    /// and writes them.
     pub fn create(ring_len: u32) -> io::Result<(PortRegions, Self)> {
         let len = memory_len(ring_len)?;
         let (own, service) = Region::create_one_way("tidelane-port-rx", len)?;

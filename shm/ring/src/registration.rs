@@ -1,5 +1,5 @@
-//! The registration socket: a unix socket on which a program and the service exchange messages of
-//! fixed size, with descriptors as ancillary data.
+//! The registration socket: a unix socket on which a program and the service (process `tidelaned`)
+//! exchange messages of fixed size, with descriptors as ancillary data.
 
 use std::{
     fmt,
@@ -25,8 +25,9 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message. PORT_OPENED carries the most: for each core the two
-/// memories of its packet rings and a doorbell, and once the service page.
+/// Largest number of descriptors in a message. PORT_OPENED carries the most: three for each core
+/// (polling thread) of the service, namely two memories of packet rings and a doorbell, and one for
+/// the service page.
 pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
@@ -38,11 +39,11 @@ const _: () = assert!(MEMORIES + 1 + CORES_MAX <= DESCRIPTORS_MAX && DESCRIPTORS
 pub enum RecvError {
     /// The call failed. The error is `WouldBlock` for a nonblocking socket or after a timeout.
     Io(io::Error),
-    /// The sender has this version of the ABI, which differs from ours. The connection can still be
-    /// used.
+    /// The sender has this version of the ABI, which differs from ours. The caller may still use
+    /// the socket.
     Version(u32),
-    /// The message has a wrong size, a wrong magic number, or too many descriptors. The connection
-    /// must end.
+    /// The message has a wrong size, a wrong magic number, or too many descriptors. The caller must
+    /// close the socket.
     Malformed,
 }
 

@@ -1,5 +1,6 @@
-//! The four rings of a ring set, which connects one thread of a program with one core. Each ring
-//! has cursors in private memory and entries in shared memory.
+//! The four rings of a ring set, which connects one thread of a program with one fast-path core (a
+//! polling thread of the service, the process `tidelaned`). Each ring has cursors in private memory
+//! and entries in shared memory.
 
 use std::{marker::PhantomData, ptr::NonNull, sync::Arc};
 

@@ -1,5 +1,6 @@
-//! The route table in the service page. The service writes the table, and programs read it under a
-//! sequence lock.
+//! The route table in the service page, a page that all programs map read-only. The service
+//! (process `tidelaned`) writes the table, and programs read it under a sequence lock. The table
+//! tells a program whether the service or the kernel handles connections to a destination.
 
 use std::sync::atomic::{Ordering, fence};
 

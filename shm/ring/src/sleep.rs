@@ -1,7 +1,8 @@
-//! The sleep protocol, in which no wake-up is lost between the two sides of the rings.
+//! The sleep protocol between a program and the service, the two sides of shared-memory rings. No
+//! wake-up is lost.
 //!
-//! The sleeper waits for entries, and the waker publishes entries. `flag` is the word
-//! `needs_wakeup`. It has the role of `XDP_RING_NEED_WAKEUP` in AF_XDP.
+//! The sleeper waits for entries, and the waker publishes entries. Each side can have either role.
+//! `flag` is the shared word `needs_wakeup`. Its role is that of `XDP_RING_NEED_WAKEUP` in AF_XDP.
 //!
 //! ```text
 //! sleeper                          waker
@@ -41,8 +42,9 @@ pub fn should_ring(needs_wakeup: &AtomicU32) -> bool {
     needs_wakeup.load(Ordering::Relaxed) != 0 && needs_wakeup.swap(0, Ordering::Relaxed) != 0
 }
 
-/// Returns true if the other side sleeps. A waker that cannot write the flag calls this function
-/// instead of [`should_ring`]. The sleeper then clears the flag itself when it wakes up.
+/// Returns true if the other side sleeps, and the caller, which has published entries, must ring
+/// the doorbell. A waker that cannot write the flag calls this function instead of [`should_ring`].
+/// The sleeper then clears the flag itself when it wakes up.
 #[inline]
 pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

@@ -1,5 +1,6 @@
-//! Circular buffers for the payload of one direction of a connection. A *stream position* counts
-//! the payload bytes of the direction modulo 2^32.
+//! Circular buffers for the payload of one direction of a connection. The buffers lie in a region,
+//! the memory that a program shares with the service (process `tidelaned`). A *stream position*
+//! counts the payload bytes of the direction modulo 2^32.
 
 use std::{ops::Range, sync::atomic::AtomicU8};
 
@@ -35,7 +36,7 @@ impl StreamBuffer {
         (area.start <= offset && end <= area.end).then_some(StreamBuffer { offset, log2 })
     }
 
-    /// Returns the buffer as a word for a slot.
+    /// Returns the buffer as a word for the connection's slot, its record in the region.
     #[inline]
     pub fn to_word(self) -> BufferWord {
         debug_assert!(self.offset.is_multiple_of(OFFSET_UNIT));

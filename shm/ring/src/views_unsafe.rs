@@ -1,4 +1,5 @@
-//! Typed views of shared memory: references to atomics, and copies of plain data.
+//! Typed views of the memory that programs share with the service (process `tidelaned`): references
+//! to atomics, and copies of plain data.
 
 use std::{
     fmt, io,
@@ -28,7 +29,8 @@ const _: () = {
     assert!((first | RING_SET_LEN).is_multiple_of(align_of::<RingSetHead>() as u64));
 };
 
-/// A program region: the mapping and its validated layout.
+/// A program region, the memory that one program shares with the service: the mapping and its
+/// validated layout.
 #[derive(Debug)]
 pub struct ProgramRegion {
     region: Region,
@@ -151,14 +153,15 @@ impl Deref for ProgramRegion {
     }
 }
 
-/// A reference to the head of a ring set in a mapped region.
+/// A reference to the head of a ring set in a mapped region. A ring set has the rings between one
+/// thread of the program and one core of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetView<'r> {
-    /// Indices of the rings, and the words of the sleep protocol.
+    /// Indices of the rings, and the words of the sleep protocol ([`crate::sleep`]).
     pub head: &'r RingSetHead,
 }
 
-/// A view of a slot in a mapped region.
+/// A view of a slot in a mapped region. A slot holds the state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotView<'r> {
     slot: NonNull<Slot>,
@@ -340,8 +343,8 @@ impl ServicePageMap {
         self.cores
     }
 
-    /// Returns the cache line of core `n`, or `None` if there is no such core. Programs must not
-    /// write it.
+    /// Returns the cache line of core `n`, or `None` if the service has no core `n`. A store to the
+    /// line raises SIGSEGV in a program.
     pub fn core(&self, n: u32) -> Option<&CoreLine> {
         self.page().core[..self.cores as usize].get(n as usize)
     }

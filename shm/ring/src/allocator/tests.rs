@@ -99,7 +99,8 @@ fn each_used_block_is_lent_once() {
     );
 }
 
-/// A call of the allocator in a random sequence. `Trim` lends and restores all dirty blocks.
+/// A call of the allocator in a random sequence. `Trim` takes all dirty blocks and returns them as
+/// clean blocks.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u8),
