@@ -5,7 +5,8 @@ use core::{
     ops::{Add, AddAssign, Div, Mul, Sub, SubAssign},
 };
 
-/// A span of time in nanoseconds.
+/// A span of time in nanoseconds. The operators saturate at [`Duration::ZERO`] and
+/// [`Duration::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Duration(pub u64);

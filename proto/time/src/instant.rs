@@ -8,7 +8,8 @@ use core::{
 use crate::Duration;
 
 /// A point in time, in nanoseconds since an origin. The program that supplies the time chooses the
-/// origin, such as the boot or the start of a simulation.
+/// origin, such as the boot of the host or the start of a simulation. The operators saturate at
+/// [`Instant::ZERO`] and [`Instant::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);

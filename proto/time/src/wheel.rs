@@ -15,7 +15,7 @@
 //! The level of an entry is given by the highest bit in which its tick differs from `cursor`, the
 //! tick up to which all slots were processed. The occupied slots of a level are therefore ahead of
 //! the cursor, and all entries of a level are earlier than the entries of the next level. The
-//! earliest slot is the lowest set bit of the lowest non-empty level.
+//! earliest slot is the lowest set bit in the bitmap `occupied` of the lowest non-empty level.
 //!
 //! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
 //! A TCP retransmission timer of 200 ms moves once or twice before it fires. When the cursor
@@ -91,7 +91,7 @@ const EMPTY: List = List {
 };
 
 /// A set of deadlines, each with a small value such as a flow id. Entries fire in the order of
-/// time.
+/// their ticks.
 #[derive(Debug)]
 pub struct TimerWheel<T: Copy> {
     entries: Vec<Entry<T>>,
@@ -202,8 +202,9 @@ impl<T: Copy> TimerWheel<T> {
     /// Returns the time of the next poll, or `None` if the wheel is empty. The time is never later
     /// than the earliest deadline.
     ///
-    /// The time is earlier than that deadline by at most one slot. It is exact after a poll that
-    /// returned `None`, if few entries share the earliest slot.
+    /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if few
+    /// entries share the earliest slot. Otherwise it is early by at most the length of that slot.
+    /// After a later cancellation of the earliest entry, it may be the deadline of that entry.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
