@@ -82,7 +82,7 @@ drop_reasons! {
     NotOurs => "not_ours",
     /// No application has claimed the destination.
     NotClaimed => "not_claimed",
-    /// There is no flow, and the segment does not open one.
+    /// The 4-tuple has no flow, and the segment does not open a flow.
     NoFlow => "no_flow",
     /// The segment is a SYN for a port without a listener.
     NoListener => "no_listener",

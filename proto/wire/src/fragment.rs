@@ -96,9 +96,12 @@ impl Fragment<'_> {
 
 /// Parses a frame that [`parse_frame`](crate::parse_frame) rejected as a fragment.
 ///
-/// Returns `BadFragment` if the packet is not a fragment, if the fragment is empty, if it reaches
-/// beyond the largest packet length, or if it is not the last and its length is not a multiple of
-/// eight bytes.
+/// Returns `BadFragment` if the packet is not a fragment, or if the fragment
+///
+/// * is empty,
+/// * ends beyond the largest packet length,
+/// * is not the last fragment, and its length is not a multiple of eight bytes, or
+/// * is the first fragment of a TCP segment over IPv6 and does not contain the TCP header.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment<'_>, DropReason> {
     let Some((link, packet)) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>() else {
         return Err(DropReason::Truncated);

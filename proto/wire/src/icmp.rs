@@ -62,7 +62,8 @@ pub struct IcmpError {
     pub seq: SeqNumber,
 }
 
-/// Parses the payload of an ICMP packet. The message must be an error that quotes a TCP segment.
+/// Parses an ICMP message: the payload of an IPv4 packet with protocol 1. The message must be an
+/// error that quotes a TCP segment.
 ///
 /// Returns `BadIcmp` for other messages, and `UnsupportedProtocol` if the quote is of another
 /// protocol. The quote must contain the first eight bytes of the TCP header.
@@ -145,7 +146,8 @@ impl QuotedPacket {
         }
     }
 
-    /// Parses the first bytes of a quoted `transport` header, with source and destination `ends`.
+    /// Parses the first eight bytes of a quoted `transport` header. `ends` has the source and the
+    /// destination address of the quoted packet.
     pub(crate) fn new(
         protocol: u8,
         ends: (IpAddress, IpAddress),

@@ -91,7 +91,7 @@ pub struct Packet<'a, A = IpAddress> {
 }
 
 impl<'a, A: Into<IpAddress>> Packet<'a, A> {
-    /// Converts the addresses to [`IpAddress`].
+    /// Converts the type of the addresses to [`IpAddress`].
     #[inline(always)]
     pub fn widen(self) -> Packet<'a> {
         Packet {
@@ -110,8 +110,8 @@ impl<'a, A: Into<IpAddress>> Packet<'a, A> {
 
 /// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
 ///
-/// The function does not check the destination MAC address, because the caller knows whether its
-/// port is in promiscuous mode.
+/// The function does not check the destination MAC address, because only the caller knows whether
+/// its NIC is in promiscuous mode.
 #[inline]
 pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
     match parse_frame_v4(frame) {

@@ -1,4 +1,5 @@
-//! TCP options. The parser is tolerant. The emitter uses the order and alignment of Linux.
+//! TCP options. The parser skips unknown and invalid options and never rejects a segment. The
+//! emitter uses the order and alignment of Linux.
 //!
 //! Peers and middleboxes identify stacks by the layout of their options, and some mishandle unusual
 //! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale` and optionally Fast Open. Other
@@ -25,8 +26,8 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// Timestamps after two no-operations: the length of the options in bytes, and their first four
-/// bytes.
+/// Layout of the options in most segments: two no-operations and then timestamps. The constants are
+/// the length of these options in bytes, and their first four bytes.
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 

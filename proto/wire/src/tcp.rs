@@ -475,8 +475,8 @@ pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
     header[CHECKSUM_AT].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Prepares checksum offload. The driver or NIC expects the sum of the pseudo-header in the
-/// checksum field.
+/// Prepares checksum offload: writes the sum of the pseudo-header to the checksum field. The NIC
+/// completes the checksum with the sum of header and payload.
 ///
 /// # Panics
 ///

@@ -19,8 +19,8 @@ pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
 /// Default TTL or hop limit, the same as in Linux.
 const TTL: u8 = 64;
-/// IP header fields that an application may set for a connection. The ECN field is not one of them,
-/// because the engine sets it.
+/// IP header fields that an application may set for a connection. The ECN field is not among these
+/// fields, because the TCP engine sets it for each segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpFields {
     /// Traffic class: the DiffServ field in the upper six bits. The lower two bits are ignored.

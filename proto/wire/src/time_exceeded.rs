@@ -20,10 +20,10 @@ pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN
 
 /// Writes the frame with the error to the sender of an incomplete packet.
 ///
-/// `first` has the headers of the packet's first fragment. `packet` has the bytes of that
-/// fragment's packet, from the IP header on. `ttl` and `ip_id` are header fields of the error;
-/// ICMPv6 has no identification. Returns the length of the frame in bytes, or `None` if `frame` is
-/// shorter than [`TIME_EXCEEDED_LEN_MAX`].
+/// `first` has header fields of the packet's first fragment. `packet` has the bytes of this
+/// fragment as received, from the IP header on. `ttl` and `ip_id` are IP header fields of the
+/// error; an IPv6 header has no identification. Returns the length of the frame in bytes, or `None`
+/// if `frame` is shorter than [`TIME_EXCEEDED_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
     first: &FrameHeaders,
