@@ -1,9 +1,9 @@
-//! Times in the units of flows, converted from the driver's clock. The driver is the program that
-//! runs the TCP engine (crate `tidelane-engine`).
+//! Conversion of the driver's clock to the time units in the state of a flow (a connection). The
+//! driver is the program that runs the TCP engine (crate `tidelane-engine`).
 //!
-//! The state that the fast path uses has no room for 64-bit instants. Deadlines are milliseconds
-//! modulo 2^32, which is also the timestamp clock of RFC 7323. Transmission times are microseconds
-//! modulo 2^32.
+//! The flow state that the fast path uses has no room for 64-bit instants. Deadlines are
+//! milliseconds modulo 2^32, which is also the timestamp clock of RFC 7323. Transmission times are
+//! microseconds modulo 2^32.
 
 use tidelane_time::Instant;
 

@@ -1,4 +1,5 @@
-//! Configuration of an engine, and socket options of a connection.
+//! Configuration of a TCP engine (crate `tidelane-engine`), and socket options of a connection. The
+//! engine calls a connection a *flow*.
 
 use core::fmt;
 
@@ -108,8 +109,8 @@ pub enum MtuProbing {
     Always,
 }
 
-/// Use of ECN (Linux: `tcp_ecn`). A congestion control that needs ECN requests ECN under every
-/// policy.
+/// Use of ECN (Linux: `tcp_ecn`). A connection whose congestion control needs ECN, such as DCTCP,
+/// requests ECN under every policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EcnPolicy {
     /// Connections do not use ECN.

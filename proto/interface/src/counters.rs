@@ -1,4 +1,5 @@
-//! Counters of an engine, with the names of RFC 4898 and of Linux's `TcpExt`.
+//! Counters of a TCP engine (crate `tidelane-engine`), with the names of RFC 4898 and of Linux's
+//! `TcpExt`. A flow is a connection, and the driver is the program that runs the engine.
 
 use tidelane_wire::DropReason;
 

@@ -14,7 +14,8 @@ use crate::{
 pub struct Arrival {
     /// 4-tuple, as this host sees it.
     pub key: FlowKey,
-    /// Link on which the segment arrived. Answers without a flow leave on this link.
+    /// Link on which the segment arrived. If the segment belongs to no flow, the engine sends its
+    /// answer on this link.
     pub link: LinkId,
     /// ECN field of the IP header.
     pub ecn: Ecn,

@@ -1,4 +1,4 @@
-//! Reasons for which the engine refuses a request.
+//! Reasons for which the TCP engine (crate `tidelane-engine`) refuses a request.
 
 use core::fmt;
 
@@ -48,7 +48,8 @@ refusal! {
 }
 
 refusal! {
-    /// Reason why a request of an application was ignored.
+    /// Reason why a request of an application was ignored. `tx_head` and `rx_read` are the stream
+    /// positions after the last byte that the application has written and read.
     Misuse {
         /// There is no such flow.
         NoFlow => "no such flow",

@@ -1,4 +1,5 @@
-//! Events of flows, which the driver passes to the application.
+//! Events of flows (connections). The TCP engine reports them to its driver, the program that runs
+//! the engine, and the driver passes them to the application.
 
 use crate::ids::ListenerId;
 
@@ -61,12 +62,12 @@ pub enum CloseCause {
 }
 
 impl Event {
-    /// There is new data to read.
+    /// The event of a segment that brought data to read, but acknowledged no data.
     pub const READABLE: Self = Self::Progress {
         readable: true,
         writable: false,
     };
-    /// There is room to write.
+    /// The event of a segment that acknowledged data, but brought no data to read.
     pub const WRITABLE: Self = Self::Progress {
         readable: false,
         writable: true,

@@ -64,7 +64,7 @@ pub enum StateEvent {
     SynReceived,
     /// Our SYN is acknowledged.
     SynAcked,
-    /// CLOSE call, also of the sending direction alone. The FIN follows the data.
+    /// CLOSE call, or shutdown of the sending direction. The FIN follows the data.
     CloseCall,
     /// The peer's FIN arrived in order.
     FinReceived,
