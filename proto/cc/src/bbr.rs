@@ -27,7 +27,6 @@ mod ack_aggregation;
 pub(crate) const UNIT: u64 = 1_000;
 /// 2/ln 2 = 2.885: the least gain that doubles the rate in each round trip.
 const HIGH_GAIN: u64 = 2_885;
-/// Inverse of [`HIGH_GAIN`].
 const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
 /// `cwnd_gain` outside of STARTUP, which allows for delayed and lost ACKs.
 const CWND_GAIN: u64 = 2 * UNIT;
@@ -56,6 +55,7 @@ const BURST_SEGMENTS: u64 = 2;
 /// Number of bursts for which cwnd has room: in the sender, the network and the receiver.
 const BURSTS_HELD: u64 = 3;
 
+/// Mode of BBR, which determines the gains. The module's documentation describes the modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Startup,
@@ -78,7 +78,7 @@ pub struct Bbr {
     /// Number of rounds. A round ends when the data in flight at its start is delivered.
     round: u32,
     round_end: u64,
-    /// Samples with a smaller `prior_delivered` are low, because the flow was in PROBE_RTT.
+    /// Samples with a smaller `prior_delivered` count as app-limited: the flow was in PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw when it last grew by a quarter, and the rounds since.
     full_bw: u32,
@@ -184,7 +184,7 @@ impl Bbr {
         }
     }
 
-    /// Returns the bytes in flight for `gain`, plus `extra` and room for bursts.
+    /// Returns `gain` times the bandwidth-delay product, plus `extra` bytes and room for bursts.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();

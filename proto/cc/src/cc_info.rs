@@ -1,4 +1,4 @@
-//! State of a controller beyond its window, for TCP_CC_INFO.
+//! State of a congestion control beyond its window, for the socket option TCP_CC_INFO.
 
 use tidelane_time::Duration;
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! W_cubic(t) = C * (t - K)^3 + W_max          C = 0.4 segments per second cubed
-//! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch
+//! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch, cwnd at the start
 //! ```
 //!
 //! cwnd is never below the window that Reno would have (`W_est`). Windows are in bytes and times in
@@ -44,7 +44,7 @@ pub struct Cubic {
     w_est: u32,
     /// Acknowledged bytes times the numerator of alpha since `w_est` last grew.
     w_est_credit: u64,
-    /// Remainder of the last growth's division, in units of 1/cwnd bytes.
+    /// Remainder of the division that computed the last growth of cwnd, in units of 1/cwnd bytes.
     growth_remainder: u32,
     /// True if the next epoch follows a congestion event, and not slow start or a timeout.
     after_congestion_event: bool,

@@ -1,6 +1,6 @@
 //! Windowed maximum of the last rounds, with three samples (Kathleen Nichols' algorithm; Linux:
-//! `win_minmax`). The caller chooses the unit of a round: BBR counts round trips, and the filter of
-//! the minimum RTT counts milliseconds.
+//! `win_minmax`). The caller chooses the unit of a round. BBR counts round trips, and the minimum
+//! RTT of the crate `tidelane-slowpath` counts milliseconds.
 
 /// A value, and the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

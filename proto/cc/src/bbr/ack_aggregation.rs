@@ -1,7 +1,7 @@
 //! ACK aggregation in BBR. The receiver or the return path may delay ACKs. A burst of ACKs then
 //! acknowledges more bytes than the bottleneck bandwidth (BtlBw) delivers in the same time. BBR
-//! enlarges cwnd by these extra bytes. Otherwise the flow would use up cwnd between two bursts of
-//! ACKs.
+//! enlarges cwnd by these extra bytes. Without the extra bytes, the flow would use up cwnd between
+//! two bursts of ACKs.
 
 use tidelane_time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 pub(super) struct AckAggregation {
     /// Largest number of extra bytes in the previous span, and in the present span.
     extra_acked: [u32; 2],
+    /// Number of rounds in the present span.
     rounds: u8,
     /// Bytes acknowledged since the start of the present epoch.
     acked: u32,
