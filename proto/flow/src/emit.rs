@@ -1,5 +1,6 @@
-//! Builds the segments of synchronized flows, with the fields that all segments have in common:
-//! window, ACK and timestamps. Each transmission updates the state that these fields report.
+//! Builds the segments of synchronized flows (connections), with the fields that all segments have
+//! in common: window, ACK and timestamps. Each transmission updates the state that these fields
+//! report.
 
 use tidelane_interface::{Clock, Driver, FlowId, Origin, SegmentOut, TxFull};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -51,7 +52,7 @@ impl FlowState {
     }
 
     /// Returns the flags that [`FlowState::schedule_ack`] sets, for a caller that sets other flags
-    /// as well. `before` is the present flags.
+    /// as well. `before` has the present flags of the flow.
     #[inline(always)]
     pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {

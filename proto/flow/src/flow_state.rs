@@ -1,5 +1,5 @@
-//! The hot state of a flow: three cache lines with the fields that the fast path uses. The slow
-//! path uses these fields, too.
+//! The hot state of a flow (a connection): three cache lines with the fields that the fast path
+//! uses. The slow path uses these fields, too.
 //!
 //! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
@@ -30,7 +30,7 @@
 //! | 112 | `rx_read`       | stream position of the application's reads    | rx_advance          |
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
-//! | 124 | `wheel_at`      | time at which the wheel entry fires           | engine              |
+//! | 124 | `wheel_at`      | time at which the timer wheel's entry fires   | engine              |
 //! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
 //! | 188 | `ts_offset`     | offset of TSval (RFC 7323 §7.1)               | engine (open)       |
 //!
@@ -66,8 +66,8 @@ pub mod flags {
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
     /// The flow is in the engine's list of pending flows: the end of the batch sends its data
-    /// and its ACK. A batch is a burst of segments and requests that the driver passes to the
-    /// engine before it calls `batch_end`.
+    /// and its ACK. A batch is a burst of segments and requests that the driver (the program that
+    /// runs the engine) passes to the engine before it calls `batch_end`.
     pub const PENDING: u32 = 1 << 9;
     /// The end of the batch tries to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
@@ -178,7 +178,7 @@ pub struct FlowState {
     pub srtt: u32,
     /// RTTVAR in us, times 4.
     pub rttvar: u32,
-    /// Time at which the wheel entry fires, valid with [`flags::WHEEL_ARMED`].
+    /// Time at which the flow's entry in the timer wheel fires, valid with [`flags::WHEEL_ARMED`].
     pub wheel_at: Millis,
     /// Counts and times of the flow's segments.
     pub traffic: Traffic,

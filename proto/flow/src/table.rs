@@ -1,4 +1,5 @@
-//! The flow table: a slab of [`FlowState`] entries, and a hash index by 4-tuple.
+//! The flow table: a slab of [`FlowState`] entries, one for each flow (connection), and a hash
+//! index by 4-tuple.
 
 use hashbrown::HashTable;
 use tidelane_interface::FlowId;
@@ -11,8 +12,8 @@ const CACHE_LEN: usize = 4096;
 
 /// All flows of one engine, found by id or by 4-tuple.
 ///
-/// Ids of freed flows are not reused before [`FlowTable::recycle`], so that a driver that collects
-/// events never confuses two flows.
+/// Ids of freed flows are not reused before [`FlowTable::recycle`]. The driver (the program that
+/// runs the engine) may collect events until then, and never confuses two flows.
 #[derive(Debug)]
 pub struct FlowTable {
     /// Ids by the hash of the 4-tuple. Flows without [`flags::INDEXED`] are not in the index.
@@ -47,8 +48,8 @@ impl FlowTable {
         }
     }
 
-    /// Returns the cached flow if its key is `key`. The flow may have left the index since; the
-    /// caller checks [`FlowState::is_indexed`] together with other flags.
+    /// Returns the cached flow if its key is `key`. The flow may have left the index after it was
+    /// cached, so the caller checks [`FlowState::is_indexed`] together with other flags.
     #[inline(always)]
     pub fn cached(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % CACHE_LEN];

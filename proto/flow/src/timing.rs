@@ -35,7 +35,7 @@ pub struct Timeouts {
     pub rttvar_steady_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
-    /// Time of an orphan in FIN-WAIT-2.
+    /// Time in FIN-WAIT-2 of an orphan, a connection whose socket is closed.
     pub fin_wait_2_ms: u32,
     /// True if quick-ack mode applies to small segments, too.
     pub eager_acks: bool,
@@ -109,8 +109,8 @@ impl FlowState {
     }
 
     /// Returns the RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the
-    /// handshake gave no sample and the RTO is at least 3 s (5.7). The fast path does not send on a
-    /// flow without a sample.
+    /// handshake gave no RTT sample, and the RTO is at least 3 s (5.7). The fast path need not
+    /// apply this minimum, because it does not send on a flow without an RTT sample.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -143,8 +143,8 @@ impl FlowState {
 
     /// Restarts the timer as [`restart_rto`](Self::restart_rto) does, for a single segment in
     /// flight. The caller has checked that SRTT is known and RTTVAR is below
-    /// [`Timeouts::rttvar_steady_us`]. `before` is the present flags. Returns the flags to set. The
-    /// caller clears all other flags of [`flags::TIMER`].
+    /// [`Timeouts::rttvar_steady_us`]. `before` has the present flags of the flow. Returns the
+    /// flags to set. The caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
