@@ -1,12 +1,13 @@
 //! The fast path handles in-order data, ACKs that advance SND.UNA, and new data to send.
 //!
-//! The fast path works for established flows without losses. The code neither allocates nor waits
-//! nor looks up anything. The fast path punts every other segment: the flow stays unchanged, and
-//! the caller, the crate `tidelane-engine`, passes the segment to the slow path.
+//! The fast path works for established flows (connections) without losses. The code neither
+//! allocates nor waits nor looks up anything. The fast path *punts* every other segment: the flow
+//! stays unchanged, and the caller, the crate `tidelane-engine`, passes the segment to the slow
+//! path.
 //!
-//! The engine works in batches. A batch is a burst of segments and requests that the driver passes
-//! to the engine before it calls `batch_end`. A flow is pending if the end of the batch has to send
-//! its data or its ACK.
+//! The engine works in batches. A batch is a burst of segments and requests that the driver (the
+//! program that runs the engine) passes to the engine before it calls `batch_end`. A flow is
+//! pending if the end of the batch has to send its data or its ACK.
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Driver, Event, FlowId, FlowState, Timeouts, TxFull, flags};
