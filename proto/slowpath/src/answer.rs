@@ -1,6 +1,6 @@
-//! Answers to segments that do not advance the flow, and their rate limit. Without the limit, two
-//! ends that disagree would answer each other endlessly, and an attacker could elicit any number of
-//! ACKs (RFC 5961 §7).
+//! Answers to segments that do not advance the flow (the connection), and their rate limit. Without
+//! the limit, two ends that disagree would answer each other endlessly, and an attacker could
+//! elicit any number of ACKs (RFC 5961 §7).
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{DropReason, Segment, TcpFlags};

@@ -102,9 +102,9 @@ impl<E: Driver> SlowPath<'_, E> {
         })
     }
 
-    /// Reports a duplicate payload by DSACK if the segment is `stale`, even if PAWS rejected it (as
-    /// in Linux). A retransmission that the path delayed carries an older timestamp than later
-    /// segments.
+    /// Reports a duplicate payload by DSACK if the segment ends at or before RCV.NXT (`stale`),
+    /// even if PAWS rejected the segment (as in Linux). A retransmission that the path delayed
+    /// carries an older timestamp than later segments.
     fn note_duplicate_payload(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
@@ -314,9 +314,9 @@ impl<E: Driver> SlowPath<'_, E> {
         changed
     }
 
-    /// Records the largest window that the peer offered, which bounds the segment size. Otherwise
-    /// a receiver with a small buffer would get no segment before the persist timer expires (Linux:
-    /// `tcp_bound_to_half_wnd`).
+    /// Records the largest window that the peer offered, which bounds the segment size. Without the
+    /// bound, a receiver with a small buffer would get no segment before the persist timer expires
+    /// (Linux: `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
         if wnd > self.cold.snd_wnd_max {
             self.cold.snd_wnd_max = wnd;

@@ -1,4 +1,5 @@
-//! Cold state of a connection: the state that the fast path neither reads nor writes.
+//! Cold state of a connection: the state that the fast path neither reads nor writes. The hot
+//! state, which both paths use, is [`FlowState`].
 
 use tidelane_cc::{Algorithm, Controller};
 use tidelane_flow::{
@@ -43,8 +44,8 @@ pub struct Connection {
     pub controller: Controller,
     /// Phase of the sender (Linux: `tcp_ca_state`).
     pub ca_state: CaState,
-    /// Unacknowledged transmissions, while losses are suspected or the congestion control needs a
-    /// record of each transmission.
+    /// Record of the unacknowledged transmissions. `None` while the slow path needs no record: see
+    /// the module `tracking`.
     pub scoreboard: Option<Box<Scoreboard>>,
     /// True from the first sign of a loss until some round trips after the last sign.
     pub loss_suspected: bool,

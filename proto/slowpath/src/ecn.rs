@@ -21,7 +21,7 @@ impl PeerSyn {
     }
 }
 
-/// State of ECN in a flow that sends.
+/// ECN state of a flow as the sender of data.
 #[derive(Clone, Copy, Debug)]
 pub struct EcnSender {
     /// CWR if the next segment with new data must carry CWR (RFC 3168 §6.1.2), and otherwise no
@@ -96,8 +96,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// When the CE state changes, sends an ACK for the data before the change with the old ECE (RFC
-    /// 8257 §3.2).
+    /// Handles a data segment that is marked CE if `marked` is true. If the CE state changes, the
+    /// function first sends an ACK, with the old ECE, for the data before the change (RFC 8257
+    /// §3.2).
     fn note_dctcp_mark(&mut self, marked: bool) {
         if marked == self.hot.has(flags::ECE) {
             return;

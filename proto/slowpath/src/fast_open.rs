@@ -204,9 +204,10 @@ impl<E: Driver> SlowPath<'_, E> {
         self.retransmit_syn_data(end);
     }
 
-    /// Retransmits the data of the SYN from SND.NXT up to `end`, within both windows. Nagle does
-    /// not count the data as a small segment. The data gives no RTT sample (Karn). The scoreboard
-    /// records the data as retransmitted (Linux: `tcpi_retrans`).
+    /// Retransmits the data of the SYN from SND.NXT up to `end`, within the peer's window and cwnd.
+    /// Nagle does not count the data as a small segment. The data gives no RTT sample (Karn). The
+    /// scoreboard, the record of transmissions, counts the data as retransmitted (Linux:
+    /// `tcpi_retrans`).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         if self.hot.snd_nxt.before(end) {

@@ -55,13 +55,14 @@ impl MtuSearch {
         self.probe.is_some()
     }
 
-    /// Starts from the `size` that another connection's search has found. The next probe waits
-    /// until that size expires.
+    /// Starts from the `size` that the search of an earlier connection has found. The next probe
+    /// waits until that size expires.
     pub(crate) fn begin_at(&mut self, size: u16) {
         (self.active, self.high) = (true, size);
     }
 
-    /// Lowers the upper bound of the search, after an ICMP error.
+    /// Lowers the upper bound of the search to `size`, after an ICMP error or a change of the link
+    /// MTU.
     pub(crate) fn bound(&mut self, size: u16) {
         self.high = self.high.min(size);
     }

@@ -105,7 +105,8 @@ impl<E: Driver> SlowPath<'_, E> {
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
-    /// Returns the unpaced bytes that were left before the last `len` bytes were sent.
+    /// Returns the number of bytes that the start of the connection could still send without pacing
+    /// before the last `len` bytes were sent.
     fn unpaced_before(&self, len: u32) -> u32 {
         if self.cold.pacing.initial_burst_sent {
             return 0;

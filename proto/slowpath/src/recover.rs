@@ -1,4 +1,5 @@
-//! Loss detection and loss recovery: enters and leaves the phases Disorder, Recovery and Loss.
+//! Loss detection and loss recovery: enters and leaves the phases Disorder, Recovery and Loss. The
+//! scoreboard is the record of unacknowledged transmissions.
 //!
 //! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost if a segment that was
 //! sent later was delivered, and the RTT plus the reordering window (RACK.reo_wnd) has passed.
@@ -87,7 +88,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the times by which the scoreboard tells an original transmission from a
-    /// retransmission. The caller adds the time that a timestamp echo gives.
+    /// retransmission. `sent_before_us` is `None`. A caller sets it if the segment echoes a
+    /// timestamp.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),

@@ -7,7 +7,8 @@ use tidelane_flow::Millis;
 /// Length of the window (Linux: `tcp_min_rtt_wlen`).
 const WINDOW_MS: u32 = 300_000;
 
-/// Windowed minimum of the RTT, kept as the maximum of the complements.
+/// Windowed minimum of the RTT. Kept as the maximum of the samples' bitwise complements, because
+/// [`MaxFilter`] keeps a maximum.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RttMin(MaxFilter);
 

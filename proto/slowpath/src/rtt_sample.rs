@@ -1,4 +1,5 @@
-//! RTT samples (RFC 6298 §3).
+//! RTT samples (RFC 6298 §3). While a flow has no scoreboard, the record of transmissions, it times
+//! one segment per round trip.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;

@@ -181,8 +181,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 }
 
-/// A wrapper of the driver. The wrapper adds SACK blocks and the urgent pointer to the segments
-/// that the fast path's sender transmits.
+/// A wrapper of the driver (the program that runs the engine). The wrapper adds SACK blocks and the
+/// urgent pointer to the segments that the fast path's sender transmits.
 pub struct WithSackBlocks<'a, E> {
     driver: &'a mut E,
     blocks: SackBlocks,

@@ -26,8 +26,8 @@ use crate::{
 pub use self::record::Timing;
 use self::record::{RangeState, Record};
 
-/// Number of records above which the scoreboard ignores SACK blocks. A SACK block may split two
-/// records.
+/// Number of records above which the scoreboard ignores SACK blocks, because each SACK block may
+/// split two records and so add two records.
 const RECORDS_MAX: usize = 16_384;
 
 /// RACK.segment: the delivered segment that was sent last (RFC 8985 §5.2).
@@ -175,9 +175,9 @@ impl Scoreboard {
         at
     }
 
-    /// Starts the processing of an ACK. [`acknowledge`](Self::acknowledge) compares with RACK.fack
-    /// at this time. Otherwise the SACK blocks of an ACK would make the data that this ACK
-    /// acknowledges look reordered.
+    /// Starts the processing of an ACK: saves RACK.fack for [`acknowledge`](Self::acknowledge). The
+    /// SACK blocks of an ACK are processed first and move RACK.fack. Compared with the new value,
+    /// the data that the same ACK acknowledges would look reordered.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }

@@ -1,4 +1,5 @@
-//! Transmission times of the data in flight, kept while there is no scoreboard.
+//! Transmission times of the data in flight, kept while a flow has no scoreboard, the record of
+//! every transmission.
 //!
 //! A record per transmission would cost time on every flow, even on flows without losses. This
 //! table keeps one entry per eighth of a round trip instead, with the time of the last transmission
@@ -168,8 +169,8 @@ impl SendTimes {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |entry: &SendTime| now_us.wrapping_sub(entry.1);
-        // Data that was in flight for longer has timed out. An older entry therefore has a sequence
-        // number from before a wrap.
+        // Data that was in flight for AGE_US_MAX has timed out. An older entry therefore has a
+        // sequence number from before a wrap.
         let believed = |entry: &SendTime| {
             let ahead = entry.0.distance_from(hot.snd_una);
             ahead > 0 && ahead <= hot.flight_size() && age(entry) < AGE_US_MAX

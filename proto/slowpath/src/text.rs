@@ -77,7 +77,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Ends the run of consecutive segments in this batch if data from `start` does not continue
-    /// the run. A batch is a burst of segments that the driver passes to the engine together.
+    /// the run. A batch is a burst of segments that the driver (the program that runs the engine)
+    /// passes to the engine together.
     fn end_run_before(&mut self, start: SeqNumber) {
         let in_order = self.cold.ooo.is_empty() && start == self.hot.rcv_nxt;
         if !in_order && !self.cold.sack_report.continues_at(start, &self.cold.ooo) {

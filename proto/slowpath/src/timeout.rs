@@ -149,7 +149,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 self.counters.syn_retrans += 1;
                 self.cold.retrans.add(0);
                 self.cold.controller.on_handshake_retransmit();
-                // A passive open has already copied cwnd to the hot state, so copy the new value.
+                // A passive open has already copied cwnd to `hot`, so copy the new value.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
                 self.cold.fast_open.syn_retransmitted = true;
@@ -456,7 +456,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Starts or stops the keepalive timer, as SO_KEEPALIVE says.
     pub fn arm_keepalive(&mut self) {
-        // `slow_deadline` of an orphan is the end of FIN-WAIT-2.
+        // After the application has closed the socket, `slow_deadline` is the end of FIN-WAIT-2.
         if self.cold.is_orphan {
             return;
         }

@@ -1,8 +1,9 @@
 //! Urgent data (RFC 9293 §3.8.5), with the semantics of Linux.
 //!
 //! The urgent pointer of a segment points at the byte after urgent data (MUST-62). The application
-//! gets the position and the value of the last urgent byte only. All urgent data stays in the
-//! stream. The driver takes the last urgent byte out of the stream unless SO_OOBINLINE is set.
+//! gets the position and the value of the last urgent byte only. The engine leaves all urgent data
+//! in the stream. The driver (the program that runs the engine) hides the last urgent byte from the
+//! application's reads unless SO_OOBINLINE is set.
 //!
 //! A flow with an urgent pointer in either direction stays on the slow path.
 
@@ -36,8 +37,9 @@ impl Urgent {
 }
 
 /// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
-/// the field. Returns `None` if the largest value would point at data that was already sent. The
-/// peer would take a byte in the middle for the last urgent byte (as in Linux).
+/// the field if SND.UP is out of reach. Returns `None` if the largest value would point at data
+/// that was already sent, because the peer would take a byte before the last urgent byte for the
+/// last urgent byte (as in Linux).
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,

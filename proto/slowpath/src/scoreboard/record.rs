@@ -1,4 +1,5 @@
-//! Records of the scoreboard, and the times that tell transmissions of the same data apart.
+//! Records of the scoreboard, which lists the unacknowledged transmissions of a flow, and the times
+//! that tell transmissions of the same data apart.
 
 use tidelane_wire::SeqNumber;
 
@@ -74,8 +75,8 @@ pub struct Timing {
     pub now_us: u32,
     /// Minimum RTT of the path.
     pub rtt_min_us: u32,
-    /// Upper bound of the time at which the segment that TSecr echoes was sent. `None` if the ACK
-    /// does not tell.
+    /// The segment whose TSval the ACK echoes was sent before this time. `None` if the ACK echoes
+    /// no usable timestamp.
     pub sent_before_us: Option<u32>,
 }
 
