@@ -1,6 +1,6 @@
-//! A complete driver, the program that runs TCP engines. Two engines are at the ends of a wire in
-//! memory. The wire loses every ninth segment.
-//! One end echoes all data, and the other end checks the echo, in virtual time.
+//! A complete driver: a program that runs TCP engines (crate `tidelane-engine`). Two engines are at
+//! the ends of a wire in memory, which loses every ninth segment. One end echoes all data, and the
+//! other end checks the echo. Time is virtual.
 
 use std::collections::{HashMap, VecDeque};
 

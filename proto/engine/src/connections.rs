@@ -1,5 +1,5 @@
-//! Cold states of all flows by flow id, in chunks. The cold state of a flow is the state that only
-//! the slow path uses. A chunk without flows holds no memory.
+//! Cold states of all flows (connections) by flow id, in chunks. The cold state of a flow is the
+//! state that only the slow path uses. A chunk without flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;

@@ -27,7 +27,7 @@ pub struct Listener {
     pub group: Option<u32>,
     /// Time until which an ACK may return a SYN cookie of this listener.
     pub cookies_until: Instant,
-    /// True if another stack gets all later SYNs to this address and port.
+    /// True if another TCP/IP stack gets all later SYNs to this address and port.
     pub draining: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Rate limit of RSTs to peers without a connection.
 //!
-//! A limit that all peers share is a side channel: an off-path attacker sees from the RSTs that it
-//! still gets whether its spoofed segments elicited a RST elsewhere (CVE-2016-5696, for challenge
-//! ACKs). Each peer therefore has a limit of its own, and the shared limit varies from second to
-//! second.
+//! A limit that all peers share is a side channel (CVE-2016-5696, for challenge ACKs). An off-path
+//! attacker sends segments with the address of another peer, and then counts the RSTs to segments
+//! with its own address. The count shows if the other peer got RSTs. Each peer therefore has a
+//! limit of its own, and the shared limit varies randomly from second to second.
 
 use tidelane_wire::IpAddress;
 

@@ -1,5 +1,5 @@
-//! A program adds its own congestion control to the engine: Scalable TCP (Kelly, CCR 33(2), 2003).
-//! The file uses the public interface of the engine only.
+//! A program adds its own congestion control to the TCP engine: Scalable TCP (Kelly, CCR 33(2),
+//! 2003). The file uses the public interface of the engine only.
 
 use tidelane_engine::*;
 
@@ -50,7 +50,8 @@ impl CongestionControl for Scalable {
     }
 }
 
-/// A driver that records the segments that the engine sends.
+/// A driver, the program that runs the engine. This driver only records the segments that the
+/// engine sends.
 #[derive(Default)]
 struct Sent(Vec<SegmentOut>);
 

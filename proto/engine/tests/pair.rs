@@ -1,5 +1,5 @@
-//! Two engines, a link and virtual time. The bytes arrive intact over any link, and both engines
-//! are empty at the end.
+//! Tests with two TCP engines, a link between them, and virtual time. The bytes arrive intact over
+//! any link, and both engines are empty at the end.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -28,7 +28,8 @@ impl Rng {
     }
 }
 
-/// The driver of one engine, with the data of the application and the segments to send.
+/// The driver of one engine (the program that runs the engine), with the data of the application
+/// and the segments to send.
 #[derive(Default)]
 struct Side {
     burst_len: u32,

@@ -1,5 +1,6 @@
 //! End of a batch, and expiry of timers. A batch is a burst of segments and requests that the
-//! driver passes to the engine before it calls [`Engine::batch_end`].
+//! driver (the program that runs the engine) passes to the engine before it calls
+//! [`Engine::batch_end`].
 //!
 //! At the end of a batch, the engine finishes each pending flow. To finish a flow is to send its
 //! data and its ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
@@ -92,8 +93,8 @@ impl Engine {
         self.clock = Clock::at(now);
     }
 
-    #[inline]
     /// Removes the first `count` flows from the list of pending flows.
+    #[inline]
     fn drain_pending(&mut self, count: usize) {
         if self.pending.len() == count {
             return self.pending.clear();

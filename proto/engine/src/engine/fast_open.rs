@@ -53,7 +53,7 @@ pub(super) struct FastOpenVerdict {
     pub option: Option<FastOpenOption>,
 }
 
-/// Variants of an open by [`Engine::open_fast`].
+/// Options of an active open with Fast Open ([`Engine::open_fast`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FastOpenRequest {
     /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
@@ -237,9 +237,9 @@ impl Engine {
         offer.data.then_some(room)
     }
 
-    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the end of the batch
-    /// with the data written until then, up to [`Engine::fast_open_room`] bytes, or later if it is
-    /// [held](FastOpenRequest::held).
+    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the next
+    /// [`Engine::batch_end`] with the data written until then, up to [`Engine::fast_open_room`]
+    /// bytes. A SYN that is [held](FastOpenRequest::held) leaves later.
     ///
     /// # Errors
     ///

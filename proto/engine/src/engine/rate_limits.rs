@@ -1,4 +1,4 @@
-//! Limits per second for challenge ACKs and for RSTs without a connection.
+//! Limits per second for challenge ACKs, and for RSTs in answer to segments without a connection.
 
 use tidelane_flow::{Arrival, Driver};
 use tidelane_slowpath::reset_reply;
@@ -8,7 +8,8 @@ use tidelane_wire::{DropReason, Segment};
 use super::Engine;
 use crate::resets::with_noise;
 
-/// Bit that makes the noise of the RST limit independent of the noise of the challenge ACK limit.
+/// Bit that makes the random variation of the RST limit independent of the random variation of the
+/// challenge ACK limit.
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {

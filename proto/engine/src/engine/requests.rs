@@ -76,9 +76,9 @@ impl Engine {
         }
     }
 
-    /// Drains a listener whose later SYNs the XDP program gives to another stack. The engine still
-    /// answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not return the
-    /// listener, so that active opens on the same host do not use it.
+    /// Drains a listener whose later SYNs the service's XDP program gives to another TCP/IP stack.
+    /// The engine still answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not
+    /// return the listener, so that active opens on the same host do not use it.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;

@@ -1,4 +1,5 @@
-//! Periodic check of all flows for the age of TS.Recent (RFC 7323 §5.5).
+//! Periodic check of all flows for the age of TS.Recent (RFC 7323 §5.5). PAWS must not use a
+//! TS.Recent that is older than 24 days.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::TS_RECENT_CHECK_INTERVAL;

@@ -115,8 +115,9 @@ impl Engine {
         true
     }
 
-    /// Returns true if [`Driver::filter`] accepts a segment without a flow. Otherwise, the function
-    /// answers the segment by a RST or drops the segment, as the [`Verdict`] says.
+    /// Returns true if the driver, the program that runs the engine, accepts a segment without a
+    /// flow ([`Driver::filter`]). Otherwise, the function answers the segment by a RST or drops the
+    /// segment, as the [`Verdict`] says.
     pub(super) fn passes_filter(
         &mut self,
         arrival: &Arrival,

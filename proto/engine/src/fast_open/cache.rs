@@ -1,5 +1,6 @@
 //! The client's cookie cache (RFC 7413 §4.1.3). The cache has for each server the cookie, the MSS,
-//! the option forms that the server answers, and the number of lost SYNs with data.
+//! and the number of lost SYNs with data. For a server that sent no cookie, the cache has the forms
+//! of the option (standard or experimental) in which the server was asked.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const SERVERS_MAX: usize = 1024;
 const LOSSES_MIN: u32 = 2;
 /// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Number of losses after which the pause stops to grow. The longest pause is 34 hours.
+/// Number of losses after which the pause stops growing. The longest pause is 34 hours.
 const LOSSES_MAX: u32 = 11;
 
 /// Forms of the option in which a server got a request for a cookie and sent no cookie.
@@ -62,8 +63,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Returns the contents of the next SYN to `peer`. `without_cookie`: the socket has
-    /// TCP_FASTOPEN_NO_COOKIE.
+    /// Returns the contents of the next SYN to `peer`. `without_cookie` is true if the socket has
+    /// the option TCP_FASTOPEN_NO_COOKIE.
     pub fn offer(
         &self,
         now: Instant,

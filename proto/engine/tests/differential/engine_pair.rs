@@ -1,4 +1,5 @@
-//! Two engines with the same input: one with the fast path, and one without it.
+//! Two TCP engines with the same input: one with the fast path, and one without it. The test
+//! compares their output after each batch, a burst of input that ends with `batch_end`.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowInfo,
@@ -21,7 +22,8 @@ pub struct PeerSegment {
     pub payload: Vec<u8>,
 }
 
-/// Driver of one engine. The driver records all output of its engine.
+/// Driver of one engine: the program that runs the engine. This driver records all output of its
+/// engine.
 #[derive(Default)]
 struct Side {
     out: Vec<SegmentOut>,
@@ -261,7 +263,7 @@ impl EnginePair {
         Ok(all)
     }
 
-    /// The application has written up to `head`.
+    /// Reports to both engines that the application has written up to stream position `head`.
     pub fn write(&mut self, head: u32) {
         if let Some(flow) = self.flow() {
             self.both(|engine, _, _| {
@@ -270,7 +272,7 @@ impl EnginePair {
         }
     }
 
-    /// The application has read up to `read`.
+    /// Reports to both engines that the application has read up to stream position `read`.
     pub fn read(&mut self, read: u32) {
         if let Some(flow) = self.flow() {
             self.both(|engine, _, _| {
@@ -279,21 +281,21 @@ impl EnginePair {
         }
     }
 
-    /// The application changes its options.
+    /// Changes the socket options in both engines.
     pub fn set_options(&mut self, options: SocketOptions) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| engine.set_options(now, flow, options, side));
         }
     }
 
-    /// The application closes the sending direction.
+    /// Closes the sending direction in both engines.
     pub fn shut_down(&mut self) {
         if let Some(flow) = self.flow() {
             self.both(|engine, _, _| engine.shutdown_write(flow));
         }
     }
 
-    /// The application closes the socket.
+    /// Closes the socket in both engines.
     pub fn close(&mut self) {
         if let Some(flow) = self.flow() {
             self.both(|engine, now, side| engine.close(now, flow, side));

@@ -1,7 +1,7 @@
 //! Checks that the fast path has the same effects as the slow path. Segments that are generated
-//! from a seed go to two engines, one of which has no fast path. After each batch, both engines
-//! have placed the same bytes, reported the same events, sent the same segments in the same order,
-//! and are in the same state.
+//! from a seed go to two TCP engines, one of which has no fast path. After each batch of segments,
+//! both engines must have placed the same bytes, reported the same events, sent the same segments
+//! in the same order, and be in the same state.
 //!
 //! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
 //! window of the peer, the end of an idle time for CUBIC, and the exact time of the last segment.
@@ -65,7 +65,7 @@ struct Run {
     written: u32,
     /// True while the path has no loss and no reordering.
     clean_path: bool,
-    /// True while the driver has few frames or no memory.
+    /// True while the engines' drivers have few transmit frames or no memory for received data.
     resources_limited: bool,
     shut: bool,
     finished: bool,
@@ -179,7 +179,7 @@ impl Run {
     }
 
     /// Fills all holes, acknowledges all data, and waits until the slow path has dropped its
-    /// scoreboard.
+    /// scoreboard, so that the fast path can send again.
     fn restore_clean_path(&mut self) -> Result<(), String> {
         self.lift_limits();
         while let Some(segment) = self.peer.fill_next_hole() {
@@ -202,7 +202,7 @@ impl Run {
         self.resources_limited = false;
     }
 
-    /// The application reads some or all of the received data.
+    /// Lets the application read some or all of the received data.
     fn read(&mut self) {
         let Some(info) = self.engines.info() else {
             return;
@@ -215,7 +215,7 @@ impl Run {
         self.engines.read(head - unread.min(info.unread));
     }
 
-    /// Either end may close its stream now, with a small probability.
+    /// Closes the stream of either end now, with a small probability.
     fn maybe_finish(&mut self) {
         if !self.shut && self.rng.below(300) == 0 {
             self.shut = true;
@@ -228,7 +228,8 @@ impl Run {
         }
     }
 
-    /// Fills all holes, reads and closes. The rest ends by timers.
+    /// Fills all holes, reads all data, closes the socket, and waits until timers have ended the
+    /// connection.
     fn finish_all(&mut self) -> Result<(), String> {
         self.lift_limits();
         self.end()?;

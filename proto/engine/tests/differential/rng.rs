@@ -1,4 +1,4 @@
-//! Random numbers from a seed.
+//! Random numbers from a seed, so that each run of the test can be repeated.
 
 /// A random number generator: xorshift64.
 #[derive(Clone, Debug)]
