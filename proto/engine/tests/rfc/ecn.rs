@@ -1,4 +1,5 @@
-//! Explicit congestion notification (RFC 3168).
+//! Tests of explicit congestion notification (RFC 3168). A rig is one TCP engine, with the test as
+//! its peer.
 
 use tidelane_engine::{Ecn, EcnPolicy, EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -43,7 +44,7 @@ fn section_6_1_1_only_a_syn_that_requests_ecn_gets_it() {
     for flags in [SYN, SYN | ECE, SYN | CWR] {
         assert_eq!(answer(EcnPolicy::Accept, opening().with(flags)), SYN | ACK);
     }
-    // Only DCTCP sends a SYN with ECT.
+    // A SYN with ECT gets no ECN, because only DCTCP sends such a SYN.
     let marked = opening().ecn(Ecn::Ect0);
     assert_eq!(answer(EcnPolicy::Accept, marked), SYN | ACK);
 }
@@ -95,7 +96,7 @@ fn section_6_1_3_ce_is_echoed_until_cwr() {
     let sent = rig.push(data(2001, 11, 1000).ecn(Ecn::Ect0).with(ACK | CWR));
     assert_eq!(sent[0].flags, ACK);
     assert!(!rig.write(10)[0].flags.contains(ECE));
-    // CWR ends the echo, and CE in the same segment starts a new one.
+    // CWR ends the echo, and CE in the same segment starts a new echo.
     let sent = rig.push(data(3001, 21, 1000).ecn(Ecn::Ce).with(ACK | CWR));
     assert_eq!(sent[0].flags, ACK | ECE);
 }
@@ -127,7 +128,8 @@ fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
-/// ECE reduces cwnd instead of FlightSize (RFC 9438 §4.6), however little of cwnd is in use.
+/// After ECE, ssthresh follows from cwnd and not from FlightSize (RFC 9438 §4.6), even if the
+/// flight does not fill cwnd.
 #[test]
 fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
     let mut rig = established();

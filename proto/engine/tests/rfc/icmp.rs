@@ -1,4 +1,5 @@
-//! ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and path MTU discovery by them (RFC 1191).
+//! Tests of ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and of path MTU discovery by ICMP errors
+//! (RFC 1191). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     CloseCause, EngineConfig, Event, IcmpErrorKind, IpAddress, SocketOptions, TcpOptions,
@@ -85,7 +86,7 @@ fn rfc1191_section_6_4_segments_get_smaller_at_once_without_a_congestion_signal(
     assert_eq!(rig.info().cwnd, 10_000);
     rig.push(ack(1, 2921));
     assert_eq!(spans(&rig.write(1500)), [(2921, 1000), (3921, 500)]);
-    // The path MTU does not change the MSS that is announced.
+    // The path MTU does not change the MSS that later SYN,ACKs announce.
     rig.key.peer.port += 1;
     rig.iss = tidelane_engine::SeqNumber(0);
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].options.mss, Some(1460));
@@ -109,7 +110,7 @@ fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     // The peer's MSS is 1,460 bytes, whatever the link's MTU is.
     assert_eq!(set(&mut rig, 9000), []);
     assert_eq!(rig.info().mss, 1460);
-    // A router on the path has reported less, so a larger link MTU has no effect.
+    // A router on the path has reported a lower MTU, so a larger link MTU has no effect.
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1100 });
     set(&mut rig, 1500);
     assert_eq!(rig.info().mss, 1060);
@@ -117,8 +118,8 @@ fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     assert_eq!(rig.info().mss, 960);
 }
 
-/// Aborts the connection, and opens one from the peer's next port. Returns the lengths of the first
-/// segments.
+/// Aborts the connection, and opens another connection from the peer's next port. Returns the
+/// lengths of its first data segments.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
     rig.engine.abort(rig.now, flow, &mut rig.driver);

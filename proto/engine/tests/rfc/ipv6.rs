@@ -1,5 +1,5 @@
-//! Differences between IPv6 and IPv4: segment sizes, and the lookup of listeners. A rig is one
-//! engine, with the test as its peer.
+//! Tests of the differences between IPv6 and IPv4: segment sizes, and the lookup of listeners. A
+//! rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     Endpoint, EngineConfig, FlowKey, IcmpErrorKind, IpAddress, ListenError, SocketOptions,
@@ -31,7 +31,7 @@ fn rig() -> Rig {
     rig
 }
 
-/// An established connection that the peer has opened with these options.
+/// Returns a connection that the peer has opened with these options.
 fn established(peer: TcpOptions) -> Rig {
     let mut rig = rig();
     rig.engine.listen(ANY_V6, 16, options(V6_ONLY)).unwrap();

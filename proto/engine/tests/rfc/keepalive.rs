@@ -1,4 +1,4 @@
-//! Keepalive (RFC 9293 §3.8.4).
+//! Tests of keepalive (RFC 9293 §3.8.4). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CloseCause, Duration, Event, SocketOptions};
 
@@ -74,7 +74,7 @@ fn data_on_the_fast_path_restarts_the_idle_timer() {
     let probes: Vec<_> = sent.iter().filter(|out| out.seq == 0).collect();
     let first = probes[0].at_ms - start;
     assert!((60_000..62_100).contains(&first), "{first}");
-    // Three further probes are sent, because the earlier one does not count.
+    // Three further probes are sent, because the earlier probe does not count.
     assert_eq!(probes.len(), 3);
     assert!(sent.last().unwrap().flags.contains(RST));
 }

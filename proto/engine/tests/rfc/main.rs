@@ -1,5 +1,7 @@
 //! Requirements of RFCs, tested segment by segment in virtual time: one file per RFC, one test per
-//! clause. Numbers are relative, as in tcpdump: 0 is the SYN, 1 the first byte.
+//! clause. Each test uses a rig (`rig.rs`): one TCP engine, with the test as its peer and its
+//! application. Sequence numbers are relative, as in tcpdump: 0 is the SYN, and 1 is the first
+//! byte.
 
 mod rig;
 

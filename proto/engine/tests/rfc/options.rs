@@ -1,4 +1,6 @@
-//! Socket options that are visible on the wire: IP fields, SYN retransmissions, windows, timeouts.
+//! Tests of socket options that are visible on the wire: IP fields, SYN retransmissions, windows
+//! and timeouts. A rig is one TCP engine, with the test as its peer and as its driver, the program
+//! that runs the engine.
 
 use tidelane_engine::{
     CloseCause, Duration, EngineConfig, Event, FinWait2, IpFields, IpOptions, SocketOptions,
@@ -156,8 +158,8 @@ fn a_deferred_connection_is_accepted_without_data_after_its_timeout() {
     assert!(is_accepted(&mut rig));
 }
 
-/// A connection in FIN-WAIT-2: the application has closed it, and the peer has acknowledged the
-/// FIN.
+/// Returns a connection in FIN-WAIT-2: the application has closed the socket, and the peer has
+/// acknowledged the FIN. Also returns the engine's answer to this ACK.
 fn closed(options: SocketOptions) -> (Rig, Vec<crate::rig::Out>) {
     let mut rig = Rig::established(options);
     assert!(rig.close()[0].flags.contains(FIN));
@@ -267,7 +269,7 @@ fn the_window_is_at_least_twice_so_rcvlowat() {
     assert!(rig.info().rcv_wnd > 900_000, "{}", rig.info().rcv_wnd);
 }
 
-/// SO_MAX_PACING_RATE on a connection whose ACKs the fast path handles.
+/// SO_MAX_PACING_RATE also bounds a connection whose ACKs the fast path handles.
 #[test]
 fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
     const RATE: u32 = 1_000_000;

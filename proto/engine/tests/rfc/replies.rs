@@ -1,4 +1,6 @@
-//! IP fields of segments that are sent without a flow, as in Linux.
+//! Tests of the IP fields of segments that belong to no flow (connection): RSTs, answers in
+//! TIME-WAIT, and SYN cookies. The fields are those of Linux. A rig is one TCP engine, with the
+//! test as its peer.
 
 use tidelane_engine::{EngineConfig, IpFields, IpOptions, SocketOptions, TcpFlags, TcpOptions};
 

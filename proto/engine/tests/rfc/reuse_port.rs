@@ -1,5 +1,5 @@
-//! Listeners that share an address and port (SO_REUSEPORT), as in Linux's `reuseport_select_sock`.
-//! A rig is one engine, with the test as its peer.
+//! Tests of listeners that share an address and port (SO_REUSEPORT), as in Linux's
+//! `reuseport_select_sock`. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     EngineConfig, Event, FlowKey, ListenError, ListenerId, SocketOptions, TcpOptions,
@@ -27,7 +27,7 @@ fn join(rig: &mut Rig, group: Option<u32>) -> Result<ListenerId, ListenError> {
         .listen_in_group(local, 1 << 16, SocketOptions::default(), group)
 }
 
-/// Opens connections from many ports. Returns the listener of each.
+/// Opens connections from many ports. Returns the listener of each connection.
 fn open_all(rig: &mut Rig) -> Vec<ListenerId> {
     let open = |port| {
         rig.key = FlowKey {

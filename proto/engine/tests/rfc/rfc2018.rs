@@ -1,4 +1,5 @@
-//! Processing of received SACK blocks (RFC 2018 §5, RFC 6675 §5.1).
+//! Tests of the processing of received SACK blocks (RFC 2018 §5, RFC 6675 §5.1). A rig is one TCP
+//! engine, with the test as its peer.
 
 use crate::rig::{Rig, ack, spans};
 

@@ -1,4 +1,4 @@
-//! Duplicates and DSACK (RFC 2883).
+//! Tests of duplicates and DSACK (RFC 2883). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::CaState;
 
@@ -18,8 +18,8 @@ fn section_4_a_duplicate_is_reported_once() {
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
-/// The first segment is late: three segments arrive before it, it is retransmitted, and both copies
-/// arrive.
+/// The first segment is late: three later segments arrive first. The engine then retransmits the
+/// first segment, and both copies arrive.
 #[test]
 fn section_5_a_spurious_retransmission_is_undone() {
     let mut rig = Rig::established_sack();
@@ -49,7 +49,7 @@ fn section_5_a_spurious_retransmission_is_undone() {
     assert_eq!(rig.info().sacked, 2000);
 }
 
-/// The DSACK comes late: the window has grown beyond its size before the recovery.
+/// The DSACK comes late: cwnd has already grown beyond its size before the recovery.
 #[test]
 fn section_5_an_undo_keeps_later_growth() {
     let mut rig = Rig::established_sack();

@@ -1,4 +1,4 @@
-//! Limited transmit (RFC 3042).
+//! Tests of limited transmit (RFC 3042). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::SocketOptions;
 

@@ -1,4 +1,5 @@
-//! Packetization layer path MTU discovery (RFC 4821): black holes, probes, and congestion control.
+//! Tests of packetization layer path MTU discovery (RFC 4821): black holes, probes, and congestion
+//! control. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, MtuProbing, SeqNumber, SocketOptions, TcpOptions};
 
@@ -50,7 +51,8 @@ impl Peer {
         more
     }
 
-    /// The application writes `len` bytes, which are all delivered. Returns all segments.
+    /// Lets the application write `len` bytes, and waits until the peer has all of them. Returns
+    /// all segments of the engine.
     fn carry(&mut self, rig: &mut Rig, len: u32) -> Vec<Out> {
         let end = self.next + len;
         let mut flight = rig.write(len);
@@ -77,7 +79,7 @@ fn section_7_7_timeouts_bring_the_size_down() {
     // The fourth consecutive timeout.
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
-    // On some old link, the base size is still too large.
+    // The base size of 1024 bytes may be too large for a link, so the least size follows.
     assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
     let least = rig.wait_ms(60_000);
     assert!(least.iter().all(|out| out.len == 512), "{least:?}");

@@ -1,4 +1,5 @@
-//! SYN floods: bounded half-open state, and SYN cookies that keep the options (RFC 4987 §3.6).
+//! Tests of SYN floods: bounded half-open state, and SYN cookies that keep the options (RFC 4987
+//! §3.6). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, Event, SocketOptions, TcpFlags, TcpOptions};
 
@@ -14,7 +15,7 @@ fn opening() -> In {
     syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
 }
 
-/// A listener with a full SYN queue.
+/// Returns a listener with a full SYN queue.
 fn flooded(config: EngineConfig) -> Rig {
     let most = config.half_open_max;
     let mut rig = Rig::listening(config, SocketOptions::default());

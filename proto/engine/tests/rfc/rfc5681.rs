@@ -1,11 +1,12 @@
-//! Congestion control (RFC 5681) in the engine: idle restart and acknowledgments. The tests of
-//! `proto/cc` cover the window.
+//! Tests of congestion control (RFC 5681) in the TCP engine: idle restart and acknowledgments. The
+//! tests of `proto/cc` cover the window. A rig is one engine, with the test as its peer. A batch is
+//! a burst of segments that the test passes to the engine before it calls `batch_end`.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
 use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
 
-/// A connection whose cwnd has grown to forty segments.
+/// Returns a connection whose cwnd has grown to forty segments.
 fn grown() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(70_000);
@@ -102,8 +103,9 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     );
 }
 
-/// Without holes, PSH ends a run, and the last ACK of a batch covers the rest of the batch.
-/// The first segment of a batch may be a request whose response comes soon.
+/// Without holes, PSH ends a run, and the last ACK of a batch covers the rest of the batch. PSH in
+/// the first segment of a batch does not end a run, because the segment may be a request whose
+/// response will carry the ACK.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
     for fast_path in [true, false] {
@@ -113,7 +115,8 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         };
         let peer = TcpOptions::NONE;
         let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
-        // A new connection is in quick-ack mode until it sends data that carries an owed ACK.
+        // A new connection sends each ACK at once (quick-ack mode) until a data segment carries an
+        // ACK.
         rig.push(data(1, 1, 1));
         rig.write(1);
         rig.push(ack(2, 2));
@@ -172,7 +175,8 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }
 
-/// Also on a link without segmentation offload: receivers with GRO join segments up to PSH.
+/// On a link without segmentation offload, half a window ends with PSH, too, because receivers with
+/// GRO join segments up to PSH.
 #[test]
 fn half_a_window_ends_with_push() {
     let mut rig = grown();

@@ -1,4 +1,5 @@
-//! F-RTO: spurious timeouts (RFC 5682 §2 and §3), and Eifel detection (RFC 3522).
+//! Tests of F-RTO, which detects spurious timeouts (RFC 5682 §2 and §3), and of Eifel detection
+//! (RFC 3522). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CaState, EngineConfig, SocketOptions, TcpOptions};
 
@@ -51,8 +52,8 @@ fn section_2_1_step_2a_without_sack_a_duplicate_ends_it() {
     assert_eq!(rig.engine.counters().spurious_timeouts, 0);
 }
 
-/// Ten segments in flight, `more` unsent bytes, and an expired RTO: the first segment was
-/// retransmitted.
+/// Returns a connection with SACK, with ten segments in flight, `more` unsent bytes and an expired
+/// RTO. The first segment was retransmitted.
 fn timed_out(more: u32) -> Rig {
     let mut rig = Rig::established_sack();
     assert_eq!(rig.write(10_000 + more).len(), 10);

@@ -1,4 +1,4 @@
-//! Blind in-window attacks (RFC 5961).
+//! Tests of blind in-window attacks (RFC 5961). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{Event, SocketOptions, TcpFlags};
 

@@ -1,4 +1,5 @@
-//! A new connection from TIME-WAIT (RFC 6191 §2), and answers in TIME-WAIT.
+//! Tests of a new connection with the 4-tuple of a connection in TIME-WAIT (RFC 6191 §2), and of
+//! answers in TIME-WAIT. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -6,7 +7,8 @@ use crate::rig::{ACK, In, RST, Rig, SYN, ack, syn};
 
 const FIN: TcpFlags = TcpFlags::FIN;
 
-/// A connection in TIME-WAIT, which this end closed first. The peer's last timestamp is 500.
+/// Returns a connection in TIME-WAIT, which the engine closed first. The peer's last timestamp is
+/// 500.
 fn in_time_wait(timestamps: bool) -> Rig {
     let peer = if timestamps {
         TcpOptions::timestamps(1, 0)

@@ -1,10 +1,11 @@
-//! The retransmission timeout (RFC 6298): requirements without a conformance script.
+//! Tests of the retransmission timeout (RFC 6298): the requirements that no script of
+//! `tests/conformance` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{Duration, EngineConfig, SocketOptions, TcpOptions};
 
 use crate::rig::{Rig, ack, times};
 
-/// The formulas of the RFC, in milliseconds.
+/// SRTT and RTTVAR by the formulas of the RFC, in milliseconds.
 #[derive(Clone, Copy)]
 struct Model {
     srtt: f64,

@@ -1,4 +1,5 @@
-//! Proportional rate reduction (RFC 6937).
+//! Tests of proportional rate reduction (RFC 6937). A rig is one TCP engine, with the test as its
+//! peer.
 
 use crate::rig::{Out, Rig, ack};
 
@@ -29,7 +30,7 @@ fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
 #[test]
 fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
     let (mut rig, replies) = recovery(1);
-    // Limited transmit first, and the fast retransmission at the third SACK.
+    // The first two SACKs elicit limited transmit, and the third the fast retransmission.
     assert_eq!(replies[2][0].seq, 10_001);
     let in_recovery = &replies[2..];
     let sent: usize = in_recovery.iter().map(Vec::len).sum();

@@ -1,4 +1,5 @@
-//! Window scaling and timestamps (RFC 7323): requirements without a conformance script.
+//! Tests of window scaling and timestamps (RFC 7323): the requirements that no script of
+//! `tests/conformance` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
 
@@ -43,7 +44,7 @@ fn section_2_2_the_windows_of_both_syns_are_not_scaled() {
     // The window of the next segment is scaled.
     rig.push(ack(1, 1).wnd(900));
     assert_eq!(rig.info().snd_wnd, 900 << 5);
-    // The same in the other direction.
+    // In a passive open, the window of our SYN,ACK is not scaled either.
     let mut rig = Rig::listening(windows(1 << 20, 4 << 20), SocketOptions::default());
     let answer = rig.push(syn(scaled(5)));
     assert_eq!(answer[0].wnd, 0xffff);
@@ -79,7 +80,7 @@ fn section_2_4_data_within_an_earlier_window_is_accepted() {
     let told = rig.write(10)[0];
     assert_eq!(told.ack + (u32::from(told.wnd) << 14), 1 + 0xc000);
     assert_eq!(rig.info().rcv_wnd, 0xffff);
-    // Data up to the first right edge is accepted, and none beyond it.
+    // Data up to the first right edge is accepted, and no data beyond this edge.
     rig.arrive(data(1, 11, 1000));
     rig.arrive(data(1001, 11, (edge - 1001) as usize + 500));
     rig.batch_end();
@@ -143,8 +144,8 @@ fn section_5_5_after_24_silent_days_ts_recent_has_expired() {
         let mut rig = Rig::established_with(config, options, peer);
         rig.push(data(1, 1, 10).ts(base, 0));
         rig.wait_ms(days * day);
-        // Beyond 24.8 days, the peer's clock seems to have gone back. Before that, only an old
-        // segment has such a timestamp.
+        // After more than 24.8 days, the peer's clock seems to have gone back. After a shorter
+        // time, only an old segment has a timestamp before TS.Recent.
         let tsval = if taken {
             base.wrapping_add((days * day) as u32)
         } else {

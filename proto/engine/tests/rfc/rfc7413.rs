@@ -1,4 +1,5 @@
-//! TCP Fast Open (RFC 7413), server and client.
+//! Tests of TCP Fast Open (RFC 7413), server and client. A rig is one TCP engine, with the test as
+//! its peer.
 
 use tidelane_engine::{
     Advance, CloseCause, Duration, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
@@ -300,8 +301,7 @@ fn the_window_of_syn_ack_is_less_by_the_unread_data() {
     assert_eq!(u32::from(answer.wnd) + 1000, quota);
 }
 
-/// Opens a connection with `len` bytes, which are written before or after the open. Returns the
-/// SYN.
+/// Opens a connection, and writes `len` bytes before the SYN is sent. Returns the SYN.
 fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
     rig.key.local.port += 1;
     let mtu = rig.driver.mtu;

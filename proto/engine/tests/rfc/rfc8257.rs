@@ -1,4 +1,5 @@
-//! DCTCP on the wire (RFC 8257); its window is tested in `proto/cc`.
+//! Tests of DCTCP on the wire (RFC 8257). The tests of `proto/cc` cover the window. A rig is one
+//! TCP engine, with the test as its peer.
 
 use tidelane_engine::{Algorithm, Ecn, EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
@@ -88,7 +89,7 @@ fn section_3_3_the_first_ece_halves_cwnd_and_later_ones_follow_alpha() {
         }
         rig.wait_ms(10);
     }
-    // Alpha is one at first. One CE per window lowers it.
+    // Alpha is one at first. Later, one ECE in every fifth window lowers alpha.
     assert!((0.5..0.7).contains(&reductions[0]), "{reductions:?}");
     let last = *reductions.last().unwrap();
     assert!(last > 0.8, "{reductions:?}");

@@ -1,4 +1,5 @@
-//! RACK-TLP (RFC 8985): requirements without a conformance script or a test of the scoreboard.
+//! Tests of RACK-TLP (RFC 8985): the requirements that neither a script of `tests/conformance` nor
+//! a test in `scoreboard.rs` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
@@ -196,7 +197,7 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
 }
 
 /// The path reorders, and spurious retransmissions have grown the reordering window to three
-/// quarters.
+/// quarters of the minimum RTT.
 #[test]
 fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
     let (mut rig, una) = of_40_ms();
@@ -243,7 +244,7 @@ fn section_6_3_after_a_timeout_recent_data_stays_in_flight() {
         rig.wait_ms(1);
         wait += 1;
     }
-    // The RTT is 10 ms. This segment is sent 5 ms before the timeout.
+    // The RTT is 10 ms. The two new segments are sent 5 ms before the timeout.
     let mut rig = start();
     rig.wait_ms(wait - 5);
     assert_eq!(rig.write(2000).len(), 2);

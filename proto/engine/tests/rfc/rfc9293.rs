@@ -1,4 +1,5 @@
-//! TCP itself (RFC 9293): requirements without a conformance script, with one test per requirement.
+//! Tests of TCP itself (RFC 9293): the requirements that no script of `tests/conformance` covers. A
+//! rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     CloseCause, Duration, Endpoint, EngineConfig, Event, FlowRoute, ListenError, OpenError,
@@ -22,7 +23,8 @@ fn options(peer: TcpOptions) -> Rig {
     Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer)
 }
 
-/// A connection whose receive window is full: QUOTA bytes have arrived, and none were read.
+/// Returns a connection whose receive window is full: QUOTA bytes have arrived, and the application
+/// has read none of them.
 fn full(options: SocketOptions) -> Rig {
     let mut rig = Rig::established_with(small_window(), options, TcpOptions::NONE);
     for at in (1..=QUOTA).step_by(1024) {

@@ -1,4 +1,5 @@
-//! CUBIC in the engine (RFC 9438); its curve is tested in `proto/cc`.
+//! Tests of CUBIC in the TCP engine (RFC 9438). The tests of `proto/cc` cover the curve. A rig is
+//! one engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
 
@@ -32,7 +33,7 @@ fn window_after_pause(fast_path: bool) -> (u32, u32) {
     while rig.info().flight_size > 0 {
         round(&mut rig, &mut una);
     }
-    // The epoch starts.
+    // The first data after the recovery starts the congestion avoidance epoch.
     rig.write(60_000);
     while rig.info().flight_size > 0 {
         round(&mut rig, &mut una);
@@ -53,8 +54,8 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
     for fast_path in [true, false] {
         let (before, after) = window_after_pause(fast_path);
         assert!((10_000..20_000).contains(&before), "{before}");
-        // The window grows by about a segment. The curve after ten seconds would allow half of the
-        // window.
+        // cwnd grows by about a segment. If the ten seconds counted, the curve would allow a growth
+        // by half of cwnd.
         assert!(after - before < 2_000, "{fast_path}: {before} {after}");
     }
 }

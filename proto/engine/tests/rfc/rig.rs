@@ -1,5 +1,6 @@
-//! Test rig: one engine, with the test as its peer and its application. Sequence numbers are
-//! relative, as in tcpdump: 0 is the SYN, and 1 is the first byte.
+//! Test rig: one TCP engine, with the test as its peer and its application. Sequence numbers are
+//! relative, as in tcpdump: 0 is the SYN, and 1 is the first byte. A batch is a burst of segments
+//! and requests that the rig passes to the engine before it calls `batch_end`.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
@@ -118,7 +119,8 @@ impl In {
     }
 }
 
-/// The driver of the engine, which records all output of the engine.
+/// The driver of the engine: the program that runs the engine. This driver records all output of
+/// the engine.
 #[derive(Default)]
 pub struct Side {
     pub out: Vec<SegmentOut>,
@@ -291,7 +293,7 @@ impl Rig {
         self.engine.flows().next()
     }
 
-    /// Converts a number of the peer to a relative one.
+    /// Converts a sequence number of the peer to a relative sequence number.
     pub fn relative(&self, seq: SeqNumber) -> u32 {
         seq.distance_from(IRS)
     }
@@ -370,7 +372,7 @@ impl Rig {
         sent
     }
 
-    /// The application writes `len` bytes. Returns the engine's segments.
+    /// Lets the application write `len` bytes. Returns the engine's segments.
     pub fn write(&mut self, len: u32) -> Vec<Out> {
         self.written += len;
         let flow = self.flow_id().expect("a flow");
@@ -378,7 +380,7 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The application writes `len` bytes, of which the last is urgent. Returns the engine's
+    /// Lets the application write `len` bytes, of which the last is urgent. Returns the engine's
     /// segments.
     pub fn write_urgent(&mut self, len: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
@@ -389,7 +391,7 @@ impl Rig {
         self.write(len)
     }
 
-    /// The application changes its options. Returns the engine's segments.
+    /// Lets the application change its socket options. Returns the engine's segments.
     pub fn set_options(&mut self, options: SocketOptions) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine
@@ -397,14 +399,14 @@ impl Rig {
         self.batch_end()
     }
 
-    /// The application reads up to this stream position. Returns the engine's segments.
+    /// Lets the application read up to this stream position. Returns the engine's segments.
     pub fn read(&mut self, rx_read: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine.rx_advance(flow, rx_read).unwrap();
         self.batch_end()
     }
 
-    /// The application closes the socket. Returns the engine's segments.
+    /// Lets the application close the socket. Returns the engine's segments.
     pub fn close(&mut self) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
         self.engine.close(self.now, flow, &mut self.driver);

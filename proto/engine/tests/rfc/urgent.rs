@@ -1,4 +1,5 @@
-//! Urgent data (RFC 9293 §3.8.5) with the semantics of Linux: one urgent byte, the last one.
+//! Tests of urgent data (RFC 9293 §3.8.5) with the semantics of Linux: only the last urgent byte
+//! counts. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     EngineConfig, Event, Misuse, SeqNumber, SocketOptions, State, TcpFlags, TcpOptions,
@@ -109,7 +110,7 @@ fn section_3_8_5_of_many_marks_the_last_counts() {
     for _ in 0..100 {
         assert_eq!(marked(&rig.write_urgent(1)), []);
     }
-    // Data waits for the window, and ACKs in the meantime carry the pointer.
+    // The data waits for the window. The segment then carries the pointer of the last urgent byte.
     let sent = rig.push(ack(1, 1).wnd(1000));
     assert_eq!(marked(&sent), [(1, 100, Some(100))]);
 }
@@ -168,7 +169,8 @@ fn must_32_urgent_data_is_reported_when_it_arrives() {
         urgent_events(&mut rig),
         [Event::Urgent(59), Event::UrgentByte(0)]
     );
-    // Reported once: not for a duplicate, nor for received data.
+    // The engine reports the urgent byte once: neither a duplicate nor a pointer to received data
+    // causes a second report.
     rig.push(data(1, 1, 100).urgent(60));
     rig.push(data(101, 1, 100));
     rig.push(data(51, 1, 100).urgent(60));
@@ -185,7 +187,8 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(1000));
     assert_eq!(urgent_events(&mut rig), [Event::Urgent(999)]);
-    // A repeated pointer in earlier data, as senders set it, is not reported.
+    // A sender repeats the pointer in each segment before the urgent byte. The engine does not
+    // report the repetition.
     rig.push(data(11, 1, 10).urgent(990));
     assert_eq!(urgent_events(&mut rig), []);
     // The pointer advances.

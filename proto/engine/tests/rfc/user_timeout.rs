@@ -1,4 +1,5 @@
-//! USER TIMEOUT (RFC 9293 §3.10.8; RFC 5482 §3; TCP_USER_TIMEOUT) and R2 (§3.8.3).
+//! Tests of USER TIMEOUT (RFC 9293 §3.10.8; RFC 5482 §3; TCP_USER_TIMEOUT) and of R2 (§3.8.3). A
+//! rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CloseCause, Duration, EngineConfig, Event, SocketOptions};
 
