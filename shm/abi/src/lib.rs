@@ -124,9 +124,9 @@ pub struct RingSetHead {
     pub control_request: RingIndex,
     /// Ring from service to program. The entries are [`ControlEvent`].
     pub control_event: RingIndex,
-    /// 1 while the program sleeps, or is about to sleep, and the service must ring its doorbell.
-    /// The program sets the word, checks the event rings once more, and sleeps. The service clears
-    /// the word when it rings the doorbell.
+    /// 1 while a thread of the program sleeps, or is about to, and the service must ring the
+    /// thread's doorbell (an eventfd). The thread sets the word, checks the event rings once more,
+    /// and sleeps. The service clears the word when it rings the doorbell.
     pub needs_wakeup: AtomicU32,
     /// CPU on which the context's thread ran last, plus one; 0 if unknown. This is only a hint.
     pub cpu_hint: AtomicU32,

@@ -87,8 +87,8 @@ pub struct PacketHead {
     pub reserved: u16,
 }
 
-/// The properties of a port in a [`Message`](crate::Message). Each field names the kinds of
-/// messages that use the field.
+/// The properties of a port in a [`Message`](crate::Message). The doc of each field names the kinds
+/// of messages that use the field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketPort {
