@@ -98,7 +98,8 @@ impl ProducerCursor {
         self.produced = self.produced.wrapping_add(count);
     }
 
-    /// Makes committed entries visible to the consumer. Returns true if there were any.
+    /// Makes committed entries visible to the consumer. Returns true if there were entries to
+    /// publish.
     #[inline]
     pub fn publish(&mut self, produced: &AtomicU32) -> bool {
         if self.produced == self.published {

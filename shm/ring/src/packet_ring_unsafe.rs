@@ -190,7 +190,7 @@ impl PacketProducer {
         self.cursor.commit_many(units(len));
     }
 
-    /// Makes queued frames visible. Returns true if there were any.
+    /// Makes queued frames visible. Returns true if there were frames to publish.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.cursor.publish(&self.pointers.own().produced.word)

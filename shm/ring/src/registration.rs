@@ -25,9 +25,9 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message. PORT_OPENED carries the most: three for each core
-/// (polling thread) of the service, namely two memories of packet rings and a doorbell, and one for
-/// the service page.
+/// Largest number of descriptors in a message. PORT_OPENED carries the most: three descriptors for
+/// each core (polling thread) of the service, and the descriptor of the service page. The three
+/// descriptors are those of two memories of packet rings and of the doorbell.
 pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;

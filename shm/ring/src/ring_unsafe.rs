@@ -162,8 +162,8 @@ impl<R: Ring> Producer<R> {
         Ok(())
     }
 
-    /// Makes pushed entries visible with one store. Returns true if there were any. The caller then
-    /// calls [`crate::sleep::should_ring`].
+    /// Makes pushed entries visible with one store. Returns true if there were entries to publish.
+    /// The caller then calls [`crate::sleep::should_ring`].
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.cursor.publish(&self.memory.index().produced)

@@ -154,7 +154,7 @@ impl Deref for ProgramRegion {
 }
 
 /// A reference to the head of a ring set in a mapped region. A ring set has the rings between one
-/// thread of the program and one core of the service.
+/// thread of the program and one core (polling thread) of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetView<'r> {
     /// Indices of the rings, and the words of the sleep protocol ([`crate::sleep`]).
@@ -241,7 +241,8 @@ impl SlotHandle {
     }
 }
 
-/// The mapped service page. The service writes the page, and programs read it.
+/// The mapped service page. The service writes the page. Programs read the page to learn the
+/// routes, and to learn which cores (polling threads) of the service sleep.
 #[derive(Debug)]
 pub struct ServicePageMap {
     region: Region,
