@@ -184,7 +184,7 @@ impl<T: Copy> TimerWheel<T> {
     /// `None`.
     ///
     /// Entries fire in the order of their ticks, and in any order within a tick. `now` should not
-    /// go backwards. If it does, only entries that had expired at the latest `now` fire.
+    /// go backwards. If `now` does, only entries that had expired at the latest `now` fire.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if now < self.wake_at {
@@ -203,8 +203,9 @@ impl<T: Copy> TimerWheel<T> {
     /// than the earliest deadline.
     ///
     /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if few
-    /// entries share the earliest slot. Otherwise it is early by at most the length of that slot.
-    /// After a later cancellation of the earliest entry, it may be the deadline of that entry.
+    /// entries share the earliest slot. Otherwise, the time is early by at most the length of that
+    /// slot. After a later cancellation of the earliest entry, the time may be the deadline of the
+    /// cancelled entry.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
