@@ -1,4 +1,4 @@
-//! ICMP errors that quote segments of this host. [`crate::icmpv6`] parses the errors of ICMPv6.
+//! ICMP errors that quote segments that this host sent. [`crate::icmpv6`] parses ICMPv6 errors.
 
 use crate::{
     address::{Endpoint, IpAddress},

@@ -1,4 +1,4 @@
-//! ICMPv6 errors that quote segments of this host (RFC 4443).
+//! ICMPv6 errors that quote segments that this host sent (RFC 4443).
 
 use crate::{
     checksum,

@@ -203,8 +203,9 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
 /// Rejects options with invalid lengths, and source routes. Skips other options.
 ///
 /// A sender that sets a source route also chooses the route of the replies. Linux drops packets
-/// with a source route unless `accept_source_route` is set. The XDP program passes these packets to
-/// the kernel, so that the kernel's setting applies.
+/// with a source route unless `accept_source_route` is set. The service's XDP program
+/// (`ebpf/demux`) passes these packets to the kernel before they reach this parser, so that the
+/// kernel's setting applies.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let [kind, after_kind @ ..] = options {
         match *kind {

@@ -84,7 +84,8 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
     (address(8), address(24))
 }
 
-/// Skips the extension headers. Returns the protocol number and the bytes of the transport.
+/// Skips the extension headers. Returns the protocol number of the transport header, and the bytes
+/// from this header on.
 ///
 /// The function ignores the options in extension headers, because they are for routers or may be
 /// skipped (RFC 8200 §4.2). A routing header must have no segments left.

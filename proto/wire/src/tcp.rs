@@ -1,4 +1,4 @@
-//! TCP segments.
+//! Parser and emitter of TCP segments (RFC 9293 §3.1).
 
 use core::{
     fmt,
@@ -123,7 +123,7 @@ pub struct Segment<'a> {
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field of the header. The caller shifts it left by the peer's window scale.
+    /// Window field of the header. The caller shifts the value left by the peer's window scale.
     pub wnd: u16,
     /// Urgent pointer field of the header.
     pub urgent: u16,
@@ -133,8 +133,9 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
-/// Fields of a received segment for the fast path. [`TimestampsOnly`] loads a field from the frame
-/// only when the method of the field is called.
+/// Access to the fields of a received segment, for the fast path. [`Segment`] holds all fields in
+/// parsed form. [`TimestampsOnly`] loads a field from the frame only when the method of the field
+/// is called.
 pub trait SegmentView {
     /// Control bits.
     fn flags(&self) -> TcpFlags;
@@ -142,7 +143,7 @@ pub trait SegmentView {
     fn seq(&self) -> SeqNumber;
     /// SEG.ACK.
     fn ack(&self) -> SeqNumber;
-    /// Window field of the header. The caller shifts it left by the peer's window scale.
+    /// Window field of the header. The caller shifts the value left by the peer's window scale.
     fn wnd(&self) -> u16;
     /// Timestamps.
     fn timestamps(&self) -> Option<Timestamps>;
@@ -311,7 +312,7 @@ impl<'a> RawSegment<'a> {
 
     /// Returns the segment if it has no options, or only timestamps in their usual place.
     /// [`TimestampsOnly`] copies no options, and loads each field on demand, so a receive loop has
-    /// separate code for it.
+    /// separate code for this type.
     #[inline(always)]
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);

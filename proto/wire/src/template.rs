@@ -1,4 +1,4 @@
-//! Ethernet and IP headers of a flow, built once and patched for each segment.
+//! Ethernet and IP headers of a flow (connection), built once and patched for each segment.
 
 use crate::{
     address::{IpAddress, MacAddress},
