@@ -53,8 +53,8 @@ struct FirstFragment {
 pub struct FragmentQueue {
     id: PacketId,
     deadline: Instant,
-    /// Number of packets from the same source of which a fragment first arrived after this packet
-    /// was created (compare `ipfrag_max_dist` in Linux).
+    /// Number of later packets from the same source. A packet is later if its first fragment
+    /// arrived after the queue of this packet was created (compare `ipfrag_max_dist` in Linux).
     distance: u32,
     /// Payloads in order of their offsets, without overlap.
     fragments: Vec<StoredFragment>,
@@ -69,7 +69,7 @@ pub struct FragmentQueue {
 }
 
 impl FragmentQueue {
-    /// Creates a packet without fragments.
+    /// Creates the queue of a packet, without fragments.
     pub fn new(id: PacketId, deadline: Instant) -> Self {
         Self {
             id,
