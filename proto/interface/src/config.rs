@@ -32,7 +32,8 @@ pub struct EngineConfig {
     /// Longest delay of an ACK (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
     /// If true, quick-ack mode also applies to small segments, and a FIN is acknowledged at once,
-    /// as in Linux. If false, the application's response can carry the ACK, which saves a segment
+    /// as in Linux. In quick-ack mode, which a flow enters at its start and after a loss, ACKs are
+    /// not delayed. If false, the application's response can carry the ACK, which saves a segment
     /// in each short exchange.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).

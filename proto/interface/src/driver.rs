@@ -91,8 +91,8 @@ pub struct SegmentOut {
     pub options: TcpOptions,
     /// Stream position of the first payload byte in the flow's send buffer.
     pub payload_pos: u32,
-    /// Payload length in bytes. The payload lies between the stream positions `tx_acked` and
-    /// `tx_head`.
+    /// Payload length in bytes. The payload lies between the stream positions `tx_acked` (the
+    /// first unacknowledged byte) and `tx_head` (the end of the application's data).
     pub payload_len: u32,
     /// Payload bytes per segment. If `payload_len` is larger, as [`Driver::burst_len`] allowed, the
     /// link splits the payload (GSO). PSH and FIN go with the last segment.
@@ -169,8 +169,9 @@ pub trait Driver {
     /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
     /// beyond a hole.
     ///
-    /// `pos + payload.len()` is at most one receive window beyond `rx_read`. Returns false if there
-    /// is no memory for the payload. The engine then treats the payload as if it had not arrived.
+    /// `pos + payload.len()` is at most one receive window beyond `rx_read`, the application's read
+    /// position. Returns false if there is no memory for the payload. The engine then treats the
+    /// payload as if it had not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
     /// Reports an event of `flow` for the application. The driver may collect events, and read the
@@ -187,16 +188,17 @@ pub trait Driver {
     fn set_ip(&mut self, flow: FlowId, change: IpChange);
 
     /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
-    /// link splits the payload into segments (GSO). Returns zero if the link does not.
+    /// link splits the payload into segments (GSO). Returns zero if the link does not split the
+    /// payload.
     fn burst_len(&self, flow: FlowId) -> u32 {
         let _ = flow;
         0
     }
 
-    /// Decides on a segment of the peer of `key` that belongs to no flow. The engine calls the
-    /// function with `None` for `listener` before it looks for a listener. If the segment is a SYN
-    /// for a listener, or an ACK with a valid SYN cookie, the engine calls the function again with
-    /// that listener.
+    /// Decides on a segment that the peer of `key` sent and that belongs to no flow. The engine
+    /// calls the function with `None` for `listener` before it looks for a listener. If the segment
+    /// is a SYN for a listener, or an ACK with a valid SYN cookie, the engine calls the function
+    /// again with that listener.
     ///
     /// The default implementation accepts every segment.
     fn filter(&mut self, key: &FlowKey, link: LinkId, listener: Option<ListenerId>) -> Verdict {

@@ -41,7 +41,7 @@ pub enum Event {
 }
 
 /// Reason for the end of a connection. The values are those of `close_cause` in the memory that the
-/// service shares with the application (crate `tidelane-abi`).
+/// service (process `tidelaned`) shares with the application (crate `tidelane-abi`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum CloseCause {

@@ -1,4 +1,5 @@
-//! The state of a flow, for statistics. The crate `tidelane-slowpath` fills in the values.
+//! The state of a flow (connection), for statistics. The crate `tidelane-slowpath` fills in the
+//! values.
 
 use tidelane_cc::CcInfo;
 use tidelane_time::Duration;
