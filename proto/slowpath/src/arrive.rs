@@ -202,7 +202,7 @@ impl<E: Driver> SlowPath<'_, E> {
             self.complete_handshake(segment)?;
         }
         let ack = segment.ack;
-        // RFC 5961 §5.2: an ACK acknowledges no unsent data, and is at most MAX.SND.WND old.
+        // RFC 5961 §5.2: an ACK of unsent data, or an ACK older than MAX.SND.WND, is not accepted.
         self.note_window(self.hot.snd_wnd);
         if ack.after(self.hot.snd_nxt) {
             self.challenge_ack();

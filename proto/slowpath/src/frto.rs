@@ -45,7 +45,7 @@ impl<E: Driver> SlowPath<'_, E> {
             Frto::Off => {}
             // Step 3.b: data that was never retransmitted has arrived.
             _ if original => self.undo_timeout(),
-            // Steps 3.a and 2.a.
+            // Steps 3.a and 2.a: the timeout may be genuine, so F-RTO ends.
             Frto::Probing if effects.newly_sacked || duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if duplicate => self.cold.frto = Frto::Off,
             Frto::Waiting if effects.acked > 0 => {

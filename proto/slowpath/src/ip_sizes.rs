@@ -1,8 +1,8 @@
-//! Sizes that depend on the IP version.
+//! Sizes that depend on the IP version: header lengths, the default MSS and the least path MTU.
 
 use tidelane_wire::IpAddress;
 
-/// Sizes for one IP version, in bytes.
+/// Sizes for one IP version, in bytes. The slow path derives the segment sizes of a flow from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpSizes {
     /// IP and TCP headers without options.

@@ -135,7 +135,7 @@ impl<E: Driver> SlowPath<'_, E> {
         true
     }
 
-    /// Sends a probe if one is due (RFC 4821 §7.3, §7.4).
+    /// Sends an MTU probe if a probe is due (RFC 4821 §7.3, §7.4).
     pub(crate) fn send_mtu_probe(&mut self) -> Result<(), TxFull> {
         let (low, high) = (self.cold.path_mss, self.cold.mtu.high);
         if !self.cold.mtu.is_open(low) || self.cold.mtu.is_probing() || !self.may_probe() {

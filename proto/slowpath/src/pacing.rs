@@ -68,7 +68,7 @@ impl Pacing {
         self.free_at = from.checked_add(span).unwrap_or(Instant::MAX);
     }
 
-    /// Returns the timer tick at which more may be sent.
+    /// Returns the timer tick at which more data may be sent.
     fn next_tick(&self, clock: &Clock) -> Millis {
         let wait = (self.free_at - clock.now).as_nanos() + clock.now.as_nanos() % 1_000_000;
         let ms = wait

@@ -1,4 +1,4 @@
-//! State of a flow for `TCP_INFO` and `ss -ti`.
+//! State of a flow (connection) for `TCP_INFO` and `ss -ti`.
 
 use std::ops::Range;
 

@@ -299,7 +299,8 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         hot.snd_nxt = SeqNumber(100);
         send_times.note(&hot, SeqNumber(0), 1000, 3_000);
-        // The next segment is timed and has no entry. The segment after it has an entry.
+        // The next segment is timed and has no entry. The segment after the timed segment has an
+        // entry.
         hot.set(flags::RTT_TIMING);
         hot.rtt_seq = SeqNumber(200);
         hot.snd_nxt = SeqNumber(300);

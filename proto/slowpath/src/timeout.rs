@@ -252,8 +252,8 @@ impl<E: Driver> SlowPath<'_, E> {
         let mss = u32::from(self.hot.mss);
         self.suspect_loss();
         if self.is_recovering() {
-            // Probe in recovery, too, beyond RFC 8985: if all retransmissions were lost, no ACK
-            // would show their loss.
+            // RFC 8985 sends no probe in recovery. This stack does: if all retransmissions were
+            // lost, no ACK would show their loss.
             if let Some((start, len)) = self.suspect_loss().first_in_flight(mss) {
                 let _ = self.retransmit(start, len);
             }

@@ -8,8 +8,9 @@ use crate::SlowPath;
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
-    /// reported the probe as a duplicate, the probe repaired a loss. An ACK up to the end of the
-    /// probe shows nothing, because it may be the late ACK of the original segment.
+    /// reported the probe as a duplicate, the probe repaired a loss. The loss reduces the window,
+    /// unless a reduction is under way already. An ACK up to the end of the probe shows nothing,
+    /// because this ACK may be the late ACK of the original segment.
     pub(crate) fn check_tlp(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;

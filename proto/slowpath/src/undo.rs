@@ -1,5 +1,5 @@
-//! Detection of spurious retransmissions by DSACK (RFC 2883) or by an echoed timestamp (RFC 3522),
-//! and undo of the window reduction that they caused.
+//! Detection of spurious retransmissions by DSACK (RFC 2883) or by an echoed timestamp (RFC 3522).
+//! If a recovery proves to be spurious, its window reduction is undone.
 
 use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{CaState, Driver, Millis, flags};

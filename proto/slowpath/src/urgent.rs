@@ -70,9 +70,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Takes an urgent pointer that is beyond the last urgent pointer and beyond RCV.NXT. A pointer
-    /// to received data is ignored, so that a duplicate segment does not make its data urgent
-    /// again. A pointer of zero means the first byte, as in Linux.
+    /// Stores an urgent pointer that is beyond the last urgent pointer and beyond RCV.NXT. Ignores
+    /// a pointer to received data, so that a duplicate segment does not make its data urgent again.
+    /// A pointer of zero means the first byte, as in Linux.
     fn process_urgent_pointer(&mut self, segment: &Segment<'_>) {
         let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
         let known = self.cold.urgent.rcv_up;
