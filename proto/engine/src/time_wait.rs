@@ -200,7 +200,7 @@ mod tests {
         table.insert(entry(80, 2, 30));
         table.insert(entry(u16::MAX, 1, 40));
         assert!(table.has_port(80) && table.has_port(u16::MAX) && !table.has_port(81));
-        // The oldest one is replaced.
+        // The table is full, so the new entry replaces the oldest entry.
         table.insert(entry(81, 1, 50));
         assert!(table.has_port(80) && table.has_port(81));
         table.expire(Instant(30));

@@ -38,7 +38,7 @@ fn rfc5927_section_4_1_an_error_without_an_outstanding_quote_is_ignored() {
 
 #[test]
 fn must_56_soft_errors_do_not_end_a_connection_but_name_its_cause() {
-    // Code 5: the source route failed.
+    // Type 3, code 5: the source route failed.
     let others = [
         IcmpErrorKind::ParameterProblem,
         IcmpErrorKind::Other { kind: 3, code: 5 },

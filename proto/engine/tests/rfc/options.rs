@@ -73,7 +73,7 @@ fn must_23_tcp_syncnt_sets_the_retransmissions_of_syn() {
     assert_eq!(rig.events(), []);
     assert_eq!(rig.wait_ms(200), []);
     assert_eq!(rig.events(), [Event::Closed(CloseCause::TimedOut)]);
-    // Three minutes, as in RFC 9293.
+    // With seven retransmissions, the SYN does not time out within the three minutes of RFC 9293.
     let (mut rig, _) = Rig::opening(config(), options(7));
     assert_eq!(rig.wait_ms(180_000).len(), 7);
     assert_eq!(rig.events(), []);

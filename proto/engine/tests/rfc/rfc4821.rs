@@ -76,7 +76,7 @@ fn section_7_7_timeouts_bring_the_size_down() {
     let mut rig = established(MtuProbing::BlackHole, false);
     rig.write(14_600);
     let sent = rig.wait_ms(4_000);
-    // The fourth consecutive timeout.
+    // The fourth consecutive timeout reveals a black hole, and the base size follows.
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
     // The base size of 1024 bytes may be too large for a link, so the least size follows.

@@ -18,7 +18,8 @@ fn config(bits: u32) -> EngineConfig {
     }
 }
 
-/// A listener with a limit of `places` pending requests, under the policy `bits`.
+/// A listener with a limit of `places` pending requests. `bits` is the policy in the format of
+/// Linux's `tcp_fastopen`.
 fn server_with(bits: u32, places: u32) -> (Rig, ListenerId) {
     let options = SocketOptions::default();
     let mut rig = Rig::listening(config(bits), options);
