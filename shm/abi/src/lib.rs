@@ -477,7 +477,7 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// listens at the address, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
 /// The prefix is loopback or another address of this host. Programs that want the service to handle
-/// connections within the host use [`ROUTE_ASK_SERVICE`] instead. All others use [`ROUTE_KERNEL`].
+/// connections within the host use [`ROUTE_ASK_SERVICE`] instead. Others use [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {
