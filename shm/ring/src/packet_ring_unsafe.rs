@@ -357,7 +357,8 @@ impl PacketConsumer {
         }
     }
 
-    /// Gives the room of all frames that [`take`](Self::take) has returned back to the producer.
+    /// Releases the room of all frames that [`take`](Self::take) has returned. The producer can
+    /// then reuse the room.
     #[inline]
     pub fn release(&mut self) {
         self.cursor.release(&self.pointers.own().consumed.word);

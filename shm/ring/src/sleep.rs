@@ -1,5 +1,5 @@
-//! The sleep protocol between a program and the service, the two sides of shared-memory rings. No
-//! wake-up is lost.
+//! The sleep protocol between a program and the service (process `tidelaned`), the two sides of
+//! shared-memory rings. No wake-up is lost.
 //!
 //! The sleeper waits for entries, and the waker publishes entries. Each side can have either role.
 //! `flag` is the shared word `needs_wakeup`. Its role is that of `XDP_RING_NEED_WAKEUP` in AF_XDP.
@@ -19,7 +19,7 @@
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Sets the flag of the calling side, which wants to sleep. The caller then checks the rings once
-/// more. If they are empty, the caller sleeps. Otherwise it calls [`cancel_sleep`].
+/// more. If the rings are empty, the caller sleeps. Otherwise, the caller calls [`cancel_sleep`].
 #[inline]
 pub fn prepare_to_sleep(needs_wakeup: &AtomicU32) {
     needs_wakeup.store(1, Ordering::Relaxed);

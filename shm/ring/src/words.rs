@@ -1,5 +1,6 @@
-//! Words of the data rings, by which program and service tell each other that a slot has changed. A
-//! word is `kind << 56 | arg << 32 | slot`, and `arg` has 24 bits.
+//! Words of the data rings, by which a program and the service (process `tidelaned`) tell each
+//! other that a slot, the record of a connection, has changed. A word is
+//! `kind << 56 | arg << 32 | slot`, and `arg` has 24 bits.
 
 /// A decoded word of a data ring. The peer wrote the fields, and they are not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
