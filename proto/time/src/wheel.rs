@@ -268,8 +268,8 @@ impl<T: Copy> TimerWheel<T> {
         Some((level, slot, start))
     }
 
-    /// Returns the earliest deadline in a slot with few entries, or the slot's start if it has
-    /// many.
+    /// Returns the earliest deadline in a slot with few entries, or the slot's start if the slot
+    /// has many entries.
     fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
         let mut earliest = Instant::MAX;
         let mut index = self.lists[level * SLOTS + slot].head;
