@@ -32,7 +32,7 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     // Wire.
-    /// The frame ends within a header, or before the length in a header.
+    /// The frame ends within a header, or is shorter than a length field says.
     Truncated => "truncated",
     /// The Ethernet type is neither IPv4 nor IPv6. Frames with VLAN tags count here, too.
     UnsupportedEthertype => "unsupported_ethertype",
@@ -80,7 +80,7 @@ drop_reasons! {
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
-    /// No application has claimed the destination.
+    /// No program has claimed the packet's protocol, local address and local port.
     NotClaimed => "not_claimed",
     /// The 4-tuple has no flow, and the segment does not open a flow.
     NoFlow => "no_flow",

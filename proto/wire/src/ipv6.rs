@@ -1,4 +1,4 @@
-//! IPv6 packets (RFC 8200): the header, and the extension headers before the transport.
+//! IPv6 packets (RFC 8200): the header, and the extension headers before the transport header.
 
 use crate::{
     address::{IpAddress, MacAddress},

@@ -238,7 +238,8 @@ pub struct SegmentHeader {
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field of the header. The caller has shifted the window right by its own scale.
+    /// Window field of the header. The caller has shifted the window right by the window scale of
+    /// this host.
     pub wnd: u16,
     /// Urgent pointer field.
     pub urgent: u16,
