@@ -6,7 +6,7 @@
 //! [`Reassembler::next_timeout`].
 //!
 //! All state is bounded, because an attacker can send fragments of packets that are never
-//! completed. At a limit, the oldest incomplete packet is dropped in favour of a new one: fragments
+//! completed. At a limit, a new packet replaces the oldest incomplete packet, because fragments
 //! that are still in flight belong to recent packets.
 //!
 //! | limit | value |
