@@ -16,7 +16,7 @@ use crate::{
 pub struct EngineConfig {
     /// Largest receive window of a flow in bytes. Determines the window scale (RFC 7323 §2).
     pub rx_window_max: u32,
-    /// Receive window of a new flow in bytes. Autotuning grows it up to `rx_window_max`.
+    /// Receive window of a new flow in bytes. Autotuning grows the window up to `rx_window_max`.
     pub rx_window_initial: u32,
     /// Largest number of bytes per flow that are written and not acknowledged.
     pub tx_limit: u32,
@@ -32,9 +32,9 @@ pub struct EngineConfig {
     /// Longest delay of an ACK (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
     /// If true, quick-ack mode also applies to small segments, and a FIN is acknowledged at once,
-    /// as in Linux. In quick-ack mode, which a flow enters at its start and after a loss, ACKs are
-    /// not delayed. If false, the application's response can carry the ACK, which saves a segment
-    /// in each short exchange.
+    /// as in Linux. If false, the application's response can carry the ACK, which saves a segment
+    /// in each short exchange. A flow is in quick-ack mode, which does not delay ACKs, at its start
+    /// and after a loss.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
     pub rto_min: Duration,
@@ -248,7 +248,7 @@ pub struct SocketOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,
-    /// SO_MAX_PACING_RATE in bytes per second; [`NO_PACING`] if the application set none.
+    /// SO_MAX_PACING_RATE in bytes per second; [`NO_PACING`] if the application set no limit.
     pub pacing_rate_max: u64,
     /// IPV6_V6ONLY: a listener at `::` does not accept connections over IPv4.
     pub v6_only: bool,

@@ -5,7 +5,7 @@ use tidelane_wire::DropReason;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Counters of one engine. They never decrease.
+        /// Counters of one engine. A counter never decreases.
         #[derive(Clone, Debug)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+

@@ -30,7 +30,7 @@ impl FastOpenPolicy {
 }
 
 impl Default for FastOpenPolicy {
-    /// Returns Linux's default: active opens may use Fast Open if the application asks for it.
+    /// Returns Linux's default: an active open uses Fast Open if the application requests this.
     fn default() -> Self {
         Self::from_bits(1)
     }
