@@ -96,7 +96,7 @@ pub struct Bbr {
     /// True if an RTT sample has set the pacing rate.
     has_seen_rtt: bool,
     in_recovery: bool,
-    /// True until the first ACK of a recovery. Packet conservation then lasts for one round.
+    /// True from a recovery's start to its first ACK. Packet conservation then lasts for one round.
     entering_recovery: bool,
     packet_conservation: bool,
     /// Window to restore after recovery or PROBE_RTT.

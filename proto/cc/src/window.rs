@@ -105,9 +105,9 @@ impl Window {
             return acked_bytes;
         }
         // RFC 3465 §2.3: at most one segment per ACK after an RTO. Otherwise all acknowledged bytes
-        // count, as in Linux, because receivers that process batches (this one, and Linux with GRO)
-        // send one ACK for many segments. The limit per ACK is one segment in RFC 5681 §3.1, two in
-        // RFC 3465, and eight without pacing in RFC 9406 §4.2.
+        // count, as in Linux, because receivers that process batches (this stack, and Linux with
+        // GRO) send one ACK for many segments. The limit per ACK is one segment in RFC 5681 §3.1,
+        // two in RFC 3465, and eight without pacing in RFC 9406 §4.2.
         let growth = if self.after_timeout {
             acked_bytes.min(self.smss)
         } else {
