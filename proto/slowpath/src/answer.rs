@@ -12,8 +12,9 @@ use crate::{SlowPath, arrive::Step};
 /// side channel (CVE-2016-5696).
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
-/// Returns true if the answer to `segment` is rate-limited. The answer to data or a FIN without SYN
-/// has no limit: the segment may be legitimate, and the ACK resynchronizes the peer.
+/// Returns true if the answer to `segment` is rate-limited. As in Linux, the answer to a segment
+/// with data or a FIN, and without SYN, has no limit: the segment may be legitimate, and the ACK
+/// resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }

@@ -152,9 +152,9 @@ impl<E: Driver> SlowPath<'_, E> {
 }
 
 impl Connection {
-    /// Returns the rate in bytes per second at which a paced flow sends. The congestion control
-    /// sets the rate. If it does not, the rate follows from the window. The application's limit
-    /// bounds both rates.
+    /// Returns the rate in bytes per second at which a paced flow sends: the rate of the congestion
+    /// control if it has one (BBR), and otherwise a rate that follows from the window. The
+    /// application's limit bounds both rates.
     pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
         let own = self.controller.pacing_rate();
         let rate = own.unwrap_or_else(|| self.window_rate(hot));

@@ -88,7 +88,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the times by which the scoreboard tells an original transmission from a
-    /// retransmission. `sent_before_us` is `None`. A caller sets it if the segment echoes a
+    /// retransmission. `sent_before_us` is `None`. A caller sets the field if the segment echoes a
     /// timestamp.
     fn timing(&self) -> Timing {
         Timing {

@@ -48,8 +48,8 @@ impl SackReport {
         latest.is_some_and(|range| range.1 == start)
     }
 
-    /// Returns the ranges in order of reporting: the most recent first, then all from the highest
-    /// down. A range may occur twice.
+    /// Returns the ranges in order of reporting: the most recent ranges first, then all ranges from
+    /// the highest down. A range may occur twice.
     fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
         let known = self.latest.into_iter().flatten();
         let latest = known.filter_map(|seq| ranges.containing(seq));
@@ -66,8 +66,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Reports the duplicate `[start, end)`, which may be a part of a segment with new data (RFC
-    /// 2883 §4.2). A DSACK holds one range, so a pending range that does not join this one is sent
-    /// first.
+    /// 2883 §4.2). A DSACK holds one range, so a pending range that does not join the new range is
+    /// sent first.
     pub(crate) fn report_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);

@@ -176,8 +176,9 @@ impl Scoreboard {
     }
 
     /// Starts the processing of an ACK: saves RACK.fack for [`acknowledge`](Self::acknowledge). The
-    /// SACK blocks of an ACK are processed first and move RACK.fack. Compared with the new value,
-    /// the data that the same ACK acknowledges would look reordered.
+    /// SACK blocks of an ACK are processed first and move RACK.fack. The data that the same ACK
+    /// acknowledges is compared with the saved value, because the data would look reordered in
+    /// comparison with the new value.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }
