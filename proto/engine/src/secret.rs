@@ -49,8 +49,9 @@ impl Secret {
 
     /// Returns the offset of TSval between the addresses of `key` (RFC 7323 §7.1), as in Linux: no
     /// peer learns the uptime of the machine, or which addresses belong to one machine. The offset
-    /// depends on the two addresses only, so that the timestamps of a later connection are larger
-    /// than those in TIME-WAIT (RFC 6191 §2). Returns zero if `config` wants no offsets.
+    /// depends on the two addresses only, so that the timestamps of a new connection are larger
+    /// than the timestamps of an old connection in TIME-WAIT (RFC 6191 §2). Returns zero if
+    /// `config` wants no offsets.
     pub fn timestamp_offset(&self, key: &FlowKey, config: &EngineConfig) -> u32 {
         if !config.timestamp_offsets {
             return 0;

@@ -5,7 +5,8 @@
 //!
 //! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
 //! window of the peer, the end of an idle time for CUBIC, and the exact time of the last segment.
-//! The start of a round in slow start, in which half of cwnd must be in use, is left out, too.
+//! Also left out is the start of the present round of slow start. In slow start, cwnd grows only if
+//! the flight of the round exceeds half of cwnd.
 //!
 //! A seed that has failed is added to [`KEPT`]. The environment variable
 //! `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other seeds.
