@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 pub use options::{FIN_WAIT_2_NEVER, OpenOptions, SlotOptions, congestion};
 pub use registration::{Message, TcpInfo, message, not_accelerated, refusal, tcp_info_features};
 
-/// Version of the ABI. Every change of this crate increases it. The service refuses the
+/// Version of the ABI. Every change of this crate increases the version. The service refuses the
 /// registration of a program with another version.
 pub const ABI_VERSION: u32 = 17;
 /// Magic number at the start of a program region.
@@ -346,7 +346,7 @@ pub struct ControlRequest {
     pub kind: u32,
     /// Initial option bits of [`program_flags`].
     pub flags: u32,
-    /// The program's own number for the socket. The service returns it in events.
+    /// The program's own number for the socket. The service returns the number in events.
     pub cookie: u64,
     /// CONNECT: peer's address.
     pub peer_addr: [u8; 16],
