@@ -1,8 +1,8 @@
 //! Ancillary data of a message: descriptors, and the credentials of the sender.
 //!
 //! `rustix` receives the message, and this module parses the ancillary data. The kernel reports
-//! process id zero for a sender outside of the receiver's PID namespace, which `rustix` cannot
-//! represent.
+//! process id zero for a sender outside of the receiver's PID namespace. `rustix` cannot represent
+//! this process id.
 
 use std::{
     io::IoSliceMut,

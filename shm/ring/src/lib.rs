@@ -8,7 +8,7 @@
 //! ProgramRegion     Region + validated Layout: contexts, slots        (program <-> service)
 //! ServicePageMap    Region: core lines, route table under a seqlock   (service -> programs)
 //! Producer/Consumer one side of a ring, with private copies of both indices
-//! sleep, Doorbell   wake the other side if it sleeps, so that it never misses an entry
+//! sleep, Doorbell   wake the other side of a ring, so that a sleeper never misses an entry
 //! PortMemories      the memfds of a port's packet rings (a port serves a program's own stack)
 //! PacketProducer, PacketConsumer    the two ends of a packet ring
 //! StreamBuffer      a circular buffer in a region; allocated by BufferAllocator

@@ -15,7 +15,7 @@
 //! punching   nobody (FUTURE_WRITE)    the service              nobody (FUTURE_WRITE)
 //! ```
 //!
-//! The service moves a connection if another process takes it over after a fork.
+//! The service moves a connection if another process takes the connection over after a fork.
 
 use std::{
     io,

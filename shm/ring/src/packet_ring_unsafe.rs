@@ -134,8 +134,8 @@ impl PacketProducer {
         };
         self.room = Some(room);
         // SAFETY: `find_room` returned a position with room for an entry of this length within the
-        // ring. Only this end writes the memory. The consumer does not read the entry before it is
-        // published.
+        // ring. Only this end writes the memory. The consumer does not read the entry before this
+        // end publishes the entry.
         Ok(unsafe {
             let start = self.pointers.unit(room.at).add(HEAD_LEN as usize);
             slice::from_raw_parts_mut(start, len as usize)

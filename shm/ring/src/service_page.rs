@@ -8,7 +8,8 @@ use tidelane_abi::{ROUTES_MAX, RouteEntry};
 
 use crate::ServicePageMap;
 
-/// A route as the service publishes it: an address prefix, and how to handle connections to it.
+/// A route as the service publishes it: an address prefix, and the way to handle connections to
+/// addresses in the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedRoute {
     /// Address. An IPv4 address is `::ffff:a.b.c.d`.

@@ -118,7 +118,7 @@ impl ProgramRegion {
         }
         // SAFETY: in a layout, all ring sets precede the slots, which lie in the mapping.
         // `ring_set_offset` is aligned, and `self` keeps the mapping. A `RingSetHead` consists of
-        // atomics, and of padding that nobody reads. Other accesses to it are atomic, too.
+        // atomics, and of padding that nobody reads. Other accesses to the head are atomic, too.
         let head = unsafe {
             let start = self.region.base().add(ring_set_offset(n) as usize);
             start.cast::<RingSetHead>().as_ref()

@@ -1,4 +1,5 @@
-//! Tests of packet rings: order, GSO frames, hostile indices and lengths, and rights to memory.
+//! Tests of packet rings, which carry frames between the service (process `tidelaned`) and a
+//! program: order, GSO frames, hostile indices and lengths, and rights to memory.
 
 use std::os::fd::AsFd;
 
@@ -145,7 +146,7 @@ fn gso_frames_pass_between_other_frames() {
         let len = PORT_FRAME_LEN_MAX + round * 131 % (len_max - PORT_FRAME_LEN_MAX + 1);
         let gso = vec![round as u8; len as usize];
         push(&mut producer, &frame_of(round as usize)).unwrap();
-        // Room without a commit changes nothing.
+        // A frame that is written and not committed does not reach the consumer.
         producer.frame().unwrap()[0] = 0xaa;
         producer.frame_of(len).unwrap().copy_from_slice(&gso);
         producer.commit_gso(1448);
