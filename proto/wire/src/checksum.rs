@@ -2,9 +2,9 @@
 //!
 //! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, the result is the
 //! sum in network byte order with its two bytes swapped (RFC 1071 §2 (B)). The code therefore adds
-//! whole machine words, eight bytes with one add-with-carry. On x86-64, this takes a third of the
-//! instructions that SSE2 code takes. Sums of adjacent pieces can be added if each piece but the
-//! last has an even length.
+//! whole machine words, eight bytes with one add-with-carry. On x86-64, add-with-carry takes a
+//! third of the instructions that SSE2 code takes. Sums of adjacent pieces can be added if each
+//! piece but the last has an even length.
 
 use crate::address::IpAddress;
 

@@ -44,8 +44,9 @@ impl FlowKey {
     /// are IPv4, their upper halves are zero and are skipped.
     ///
     /// The `seed` must be secret. A peer that chooses addresses and ports then cannot cause
-    /// collisions on purpose, unless it sees hashes or measures the time of single lookups. The
-    /// hash is not a pseudo-random function: do not derive sequence numbers or cookies from it.
+    /// collisions on purpose, unless the peer sees hashes or measures the time of single lookups.
+    /// The hash is not a pseudo-random function: do not derive sequence numbers or cookies from the
+    /// hash.
     #[inline]
     pub fn hash64(&self, seed: [u64; 2]) -> u64 {
         let [local_high, local_low] = halves(self.local.addr);

@@ -309,7 +309,7 @@ fn malformed_options_end_or_are_skipped() {
         ..TcpOptions::NONE
     };
     for (options, expected) in [
-        // After a length of zero, of one or out of bounds, the options before it are valid.
+        // A length of zero, of one or out of bounds ends the parsing. Earlier options are valid.
         (&[2, 4, 5, 0xb4, 3, 0, 9, 9][..], mss),
         (&[2, 4, 5, 0xb4, 3, 1, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 3, 9, 9, 9], mss),
