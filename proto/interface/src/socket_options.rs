@@ -3,8 +3,8 @@
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, IpFields};
 
-/// Fields of the IP header for both versions, because an AF_INET6 socket may be connected over
-/// IPv4.
+/// IP header fields of a socket's packets, for both IP versions, because an AF_INET6 socket may be
+/// connected over IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpOptions {
     /// IP_TOS and IP_TTL.
