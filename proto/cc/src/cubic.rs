@@ -161,8 +161,8 @@ impl Cubic {
             .grow(u32::try_from(growth / cwnd).unwrap_or(u32::MAX));
     }
 
-    /// Sets W_max at a congestion event. Fast convergence lowers it further if the window was below
-    /// the last W_max, to leave room for new flows (§4.7).
+    /// Sets W_max at a congestion event. Fast convergence lowers W_max further if the window was
+    /// below the last W_max, to leave room for new flows (§4.7).
     fn save_w_max(&mut self) {
         let cwnd = self.window.cwnd();
         let (factor, unit) = BETA;
