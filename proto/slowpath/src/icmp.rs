@@ -109,8 +109,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Applies a new MTU of the flow's link, as in Linux (`tcp_sync_mss`). If the MTU is smaller,
-    /// the flight is retransmitted in smaller segments. If it is larger, segments grow up to the
-    /// peer's MSS, unless the path has a lower limit of its own.
+    /// the flight is retransmitted in smaller segments. If the MTU is larger, segments grow up to
+    /// the peer's MSS, unless the path has a lower limit of its own.
     pub fn apply_link_mtu(&mut self, mtu: u32) {
         let link = rmss(self.config, self.hot.key.peer.addr, mtu, &self.cold.options);
         let before = std::mem::replace(&mut self.cold.rmss, link);

@@ -2,9 +2,10 @@
 //!
 //! A search keeps two sizes. The lower size is the largest size known to arrive. All segments
 //! except probes have this size. The upper size is the largest size worth a probe. A probe is one
-//! segment of a size halfway between both. The ACK of the probe raises the lower size. The loss of
-//! the probe while later segments arrive lowers the upper size, and is no congestion signal. By
-//! default a search begins when several consecutive timeouts suggest a path MTU black hole.
+//! segment whose size is halfway between the two sizes. The ACK of the probe raises the lower size.
+//! The loss of the probe while later segments arrive lowers the upper size, and is no congestion
+//! signal. By default a search begins when several consecutive timeouts suggest a path MTU black
+//! hole.
 
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};

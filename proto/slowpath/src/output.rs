@@ -152,7 +152,7 @@ impl<E: Driver> SlowPath<'_, E> {
             }
         }
         // RFC 3168 §6.1.5: retransmissions are not ECT. DCTCP sends them as ECT (as in Linux),
-        // because a switch that marks ECT packets drops the others.
+        // because a switch that marks ECT packets drops packets that are not ECT.
         if !self.is_dctcp() {
             out.ecn = Ecn::NotEct;
         }

@@ -74,8 +74,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). No ACK
-    /// clocks the retransmissions here, so one segment is sent, and the others follow the next
-    /// ACKs.
+    /// clocks the retransmissions here, so one segment is sent. The next ACKs then clock the
+    /// retransmission of the other lost segments.
     pub(crate) fn on_reorder_timeout(&mut self) {
         let was_recovering = self.is_recovering();
         if self.rack_detect_loss() && !was_recovering {

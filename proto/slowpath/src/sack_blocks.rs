@@ -275,8 +275,8 @@ mod tests {
         for start in [70, 90, 110] {
             arrive(start, start + 10);
         }
-        // The list holds four ranges. The fifth is reported after them, with the rest from the
-        // highest down.
+        // The list holds four ranges. The fifth range is reported after these four, with all other
+        // ranges from the highest down.
         assert_eq!(arrive(130, 140), [130, 110, 90, 70, 50, 10]);
     }
 }

@@ -314,9 +314,9 @@ impl Scoreboard {
         }
     }
 
-    /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
-    /// §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them, and the
-    /// time in us after which all other data that was sent before RACK.segment is overdue.
+    /// Marks data as lost if the data was sent before RACK.segment and is overdue by `reorder_us`
+    /// (RFC 8985 §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them,
+    /// and the time in us after which all other data that was sent before RACK.segment is overdue.
     pub fn rack_detect_loss(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
@@ -373,8 +373,8 @@ impl Scoreboard {
         self.rack.map(|rack| rack.rtt_us)
     }
 
-    /// Marks all data lost that is not SACKed (RFC 6298 §5). If `reneged` is true, the function
-    /// marks SACKed data lost, too. Forgets RACK.segment.
+    /// Marks as lost all data that is not SACKed (RFC 6298 §5). If `reneged` is true, the function
+    /// marks SACKed data as lost, too. Forgets RACK.segment.
     pub fn mark_all_lost(&mut self, reneged: bool) {
         for at in 0..self.records.len() {
             if reneged || self.records[at].state != RangeState::Sacked {
@@ -605,7 +605,8 @@ mod tests {
         let delivery = scoreboard.acknowledge(s(100), &timing(100, 50));
         assert_eq!((delivery.bytes, delivery.rtt_us), (100, None));
         assert_eq!(scoreboard.rack_detect_loss(100, 0), (0, 0, None));
-        // The ACK comes 60 us after the retransmission: data that was sent before it is lost.
+        // The ACK comes 60 us after the retransmission: all data that was sent before the
+        // retransmission is lost.
         let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.mark_first_lost(100);
         scoreboard.on_retransmit(s(0), 100, 90);
@@ -626,7 +627,7 @@ mod tests {
             assert_eq!(scoreboard.acknowledge(s(100), &timing).bytes, 100);
             scoreboard.rack_detect_loss(150, 0).0
         };
-        // An echo of the retransmission: data that was sent before it is lost.
+        // An echo of the retransmission: all data that was sent before the retransmission is lost.
         assert_eq!(repaired(Some(91)), 200);
         assert_eq!(repaired(None), 200);
         // An echo of an earlier transmission.

@@ -37,9 +37,9 @@ impl Urgent {
 }
 
 /// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
-/// the field if SND.UP is out of reach. Returns `None` if the largest value would point at data
-/// that was already sent, because the peer would take a byte before the last urgent byte for the
-/// last urgent byte (as in Linux).
+/// the field if SND.UP is out of reach. Returns `None`, as in Linux, if the largest value would
+/// point at data that was already sent, because the peer would then mistake an earlier byte for the
+/// last urgent byte.
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,
