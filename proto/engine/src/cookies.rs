@@ -25,7 +25,7 @@ use tidelane_slowpath::{PeerSyn, initial_window, ip_sizes, rmss, window_scale};
 
 use crate::secret::Secret;
 
-/// Length of an epoch. A cookie is valid in its own epoch and in the next one.
+/// Length of an epoch. A cookie is valid in its own epoch and in the next epoch.
 const EPOCH: Duration = Duration::from_secs(64);
 /// MSS values that a cookie can encode.
 const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];

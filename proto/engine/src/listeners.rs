@@ -49,8 +49,8 @@ impl Listener {
         self.accept_queue <= self.backlog
     }
 
-    /// Returns true if a listener of `group` at `local` may exist beside this one: both are in one
-    /// group, with the same local address and port.
+    /// Returns true if a new listener of `group` at `local` may exist beside this listener, because
+    /// both listeners are in one group, with the same local address and port.
     fn shares(&self, local: Endpoint, v6_only: bool, group: Option<u32>) -> bool {
         self.group.is_some()
             && (self.group, self.local, self.options.v6_only) == (group, local, v6_only)

@@ -61,8 +61,8 @@ pub struct FastOpenRequest {
     /// True if the application waits to write more than the SYN may carry. The segment with this
     /// data will carry the ACK of the SYN,ACK.
     pub more_follows: bool,
-    /// True if a SYN that may carry data waits until the application has written data, or for
-    /// [`Engine::release_syn`].
+    /// If true, a SYN that may carry data is delayed until the application has written data, or
+    /// until the driver calls [`Engine::release_syn`].
     pub held: bool,
 }
 

@@ -78,7 +78,7 @@ impl Engine {
 
     /// Drains a listener whose later SYNs the service's XDP program gives to another TCP/IP stack.
     /// The engine still answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not
-    /// return the listener, so that active opens on the same host do not use it.
+    /// return the listener, so that active opens on the same host do not use the listener.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;

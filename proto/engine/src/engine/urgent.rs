@@ -13,8 +13,8 @@ impl Engine {
     /// application's bytes are written, so that no segment carries urgent bytes without the
     /// pointer.
     ///
-    /// Returns an error, and changes nothing, if `tx_up` is already acknowledged or beyond the send
-    /// limit.
+    /// Returns an error, and changes nothing, if the flow does not exist, or if `tx_up` is already
+    /// acknowledged or beyond the send limit.
     pub fn tx_urgent(
         &mut self,
         now: Instant,

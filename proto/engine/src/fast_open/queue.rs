@@ -66,7 +66,7 @@ impl Queues {
         self.0.entry(listener).or_default()
     }
 
-    /// Returns the requests of a listener, if it has Fast Open.
+    /// Returns the requests of a listener, or `None` for a listener without Fast Open.
     pub fn get_mut(&mut self, listener: ListenerId) -> Option<&mut Queue> {
         self.0.get_mut(&listener)
     }

@@ -288,7 +288,7 @@ fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
             .map(|out| out.len)
             .sum::<u32>();
     }
-    // The first ten segments are not paced. After them, the result varies by a burst.
+    // The first ten segments are not paced. The number of paced bytes varies by a burst.
     let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
     assert!(
         (least..=most).contains(&sent),
