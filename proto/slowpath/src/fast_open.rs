@@ -15,7 +15,7 @@ const OPTION_SPACE: u32 = 40;
 /// State of Fast Open in one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
-    /// Fast Open option of the first SYN or SYN,ACK. Retransmissions carry none.
+    /// Fast Open option of the first SYN or SYN,ACK. Retransmissions carry no Fast Open option.
     pub option: Option<FastOpenOption>,
     /// Bytes of data that the first SYN may carry.
     pub room: u32,
@@ -60,7 +60,8 @@ pub struct FastOpenAnswer {
     pub syn_data_lost: bool,
 }
 
-/// Returns the bytes of data that fit into a SYN to `peer`, whose last known MSS was `mss`.
+/// Returns the bytes of data that fit into a SYN to `peer`. `mss` is the last MSS that the peer
+/// announced, or `None` if it is unknown.
 pub fn syn_room(
     config: &EngineConfig,
     peer: IpAddress,

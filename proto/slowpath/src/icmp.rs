@@ -28,7 +28,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// An error is hard before the connection is established, and soft afterwards (RFC 9293
     /// MUST-54, MUST-56). The application may read a soft error. The soft error becomes the cause
     /// if the connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to
-    /// 4, which would let an attacker end the connection by guessing 32 bits (RFC 5927 §5.2).
+    /// 4 of type 3, which would let an attacker end the connection by guessing 32 bits (RFC 5927
+    /// §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {

@@ -21,7 +21,7 @@ pub struct Reordering {
     pub quarters: u32,
     /// RACK.reo_wnd_persist: recoveries until `quarters` is reset.
     pub persist: u8,
-    /// RACK.dsack_round: further DSACKs do not count until this number is acknowledged.
+    /// RACK.dsack_round: further DSACKs do not count until this sequence number is acknowledged.
     pub round: SeqNumber,
 }
 

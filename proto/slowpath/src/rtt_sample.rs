@@ -1,5 +1,5 @@
-//! RTT samples (RFC 6298 §3). While a flow has no scoreboard, the record of transmissions, it times
-//! one segment per round trip.
+//! RTT samples (RFC 6298 §3). While a flow has no scoreboard (the record of transmissions), the
+//! flow times one segment per round trip.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;
@@ -8,7 +8,7 @@ use tidelane_wire::{Segment, SeqNumber};
 use crate::SlowPath;
 
 /// Longest RTT in ms that an echoed timestamp may give. A timestamp that does not come from our
-/// clock mostly gives a longer RTT.
+/// clock mostly gives a longer RTT, and is then ignored.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Driver> SlowPath<'_, E> {

@@ -8,7 +8,8 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 use crate::{Outcome, SlowPath};
 
 /// ACK delay of the peer in ms that the PTO assumes while losses are suspected. RFC 8985 §7.2 has
-/// 200 ms, which is our least RTO. Nearly all receivers delay an ACK by 40 ms.
+/// 200 ms. A probe after 200 ms would be useless, because this is also our least RTO. Nearly all
+/// receivers delay an ACK by at most 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
 /// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path
 /// (RFC 9293 SHLD-10: at least three retransmissions).
@@ -55,7 +56,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Starts the persist timer if data waits for a closed window (RFC 9293 §3.8.6.1, MUST-36).
+    /// Starts the persist timer if nothing is in flight, and a closed or small window or a cork
+    /// holds data back (RFC 9293 §3.8.6.1, MUST-36).
     pub fn arm_persist(&mut self) {
         let waits = self.hot.tx_end.after(self.hot.snd_nxt) && self.hot.flight_size() == 0;
         let held = self.hot.has(flags::CORK) && self.hot.snd_wnd > 0;
@@ -169,8 +171,8 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the connection has reached R2 and must be given up (RFC 9293 §3.8.3,
     /// MUST-20). R2 is the largest number of retransmissions, or USER TIMEOUT if the application
-    /// set one. A peer that answers with a closed window is alive (§3.8.6.1, MUST-37). The same
-    /// holds for a peer that has shrunk its window to less than the oldest segment (§3.8.6,
+    /// set one. A connection whose peer answers with a closed window continues (§3.8.6.1, MUST-37).
+    /// The same holds if the peer has shrunk its window to less than the oldest segment (§3.8.6,
     /// SHLD-17).
     fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();

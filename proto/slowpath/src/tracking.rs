@@ -24,8 +24,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if transmissions must be recorded although no loss is suspected. While cwnd
-    /// limits the flow, the slow path handles every ACK anyway. A flow without outstanding and
-    /// unsent data needs no records, so that its next request can take the fast path.
+    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow
+    /// without outstanding and unsent data needs no records, so that its next request can take the
+    /// fast path.
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
