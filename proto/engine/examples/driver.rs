@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use tidelane_engine::*;
 
-/// The data of one flow. A stream position is an index.
+/// The sent and the received data of one flow. A stream position is an index into the data.
 #[derive(Default)]
 struct Streams {
     tx: Vec<u8>,

@@ -3,8 +3,8 @@
 //! A limit that all peers share is a side channel (CVE-2016-5696, for challenge ACKs). An off-path
 //! attacker sends segments with the forged source address of another peer, and then counts the
 //! RSTs that answer segments from the attacker's own address. The count shows if the other peer
-//! got RSTs. Each peer therefore has a limit of its own, which it shares only with the peers of
-//! the same hash bucket. The limit for all peers varies randomly from second to second.
+//! got RSTs. Each peer therefore has a limit of its own, which only peers in the same hash bucket
+//! share. The limit for all peers varies randomly from second to second.
 
 use tidelane_wire::IpAddress;
 

@@ -195,7 +195,8 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
 }
 
 /// Returns true if `tx_head` advances the stream. Returns false if the position stays the same, or
-/// if the flow is in CLOSED.
+/// if the flow is in CLOSED. Returns an error if `tx_head` goes back or beyond `limit`, or if
+/// `tx_head` advances after the sending direction was closed.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());
