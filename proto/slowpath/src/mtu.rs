@@ -17,7 +17,8 @@ use crate::{SlowPath, ip_sizes::ip_sizes};
 const TIMEOUTS: u8 = 4;
 /// First size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`; RFC 4821 §7.2).
 const BASE_MSS: u16 = 1024;
-/// The search ends when its two sizes differ by fewer bytes (Linux: `tcp_probe_threshold`).
+/// The search ends when its two sizes differ by fewer bytes than this (Linux:
+/// `tcp_probe_threshold`).
 const PROBE_THRESHOLD: u16 = 8;
 /// Least congestion window for a probe, in segments.
 const WINDOW_MIN: u32 = 11;
