@@ -133,7 +133,8 @@ pub fn capture(options: &Options) -> Result<(), Failure> {
     closed.map(drop)
 }
 
-/// Copies frames to `out` while `is_read` is true. Returns the numbers of copied and of lost frames.
+/// Copies frames to `out` while `is_read` is true. Returns the numbers of copied frames and of lost
+/// frames.
 fn copy_frames(
     options: &Options,
     number: u64,
