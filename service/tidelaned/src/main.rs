@@ -93,8 +93,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // `offloads` is declared before the demux, so that it is dropped after the demux: some drivers
-    // switch these offloads on again only while no XDP program is attached.
+    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
