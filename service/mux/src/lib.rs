@@ -23,9 +23,12 @@
 
 mod check;
 mod claims;
+mod directory;
 mod egress;
+mod filter;
 mod gso;
 mod mux;
+mod port;
 mod port_counters;
 mod port_end;
 mod ports;
@@ -35,10 +38,11 @@ pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
     egress::{Egress, copy_to},
+    filter::{Filter, Verdict, Way},
     gso::GsoFrame,
     mux::{Counters, Mux},
     port_counters::PortCounters,
     port_end::PortEnd,
-    ports::{Ports, PortsFull},
+    ports::{Ports, PortsFull, Reception},
     ready::{Doorbell, MuxPort},
 };

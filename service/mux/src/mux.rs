@@ -7,9 +7,10 @@ use tidelane_wire::{IpAddress, MacAddress};
 use crate::{
     claims::PortId,
     egress::{Egress, copy_to},
+    filter::Filter,
     gso::GsoFrame,
     port_end::PortEnd,
-    ports::{Ports, PortsFull},
+    ports::{Ports, PortsFull, Reception},
     ready::Doorbell,
 };
 
@@ -38,6 +39,9 @@ struct Outside<N, H> {
     host: H,
     counters: Counters,
 }
+
+/// This mux has no filter.
+impl<N: PacketIo, H: PacketIo> Filter for Outside<N, H> {}
 
 impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
     fn nic_capabilities(&self) -> Capabilities {
@@ -129,7 +133,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         };
         let count = self.outside.nic.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            if !self.ports.receive(frame, true) {
+            if self.ports.receive(frame, true, &mut ()) == Reception::Unclaimed {
                 self.outside.counters.to_host += 1;
                 self.outside.give_to_host(frame);
             }
@@ -145,7 +149,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         };
         let count = self.outside.host.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            if !self.ports.receive(frame, false) {
+            if self.ports.receive(frame, false, &mut ()) == Reception::Unclaimed {
                 self.outside.send_to_nic(frame);
             }
         }

@@ -5,12 +5,15 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
-use tidelane_wire::{IpAddress, MacAddress, QuotedPacket, parse_frame, protocol};
+use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
-    check::{Ends, SendCheck, SendRefusal, ends},
+    check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
-    egress::{Egress, copy_to},
+    directory::{Destination, Directory},
+    egress::Egress,
+    filter::{Filter, Verdict, Way},
+    port::Port,
     port_counters::PortCounters,
     port_end::PortEnd,
     ready::{Doorbell, ReadySet},
@@ -27,30 +30,20 @@ const POLLS_MAX: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
 
-/// An open port.
-struct Port<P> {
-    /// The mux's end of the port's packet rings.
-    io: P,
-    counters: PortCounters,
-    /// True if the port got frames since the last flush.
-    queued: bool,
-    /// True if the port waits for a turn.
-    in_turns: bool,
-}
-
-/// Destination of a checked packet.
+/// Outcome for a packet that the NIC or the host offers to the ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Destination {
-    Port(PortId),
-    Host,
-    Nic,
+pub enum Reception {
+    /// No port has claimed the packet's 3-tuple.
+    Unclaimed,
+    /// A port has the packet, or the packet is lost.
+    Taken,
+    /// The filter has refused the packet. The caller answers the sender.
+    Refused,
 }
 
 /// The ports of one fast-path core (polling thread). All ports use the addresses of one interface.
 pub struct Ports<P: PortEnd> {
-    mac: MacAddress,
-    addresses: Vec<IpAddress>,
-    claims: Claims,
+    directory: Directory,
     ports: Vec<Option<Port<P>>>,
     /// Largest number of ports.
     ports_max: usize,
@@ -78,9 +71,7 @@ impl<P: PortEnd> Ports<P> {
     /// interface.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, ports_max: usize) -> Self {
         Self {
-            mac,
-            addresses,
-            claims: Claims::default(),
+            directory: Directory::new(mac, addresses),
             ports: Vec::new(),
             ports_max,
             open: Vec::new(),
@@ -97,8 +88,7 @@ impl<P: PortEnd> Ports<P> {
 
     /// Sets the link address and the addresses of the interface.
     pub fn set_link(&mut self, mac: MacAddress, addresses: Vec<IpAddress>) {
-        self.mac = mac;
-        self.addresses = addresses;
+        self.directory.set_link(mac, addresses);
     }
 
     /// Returns the number of open ports.
@@ -135,12 +125,7 @@ impl<P: PortEnd> Ports<P> {
         if self.burst.is_none() {
             self.burst = Some(io.new_burst());
         }
-        self.ports[at] = Some(Port {
-            io,
-            counters: PortCounters::default(),
-            queued: false,
-            in_turns: false,
-        });
+        self.ports[at] = Some(Port::new(io));
         self.open.push(id);
         true
     }
@@ -159,7 +144,7 @@ impl<P: PortEnd> Ports<P> {
     /// lost. Returns the mux's end of these rings.
     pub fn close(&mut self, port: PortId) -> Option<P> {
         let closed = self.ports.get_mut(port.0 as usize)?.take()?;
-        self.claims.release_all(port);
+        self.directory.claims.release_all(port);
         self.open.retain(|open| *open != port);
         self.turns.retain(|waiting| *waiting != port);
         Some(closed.io)
@@ -169,21 +154,21 @@ impl<P: PortEnd> Ports<P> {
     /// use the 3-tuple.
     pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
         match self.port(port) {
-            Some(_) => self.claims.claim(tuple, port),
+            Some(_) => self.directory.claims.claim(tuple, port),
             None => Err(ClaimError::Invalid),
         }
     }
 
     /// Ends a claim. Returns false if the port has no such claim.
     pub fn release(&mut self, tuple: Tuple, port: PortId) -> bool {
-        self.claims.release(tuple, port)
+        self.directory.claims.release(tuple, port)
     }
 
     /// Moves the claim of one 3-tuple from port `from` to port `to`. At all times, one of the two
     /// ports has the claim. Returns false, and changes nothing, if `from` has no such claim or `to`
     /// is not open.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
-        self.port(to).is_some() && self.claims.move_claim(tuple, from, to)
+        self.port(to).is_some() && self.directory.claims.move_claim(tuple, from, to)
     }
 
     /// Moves all claims of port `from` to port `to`. At all times, one of the two ports has the
@@ -191,14 +176,14 @@ impl<P: PortEnd> Ports<P> {
     pub fn hand_over(&mut self, from: PortId, to: PortId) -> bool {
         let open = self.port(from).is_some() && self.port(to).is_some();
         if open {
-            self.claims.hand_over(from, to);
+            self.directory.claims.hand_over(from, to);
         }
         open
     }
 
     /// Returns the claims.
     pub fn claims(&self) -> &Claims {
-        &self.claims
+        &self.directory.claims
     }
 
     /// Returns the counters of a port.
@@ -311,23 +296,16 @@ impl<P: PortEnd> Ports<P> {
         count
     }
 
-    /// Returns the properties that a packet of `port` must have.
-    fn send_check(&self, port: PortId) -> SendCheck<'_> {
-        SendCheck {
-            port,
-            claims: &self.claims,
-            mac: self.mac,
-            addresses: &self.addresses,
-        }
-    }
-
     /// Checks a packet that a port sends, and forwards the packet.
     #[inline(always)]
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) {
-        match self.send_check(id).check(frame) {
+        match self.directory.send_check(id).check(frame) {
             Ok(ends) => {
+                if !self.may_send(id, frame, outlet) {
+                    return;
+                }
                 self.count_sent(id, 1);
-                let destination = self.destination(&ends);
+                let destination = self.directory.destination(&ends);
                 self.deliver(id, destination, frame, outlet);
             }
             Err(refusal) => self.refuse(id, refusal),
@@ -341,7 +319,10 @@ impl<P: PortEnd> Ports<P> {
     fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> usize {
         let nic = outlet.nic_capabilities();
         let frame_len_max = nic.tx_frame_len_max.min(PORT_FRAME_LEN_MAX) as usize;
-        let checked = self.send_check(id).check_gso(sent.0, sent.1, frame_len_max);
+        let checked = self
+            .directory
+            .send_check(id)
+            .check_gso(sent.0, sent.1, frame_len_max);
         let (ends, gso) = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
@@ -349,11 +330,14 @@ impl<P: PortEnd> Ports<P> {
                 return 1;
             }
         };
+        if !self.may_send(id, sent.0, outlet) {
+            return 1;
+        }
         self.count_sent(id, gso.segments());
         if let Some(port) = self.port_mut(id) {
             port.counters.gso_frames += 1;
         }
-        let destination = self.destination(&ends);
+        let destination = self.directory.destination(&ends);
         if destination == Destination::Nic && gso.len() <= nic.tx_gso_len_max as usize {
             if !outlet.send_gso_to_nic(&gso) {
                 self.count_lost(id, gso.segments());
@@ -369,6 +353,17 @@ impl<P: PortEnd> Ports<P> {
         gso.segments()
     }
 
+    /// Returns true if the filter passes a checked packet of port `id`. Counts a packet that does
+    /// not pass.
+    #[inline]
+    fn may_send(&mut self, id: PortId, frame: &[u8], filter: &mut impl Filter) -> bool {
+        let passes = filter.passes_all() || filter.judge(id, Way::Out, frame) == Verdict::Pass;
+        if !passes {
+            self.refuse(id, SendRefusal::Rule);
+        }
+        passes
+    }
+
     /// Gives a checked packet of port `id` to its destination.
     #[inline(always)]
     fn deliver(
@@ -379,7 +374,12 @@ impl<P: PortEnd> Ports<P> {
         outlet: &mut impl Egress,
     ) {
         let taken = match destination {
-            Destination::Port(to) => return self.give(to, frame),
+            Destination::Port(to) => {
+                if self.give_filtered(to, frame, outlet) == Reception::Refused {
+                    outlet.answer_refused(frame);
+                }
+                return;
+            }
             Destination::Host => outlet.give_to_host(frame),
             Destination::Nic => outlet.send_to_nic(frame),
         };
@@ -406,67 +406,39 @@ impl<P: PortEnd> Ports<P> {
     #[cold]
     fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
         if let Some(port) = self.port_mut(id) {
-            *port.counters.refused.entry(refusal).or_default() += 1;
+            port.count_refused(refusal);
         }
     }
 
-    #[inline(always)]
-    fn destination(&self, ends: &Ends) -> Destination {
-        if !self.addresses.contains(&ends.dst.addr) {
-            return Destination::Nic;
-        }
-        match self.claims.owner(ends.protocol, ends.dst) {
-            Some(port) => Destination::Port(port),
-            None => Destination::Host,
+    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple, if
+    /// `filter` passes the packet. `from_wire` is true for a packet of the NIC.
+    pub fn receive(
+        &mut self,
+        frame: &[u8],
+        from_wire: bool,
+        filter: &mut impl Filter,
+    ) -> Reception {
+        match self.directory.receiver(frame, from_wire) {
+            Some(port) => self.give_filtered(port, frame, filter),
+            None => Reception::Unclaimed,
         }
     }
 
-    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple.
-    /// Returns false if no port has claimed the 3-tuple. `from_wire` is true for a packet of the
-    /// NIC.
-    pub fn receive(&mut self, frame: &[u8], from_wire: bool) -> bool {
-        match self.receiver(frame, from_wire) {
-            Some(port) => {
-                self.give(port, frame);
-                true
+    /// Gives a packet to port `to`, if `filter` passes the packet.
+    #[inline]
+    fn give_filtered(&mut self, to: PortId, frame: &[u8], filter: &mut impl Filter) -> Reception {
+        if !filter.passes_all() {
+            match filter.judge(to, Way::In, frame) {
+                Verdict::Pass => {}
+                Verdict::Refuse => return Reception::Refused,
+                Verdict::Drop => return Reception::Taken,
             }
-            None => false,
         }
-    }
-
-    /// Returns the port for a received packet: the owner of the destination 3-tuple, or for an ICMP
-    /// error the owner of the source 3-tuple of the quoted packet. The stack of the port checks the
-    /// transport checksum, as it would behind a NIC.
-    ///
-    /// A packet of the wire with an address of this host as its source is forged. No port gets such
-    /// a packet; the host counts and drops it.
-    fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
-        let packet = parse_frame(frame).ok()?;
-        let is_forged = from_wire && self.addresses.contains(&packet.src);
-        if is_forged || !self.addresses.contains(&packet.dst) {
-            return None;
-        }
-        if matches!(packet.protocol, protocol::ICMP | protocol::ICMPV6) {
-            let quoted = QuotedPacket::of_error(&packet).ok()?;
-            return self.claims.owner(quoted.protocol, quoted.key.local);
-        }
-        let ends = ends(&packet).ok()?;
-        self.claims.owner(ends.protocol, ends.dst)
-    }
-
-    fn give(&mut self, to: PortId, frame: &[u8]) {
-        let Some(port) = self.ports.get_mut(to.0 as usize).and_then(Option::as_mut) else {
-            return;
-        };
-        if copy_to(&mut port.io, frame) {
-            port.counters.received += 1;
-        } else {
-            port.counters.overruns += 1;
-        }
-        if !port.queued {
-            port.queued = true;
+        let port = self.ports.get_mut(to.0 as usize).and_then(Option::as_mut);
+        if port.is_some_and(|port| port.give(frame)) {
             self.queued.push(to);
         }
+        Reception::Taken
     }
 
     /// Publishes the packets that were copied to ports, so that the ports' programs see them.

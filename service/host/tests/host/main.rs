@@ -20,5 +20,6 @@ mod martians;
 mod memory;
 mod mtu;
 mod mux_ports;
+mod port_rules;
 mod rules;
 mod strangers;

@@ -110,5 +110,6 @@ fn reason_name(reason: SendRefusal) -> &'static str {
         SendRefusal::SourcePort => "source_port",
         SendRefusal::Destination => "destination",
         SendRefusal::Segmentation => "segmentation",
+        SendRefusal::Rule => "rule",
     }
 }

@@ -73,6 +73,9 @@ impl<P: Port> Control<P> {
 
     /// Sets new rules, also for open connections.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
+        if !rules.accepts_all() {
+            self.shared.ports.prepare_for_rules();
+        }
         self.shared.rules = rules.clone();
         let reset = self.shared.cores.call_each(|_| {
             let rules = rules.clone();
@@ -82,7 +85,6 @@ impl<P: Port> Control<P> {
         if reset > 0 {
             eprintln!("tidelaned: reset {reset} open connections that the new rules refuse");
         }
-        self.close_ports_for_rules();
     }
 
     /// Ends the sessions and connections of programs that the new configuration does not admit.

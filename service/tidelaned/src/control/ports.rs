@@ -1,6 +1,4 @@
-//! The part of the control thread that closes mux ports. A mux port connects a program with a
-//! TCP/IP stack of its own to the NIC. The service closes a port if its program has corrupted the
-//! port's rings, or if the operator has rules that the port's packets would bypass.
+//! Ports of the mux that the service closes, because their programs have made them unusable.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;
@@ -15,26 +13,6 @@ impl<P: Port> Control<P> {
         let take = |host: &mut Host<P>, _| host.mux_ports_mut().take_corrupt();
         for id in self.shared.cores.call(core, take).unwrap_or_default() {
             self.close_corrupt_port(id);
-        }
-    }
-
-    /// Closes all ports if the operator has rules for connections. The rules do not see the packets
-    /// of ports.
-    pub(super) fn close_ports_for_rules(&mut self) {
-        if self.shared.rules.accepts_all() {
-            return;
-        }
-        let sessions = self.sessions.values();
-        let with_port = sessions.filter(|session| session.port.is_some());
-        let numbers: Vec<u64> = with_port.map(|session| session.number).collect();
-        if !numbers.is_empty() {
-            eprintln!(
-                "tidelaned: closed {} ports, which the new rules do not allow",
-                numbers.len()
-            );
-        }
-        for number in numbers {
-            self.end_session(number);
         }
     }
 

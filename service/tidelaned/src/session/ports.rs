@@ -18,7 +18,7 @@ use tidelane_abi::{
     refusal,
 };
 use tidelane_host::{
-    Host,
+    Host, PortOwner,
     accounts::{Charge, Resource},
 };
 use tidelane_mux::{ClaimError, PortId};
@@ -47,6 +47,8 @@ pub struct OpenPort {
     doorbells: Vec<Doorbell>,
     /// The program's doorbell.
     bell: Arc<Doorbell>,
+    /// The program, as the operator's rules see it.
+    owner: PortOwner,
     /// The memories of each core. `None` once the cores have the port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
     _charges: PortCharges,
@@ -73,9 +75,13 @@ impl OpenPort {
             return Err(refusal::MALFORMED);
         }
         let id = self.id;
+        if !shared.rules.accepts_all() {
+            self.owner.associations.prepare();
+        }
         let opened = shared.cores.call_each(|core| {
             let end = ServiceEnd::new(&offered[core].0, Some(self.bell.clone()));
-            move |host: &mut Host<P>, _| host.mux_ports_mut().open_at(id, end)
+            let owner = self.owner.clone();
+            move |host: &mut Host<P>, _| host.open_port(id, end, owner)
         });
         if !opened.is_some_and(|opened| opened.iter().all(|opened| *opened)) {
             return Err(refusal::LIMIT);
@@ -94,7 +100,7 @@ impl OpenPort {
         shared.cores.unwatch(&self.doorbells);
         let closed = shared
             .cores
-            .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().close(id));
+            .call_each(|_| move |host: &mut Host<P>, _| host.close_port(id));
         // A core that does not answer may still have the port, so its number stays in use.
         if let Some(ends) = closed {
             shared.ports.free(id);
@@ -134,9 +140,6 @@ impl Session {
         if self.denial() != 0 {
             return self.answer(message::PORT_OPENED, self.denial());
         }
-        if !shared.rules.accepts_all() {
-            return self.answer(message::PORT_OPENED, refusal::RULES);
-        }
         let Some(mac) = shared.link_address else {
             return self.answer(message::PORT_OPENED, refusal::NOT_ACCELERATED);
         };
@@ -151,7 +154,9 @@ impl Session {
         let doorbells = (0..cores).map(|_| Doorbell::new());
         let doorbells: Vec<Doorbell> = doorbells.collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
-        let Some(id) = shared.ports.open(self.charges.user().id()) else {
+        let id = shared.ports.open(self.charges.user().id());
+        let opened = id.and_then(|id| Some((id, shared.ports.associations(id)?)));
+        let Some((id, associations)) = opened else {
             shared.cores.unwatch(&doorbells);
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
@@ -178,6 +183,10 @@ impl Session {
             ring_len,
             doorbells,
             bell: Arc::new(bell),
+            owner: PortOwner {
+                credentials: Arc::new(self.peer.credentials()),
+                associations,
+            },
             offered: Some(offered),
             _charges: charges,
         });

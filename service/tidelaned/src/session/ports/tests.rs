@@ -577,17 +577,25 @@ fn ports_memory_and_claims_are_limited() {
     scene.check_empty();
 }
 
+/// Ports open with and without rules, and the ports of a user share what the rules remember.
 #[test]
-fn no_port_is_opened_while_there_are_rules() {
+fn ports_open_while_there_are_rules() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    let mut program = scene.connect(ALICE);
+    let mut first = scene.port(ALICE);
     scene.shared.rules = RuleSet::new(Vec::new(), Action::Drop);
-    assert_eq!(scene.open(&mut program), Err(refusal::RULES));
-    scene.shared.rules = RuleSet::default();
-    scene.open(&mut program).expect("there is room");
-    scene.end(&mut program);
+    let mut second = scene.port(ALICE);
+    let mut third = scene.port(BOB);
+    let associations = |port| scene.shared.ports.associations(PortId(port)).expect("open");
+    assert!(Arc::ptr_eq(&associations(0), &associations(1)));
+    assert!(!Arc::ptr_eq(&associations(0), &associations(2)));
+    let (socket, port) = bound(SocketType::STREAM, "127.0.0.1", 0, false);
+    assert_eq!(scene.claim(&mut second, &socket), 0);
+    assert_eq!(scene.owner(protocol::TCP, port), Some(PortId(1)));
+    for program in [&mut first, &mut second, &mut third] {
+        scene.end(program);
+    }
     scene.check_empty();
 }
 
