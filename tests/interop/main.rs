@@ -50,6 +50,7 @@ mod machines;
 mod memory;
 mod offloads;
 mod options;
+mod port_rates;
 mod port_rules;
 mod ports;
 mod rings;
@@ -181,6 +182,7 @@ const CASES: &[Case] = cases![
     ports::a_claimed_3_tuple_is_in_use 60,
     ports::other_users_have_their_own_rights 60,
     ports::a_dead_service_ends_the_program 60,
+    port_rates::a_port_sends_at_its_rate 60,
     port_rules::clients_of_a_port_are_accepted_refused_and_dropped 60,
     port_rules::a_port_does_not_reach_a_refused_peer 60,
     port_rules::new_rules_end_a_download_from_a_port 60,

@@ -363,7 +363,7 @@ fn forward<N: PacketIo>(
         }
         nic.rx_release(&mut burst);
         let mut outlet = ToNic { nic, count: 0 };
-        ports.take_turns(&mut outlet);
+        ports.take_turns(tidelane_time::Instant(0), &mut outlet);
         let sent = outlet.count;
         nic.tx_flush();
         ports.flush();

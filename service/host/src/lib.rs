@@ -386,6 +386,7 @@ impl<P: PacketIo> Host<P> {
             soon,
             sweep,
             self.fragments.reassembler.next_timeout(),
+            self.mux_ports.next_timeout(),
         ]
         .into_iter()
         .flatten()

@@ -205,7 +205,7 @@ impl<P: PacketIo> Host<P> {
             },
             sent: false,
         };
-        let count = self.mux_ports.take_turns(&mut ways);
+        let count = self.mux_ports.take_turns(now, &mut ways);
         self.io.tx_queued |= ways.sent;
         self.receive_from_mux_ports(now);
         self.answer_refused_ports(now);

@@ -22,6 +22,17 @@ pub enum Verdict {
     Drop,
 }
 
+/// Outcome for a packet that the NIC or the host offers to the ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reception {
+    /// No port has claimed the packet's 3-tuple.
+    Unclaimed,
+    /// A port has the packet, or the packet is lost.
+    Taken,
+    /// The filter has refused the packet. The caller answers the sender.
+    Refused,
+}
+
 /// Decides which packets of ports pass. The unit type is a filter that passes all packets.
 pub trait Filter {
     /// Returns true if all packets pass, so that [`judge`](Self::judge) need not be called.

@@ -32,17 +32,20 @@ mod port;
 mod port_counters;
 mod port_end;
 mod ports;
+mod rate;
 mod ready;
+mod waiting;
 
 pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
     egress::{Egress, copy_to},
-    filter::{Filter, Verdict, Way},
+    filter::{Filter, Reception, Verdict, Way},
     gso::GsoFrame,
     mux::{Counters, Mux},
     port_counters::PortCounters,
     port_end::PortEnd,
-    ports::{Ports, PortsFull, Reception},
+    ports::{Ports, PortsFull},
+    rate::SendRate,
     ready::{Doorbell, MuxPort},
 };

@@ -2,15 +2,16 @@
 //! which no port has claimed.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
+use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
     claims::PortId,
     egress::{Egress, copy_to},
-    filter::Filter,
+    filter::{Filter, Reception},
     gso::GsoFrame,
     port_end::PortEnd,
-    ports::{Ports, PortsFull, Reception},
+    ports::{Ports, PortsFull},
     ready::Doorbell,
 };
 
@@ -116,11 +117,12 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
     }
 
     /// Forwards one burst of the NIC, one burst of the host, and one turn of each port with
-    /// packets. Returns true if there was a packet.
+    /// packets. Returns true if there was a packet. The ports of this mux have no rates, so the
+    /// time does not matter.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();
-        count += self.ports.take_turns(&mut self.outside);
+        count += self.ports.take_turns(Instant(0), &mut self.outside);
         self.outside.nic.tx_flush();
         self.outside.host.tx_flush();
         self.ports.flush();

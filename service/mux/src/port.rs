@@ -1,6 +1,14 @@
 //! An open port: its packet rings, counters and place in the queues of [`Ports`](crate::Ports).
 
-use crate::{check::SendRefusal, egress::copy_to, port_counters::PortCounters, port_end::PortEnd};
+use tidelane_time::Instant;
+
+use crate::{
+    check::SendRefusal,
+    egress::copy_to,
+    port_counters::PortCounters,
+    port_end::PortEnd,
+    rate::{Amount, RateLimiter, SendRate, WAIT_MIN},
+};
 
 /// An open port.
 pub struct Port<P> {
@@ -12,6 +20,9 @@ pub struct Port<P> {
     pub queued: bool,
     /// True if the port waits for a turn.
     pub in_turns: bool,
+    /// The time until which the port waits for its rate.
+    pub waits_until: Option<Instant>,
+    limiter: RateLimiter,
 }
 
 impl<P: PortEnd> Port<P> {
@@ -22,7 +33,52 @@ impl<P: PortEnd> Port<P> {
             counters: PortCounters::default(),
             queued: false,
             in_turns: false,
+            waits_until: None,
+            limiter: RateLimiter::default(),
         }
+    }
+
+    /// Limits the rate at which the port sends.
+    pub fn set_rate(&mut self, rate: SendRate) {
+        self.limiter = RateLimiter::new(rate);
+    }
+
+    /// Returns the limits of the port.
+    pub fn rate(&self) -> SendRate {
+        self.limiter.rate()
+    }
+
+    /// Returns true if the program has sent frames, and the port does not wait for its rate.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.waits_until.is_none() && self.io.has_frames()
+    }
+
+    /// Returns the largest number of frames of a turn at `now`, which is at most `max`. If the rate
+    /// allows no turn yet, returns the time of the next turn, for which the port waits.
+    #[inline]
+    pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
+        if self.limiter.is_unlimited() {
+            return Ok(max);
+        }
+        let due = self.limiter.due();
+        if due > now {
+            let due = due + WAIT_MIN;
+            self.waits_until = Some(due);
+            self.counters.delays += 1;
+            return Err(due);
+        }
+        Ok(self.limiter.packets_in_turn(now, max))
+    }
+
+    /// Pays for the packets of a turn. Returns true if the port has a limit and more frames.
+    #[inline]
+    pub fn end_turn(&mut self, now: Instant, sent: Amount) -> bool {
+        if self.limiter.is_unlimited() {
+            return false;
+        }
+        self.limiter.pay(now, sent);
+        self.io.has_frames()
     }
 
     /// Copies a received packet to the port's packet ring. Returns true if the port has to be

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
+use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
@@ -12,11 +13,13 @@ use crate::{
     claims::{ClaimError, Claims, PortId, Tuple},
     directory::{Destination, Directory},
     egress::Egress,
-    filter::{Filter, Verdict, Way},
+    filter::{Filter, Reception, Verdict, Way},
     port::Port,
     port_counters::PortCounters,
     port_end::PortEnd,
+    rate::{Amount, SendRate},
     ready::{Doorbell, ReadySet},
+    waiting::Waiting,
 };
 
 /// Largest number of frames in a turn of a port.
@@ -29,17 +32,6 @@ const POLLS_MAX: usize = 32;
 /// Error of [`Ports::open`]: the largest number of ports is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
-
-/// Outcome for a packet that the NIC or the host offers to the ports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reception {
-    /// No port has claimed the packet's 3-tuple.
-    Unclaimed,
-    /// A port has the packet, or the packet is lost.
-    Taken,
-    /// The filter has refused the packet. The caller answers the sender.
-    Refused,
-}
 
 /// The ports of one fast-path core (polling thread). All ports use the addresses of one interface.
 pub struct Ports<P: PortEnd> {
@@ -56,6 +48,8 @@ pub struct Ports<P: PortEnd> {
     rung: Vec<PortId>,
     /// Ports that wait for a turn, next first.
     turns: VecDeque<PortId>,
+    /// Ports that wait until their rate lets them send.
+    waiting: Waiting,
     /// Ports with frames to flush.
     queued: Vec<PortId>,
     /// An empty burst, which all ports use in turn; `None` while its frames are processed.
@@ -79,6 +73,7 @@ impl<P: PortEnd> Ports<P> {
             ready: Arc::new(ReadySet::new(ports_max)),
             rung: Vec::new(),
             turns: VecDeque::new(),
+            waiting: Waiting::default(),
             queued: Vec::new(),
             burst: None,
             segment: Vec::new(),
@@ -146,7 +141,10 @@ impl<P: PortEnd> Ports<P> {
         let closed = self.ports.get_mut(port.0 as usize)?.take()?;
         self.directory.claims.release_all(port);
         self.open.retain(|open| *open != port);
-        self.turns.retain(|waiting| *waiting != port);
+        self.turns.retain(|turn| *turn != port);
+        if let Some(due) = closed.waits_until {
+            self.waiting.remove(due, port);
+        }
         Some(closed.io)
     }
 
@@ -186,6 +184,29 @@ impl<P: PortEnd> Ports<P> {
         &self.directory.claims
     }
 
+    /// Limits the rate at which a port sends. A port that waits has its next turn at once.
+    pub fn set_rate(&mut self, id: PortId, rate: SendRate) {
+        let Some(port) = self.port_mut(id) else {
+            return;
+        };
+        port.set_rate(rate);
+        if let Some(due) = port.waits_until.take() {
+            self.waiting.remove(due, id);
+            self.add_turn(id);
+        }
+    }
+
+    /// Returns the limits of a port.
+    pub fn rate(&self, id: PortId) -> Option<SendRate> {
+        Some(self.port(id)?.rate())
+    }
+
+    /// Returns the time at which a port that waits may send. The driver calls
+    /// [`take_turns`](Self::take_turns) then.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.next_due()
+    }
+
     /// Returns the counters of a port.
     pub fn port_counters(&self, port: PortId) -> Option<&PortCounters> {
         Some(&self.port(port)?.counters)
@@ -205,11 +226,11 @@ impl<P: PortEnd> Ports<P> {
         corrupt
     }
 
-    /// Returns true if a port has sent packets. The core calls this function after it has announced
-    /// its sleep, and before it sleeps.
+    /// Returns true if a port has sent packets, and does not wait for its rate. The core calls this
+    /// function after it has announced its sleep, and before it sleeps.
     pub fn has_work(&self) -> bool {
-        let has_frames = |port: &PortId| self.port(*port).is_some_and(|port| port.io.has_frames());
-        !self.turns.is_empty() || self.open.iter().any(has_frames)
+        let is_ready = |port: &PortId| self.port(*port).is_some_and(Port::is_ready);
+        !self.turns.is_empty() || self.open.iter().any(is_ready)
     }
 
     fn port(&self, port: PortId) -> Option<&Port<P>> {
@@ -222,19 +243,33 @@ impl<P: PortEnd> Ports<P> {
 
     /// Forwards packets of the ports: at most one turn of each port with packets. A port with more
     /// packets has its next turn after all other waiting ports. Returns the number of packets.
-    pub fn take_turns(&mut self, outlet: &mut impl Egress) -> usize {
+    pub fn take_turns(&mut self, now: Instant, outlet: &mut impl Egress) -> usize {
+        if !self.waiting.is_empty() {
+            self.end_waits(now);
+        }
         self.find_ready();
         let mut count = 0;
         for _ in 0..self.turns.len() {
             let Some(port) = self.turns.pop_front() else {
                 break;
             };
-            count += self.take_turn(port, outlet);
+            count += self.take_turn(now, port, outlet);
             if count >= STEP_MAX {
                 break;
             }
         }
         count
+    }
+
+    /// Gives a turn to the ports that have waited long enough.
+    #[cold]
+    fn end_waits(&mut self, now: Instant) {
+        while let Some(id) = self.waiting.pop(now) {
+            if let Some(port) = self.port_mut(id) {
+                port.waits_until = None;
+            }
+            self.add_turn(id);
+        }
     }
 
     /// Finds the ports that have packets.
@@ -252,7 +287,7 @@ impl<P: PortEnd> Ports<P> {
             }
             let id = self.open[self.next_look];
             self.next_look += 1;
-            if self.port(id).is_some_and(|port| port.io.has_frames()) {
+            if self.port(id).is_some_and(Port::is_ready) {
                 self.add_turn(id);
             }
         }
@@ -262,61 +297,72 @@ impl<P: PortEnd> Ports<P> {
         let Some(port) = self.port_mut(id) else {
             return;
         };
-        if !port.in_turns {
+        if !port.in_turns && port.waits_until.is_none() {
             port.in_turns = true;
             self.turns.push_back(id);
         }
     }
 
-    fn take_turn(&mut self, id: PortId, outlet: &mut impl Egress) -> usize {
+    fn take_turn(&mut self, now: Instant, id: PortId, outlet: &mut impl Egress) -> usize {
+        let Some(port) = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return 0;
+        };
+        port.in_turns = false;
+        let max = match port.begin_turn(now, TURN_MAX) {
+            Ok(max) => max,
+            Err(due) => {
+                self.waiting.add(due, id);
+                return 0;
+            }
+        };
         let Some(mut burst) = self.burst.take() else {
             return 0;
         };
-        if let Some(port) = self.port_mut(id) {
-            port.in_turns = false;
-            port.io.rx_burst(&mut burst, TURN_MAX);
-        }
-        let mut count = burst.len();
+        port.io.rx_burst(&mut burst, max);
+        let mut sent = Amount::default();
         for (at, frame) in burst.iter().enumerate() {
-            match burst.segment_size(at) {
+            let segment_size = burst.segment_size(at);
+            sent += match segment_size {
                 0 => self.forward(id, frame, outlet),
-                segment_size => count += self.forward_gso(id, (frame, segment_size), outlet),
-            }
+                _ => self.forward_gso(id, (frame, segment_size), outlet),
+            };
         }
+        let mut has_more = sent.packets >= TURN_MAX as u64;
         if let Some(port) = self.port_mut(id) {
+            has_more |= port.end_turn(now, sent);
             port.io.rx_release(&mut burst);
             if port.io.is_corrupt() {
                 self.corrupt.push(id);
             }
         }
         self.burst = Some(burst);
-        if count >= TURN_MAX {
+        if has_more {
             self.add_turn(id);
         }
-        count
+        sent.packets as usize
     }
 
-    /// Checks a packet that a port sends, and forwards the packet.
-    #[inline(always)]
-    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) {
+    /// Checks a packet that a port sends, and forwards the packet. Returns the amount of the
+    /// packet.
+    #[inline]
+    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) -> Amount {
         match self.directory.send_check(id).check(frame) {
-            Ok(ends) => {
-                if !self.may_send(id, frame, outlet) {
-                    return;
-                }
-                self.count_sent(id, 1);
+            Ok(ends) if self.may_send(id, frame, outlet) => {
+                self.count(id, |counters| counters.sent += 1);
                 let destination = self.directory.destination(&ends);
                 self.deliver(id, destination, frame, outlet);
             }
+            Ok(_) => {}
             Err(refusal) => self.refuse(id, refusal),
         }
+        Amount::of_frame(frame)
     }
 
     /// Checks a GSO frame that a port sends, and forwards the frame or its segments. Returns the
-    /// number of segments. `sent` has the frame and its segment size.
+    /// amount of the segments. `sent` has the frame and its segment size.
     #[cold]
     #[inline(never)]
-    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> usize {
+    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> Amount {
         let nic = outlet.nic_capabilities();
         let frame_len_max = nic.tx_frame_len_max.min(PORT_FRAME_LEN_MAX) as usize;
         let checked = self
@@ -327,22 +373,23 @@ impl<P: PortEnd> Ports<P> {
             Ok(checked) => checked,
             Err(refusal) => {
                 self.refuse(id, refusal);
-                return 1;
+                return Amount::of_frame(sent.0);
             }
         };
         if !self.may_send(id, sent.0, outlet) {
-            return 1;
+            return Amount::of_frame(sent.0);
         }
-        self.count_sent(id, gso.segments());
-        if let Some(port) = self.port_mut(id) {
-            port.counters.gso_frames += 1;
-        }
+        let amount = gso.amount();
+        self.count(id, |counters| {
+            counters.sent += amount.packets;
+            counters.gso_frames += 1;
+        });
         let destination = self.directory.destination(&ends);
         if destination == Destination::Nic && gso.len() <= nic.tx_gso_len_max as usize {
             if !outlet.send_gso_to_nic(&gso) {
-                self.count_lost(id, gso.segments());
+                self.count(id, |counters| counters.lost += amount.packets);
             }
-            return gso.segments();
+            return amount;
         }
         let mut segment = std::mem::take(&mut self.segment);
         for at in 0..gso.segments() {
@@ -350,7 +397,7 @@ impl<P: PortEnd> Ports<P> {
             self.deliver(id, destination, &segment, outlet);
         }
         self.segment = segment;
-        gso.segments()
+        amount
     }
 
     /// Returns true if the filter passes a checked packet of port `id`. Counts a packet that does
@@ -384,21 +431,14 @@ impl<P: PortEnd> Ports<P> {
             Destination::Nic => outlet.send_to_nic(frame),
         };
         if !taken {
-            self.count_lost(id, 1);
+            self.count(id, |counters| counters.lost += 1);
         }
     }
 
     #[inline]
-    fn count_sent(&mut self, id: PortId, packets: usize) {
+    fn count(&mut self, id: PortId, count: impl FnOnce(&mut PortCounters)) {
         if let Some(port) = self.port_mut(id) {
-            port.counters.sent += packets as u64;
-        }
-    }
-
-    #[cold]
-    fn count_lost(&mut self, id: PortId, packets: usize) {
-        if let Some(port) = self.port_mut(id) {
-            port.counters.lost += packets as u64;
+            count(&mut port.counters);
         }
     }
 

@@ -60,6 +60,7 @@ fn add(sum: &mut PortCounters, counters: &PortCounters) {
     sum.gso_frames += counters.gso_frames;
     sum.overruns += counters.overruns;
     sum.lost += counters.lost;
+    sum.delays += counters.delays;
     for (reason, count) in &counters.refused {
         *sum.refused.entry(*reason).or_default() += count;
     }
@@ -88,6 +89,7 @@ fn port_to_json(
         "gso_frames": counters.gso_frames,
         "overruns": counters.overruns,
         "lost": counters.lost,
+        "delays": counters.delays,
         "refused": refused,
     })
 }

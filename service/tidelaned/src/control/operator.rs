@@ -63,6 +63,7 @@ impl<P: Port> Control<P> {
         }
         self.shared.access.set_policy(settings.policy);
         self.shared.accounts.set_limits(settings.limits);
+        self.limit_ports();
         self.shared.loopback = settings.loopback;
         self.judge_again();
         self.set_rules(settings.rules);

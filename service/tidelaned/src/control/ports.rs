@@ -1,10 +1,11 @@
-//! Ports of the mux that the service closes, because their programs have made them unusable.
+//! Ports of the mux: those that the service closes, because their programs have made them unusable,
+//! and their rates.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;
 
 use super::Control;
-use crate::core::Port;
+use crate::{core::Port, pace};
 
 impl<P: Port> Control<P> {
     /// Ends the sessions of ports whose programs have written impossible values into their rings on
@@ -13,6 +14,16 @@ impl<P: Port> Control<P> {
         let take = |host: &mut Host<P>, _| host.mux_ports_mut().take_corrupt();
         for id in self.shared.cores.call(core, take).unwrap_or_default() {
             self.close_corrupt_port(id);
+        }
+    }
+
+    /// Applies the users' limits to all ports.
+    pub(super) fn limit_ports(&self) {
+        for session in self.sessions.values() {
+            if let Some(port) = &session.port {
+                pace::rest();
+                port.limit(&self.shared);
+            }
         }
     }
 

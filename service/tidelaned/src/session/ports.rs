@@ -19,9 +19,9 @@ use tidelane_abi::{
 };
 use tidelane_host::{
     Host, PortOwner,
-    accounts::{Charge, Resource},
+    accounts::{Charge, Resource, User},
 };
-use tidelane_mux::{ClaimError, PortId};
+use tidelane_mux::{ClaimError, PortId, SendRate};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{
     Doorbell, PortMemories, PortRegions,
@@ -49,6 +49,7 @@ pub struct OpenPort {
     bell: Arc<Doorbell>,
     /// The program, as the operator's rules see it.
     owner: PortOwner,
+    user: Arc<User>,
     /// The memories of each core. `None` once the cores have the port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
     _charges: PortCharges,
@@ -81,13 +82,40 @@ impl OpenPort {
         let opened = shared.cores.call_each(|core| {
             let end = ServiceEnd::new(&offered[core].0, Some(self.bell.clone()));
             let owner = self.owner.clone();
-            move |host: &mut Host<P>, _| host.open_port(id, end, owner)
+            let rate = self.rate(shared.cores.len());
+            move |host: &mut Host<P>, _| {
+                let opened = host.open_port(id, end, owner);
+                host.mux_ports_mut().set_rate(id, rate);
+                opened
+            }
         });
         if !opened.is_some_and(|opened| opened.iter().all(|opened| *opened)) {
             return Err(refusal::LIMIT);
         }
         self.offered = None;
         Ok(())
+    }
+
+    /// Applies the user's limits to the port.
+    pub fn limit<P: Port>(&self, shared: &ServiceState<P>) {
+        if self.offered.is_some() {
+            return;
+        }
+        let (id, rate) = (self.id, self.rate(shared.cores.len()));
+        let set = |_| move |host: &mut Host<P>, _| host.mux_ports_mut().set_rate(id, rate);
+        shared.cores.call_each(set);
+    }
+
+    /// Returns the rate at which the port may send over each of `cores` cores.
+    fn rate(&self, cores: usize) -> SendRate {
+        let part = |resource| match self.user.limit(resource) {
+            u64::MAX => None,
+            limit => Some(limit.div_ceil(cores.max(1) as u64)),
+        };
+        SendRate {
+            packets: part(Resource::PortPackets),
+            bytes: part(Resource::PortBytes),
+        }
     }
 
     /// Closes the port on all cores after its claims have ended.
@@ -187,6 +215,7 @@ impl Session {
                 credentials: Arc::new(self.peer.credentials()),
                 associations,
             },
+            user: self.charges.user().clone(),
             offered: Some(offered),
             _charges: charges,
         });
