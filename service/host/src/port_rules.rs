@@ -22,7 +22,8 @@ use std::sync::Arc;
 use tidelane_mux::{Filter, PortId, Verdict, Way};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, Packet, Segment, SeqNumber, TcpFlags, parse_frame, parse_tcp, protocol,
+    DropReason, Endpoint, Packet, QuotedPacket, Segment, SeqNumber, TcpFlags, parse_frame,
+    parse_tcp, protocol,
 };
 
 pub use self::associations::Associations;
@@ -180,16 +181,20 @@ impl<'a> Judge<'a> {
                 self.judge_datagram(&case)
             }
             _ => {
-                let Ok(error) = icmp_error(packet) else {
+                let Ok(quoted) = QuotedPacket::of_error(packet) else {
                     return Action::Drop;
                 };
                 let pair = Pair {
-                    protocol: protocol::TCP,
-                    local: error.key.local,
-                    peer: error.key.peer,
+                    protocol: quoted.protocol,
+                    local: quoted.key.local,
+                    peer: quoted.key.peer,
                 };
                 let case = self.case(pair, sender);
-                match self.judge_error(&case, error.seq) {
+                let action = match icmp_error(packet) {
+                    Ok(error) => self.judge_error(&case, error.seq),
+                    Err(_) => self.judge_error_about_datagram(&case),
+                };
+                match action {
                     Action::Accept => Action::Accept,
                     // An error is not answered.
                     _ => Action::Drop,
@@ -251,6 +256,12 @@ impl<'a> Judge<'a> {
             Some(opener) => [opener, opener],
             None => [case.sender, other(case.sender)],
         };
+        self.judge_suspects(case, suspects)
+    }
+
+    /// Returns the decision on a packet of a connection that one of `suspects` has opened. The
+    /// rules must accept both.
+    fn judge_suspects(&mut self, case: &Case<'_>, suspects: [Direction; 2]) -> Action {
         let denied = suspects.into_iter().find(|opener| !case.accepts(*opener));
         match denied {
             Some(opener) => self.decide(case, opener),
@@ -293,6 +304,17 @@ impl<'a> Judge<'a> {
             return Action::Accept;
         }
         self.judge_unknown(case)
+    }
+
+    /// Returns the decision on an ICMP error that quotes a datagram of the port. The port sends
+    /// datagrams only in an exchange that the rules accept.
+    fn judge_error_about_datagram(&mut self, case: &Case<'_>) -> Action {
+        // An error does not prolong the time in which answers pass.
+        let suspects = match case.table.recent_opener(case.hash, self.now) {
+            Some(opener) => [opener, opener],
+            None => [case.sender, other(case.sender)],
+        };
+        self.judge_suspects(case, suspects)
     }
 }
 

@@ -103,7 +103,12 @@ fn finish_ip_header(frame: &mut [u8]) {
 
 /// Returns an ICMP error about a segment that the port has sent with number `seq`.
 fn icmp_about(seq: u32) -> Vec<u8> {
-    let quote = tcp(Way::Out, SYN, seq, 0).frame();
+    icmp_quoting(&tcp(Way::Out, SYN, seq, 0))
+}
+
+/// Returns an ICMP error about a packet that the port has sent.
+fn icmp_quoting(sent: &Sent) -> Vec<u8> {
+    let quote = sent.frame();
     let mut icmp = vec![3, 1, 0, 0, 0, 0, 0, 0];
     icmp.extend_from_slice(&quote[14..42]);
     let sum = checksum::sum(&icmp).checksum();
@@ -552,6 +557,36 @@ fn icmp_errors_belong_to_segments_of_the_port() {
         let of_data = scene.judge_frame(Way::In, &icmp_about(OURS + 5000));
         assert_eq!(of_data, Verdict::Pass);
     }
+}
+
+#[test]
+fn icmp_errors_about_datagrams_belong_to_an_accepted_exchange() {
+    let error = icmp_quoting(&udp(Way::Out));
+    for way in WAYS {
+        let mut scene = only(way, Action::Refuse);
+        let stray = scene.judge_frame(Way::In, &error);
+        assert_eq!(stray, Verdict::Drop, "the port has sent no datagram");
+        assert!(scene.passes(udp(way)) && scene.passes(udp(back(way))));
+        assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
+        // Errors do not prolong the time in which the port may answer.
+        scene.now += Duration::from_secs(110);
+        assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
+        scene.now += Duration::from_secs(18);
+        assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Drop);
+        assert!(!scene.passes(udp(back(way))), "late");
+        // New rules apply to the exchange.
+        assert!(scene.passes(udp(way)));
+        scene.rules = only(back(way), Action::Refuse).rules;
+        scene.owners.rules_have_changed();
+        assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Drop);
+    }
+    // An error about a datagram says nothing about a segment, nor the other way round.
+    let mut scene = only(Way::Out, Action::Refuse);
+    scene.open(Way::Out);
+    assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Drop);
+    // Without a memory of the exchange, both directions must be accepted.
+    let mut scene = Scene::new(Action::Accept, Action::Accept);
+    assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
 }
 
 #[test]
