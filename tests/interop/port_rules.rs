@@ -2,10 +2,10 @@
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Service, Side, Stop, Wire, ensure, fail,
+    Outcome, Running, Service, Side, Stop, Wire, ensure, fail,
     service::run_dir,
     tools,
-    wire::{CLIENT, SERVER},
+    wire::{CLIENT, INTERFACE, SERVER},
 };
 
 use crate::{
@@ -52,6 +52,27 @@ fn refused(service: &Service) -> Result<u64, Stop> {
     Ok(count.flatten().unwrap_or(0))
 }
 
+/// Returns the numbers of packets that the only port has sent and received.
+fn passed(service: &Service) -> Result<[u64; 2], Stop> {
+    Ok([counter(service, "sent")?, counter(service, "received")?])
+}
+
+/// Reloads the service with rules that refuse the connections of the only port. Checks that no
+/// packet passes afterwards, although the port goes on to send.
+fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
+    reload(service, rules)?;
+    let (before, refused_before) = (passed(service)?, refused(service)?);
+    tools::wait_until(SHORT, "two refused packets", || {
+        Ok(refused(service)? > refused_before + 1)
+    })?;
+    let after = passed(service)?;
+    ensure!(
+        after == before,
+        "{before:?} packets passed before, {after:?} after"
+    );
+    Ok(())
+}
+
 /// A rule with direction `in` accepts, refuses or drops the clients of a port, while the port may
 /// open no connections. A service with rules opens ports, and new rules apply to an open port.
 pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
@@ -85,8 +106,24 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     server.check_alive()
 }
 
-/// A client on a port gets no answer of a server that the rules refuse, and its packets are
-/// counted.
+/// Starts an HTTP client on a port, with two connections to a server at [`CLIENT`].
+fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
+    let path = format!("/sys/class/net/{INTERFACE}/address");
+    let address = wire.program(Side::Client, "cat").arg(path).run(SHORT)?;
+    let gateway = address.success()?.stdout;
+    let path = tools::binary("tidelane-http-client")?;
+    let client = wire.program(Side::Server, &path.to_string_lossy());
+    let socket = run_dir(service.name()).join("control.sock");
+    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let client = client.args(&format!("--address {SERVER} --connect {CLIENT}:{HTTP}"));
+    let client = client.arg("--gateway").arg(gateway.trim());
+    client
+        .args("--connections 2 --seconds 60 --bytes 64")
+        .spawn()
+}
+
+/// A client on a port gets no answer of a server that the rules refuse. Its packets are counted.
+/// Without the rule it gets answers, and none after the rule is back.
 pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let wire = Wire::new()?;
     let rules = format!("[[rule]]\naction = 'refuse'\ndirection = 'out'\npeer_port = {HTTP}");
@@ -94,48 +131,76 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let path = tools::binary("tidelane-http")?;
     let server = wire.program(Side::Client, &path.to_string_lossy());
     let server = server.args(&format!(
-        "--kernel --address {CLIENT} --port {HTTP} --seconds 50"
+        "--kernel --address {CLIENT} --port {HTTP} --seconds 100"
     ));
     let mut server = start(server)?;
-    let path = tools::binary("tidelane-http-client")?;
-    let client = wire.program(Side::Server, &path.to_string_lossy());
-    let socket = run_dir(service.name()).join("control.sock");
-    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
-    let client = client.args(&format!("--address {SERVER} --connect {CLIENT}:{HTTP}"));
-    let client = client
-        .args("--connections 2 --seconds 20 --bytes 64")
-        .spawn()?;
+    let client = client_on_a_port(&wire, &service)?;
     tools::wait_until(SHORT, "a refused SYN", || Ok(refused(&service)? > 0))?;
-    let received = counter(&service, "received")?;
-    ensure!(received == 0, "the server has answered: {received}");
+    ensure!(
+        passed(&service)? == [0, 0],
+        "packets passed: {:?}",
+        passed(&service)?
+    );
     reload(&service, "default = 'accept'")?;
     tools::wait_until(SHORT, "answers without the rule", || {
         Ok(counter(&service, "received")? > 10)
     })?;
+    check_that_rules_stop_the_port(&service, &rules)?;
     client.end(Signal::TERM, SHORT)?;
     server.check_alive()
 }
 
-/// Rules that change end an open connection of a port: its client gets a RST.
-pub fn new_rules_end_a_download_from_a_port() -> Outcome {
+/// Rules that change stop an open download from a port at once.
+pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
+    const LEN: u64 = 60_000_000;
+    // The rate keeps the download from its end, and the client is always ready for more bytes.
+    const RATE: &str = "[limits]\nport_bytes_per_second = 1000000";
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
-    let service = wire.configured_service(&config(""), &[])?;
+    let service = wire.configured_service(&config(RATE), &[])?;
     let mut server = start(http(&wire, &service, HTTP)?)?;
-    let url = format!("http://{SERVER}:{HTTP}/60000000");
     let curl = wire
         .program(Side::Client, "curl")
-        .args("-sS --limit-rate 2M --max-time 30 -o /dev/null");
+        .args("-sS --max-time 5 -o /dev/null -w %{size_download}");
+    let url = format!("http://{SERVER}:{HTTP}/{LEN}");
     let curl = curl.arg(url).spawn()?;
     tools::wait_until(SHORT, "the download", || {
         Ok(counter(&service, "sent")? > 100)
+    })?;
+    let rules = format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}\n{RATE}");
+    check_that_rules_stop_the_port(&service, &rules)?;
+    let finished = curl.wait(SHORT)?;
+    // 28: no answer. 56: the connection was reset, because the client has sent a segment.
+    let is_stopped = matches!(finished.status.code(), Some(28 | 56));
+    let got: u64 = finished.stdout.trim().parse().unwrap_or(LEN);
+    ensure!(is_stopped && got < LEN, "{got} bytes: {finished}");
+    server.check_alive()
+}
+
+/// Rules that change end an open connection of a port: the next segment of its client gets a RST.
+pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.configured_service(&config(""), &[])?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    // Ten requests per second on one connection, until a write fails.
+    let script = format!(
+        "exec 3<>/dev/tcp/{SERVER}/{HTTP} || exit 3; \
+         (trap '' PIPE; while printf 'GET /64 HTTP/1.1\r\nHost: t\r\n\r\n' >&3; \
+         do sleep 0.1; done) & cat <&3"
+    );
+    let client = wire.program(Side::Client, "timeout").arg("15");
+    let client = client.args("bash -c").arg(script).spawn()?;
+    tools::wait_until(SHORT, "three answers", || {
+        Ok(client.written().0.matches("200 OK").count() > 2)
     })?;
     reload(
         &service,
         &format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}"),
     )?;
-    let finished = curl.wait(SHORT)?;
-    // 56: the connection was reset.
-    ensure!(finished.status.code() == Some(56), "{finished}");
+    let before = passed(&service)?;
+    let finished = client.wait(SHORT)?;
+    let is_reset = finished.stderr.contains("cat: -: Connection reset by peer");
+    ensure!(is_reset, "{finished}");
+    ensure!(passed(&service)? == before, "a packet passed");
     server.check_alive()
 }
