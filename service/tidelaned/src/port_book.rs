@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use tidelane_host::{Associations, MUX_PORTS_MAX, accounts::UserId};
+use tidelane_host::{Associations, MUX_PORTS_MAX, RuleSet, accounts::UserId};
 use tidelane_mux::{PortId, Tuple};
 use tidelane_wire::Endpoint;
 
@@ -105,10 +105,11 @@ impl PortBook {
         Some(self.ports.get(&port.0)?.associations.clone())
     }
 
-    /// Allocates the memory of the connections of all users, before there are rules.
-    pub fn prepare_for_rules(&self) {
+    /// Prepares the connections of all users for the rules `new` instead of `old`, before the cores
+    /// get the new rules.
+    pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
         for entry in self.ports.values() {
-            entry.associations.prepare();
+            entry.associations.rules_change(old, new);
         }
     }
 

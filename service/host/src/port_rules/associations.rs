@@ -30,7 +30,7 @@ use siphasher::sip::SipHasher13;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, SeqNumber};
 
-use crate::rules::Direction;
+use crate::rules::{Direction, RuleSet};
 
 /// Number of entries: 256 KiB.
 const ENTRIES: usize = 1 << 15;
@@ -110,6 +110,23 @@ impl Associations {
     pub fn prepare(&self) {
         self.entries
             .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    /// Prepares the table for the rules `new` instead of `old`. The driver calls this function
+    /// outside of the cores, before they get the new rules.
+    ///
+    /// Without rules, the cores record nothing. An entry from earlier rules could then name the
+    /// opener of a connection that has ended since, so the table forgets all entries.
+    pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
+        if new.accepts_all() {
+            return;
+        }
+        self.prepare();
+        if old.accepts_all() {
+            for entry in self.entries.get().into_iter().flatten() {
+                entry.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the hash of a pair.

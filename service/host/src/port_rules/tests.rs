@@ -450,6 +450,28 @@ fn an_unknown_connection_needs_both_directions() {
     }
 }
 
+/// While there are no rules, the other side may use the pair again. Rules that come back judge by
+/// no opener from before.
+#[test]
+fn a_time_without_rules_makes_connections_unknown() {
+    for way in WAYS {
+        let mut scene = only(way, Action::Refuse);
+        let rules = scene.rules.clone();
+        scene.open(way);
+        let (seq, ack) = numbers(way);
+        let data = || tcp(back(way), ACK, ack + 10, seq + 10).with_payload(10);
+        let other = only(back(way), Action::Refuse).rules;
+        scene.associations.rules_change(&rules, &other);
+        scene.associations.rules_change(&other, &rules);
+        assert!(scene.passes(data()), "rules without a pause");
+        scene.associations.rules_change(&rules, &RuleSet::default());
+        scene.associations.rules_change(&RuleSet::default(), &rules);
+        assert_eq!(scene.judge(data()), Verdict::Refuse);
+        scene.open(way);
+        assert!(scene.passes(data()), "a new connection");
+    }
+}
+
 #[test]
 fn a_pair_may_be_used_again_from_the_other_side() {
     for way in WAYS {

@@ -74,9 +74,7 @@ impl<P: Port> Control<P> {
 
     /// Sets new rules, also for open connections.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
-        if !rules.accepts_all() {
-            self.shared.ports.prepare_for_rules();
-        }
+        self.shared.ports.rules_change(&self.shared.rules, &rules);
         self.shared.rules = rules.clone();
         let reset = self.shared.cores.call_each(|_| {
             let rules = rules.clone();
