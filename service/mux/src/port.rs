@@ -22,7 +22,8 @@ pub struct Port<P> {
     pub in_turns: bool,
     /// The time until which the port waits for its rate.
     pub waits_until: Option<Instant>,
-    limiter: RateLimiter,
+    /// The limits of the port. `None` without a limit, so that a turn tests one word.
+    limiter: Option<Box<RateLimiter>>,
 }
 
 impl<P: PortEnd> Port<P> {
@@ -34,18 +35,21 @@ impl<P: PortEnd> Port<P> {
             queued: false,
             in_turns: false,
             waits_until: None,
-            limiter: RateLimiter::default(),
+            limiter: None,
         }
     }
 
     /// Limits the rate at which the port sends.
     pub fn set_rate(&mut self, rate: SendRate) {
-        self.limiter = RateLimiter::new(rate);
+        let limiter = RateLimiter::new(rate);
+        self.limiter = (!limiter.is_unlimited()).then(|| Box::new(limiter));
     }
 
     /// Returns the limits of the port.
     pub fn rate(&self) -> SendRate {
-        self.limiter.rate()
+        self.limiter
+            .as_ref()
+            .map_or(SendRate::default(), |limiter| limiter.rate())
     }
 
     /// Returns true if the program has sent frames, and the port does not wait for its rate.
@@ -54,30 +58,36 @@ impl<P: PortEnd> Port<P> {
         self.waits_until.is_none() && self.io.has_frames()
     }
 
+    /// Returns true if the rate of the port has a limit.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.limiter.is_some()
+    }
+
     /// Returns the largest number of frames of a turn at `now`, which is at most `max`. If the rate
     /// allows no turn yet, returns the time of the next turn, for which the port waits.
     #[inline]
     pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
-        if self.limiter.is_unlimited() {
+        let Some(limiter) = &self.limiter else {
             return Ok(max);
-        }
-        let due = self.limiter.due();
+        };
+        let due = limiter.due();
         if due > now {
             let due = due + WAIT_MIN;
             self.waits_until = Some(due);
             self.counters.delays += 1;
             return Err(due);
         }
-        Ok(self.limiter.packets_in_turn(now, max))
+        Ok(limiter.packets_in_turn(now, max))
     }
 
     /// Pays for the packets of a turn. Returns true if the port has a limit and more frames.
-    #[inline]
+    #[cold]
     pub fn end_turn(&mut self, now: Instant, sent: Amount) -> bool {
-        if self.limiter.is_unlimited() {
+        let Some(limiter) = &mut self.limiter else {
             return false;
-        }
-        self.limiter.pay(now, sent);
+        };
+        limiter.pay(now, sent);
         self.io.has_frames()
     }
 

@@ -319,17 +319,21 @@ impl<P: PortEnd> Ports<P> {
             return 0;
         };
         port.io.rx_burst(&mut burst, max);
-        let mut sent = Amount::default();
+        // The amount of the segments of GSO frames beyond one packet for each frame.
+        let mut beyond = Amount::default();
         for (at, frame) in burst.iter().enumerate() {
-            let segment_size = burst.segment_size(at);
-            sent += match segment_size {
+            match burst.segment_size(at) {
                 0 => self.forward(id, frame, outlet),
-                _ => self.forward_gso(id, (frame, segment_size), outlet),
-            };
+                size => beyond += self.forward_gso(id, (frame, size), outlet).beyond(frame),
+            }
         }
-        let mut has_more = sent.packets >= TURN_MAX as u64;
+        let packets = burst.len() as u64 + beyond.packets;
+        let mut has_more = packets >= TURN_MAX as u64;
         if let Some(port) = self.port_mut(id) {
-            has_more |= port.end_turn(now, sent);
+            if port.is_limited() {
+                beyond += Amount::of_frames(burst.iter());
+                has_more |= port.end_turn(now, beyond);
+            }
             port.io.rx_release(&mut burst);
             if port.io.is_corrupt() {
                 self.corrupt.push(id);
@@ -339,13 +343,12 @@ impl<P: PortEnd> Ports<P> {
         if has_more {
             self.add_turn(id);
         }
-        sent.packets as usize
+        packets as usize
     }
 
-    /// Checks a packet that a port sends, and forwards the packet. Returns the amount of the
-    /// packet.
-    #[inline]
-    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) -> Amount {
+    /// Checks a packet that a port sends, and forwards the packet.
+    #[inline(always)]
+    fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) {
         match self.directory.send_check(id).check(frame) {
             Ok(ends) if self.may_send(id, frame, outlet) => {
                 self.count(id, |counters| counters.sent += 1);
@@ -355,7 +358,6 @@ impl<P: PortEnd> Ports<P> {
             Ok(_) => {}
             Err(refusal) => self.refuse(id, refusal),
         }
-        Amount::of_frame(frame)
     }
 
     /// Checks a GSO frame that a port sends, and forwards the frame or its segments. Returns the

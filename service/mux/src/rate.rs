@@ -44,6 +44,21 @@ impl Amount {
             bytes: frame.len() as u64,
         }
     }
+
+    /// Returns the amount of some frames.
+    pub fn of_frames<'a>(frames: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut amount = Self::default();
+        frames.for_each(|frame| amount += Self::of_frame(frame));
+        amount
+    }
+
+    /// Returns the part of the amount that exceeds the amount of one frame.
+    pub fn beyond(self, frame: &[u8]) -> Self {
+        Self {
+            packets: self.packets.saturating_sub(1),
+            bytes: self.bytes.saturating_sub(frame.len() as u64),
+        }
+    }
 }
 
 impl AddAssign for Amount {
