@@ -51,6 +51,8 @@ mod machines;
 mod memory;
 mod offloads;
 mod options;
+mod port_rates;
+mod port_rules;
 mod ports;
 mod rings;
 mod security;
@@ -183,6 +185,11 @@ const CASES: &[Case] = cases![
     ports::a_claimed_3_tuple_is_in_use 60,
     ports::other_users_have_their_own_rights 60,
     ports::a_dead_service_ends_the_program 60,
+    port_rates::a_port_sends_at_its_rate 60,
+    port_rules::clients_of_a_port_are_accepted_refused_and_dropped 60,
+    port_rules::a_port_does_not_reach_a_refused_peer 60,
+    port_rules::new_rules_stop_a_download_from_a_port 60,
+    port_rules::new_rules_reset_the_client_of_a_port 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

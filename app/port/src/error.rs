@@ -23,8 +23,6 @@ pub enum PortError {
     NotAdmitted,
     /// The user has as many ports, or as much memory of packet rings, as the service allows.
     Limit,
-    /// The operator of the service has rules for connections, which packets of ports would bypass.
-    Rules,
     /// The service refused with this constant of [`tidelane_abi::refusal`], such as MALFORMED for
     /// an impossible [`ring_len`](crate::PortConfig::ring_len).
     Refused(u32),
@@ -42,7 +40,6 @@ impl PortError {
             },
             refusal::NAMESPACE | refusal::USER | refusal::CGROUP => Self::NotAdmitted,
             refusal::LIMIT => Self::Limit,
-            refusal::RULES => Self::Rules,
             why => Self::Refused(why),
         }
     }
@@ -52,7 +49,7 @@ impl PortError {
         match self {
             Self::NotRunning => io::ErrorKind::NotFound,
             Self::VersionMismatch { .. } => io::ErrorKind::Unsupported,
-            Self::NotAdmitted | Self::Rules => io::ErrorKind::PermissionDenied,
+            Self::NotAdmitted => io::ErrorKind::PermissionDenied,
             Self::Limit => io::ErrorKind::QuotaExceeded,
             Self::Refused(why) => kind_of(*why),
             Self::Io(error) => error.kind(),
@@ -82,10 +79,6 @@ impl fmt::Display for PortError {
             ),
             Self::NotAdmitted => write!(f, "the service does not admit this program"),
             Self::Limit => write!(f, "the user has as many ports as the service allows"),
-            Self::Rules => write!(
-                f,
-                "the service has rules for connections, and thus no ports"
-            ),
             Self::Refused(why) => write!(f, "the service refused (reason {why})"),
             Self::Io(error) => write!(f, "cannot open a port: {error}"),
         }

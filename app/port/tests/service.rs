@@ -307,8 +307,6 @@ fn a_service_that_refuses_or_lies_opens_no_port() {
     assert!(matches!(limit, PortError::Limit));
     let user = attempt("user", |answer| answer.refusal = refusal::USER);
     assert!(matches!(user, PortError::NotAdmitted));
-    let rules = attempt("rules", |answer| answer.refusal = refusal::RULES);
-    assert!(matches!(rules, PortError::Rules));
     let len = attempt("len", |answer| answer.refusal = refusal::MALFORMED);
     assert_eq!(len.kind(), io::ErrorKind::InvalidInput);
     let version = attempt("version", |answer| answer.abi_version += 1);

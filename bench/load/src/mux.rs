@@ -23,7 +23,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tidelane_af_xdp::{XdpConfig, XdpPort};
-use tidelane_mux::{Egress, GsoFrame, Ports, Tuple, copy_to};
+use tidelane_mux::{Egress, Filter, GsoFrame, Ports, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_packet_ring::{ProgramBurst, ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
@@ -299,6 +299,8 @@ struct ToNic<'a, N> {
     count: u64,
 }
 
+impl<N: PacketIo> Filter for ToNic<'_, N> {}
+
 impl<N: PacketIo> Egress for ToNic<'_, N> {
     fn nic_capabilities(&self) -> Capabilities {
         self.nic.capabilities()
@@ -357,11 +359,11 @@ fn forward<N: PacketIo>(
     while !shared.ended.load(Ordering::Relaxed) {
         nic.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            ports.receive(frame, true);
+            ports.receive(frame, true, &mut ());
         }
         nic.rx_release(&mut burst);
         let mut outlet = ToNic { nic, count: 0 };
-        ports.take_turns(&mut outlet);
+        ports.take_turns(tidelane_time::Instant(0), &mut outlet);
         let sent = outlet.count;
         nic.tx_flush();
         ports.flush();

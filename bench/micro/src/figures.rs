@@ -107,7 +107,7 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 712),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 695),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
@@ -120,14 +120,14 @@ const FIGURES: &[Figure] = &[
         ("mux-receive", 1),
         MUX,
         None,
-        344,
+        332,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        394,
+        380,
     ),
 ];
 

@@ -46,7 +46,7 @@ impl<P: PacketIo> Host<P> {
         let Some(whole) = self.fragments.reassembler.push(now, &fragment)? else {
             return Ok(());
         };
-        if self.mux_ports_mut().receive(&whole, true) {
+        if self.receive_for_ports(now, link, &whole, partial_allowed) {
             return Ok(());
         }
         if self.siblings.is_some() && self.hand_over(link, &whole, partial_allowed) {

@@ -45,6 +45,7 @@ mod mux_link;
 mod mux_ports;
 mod options;
 mod paths;
+mod port_rules;
 mod prefixes;
 mod program;
 mod publish;
@@ -73,6 +74,7 @@ use crate::{
     accounts::Resource,
     fragments::Fragments,
     io::HostIo,
+    port_rules::PortOwners,
     requests::{PARKED_MAX, Parked},
     routes::Routes,
     shared::{HOLDS_MAX, SharedConnections},
@@ -90,6 +92,7 @@ pub use crate::{
     journal::{FlowJournal, JournalEntry, JournalMemory},
     memory::{MemoryLimits, StreamMemory},
     mux_ports::{MUX_PORTS_MAX, MuxPorts},
+    port_rules::{Associations, PortOwner},
     program::ProgramId,
     registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
@@ -200,6 +203,8 @@ pub struct Host<P: PacketIo> {
     fragments: Fragments,
     /// Ports of programs with stacks of their own.
     mux_ports: MuxPorts,
+    /// The programs of the ports, as the operator's rules see them.
+    port_owners: PortOwners,
     /// Number of connections that programs have had.
     connections: u64,
     /// A burst for each port; `None` while its frames are processed.
@@ -254,6 +259,7 @@ impl<P: PacketIo> Host<P> {
             siblings: None,
             fragments: Fragments::default(),
             mux_ports,
+            port_owners: PortOwners::default(),
             connections: 0,
             full_bursts: 0,
             held: None,
@@ -382,6 +388,7 @@ impl<P: PacketIo> Host<P> {
             soon,
             sweep,
             self.fragments.reassembler.next_timeout(),
+            self.mux_ports.next_timeout(),
         ]
         .into_iter()
         .flatten()

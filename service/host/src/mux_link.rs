@@ -111,6 +111,8 @@ pub struct MuxLink {
     pub to_ports: FrameQueue,
     /// Frames of ports for the engine.
     pub from_ports: FrameQueue,
+    /// Frames between ports that the operator's rules have refused, which get an answer.
+    pub refused: FrameQueue,
 }
 
 impl MuxLink {

@@ -7,18 +7,19 @@
 //! (`mux_link.rs`).
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
-use tidelane_mux::{Egress, GsoFrame, Ports, copy_to};
+use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
 use tidelane_wire::{
     Ecn, Endpoint, FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_tcp,
-    protocol,
+    protocol, tcp_checksum_ok,
 };
 
 use crate::{
     Host, HostRequest,
     mux_link::{self, FrameQueue, MUX_LINK},
+    port_rules::{PortOwner, PortRules},
 };
 
 /// Largest number of ports.
@@ -31,8 +32,22 @@ pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 struct Ways<'a, P> {
     queue: &'a mut P,
     to_engine: &'a mut FrameQueue,
+    /// Frames between ports that the rules of the receiving port have refused.
+    refused: &'a mut FrameQueue,
+    rules: PortRules<'a>,
     /// True if a frame was passed to the queue.
     sent: bool,
+}
+
+impl<P> Filter for Ways<'_, P> {
+    #[inline]
+    fn passes_all(&self) -> bool {
+        self.rules.passes_all()
+    }
+
+    fn judge(&mut self, port: PortId, way: Way, frame: &[u8]) -> Verdict {
+        self.rules.judge(port, way, frame)
+    }
 }
 
 impl<P: PacketIo> Egress for Ways<'_, P> {
@@ -55,6 +70,11 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
     fn give_to_host(&mut self, frame: &[u8]) -> bool {
         copy_to(self.to_engine, frame)
     }
+
+    /// Queues the packet for an answer. A packet without room gets no answer.
+    fn answer_refused(&mut self, frame: &[u8]) {
+        copy_to(self.refused, frame);
+    }
 }
 
 impl<P: PacketIo> Host<P> {
@@ -63,8 +83,24 @@ impl<P: PacketIo> Host<P> {
         &self.mux_ports
     }
 
-    /// Returns the ports of this core. The driver opens and closes ports, and claims their
-    /// 3-tuples, with proof from the kernel.
+    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
+    /// number is too large.
+    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
+        let opened = self.mux_ports.open_at(id, Tapped::of_program(end));
+        if opened {
+            self.port_owners.set(id, owner);
+        }
+        opened
+    }
+
+    /// Closes a port. Returns the mux's end of the port's packet rings.
+    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
+        self.port_owners.remove(id);
+        self.mux_ports.close(id)
+    }
+
+    /// Returns the ports of this core. The driver claims their 3-tuples, with proof from the
+    /// kernel.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         &mut self.mux_ports
     }
@@ -87,10 +123,56 @@ impl<P: PacketIo> Host<P> {
         partial_allowed: bool,
     ) {
         for frame in burst.iter() {
-            if !self.mux_ports.receive(frame, true) {
+            if !self.receive_for_ports(now, link, frame, partial_allowed) {
                 self.receive_frame(now, link, frame, partial_allowed);
             }
         }
+    }
+
+    /// Gives a frame of the wire to the port that has claimed its destination. Returns false if no
+    /// port has.
+    pub(crate) fn receive_for_ports(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frame: &[u8],
+        partial_allowed: bool,
+    ) -> bool {
+        let mut rules = PortRules {
+            rules: &mut self.io.rules,
+            owners: &mut self.port_owners,
+            counters: &mut self.io.counters,
+            now,
+        };
+        let reception = self.mux_ports.receive(frame, true, &mut rules);
+        if reception == Reception::Refused {
+            self.answer_refused(now, link, frame, partial_allowed);
+        }
+        reception != Reception::Unclaimed
+    }
+
+    /// Answers a segment for a port that the rules have refused by a RST, as to a closed port.
+    #[cold]
+    fn answer_refused(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
+        let Ok(packet) = parse_frame(frame) else {
+            return;
+        };
+        let is_right = packet.protocol == protocol::TCP
+            && tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed);
+        let Some(segment) = parse_tcp(packet.payload).ok().filter(|_| is_right) else {
+            return;
+        };
+        let arrival = Arrival {
+            key: FlowKey {
+                local: Endpoint::new(packet.dst, segment.dst_port),
+                peer: Endpoint::new(packet.src, segment.src_port),
+            },
+            link,
+            ecn: Ecn::NotEct,
+        };
+        self.io.arrival = Some(packet.src_mac);
+        self.engine
+            .answer_refused(now, &arrival, &segment, &mut self.io);
     }
 
     /// Returns the route to a port that has claimed `peer`, an address of the interface.
@@ -114,11 +196,19 @@ impl<P: PacketIo> Host<P> {
         let mut ways = Ways {
             queue,
             to_engine: &mut self.io.mux_link.from_ports,
+            refused: &mut self.io.mux_link.refused,
+            rules: PortRules {
+                rules: &mut self.io.rules,
+                owners: &mut self.port_owners,
+                counters: &mut self.io.counters,
+                now,
+            },
             sent: false,
         };
-        let count = self.mux_ports.take_turns(&mut ways);
+        let count = self.mux_ports.take_turns(now, &mut ways);
         self.io.tx_queued |= ways.sent;
         self.receive_from_mux_ports(now);
+        self.answer_refused_ports(now);
         self.mux_ports.flush();
         let request = HostRequest::CorruptPorts;
         if self.mux_ports.has_corrupt() && !self.io.requests.contains(&request) {
@@ -142,15 +232,34 @@ impl<P: PacketIo> Host<P> {
         self.send_batches();
     }
 
+    /// Answers the packets between ports that the rules have refused.
+    fn answer_refused_ports(&mut self, now: Instant) {
+        if self.io.mux_link.refused.is_empty() {
+            return;
+        }
+        let mut frames = std::mem::take(&mut self.io.mux_link.refused);
+        for frame in frames.iter() {
+            self.answer_refused(now, MUX_LINK, frame, false);
+        }
+        frames.clear();
+        self.io.mux_link.refused = frames;
+    }
+
     /// Gives the frames of the engine to the ports that have claimed them. The engine gets a RST
-    /// for a segment that no port has claimed, as from a host without the port (RFC 9293
-    /// §3.10.7.1).
+    /// for a segment that no port has claimed, or that the rules refuse, as from a host without the
+    /// port (RFC 9293 §3.10.7.1).
     #[cold]
     #[inline(never)]
     pub(crate) fn send_to_mux_ports(&mut self, now: Instant) {
         let mut frames = std::mem::take(&mut self.io.mux_link.to_ports);
         for frame in frames.iter() {
-            if !self.mux_ports.receive(frame, false) {
+            let mut rules = PortRules {
+                rules: &mut self.io.rules,
+                owners: &mut self.port_owners,
+                counters: &mut self.io.counters,
+                now,
+            };
+            if self.mux_ports.receive(frame, false, &mut rules) != Reception::Taken {
                 self.answer_without_port(now, frame);
             }
         }

@@ -91,14 +91,12 @@ impl<P: PacketIo> Host<P> {
     pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
         self.io.now = now;
         self.io.rules = rules;
+        self.port_owners.rules_have_changed();
         if self.io.rules.accepts_all() {
             return 0;
         }
-        let all: Vec<FlowId> = self.engine.flows().collect();
-        let denied: Vec<FlowId> = all
-            .into_iter()
-            .filter(|flow| self.is_denied(*flow))
-            .collect();
+        let mut denied: Vec<FlowId> = self.engine.flows().collect();
+        denied.retain(|flow| self.is_denied(*flow));
         for flow in &denied {
             self.engine.abort(now, *flow, &mut self.io);
         }

@@ -32,6 +32,8 @@ pub enum SendRefusal {
     Destination,
     /// A GSO frame cannot be split: see [`GsoFrame::new`].
     Segmentation,
+    /// The [`Filter`](crate::Filter) does not pass the packet.
+    Rule,
 }
 
 /// The protocol and the two ends of a TCP or UDP packet.

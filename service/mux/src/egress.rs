@@ -2,11 +2,12 @@
 
 use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
-use crate::gso::GsoFrame;
+use crate::{filter::Filter, gso::GsoFrame};
 
 /// The NIC and the host (the stack that gets unclaimed packets), as destinations of packets that
-/// ports send. Each method with a packet returns false if the packet was lost.
-pub trait Egress {
+/// ports send, with the filter of these packets. Each method that passes a packet on returns false
+/// if the packet was lost.
+pub trait Egress: Filter {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
 
@@ -18,6 +19,10 @@ pub trait Egress {
 
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
+
+    /// Answers a packet of a port that the filter of the receiving port has refused. The answer
+    /// comes from the destination of the packet.
+    fn answer_refused(&mut self, _frame: &[u8]) {}
 }
 
 /// Copies a frame to the next free frame of `to`. Returns false if `to` has no free frame, or if

@@ -10,6 +10,8 @@ use tidelane_wire::{
     SeqNumber, TcpFlags, checksum, protocol, write_partial_checksum, write_tcp_checksum,
 };
 
+use crate::rate::Amount;
+
 /// Offsets in an IPv4 header: total length, identification, checksum.
 const V4_LEN: usize = ETHERNET_HEADER_LEN + 2;
 const V4_ID: usize = ETHERNET_HEADER_LEN + 4;
@@ -93,6 +95,15 @@ impl<'a> GsoFrame<'a> {
         self.payload
             .len()
             .div_ceil(usize::from(self.parameters.segment_size))
+    }
+
+    /// Returns the amount of the segments, each with its headers.
+    pub(crate) fn amount(&self) -> Amount {
+        let segments = self.segments();
+        Amount {
+            packets: segments as u64,
+            bytes: (segments * self.headers.len() + self.payload.len()) as u64,
+        }
     }
 
     /// Sends the whole frame through `port`, which must support GSO frames of this length.

@@ -23,22 +23,30 @@
 
 mod check;
 mod claims;
+mod directory;
 mod egress;
+mod filter;
 mod gso;
 mod mux;
+mod port;
 mod port_counters;
 mod port_end;
 mod ports;
+mod rate;
 mod ready;
+mod waiting;
 
 pub use crate::{
     check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
     egress::{Egress, copy_to},
+    filter::{Filter, Reception, Verdict, Way},
     gso::GsoFrame,
     mux::{Counters, Mux},
+    port::PortsFull,
     port_counters::PortCounters,
     port_end::PortEnd,
-    ports::{Ports, PortsFull},
+    ports::Ports,
+    rate::SendRate,
     ready::{Doorbell, MuxPort},
 };

@@ -2,11 +2,13 @@
 //! which no port has claimed.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
+use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
     claims::PortId,
     egress::{Egress, copy_to},
+    filter::{Filter, Reception},
     gso::GsoFrame,
     port_end::PortEnd,
     ports::{Ports, PortsFull},
@@ -38,6 +40,9 @@ struct Outside<N, H> {
     host: H,
     counters: Counters,
 }
+
+/// This mux has no filter.
+impl<N: PacketIo, H: PacketIo> Filter for Outside<N, H> {}
 
 impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
     fn nic_capabilities(&self) -> Capabilities {
@@ -112,11 +117,12 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
     }
 
     /// Forwards one burst of the NIC, one burst of the host, and one turn of each port with
-    /// packets. Returns true if there was a packet.
+    /// packets. Returns true if there was a packet. The ports of this mux have no rates, so the
+    /// time does not matter.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();
-        count += self.ports.take_turns(&mut self.outside);
+        count += self.ports.take_turns(Instant(0), &mut self.outside);
         self.outside.nic.tx_flush();
         self.outside.host.tx_flush();
         self.ports.flush();
@@ -129,7 +135,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         };
         let count = self.outside.nic.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            if !self.ports.receive(frame, true) {
+            if self.ports.receive(frame, true, &mut ()) == Reception::Unclaimed {
                 self.outside.counters.to_host += 1;
                 self.outside.give_to_host(frame);
             }
@@ -145,7 +151,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         };
         let count = self.outside.host.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
-            if !self.ports.receive(frame, false) {
+            if self.ports.receive(frame, false, &mut ()) == Reception::Unclaimed {
                 self.outside.send_to_nic(frame);
             }
         }

@@ -17,6 +17,15 @@ pub struct PortCounters {
     pub overruns: u64,
     /// Packets of the port that were lost because the NIC or the host had no room.
     pub lost: u64,
+    /// Number of times that packets of the port waited for the port's rate.
+    pub delays: u64,
     /// Packets of the port that were not sent, by reason.
     pub refused: BTreeMap<SendRefusal, u64>,
+}
+
+impl PortCounters {
+    /// Counts a packet that is not sent.
+    pub fn count_refused(&mut self, refusal: SendRefusal) {
+        *self.refused.entry(refusal).or_default() += 1;
+    }
 }

@@ -5,15 +5,21 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
-use tidelane_wire::{IpAddress, MacAddress, QuotedPacket, parse_frame, protocol};
+use tidelane_time::Instant;
+use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::{
-    check::{Ends, SendCheck, SendRefusal, ends},
+    check::SendRefusal,
     claims::{ClaimError, Claims, PortId, Tuple},
-    egress::{Egress, copy_to},
+    directory::{Destination, Directory},
+    egress::Egress,
+    filter::{Filter, Reception, Verdict, Way},
+    port::{Port, PortsFull},
     port_counters::PortCounters,
     port_end::PortEnd,
+    rate::{Amount, SendRate},
     ready::{Doorbell, ReadySet},
+    waiting::Waiting,
 };
 
 /// Largest number of frames in a turn of a port.
@@ -23,34 +29,9 @@ const STEP_MAX: usize = 256;
 /// Largest number of ports that one step polls for new frames.
 const POLLS_MAX: usize = 32;
 
-/// Error of [`Ports::open`]: the largest number of ports is open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PortsFull;
-
-/// An open port.
-struct Port<P> {
-    /// The mux's end of the port's packet rings.
-    io: P,
-    counters: PortCounters,
-    /// True if the port got frames since the last flush.
-    queued: bool,
-    /// True if the port waits for a turn.
-    in_turns: bool,
-}
-
-/// Destination of a checked packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Destination {
-    Port(PortId),
-    Host,
-    Nic,
-}
-
 /// The ports of one fast-path core (polling thread). All ports use the addresses of one interface.
 pub struct Ports<P: PortEnd> {
-    mac: MacAddress,
-    addresses: Vec<IpAddress>,
-    claims: Claims,
+    directory: Directory,
     ports: Vec<Option<Port<P>>>,
     /// Largest number of ports.
     ports_max: usize,
@@ -63,6 +44,8 @@ pub struct Ports<P: PortEnd> {
     rung: Vec<PortId>,
     /// Ports that wait for a turn, next first.
     turns: VecDeque<PortId>,
+    /// Ports that wait until their rate lets them send.
+    waiting: Waiting,
     /// Ports with frames to flush.
     queued: Vec<PortId>,
     /// An empty burst, which all ports use in turn; `None` while its frames are processed.
@@ -78,9 +61,7 @@ impl<P: PortEnd> Ports<P> {
     /// interface.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, ports_max: usize) -> Self {
         Self {
-            mac,
-            addresses,
-            claims: Claims::default(),
+            directory: Directory::new(mac, addresses),
             ports: Vec::new(),
             ports_max,
             open: Vec::new(),
@@ -88,6 +69,7 @@ impl<P: PortEnd> Ports<P> {
             ready: Arc::new(ReadySet::new(ports_max)),
             rung: Vec::new(),
             turns: VecDeque::new(),
+            waiting: Waiting::default(),
             queued: Vec::new(),
             burst: None,
             segment: Vec::new(),
@@ -97,8 +79,7 @@ impl<P: PortEnd> Ports<P> {
 
     /// Sets the link address and the addresses of the interface.
     pub fn set_link(&mut self, mac: MacAddress, addresses: Vec<IpAddress>) {
-        self.mac = mac;
-        self.addresses = addresses;
+        self.directory.set_link(mac, addresses);
     }
 
     /// Returns the number of open ports.
@@ -135,12 +116,7 @@ impl<P: PortEnd> Ports<P> {
         if self.burst.is_none() {
             self.burst = Some(io.new_burst());
         }
-        self.ports[at] = Some(Port {
-            io,
-            counters: PortCounters::default(),
-            queued: false,
-            in_turns: false,
-        });
+        self.ports[at] = Some(Port::new(io));
         self.open.push(id);
         true
     }
@@ -159,9 +135,12 @@ impl<P: PortEnd> Ports<P> {
     /// lost. Returns the mux's end of these rings.
     pub fn close(&mut self, port: PortId) -> Option<P> {
         let closed = self.ports.get_mut(port.0 as usize)?.take()?;
-        self.claims.release_all(port);
+        self.directory.claims.release_all(port);
         self.open.retain(|open| *open != port);
-        self.turns.retain(|waiting| *waiting != port);
+        self.turns.retain(|turn| *turn != port);
+        if let Some(due) = closed.waits_until {
+            self.waiting.remove(due, port);
+        }
         Some(closed.io)
     }
 
@@ -169,21 +148,21 @@ impl<P: PortEnd> Ports<P> {
     /// use the 3-tuple.
     pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
         match self.port(port) {
-            Some(_) => self.claims.claim(tuple, port),
+            Some(_) => self.directory.claims.claim(tuple, port),
             None => Err(ClaimError::Invalid),
         }
     }
 
     /// Ends a claim. Returns false if the port has no such claim.
     pub fn release(&mut self, tuple: Tuple, port: PortId) -> bool {
-        self.claims.release(tuple, port)
+        self.directory.claims.release(tuple, port)
     }
 
     /// Moves the claim of one 3-tuple from port `from` to port `to`. At all times, one of the two
     /// ports has the claim. Returns false, and changes nothing, if `from` has no such claim or `to`
     /// is not open.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
-        self.port(to).is_some() && self.claims.move_claim(tuple, from, to)
+        self.port(to).is_some() && self.directory.claims.move_claim(tuple, from, to)
     }
 
     /// Moves all claims of port `from` to port `to`. At all times, one of the two ports has the
@@ -191,14 +170,37 @@ impl<P: PortEnd> Ports<P> {
     pub fn hand_over(&mut self, from: PortId, to: PortId) -> bool {
         let open = self.port(from).is_some() && self.port(to).is_some();
         if open {
-            self.claims.hand_over(from, to);
+            self.directory.claims.hand_over(from, to);
         }
         open
     }
 
     /// Returns the claims.
     pub fn claims(&self) -> &Claims {
-        &self.claims
+        &self.directory.claims
+    }
+
+    /// Limits the rate at which a port sends. A port that waits has its next turn at once.
+    pub fn set_rate(&mut self, id: PortId, rate: SendRate) {
+        let Some(port) = self.port_mut(id) else {
+            return;
+        };
+        port.set_rate(rate);
+        if let Some(due) = port.waits_until.take() {
+            self.waiting.remove(due, id);
+            self.add_turn(id);
+        }
+    }
+
+    /// Returns the limits of a port.
+    pub fn rate(&self, id: PortId) -> Option<SendRate> {
+        Some(self.port(id)?.rate())
+    }
+
+    /// Returns the time at which a port that waits may send. The driver calls
+    /// [`take_turns`](Self::take_turns) then.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.next_due()
     }
 
     /// Returns the mux's end of a port's packet rings.
@@ -225,11 +227,11 @@ impl<P: PortEnd> Ports<P> {
         corrupt
     }
 
-    /// Returns true if a port has sent packets. The core calls this function after it has announced
-    /// its sleep, and before it sleeps.
+    /// Returns true if a port has sent packets, and does not wait for its rate. The core calls this
+    /// function after it has announced its sleep, and before it sleeps.
     pub fn has_work(&self) -> bool {
-        let has_frames = |port: &PortId| self.port(*port).is_some_and(|port| port.io.has_frames());
-        !self.turns.is_empty() || self.open.iter().any(has_frames)
+        let is_ready = |port: &PortId| self.port(*port).is_some_and(Port::is_ready);
+        !self.turns.is_empty() || self.open.iter().any(is_ready)
     }
 
     fn port(&self, port: PortId) -> Option<&Port<P>> {
@@ -242,19 +244,33 @@ impl<P: PortEnd> Ports<P> {
 
     /// Forwards packets of the ports: at most one turn of each port with packets. A port with more
     /// packets has its next turn after all other waiting ports. Returns the number of packets.
-    pub fn take_turns(&mut self, outlet: &mut impl Egress) -> usize {
+    pub fn take_turns(&mut self, now: Instant, outlet: &mut impl Egress) -> usize {
+        if !self.waiting.is_empty() {
+            self.end_waits(now);
+        }
         self.find_ready();
         let mut count = 0;
         for _ in 0..self.turns.len() {
             let Some(port) = self.turns.pop_front() else {
                 break;
             };
-            count += self.take_turn(port, outlet);
+            count += self.take_turn(now, port, outlet);
             if count >= STEP_MAX {
                 break;
             }
         }
         count
+    }
+
+    /// Gives a turn to the ports that have waited long enough.
+    #[cold]
+    fn end_waits(&mut self, now: Instant) {
+        while let Some(id) = self.waiting.pop(now) {
+            if let Some(port) = self.port_mut(id) {
+                port.waits_until = None;
+            }
+            self.add_turn(id);
+        }
     }
 
     /// Finds the ports that have packets.
@@ -272,7 +288,7 @@ impl<P: PortEnd> Ports<P> {
             }
             let id = self.open[self.next_look];
             self.next_look += 1;
-            if self.port(id).is_some_and(|port| port.io.has_frames()) {
+            if self.port(id).is_some_and(Port::is_ready) {
                 self.add_turn(id);
             }
         }
@@ -282,88 +298,101 @@ impl<P: PortEnd> Ports<P> {
         let Some(port) = self.port_mut(id) else {
             return;
         };
-        if !port.in_turns {
+        if !port.in_turns && port.waits_until.is_none() {
             port.in_turns = true;
             self.turns.push_back(id);
         }
     }
 
-    fn take_turn(&mut self, id: PortId, outlet: &mut impl Egress) -> usize {
+    fn take_turn(&mut self, now: Instant, id: PortId, outlet: &mut impl Egress) -> usize {
+        let Some(port) = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return 0;
+        };
+        port.in_turns = false;
+        let max = match port.begin_turn(now, TURN_MAX) {
+            Ok(max) => max,
+            Err(due) => {
+                self.waiting.add(due, id);
+                return 0;
+            }
+        };
         let Some(mut burst) = self.burst.take() else {
             return 0;
         };
-        if let Some(port) = self.port_mut(id) {
-            port.in_turns = false;
-            port.io.rx_burst(&mut burst, TURN_MAX);
-        }
-        let mut count = burst.len();
+        port.io.rx_burst(&mut burst, max);
+        // The amount of the segments of GSO frames beyond one packet for each frame.
+        let mut beyond = Amount::default();
         for (at, frame) in burst.iter().enumerate() {
             match burst.segment_size(at) {
                 0 => self.forward(id, frame, outlet),
-                segment_size => count += self.forward_gso(id, (frame, segment_size), outlet),
+                size => beyond += self.forward_gso(id, (frame, size), outlet).beyond(frame),
             }
         }
+        let packets = burst.len() as u64 + beyond.packets;
+        let mut has_more = packets >= TURN_MAX as u64;
         if let Some(port) = self.port_mut(id) {
+            if port.is_limited() {
+                beyond += Amount::of_frames(burst.iter());
+                has_more |= port.end_turn(now, beyond);
+            }
             port.io.rx_release(&mut burst);
             if port.io.is_corrupt() {
                 self.corrupt.push(id);
             }
         }
         self.burst = Some(burst);
-        if count >= TURN_MAX {
+        if has_more {
             self.add_turn(id);
         }
-        count
-    }
-
-    /// Returns the properties that a packet of `port` must have.
-    fn send_check(&self, port: PortId) -> SendCheck<'_> {
-        SendCheck {
-            port,
-            claims: &self.claims,
-            mac: self.mac,
-            addresses: &self.addresses,
-        }
+        packets as usize
     }
 
     /// Checks a packet that a port sends, and forwards the packet.
     #[inline(always)]
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) {
-        match self.send_check(id).check(frame) {
-            Ok(ends) => {
-                self.count_sent(id, 1);
-                let destination = self.destination(&ends);
+        match self.directory.send_check(id).check(frame) {
+            Ok(ends) if self.may_send(id, frame, outlet) => {
+                self.count(id, |counters| counters.sent += 1);
+                let destination = self.directory.destination(&ends);
                 self.deliver(id, destination, frame, outlet);
             }
+            Ok(_) => {}
             Err(refusal) => self.refuse(id, refusal),
         }
     }
 
     /// Checks a GSO frame that a port sends, and forwards the frame or its segments. Returns the
-    /// number of segments. `sent` has the frame and its segment size.
+    /// amount of the segments. `sent` has the frame and its segment size.
     #[cold]
     #[inline(never)]
-    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> usize {
+    fn forward_gso(&mut self, id: PortId, sent: (&[u8], u16), outlet: &mut impl Egress) -> Amount {
         let nic = outlet.nic_capabilities();
         let frame_len_max = nic.tx_frame_len_max.min(PORT_FRAME_LEN_MAX) as usize;
-        let checked = self.send_check(id).check_gso(sent.0, sent.1, frame_len_max);
+        let checked = self
+            .directory
+            .send_check(id)
+            .check_gso(sent.0, sent.1, frame_len_max);
         let (ends, gso) = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
                 self.refuse(id, refusal);
-                return 1;
+                return Amount::of_frame(sent.0);
             }
         };
-        self.count_sent(id, gso.segments());
-        if let Some(port) = self.port_mut(id) {
-            port.counters.gso_frames += 1;
+        if !self.may_send(id, sent.0, outlet) {
+            return Amount::of_frame(sent.0);
         }
-        let destination = self.destination(&ends);
+        let amount = gso.amount();
+        self.count(id, |counters| {
+            counters.sent += amount.packets;
+            counters.gso_frames += 1;
+        });
+        let destination = self.directory.destination(&ends);
         if destination == Destination::Nic && gso.len() <= nic.tx_gso_len_max as usize {
             if !outlet.send_gso_to_nic(&gso) {
-                self.count_lost(id, gso.segments());
+                self.count(id, |counters| counters.lost += amount.packets);
             }
-            return gso.segments();
+            return amount;
         }
         let mut segment = std::mem::take(&mut self.segment);
         for at in 0..gso.segments() {
@@ -371,7 +400,18 @@ impl<P: PortEnd> Ports<P> {
             self.deliver(id, destination, &segment, outlet);
         }
         self.segment = segment;
-        gso.segments()
+        amount
+    }
+
+    /// Returns true if the filter passes a checked packet of port `id`. Counts a packet that does
+    /// not pass.
+    #[inline]
+    fn may_send(&mut self, id: PortId, frame: &[u8], filter: &mut impl Filter) -> bool {
+        let passes = filter.passes_all() || filter.judge(id, Way::Out, frame) == Verdict::Pass;
+        if !passes {
+            self.refuse(id, SendRefusal::Rule);
+        }
+        passes
     }
 
     /// Gives a checked packet of port `id` to its destination.
@@ -384,94 +424,62 @@ impl<P: PortEnd> Ports<P> {
         outlet: &mut impl Egress,
     ) {
         let taken = match destination {
-            Destination::Port(to) => return self.give(to, frame),
+            Destination::Port(to) => {
+                if self.give_filtered(to, frame, outlet) == Reception::Refused {
+                    outlet.answer_refused(frame);
+                }
+                return;
+            }
             Destination::Host => outlet.give_to_host(frame),
             Destination::Nic => outlet.send_to_nic(frame),
         };
         if !taken {
-            self.count_lost(id, 1);
+            self.count(id, |counters| counters.lost += 1);
         }
     }
 
     #[inline]
-    fn count_sent(&mut self, id: PortId, packets: usize) {
+    fn count(&mut self, id: PortId, count: impl FnOnce(&mut PortCounters)) {
         if let Some(port) = self.port_mut(id) {
-            port.counters.sent += packets as u64;
-        }
-    }
-
-    #[cold]
-    fn count_lost(&mut self, id: PortId, packets: usize) {
-        if let Some(port) = self.port_mut(id) {
-            port.counters.lost += packets as u64;
+            count(&mut port.counters);
         }
     }
 
     /// Counts a packet of port `id` that is not sent.
     #[cold]
     fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
-        if let Some(port) = self.port_mut(id) {
-            *port.counters.refused.entry(refusal).or_default() += 1;
+        self.count(id, |counters| counters.count_refused(refusal));
+    }
+
+    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple, if
+    /// `filter` passes the packet. `from_wire` is true for a packet of the NIC.
+    pub fn receive(
+        &mut self,
+        frame: &[u8],
+        from_wire: bool,
+        filter: &mut impl Filter,
+    ) -> Reception {
+        match self.directory.receiver(frame, from_wire) {
+            Some(port) => self.give_filtered(port, frame, filter),
+            None => Reception::Unclaimed,
         }
     }
 
-    #[inline(always)]
-    fn destination(&self, ends: &Ends) -> Destination {
-        if !self.addresses.contains(&ends.dst.addr) {
-            return Destination::Nic;
-        }
-        match self.claims.owner(ends.protocol, ends.dst) {
-            Some(port) => Destination::Port(port),
-            None => Destination::Host,
-        }
-    }
-
-    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple.
-    /// Returns false if no port has claimed the 3-tuple. `from_wire` is true for a packet of the
-    /// NIC.
-    pub fn receive(&mut self, frame: &[u8], from_wire: bool) -> bool {
-        match self.receiver(frame, from_wire) {
-            Some(port) => {
-                self.give(port, frame);
-                true
+    /// Gives a packet to port `to`, if `filter` passes the packet.
+    #[inline]
+    fn give_filtered(&mut self, to: PortId, frame: &[u8], filter: &mut impl Filter) -> Reception {
+        if !filter.passes_all() {
+            match filter.judge(to, Way::In, frame) {
+                Verdict::Pass => {}
+                Verdict::Refuse => return Reception::Refused,
+                Verdict::Drop => return Reception::Taken,
             }
-            None => false,
         }
-    }
-
-    /// Returns the port for a received packet: the owner of the destination 3-tuple, or for an ICMP
-    /// error the owner of the source 3-tuple of the quoted packet. The stack of the port checks the
-    /// transport checksum, as it would behind a NIC.
-    ///
-    /// A packet of the wire with an address of this host as its source is forged. No port gets such
-    /// a packet; the host counts and drops it.
-    fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
-        let packet = parse_frame(frame).ok()?;
-        let is_forged = from_wire && self.addresses.contains(&packet.src);
-        if is_forged || !self.addresses.contains(&packet.dst) {
-            return None;
-        }
-        if matches!(packet.protocol, protocol::ICMP | protocol::ICMPV6) {
-            let quoted = QuotedPacket::of_error(&packet).ok()?;
-            return self.claims.owner(quoted.protocol, quoted.key.local);
-        }
-        let ends = ends(&packet).ok()?;
-        self.claims.owner(ends.protocol, ends.dst)
-    }
-
-    fn give(&mut self, to: PortId, frame: &[u8]) {
-        let Some(port) = self.ports.get_mut(to.0 as usize).and_then(Option::as_mut) else {
-            return;
-        };
-        if copy_to(&mut port.io, frame) {
-            port.counters.received += 1;
-        } else {
-            port.counters.overruns += 1;
-        }
-        if !port.queued {
-            port.queued = true;
+        let port = self.ports.get_mut(to.0 as usize).and_then(Option::as_mut);
+        if port.is_some_and(|port| port.give(frame)) {
             self.queued.push(to);
         }
+        Reception::Taken
     }
 
     /// Publishes the packets that were copied to ports, so that the ports' programs see them.

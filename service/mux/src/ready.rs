@@ -52,7 +52,7 @@ impl ReadySet {
     }
 }
 
-/// A port's doorbell, which adds the port to the mux's [`ReadySet`].
+/// A port's doorbell, which adds the port to the set of ready ports of the mux.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     pub(crate) set: Arc<ReadySet>,

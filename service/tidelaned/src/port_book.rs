@@ -6,9 +6,13 @@
 //! numbers are in use, and which kernel sockets back the claims of a port, so that a socket can
 //! move its claim to another port.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use tidelane_host::{MUX_PORTS_MAX, accounts::UserId};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tidelane_host::{Associations, MUX_PORTS_MAX, RuleSet, accounts::UserId};
 use tidelane_mux::{PortId, Tuple};
 use tidelane_wire::Endpoint;
 
@@ -54,6 +58,8 @@ impl Claimed {
 struct Entry {
     user: UserId,
     claims: Vec<Claimed>,
+    /// The connections of all ports of the user, for the operator's rules.
+    associations: Arc<Associations>,
 }
 
 /// All mux ports of a service: their numbers, users and claims.
@@ -70,7 +76,8 @@ impl PortBook {
         self.ports.is_empty()
     }
 
-    /// Takes the lowest free number for a port of `user`. Returns `None` if all are in use.
+    /// Takes the lowest free number for a port of `user`. Returns `None` if all are in use, or
+    /// if the kernel has no random bytes.
     pub fn open(&mut self, user: UserId) -> Option<PortId> {
         let used = self
             .ports
@@ -81,13 +88,34 @@ impl PortBook {
         if free >= PORTS_MAX {
             return None;
         }
-        let claims = Vec::new();
-        self.ports.insert(free, Entry { user, claims });
+        let mut of_user = self.ports.values().filter(|entry| entry.user == user);
+        let associations = match of_user.next() {
+            Some(entry) => entry.associations.clone(),
+            None => Arc::new(Associations::new(random_key()?)),
+        };
+        let entry = Entry {
+            user,
+            claims: Vec::new(),
+            associations,
+        };
+        self.ports.insert(free, entry);
         Some(PortId(free))
     }
 
-    /// Makes the number of a port free. The port must have no claims, and all cores must have
-    /// closed it.
+    /// Returns the connections of all ports of the user of `port`.
+    pub fn associations(&self, port: PortId) -> Option<Arc<Associations>> {
+        Some(self.ports.get(&port.0)?.associations.clone())
+    }
+
+    /// Prepares the connections of all users for the rules `new` instead of `old`, before the cores
+    /// get the new rules.
+    pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
+        for entry in self.ports.values() {
+            entry.associations.rules_change(old, new);
+        }
+    }
+
+    /// Makes the number of a port free. The port has no claims, and all cores have closed it.
     pub fn free(&mut self, port: PortId) {
         let freed = self.ports.remove(&port.0);
         let has_claims = freed.is_some_and(|entry| !entry.claims.is_empty());
@@ -130,6 +158,13 @@ impl PortBook {
         self.holders.remove(&claimed.cookie);
         Some(claimed)
     }
+}
+
+/// Returns a random key of hashes.
+fn random_key() -> Option<[u8; 16]> {
+    let mut key = [0; 16];
+    let len = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
+    (len == key.len()).then_some(key)
 }
 
 #[cfg(test)]
@@ -185,5 +220,17 @@ mod tests {
         assert_eq!((book.pop(b), book.holder(6)), (None, None));
         book.free(b);
         assert!(book.is_empty());
+    }
+
+    #[test]
+    fn the_ports_of_a_user_share_their_connections() {
+        let mut book = PortBook::default();
+        let ports = [1, 2, 1].map(|user| book.open(UserId(user)).unwrap());
+        let [one, other, same] = ports.map(|port| book.associations(port).unwrap());
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+        book.free(ports[0]);
+        assert!(book.associations(ports[0]).is_none());
+        let again = book.open(UserId(1)).unwrap();
+        assert!(Arc::ptr_eq(&one, &book.associations(again).unwrap()));
     }
 }

@@ -277,8 +277,6 @@ pub mod refusal {
     /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
-    /// OPEN_PORT: the operator has rules for connections, which the packets of a port would bypass.
-    pub const RULES: u32 = 10;
     /// REGISTER, PROBE: the service does not admit programs of this network namespace. After the
     /// refusals NAMESPACE, USER and CGROUP, the program may still send REPORT_NOT_ACCELERATED.
     pub const NAMESPACE: u32 = 16;

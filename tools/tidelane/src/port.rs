@@ -72,6 +72,8 @@ struct Port {
     overruns: u64,
     /// Packets of the port that were lost because the NIC had no room.
     lost: u64,
+    /// Number of times that packets waited for the port's rate.
+    delays: u64,
     /// Packets of the port that were not sent, by reason.
     refused: BTreeMap<String, u64>,
 }
@@ -143,17 +145,23 @@ fn list_of(ports: &[Port]) -> String {
 /// packets were refused.
 fn counters_of(ports: &[Port]) -> String {
     let mut text = format!(
-        "{:>6} {:>16} {:>16} {:>12} {:>12} {:>12} {:>12}\n",
-        "Number", "Received", "Sent", "GSO frames", "Overruns", "Lost", "Refused"
+        "{:>6} {:>16} {:>16} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
+        "Number", "Received", "Sent", "GSO frames", "Overruns", "Lost", "Delays", "Refused"
     );
     for port in ports {
         let refused: u64 = port.refused.values().sum();
         text += &format!(
-            "{:>6} {:>16} {:>16} {:>12} {:>12} {:>12} {refused:>12}\n",
-            port.number, port.received, port.sent, port.gso_frames, port.overruns, port.lost
+            "{:>6} {:>16} {:>16} {:>12} {:>12} {:>12} {:>12} {refused:>12}\n",
+            port.number,
+            port.received,
+            port.sent,
+            port.gso_frames,
+            port.overruns,
+            port.lost,
+            port.delays
         );
         for (reason, count) in &port.refused {
-            text += &format!("{:>79} {count:>12}  {reason}\n", "");
+            text += &format!("{:>92} {count:>12}  {reason}\n", "");
         }
     }
     text
@@ -169,7 +177,7 @@ mod tests {
         json!({"ports": [
             {"number": 0, "program": "http", "pid": 7, "uid": 33, "ring_len": 262_144,
              "claims": ["tcp 10.77.0.1:80", "udp 10.77.0.1:443"], "received": 5, "sent": 6,
-             "gso_frames": 8, "overruns": 1, "lost": 2,
+             "gso_frames": 8, "overruns": 1, "lost": 2, "delays": 9,
              "refused": {"source_port": 3, "bad_checksum": 4}},
             {"number": 9, "program": "new", "pid": 0, "later": "a field of a newer service"},
         ]})
@@ -198,10 +206,10 @@ mod tests {
         assert_eq!(columns, [columns[0], columns[0] + 2, columns[0] + 2]);
         let text = counters_of(&answer.ports);
         let lines = words(&text);
-        assert_eq!(lines[1], ["0", "5", "6", "8", "1", "2", "7"]);
+        assert_eq!(lines[1], ["0", "5", "6", "8", "1", "2", "9", "7"]);
         assert_eq!(lines[2], ["4", "bad_checksum"]);
         assert_eq!(lines[3], ["3", "source_port"]);
-        assert_eq!(lines[4], ["9", "0", "0", "0", "0", "0", "0"]);
+        assert_eq!(lines[4], ["9", "0", "0", "0", "0", "0", "0", "0"]);
     }
 
     #[test]

@@ -41,6 +41,10 @@ struct Options {
     /// Address and port of the server
     #[arg(long)]
     connect: SocketAddr,
+    /// Link address of the next hop to the server, such as 02:00:00:00:00:01. A server on a port of
+    /// the same service needs none
+    #[arg(long, value_parser = link_address)]
+    gateway: Option<MacAddress>,
     /// Number of connections at a time
     #[arg(long, default_value_t = 64)]
     connections: usize,
@@ -86,7 +90,7 @@ fn run(options: &Options) -> io::Result<u64> {
         shared_addresses: true,
         // Any address will do, because a packet to a port of the same service needs no link
         // address.
-        gateway: MacAddress(port.mac()),
+        gateway: options.gateway.unwrap_or(MacAddress(port.mac())),
         ..StackConfig::new(address_of(options.address), secret)
     };
     let close = if options.close {
@@ -109,6 +113,19 @@ fn run(options: &Options) -> io::Result<u64> {
         done: 0,
     };
     client.run(options)
+}
+
+/// Parses a link address, six bytes in hexadecimal with colons between them.
+fn link_address(text: &str) -> Result<MacAddress, String> {
+    let bytes = text
+        .trim()
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16));
+    let bytes = bytes.collect::<Result<Vec<u8>, _>>().ok();
+    let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    bytes
+        .map(MacAddress)
+        .ok_or_else(|| format!("{text} is no link address"))
 }
 
 fn address_of(address: IpAddr) -> IpAddress {

@@ -26,6 +26,20 @@ impl Engine {
         self.resets.refill(second, resets);
     }
 
+    /// Answers a segment that the driver has refused by a RST, within the limits. The segment
+    /// belongs to no flow of this engine. The driver has counted the segment.
+    pub fn answer_refused(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        segment: &Segment<'_>,
+        driver: &mut impl Driver,
+    ) {
+        self.tick(now);
+        self.refill(now);
+        self.reset(arrival, segment, driver);
+    }
+
     /// Answers a segment without a connection by a RST, within the limits (RFC 9293 §3.10.7.1:
     /// CLOSED).
     pub(super) fn refuse(
@@ -36,6 +50,10 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         self.counters.drops[reason.index()] += 1;
+        self.reset(arrival, segment, driver);
+    }
+
+    fn reset(&mut self, arrival: &Arrival, segment: &Segment<'_>, driver: &mut impl Driver) {
         let peer = arrival.key.peer.addr;
         let ip = self.config.ip.to(peer);
         let Some(out) = reset_reply(segment, arrival.key, arrival.link, ip) else {

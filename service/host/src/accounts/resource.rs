@@ -53,6 +53,10 @@ resources! {
     StagedBytes = "staged_bytes",
     /// Bytes of packet rings of ports.
     RingBytes = "ring_bytes",
+    /// Packets that each port of the mux may send in a second. Nothing is charged.
+    PortPackets = "port_packets_per_second",
+    /// Bytes that each port of the mux may send in a second. Nothing is charged.
+    PortBytes = "port_bytes_per_second",
 }
 
 impl Resource {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicU32};
 
 use tidelane_abi::control_event;
-use tidelane_mux::{PortId, Tuple};
+use tidelane_mux::{PortId, SendRate, Tuple};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, Tapped, TxChecksum};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::{PortRegions, core_of};
@@ -235,4 +235,38 @@ fn a_port_that_has_ended_resets_its_peers() {
         stage.run();
     }
     assert_eq!(stage.core.counter("attempt_fails"), 1);
+}
+
+/// A core wakes up when a port may send again, and has no work before.
+#[test]
+fn a_core_sleeps_while_a_port_waits_for_its_rate() {
+    let mut stage = Stage::new();
+    let mut port = Program::open(&mut [&mut stage.core]);
+    let rate = SendRate {
+        packets: Some(100),
+        bytes: None,
+    };
+    stage.core.host.mux_ports_mut().set_rate(port.id, rate);
+    for _ in 0..3 {
+        port.send(0, &from_port(TcpFlags::SYN, 7, 0));
+    }
+    let mut steps = 0;
+    let mut times = Vec::new();
+    let end = stage.now + Duration::from_millis(100);
+    while stage.now < end {
+        while stage.core.host.step(stage.now) || stage.core.host.has_work() {
+            steps += 1;
+        }
+        let resets = port.received(0).len();
+        times.extend(std::iter::repeat_n(stage.now, resets));
+        let due = stage.core.host.next_timeout().unwrap_or(end);
+        stage.now = due.max(stage.now + Duration::from_nanos(1)).min(end);
+    }
+    assert_eq!(times.len(), 3, "the service refuses each SYN");
+    let gaps = [times[1] - times[0], times[2] - times[1]];
+    for gap in gaps {
+        let millis = gap.0 / 1_000_000;
+        assert!((9..=12).contains(&millis), "{gaps:?}");
+    }
+    assert!(steps < 30, "{steps} steps");
 }

@@ -30,6 +30,8 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Messages, 10_000, 50_000),
     (Resource::StagedBytes, u64::MAX, u64::MAX),
     (Resource::RingBytes, 268_435_456, 1_073_741_824),
+    (Resource::PortPackets, u64::MAX, u64::MAX),
+    (Resource::PortBytes, u64::MAX, u64::MAX),
 ];
 
 /// The file's limits of one user, or of all users except root, by resource.

@@ -62,6 +62,7 @@ fn add(sum: &mut PortCounters, counters: &PortCounters) {
     sum.gso_frames += counters.gso_frames;
     sum.overruns += counters.overruns;
     sum.lost += counters.lost;
+    sum.delays += counters.delays;
     for (reason, count) in &counters.refused {
         *sum.refused.entry(*reason).or_default() += count;
     }
@@ -90,6 +91,7 @@ fn port_to_json(
         "gso_frames": counters.gso_frames,
         "overruns": counters.overruns,
         "lost": counters.lost,
+        "delays": counters.delays,
         "refused": refused,
     })
 }
@@ -112,5 +114,6 @@ fn reason_name(reason: SendRefusal) -> &'static str {
         SendRefusal::SourcePort => "source_port",
         SendRefusal::Destination => "destination",
         SendRefusal::Segmentation => "segmentation",
+        SendRefusal::Rule => "rule",
     }
 }

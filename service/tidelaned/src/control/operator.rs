@@ -64,6 +64,7 @@ impl<P: Port> Control<P> {
         }
         self.shared.access.set_policy(settings.policy);
         self.shared.accounts.set_limits(settings.limits);
+        self.limit_ports();
         self.shared.loopback = settings.loopback;
         self.judge_again();
         self.set_rules(settings.rules);
@@ -74,6 +75,7 @@ impl<P: Port> Control<P> {
 
     /// Sets new rules, also for open connections.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
+        self.shared.ports.rules_change(&self.shared.rules, &rules);
         self.shared.rules = rules.clone();
         let reset = self.shared.cores.call_each(|_| {
             let rules = rules.clone();
@@ -83,7 +85,6 @@ impl<P: Port> Control<P> {
         if reset > 0 {
             eprintln!("tidelaned: reset {reset} open connections that the new rules refuse");
         }
-        self.close_ports_for_rules();
     }
 
     /// Ends the sessions and connections of programs that the new configuration does not admit.

@@ -1,13 +1,13 @@
-//! The part of the control thread that closes mux ports. A mux port connects a program with a
-//! TCP/IP stack of its own to the NIC. The service closes a port if its program has corrupted the
-//! port's rings, or if the operator has rules that the port's packets would bypass. A session is a
-//! program's connection to the registration socket; the end of the session closes the port.
+//! The part of the control thread for mux ports. A mux port connects a program with a TCP/IP stack
+//! of its own to the NIC. The service closes a port if its program has corrupted the port's rings,
+//! and applies changed rates to open ports. A session is a program's connection to the registration
+//! socket; the end of the session closes the port.
 
 use tidelane_host::Host;
 use tidelane_mux::PortId;
 
 use super::Control;
-use crate::core::Port;
+use crate::{core::Port, pace};
 
 impl<P: Port> Control<P> {
     /// Ends the sessions of ports whose programs have written impossible values into their rings on
@@ -19,23 +19,13 @@ impl<P: Port> Control<P> {
         }
     }
 
-    /// Closes all ports if the operator has rules for connections. The rules do not see the packets
-    /// of ports.
-    pub(super) fn close_ports_for_rules(&mut self) {
-        if self.shared.rules.accepts_all() {
-            return;
-        }
-        let sessions = self.sessions.values();
-        let with_port = sessions.filter(|session| session.port.is_some());
-        let numbers: Vec<u64> = with_port.map(|session| session.number).collect();
-        if !numbers.is_empty() {
-            eprintln!(
-                "tidelaned: closed {} ports, which the new rules do not allow",
-                numbers.len()
-            );
-        }
-        for number in numbers {
-            self.end_session(number);
+    /// Applies the users' limits to all ports.
+    pub(super) fn limit_ports(&self) {
+        for session in self.sessions.values() {
+            if let Some(port) = &session.port {
+                pace::rest();
+                port.limit(&self.shared);
+            }
         }
     }
 

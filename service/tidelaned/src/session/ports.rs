@@ -21,11 +21,10 @@ use tidelane_abi::{
     refusal,
 };
 use tidelane_host::{
-    Host,
-    accounts::{Charge, Resource},
+    Host, PortOwner,
+    accounts::{Charge, Resource, User},
 };
-use tidelane_mux::{ClaimError, PortId};
-use tidelane_packet_io::Tapped;
+use tidelane_mux::{ClaimError, PortId, SendRate};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{
     Doorbell, PortMemories, PortRegions,
@@ -51,6 +50,9 @@ pub struct OpenPort {
     doorbells: Vec<Doorbell>,
     /// The program's doorbell.
     bell: Arc<Doorbell>,
+    /// The program, as the operator's rules see it.
+    owner: PortOwner,
+    user: Arc<User>,
     /// The shared memories with the packet rings, for each core. `None` once the cores have the
     /// port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
@@ -78,16 +80,46 @@ impl OpenPort {
             return Err(refusal::MALFORMED);
         }
         let id = self.id;
+        if !shared.rules.accepts_all() {
+            self.owner.associations.prepare();
+        }
         let opened = shared.cores.call_each(|core| {
             let end = ServiceEnd::new(&offered[core].0, Some(self.bell.clone()));
-            let end = Tapped::of_program(end);
-            move |host: &mut Host<P>, _| host.mux_ports_mut().open_at(id, end)
+            let owner = self.owner.clone();
+            let rate = self.rate(shared.cores.len());
+            move |host: &mut Host<P>, _| {
+                let opened = host.open_port(id, end, owner);
+                host.mux_ports_mut().set_rate(id, rate);
+                opened
+            }
         });
         if !opened.is_some_and(|opened| opened.iter().all(|opened| *opened)) {
             return Err(refusal::LIMIT);
         }
         self.offered = None;
         Ok(())
+    }
+
+    /// Applies the user's limits to the port.
+    pub fn limit<P: Port>(&self, shared: &ServiceState<P>) {
+        if self.offered.is_some() {
+            return;
+        }
+        let (id, rate) = (self.id, self.rate(shared.cores.len()));
+        let set = |_| move |host: &mut Host<P>, _| host.mux_ports_mut().set_rate(id, rate);
+        shared.cores.call_each(set);
+    }
+
+    /// Returns the rate at which the port may send over each of `cores` cores.
+    fn rate(&self, cores: usize) -> SendRate {
+        let part = |resource| match self.user.limit(resource) {
+            u64::MAX => None,
+            limit => Some(limit.div_ceil(cores.max(1) as u64)),
+        };
+        SendRate {
+            packets: part(Resource::PortPackets),
+            bytes: part(Resource::PortBytes),
+        }
     }
 
     /// Closes the port on all cores after its claims have ended.
@@ -100,7 +132,7 @@ impl OpenPort {
         shared.cores.unwatch(&self.doorbells);
         let closed = shared
             .cores
-            .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().close(id));
+            .call_each(|_| move |host: &mut Host<P>, _| host.close_port(id));
         // A core that does not answer may still have the port, so its number stays in use.
         if let Some(ends) = closed {
             shared.ports.free(id);
@@ -141,9 +173,6 @@ impl Session {
         if self.denial() != 0 {
             return self.answer(message::PORT_OPENED, self.denial());
         }
-        if !shared.rules.accepts_all() {
-            return self.answer(message::PORT_OPENED, refusal::RULES);
-        }
         let Some(mac) = shared.link_address else {
             return self.answer(message::PORT_OPENED, refusal::NOT_ACCELERATED);
         };
@@ -158,7 +187,9 @@ impl Session {
         let doorbells = (0..cores).map(|_| Doorbell::new());
         let doorbells: Vec<Doorbell> = doorbells.collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
-        let Some(id) = shared.ports.open(self.charges.user().id()) else {
+        let id = shared.ports.open(self.charges.user().id());
+        let opened = id.and_then(|id| Some((id, shared.ports.associations(id)?)));
+        let Some((id, associations)) = opened else {
             shared.cores.unwatch(&doorbells);
             return self.answer(message::PORT_OPENED, refusal::LIMIT);
         };
@@ -185,6 +216,11 @@ impl Session {
             ring_len,
             doorbells,
             bell: Arc::new(bell),
+            owner: PortOwner {
+                credentials: Arc::new(self.peer.credentials()),
+                associations,
+            },
+            user: self.charges.user().clone(),
             offered: Some(offered),
             _charges: charges,
         });

@@ -578,19 +578,68 @@ fn ports_memory_and_claims_are_limited() {
     scene.check_empty();
 }
 
+/// Ports open with and without rules, and the ports of a user share what the rules remember.
 #[test]
-fn no_port_is_opened_while_there_are_rules() {
+fn ports_open_while_there_are_rules() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    let mut program = scene.connect(ALICE);
+    let mut first = scene.port(ALICE);
     scene.shared.rules = RuleSet::new(Vec::new(), Action::Drop);
-    assert_eq!(scene.open(&mut program), Err(refusal::RULES));
-    scene.shared.rules = RuleSet::default();
-    scene.open(&mut program).expect("there is room");
-    scene.end(&mut program);
+    let mut second = scene.port(ALICE);
+    let mut third = scene.port(BOB);
+    let associations = |port| scene.shared.ports.associations(PortId(port)).expect("open");
+    assert!(Arc::ptr_eq(&associations(0), &associations(1)));
+    assert!(!Arc::ptr_eq(&associations(0), &associations(2)));
+    let (socket, port) = bound(SocketType::STREAM, "127.0.0.1", 0, false);
+    assert_eq!(scene.claim(&mut second, &socket), 0);
+    assert_eq!(scene.owner(protocol::TCP, port), Some(PortId(1)));
+    for program in [&mut first, &mut second, &mut third] {
+        scene.end(program);
+    }
     scene.check_empty();
 }
 
-/// Offset of the frames in a memory of a port.
+/// The rates of a user's ports are divided among the cores. New limits apply to open ports.
+#[test]
+fn ports_have_the_rates_of_their_user() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let limits = |text: &str| {
+        let limits: LimitsConfig = toml::from_str(text).expect("limits");
+        limits.resolve(|_| None).expect("a number")
+    };
+    scene
+        .shared
+        .accounts
+        .set_limits(limits("port_packets_per_second = 1001"));
+    let mut programs = [scene.port(ALICE), scene.port(0)];
+    let sockets = [0, 1].map(|_| bound(SocketType::STREAM, "127.0.0.1", 0, false).0);
+    let rates = |scene: &Scene, port: u32| {
+        let rate = |link: &Link| link.host().mux_ports().rate(PortId(port));
+        let [one, other] = scene.links.each_ref().map(rate);
+        assert_eq!(one, other, "the cores differ");
+        one.map(|rate| (rate.packets, rate.bytes))
+    };
+    assert_eq!(scene.claim(&mut programs[0], &sockets[0]), 0);
+    assert_eq!(rates(&scene, 0), Some((Some(501), None)));
+    scene.shared.accounts.set_limits(limits(
+        "port_bytes_per_second = 8000\n[user.0]\nport_packets_per_second = 0",
+    ));
+    for program in &programs {
+        let session = program.session.as_ref().expect("it goes on");
+        session.port.as_ref().expect("a port").limit(&scene.shared);
+    }
+    assert_eq!(rates(&scene, 0), Some((None, Some(4000))));
+    assert_eq!(rates(&scene, 1), None, "the cores do not have it yet");
+    assert_eq!(scene.claim(&mut programs[1], &sockets[1]), 0);
+    assert_eq!(rates(&scene, 1), Some((Some(0), None)));
+    for program in &mut programs {
+        scene.end(program);
+    }
+    scene.check_empty();
+}
+
+/// Offset of the packets in a memory.
 const PORT_DATA: u64 = tidelane_abi::port::PORT_DATA_OFFSET;

@@ -1,0 +1,414 @@
+//! The operator's rules for packets of ports. See `docs/design/mux.md`.
+//!
+//! A rule decides on a connection by the side that opens it. A port has no connections that the
+//! service knows, so the rules judge each packet. A segment belongs to a connection that its sender
+//! or its receiver has opened:
+//!
+//! ```text
+//!   SYN                        its sender opens: the rules decide
+//!   acknowledges a SYN         the sender of that SYN has opened
+//!   acknowledges a SYN-ACK     its sender has opened: remembered
+//!   any other                  as remembered; else both directions must be accepted
+//! ```
+//!
+//! A program can therefore not get round a rule by segments without a handshake. The rules judge
+//! the port's present program, whichever program made the connection.
+
+mod associations;
+mod opinions;
+
+use std::sync::Arc;
+
+use tidelane_mux::{Filter, PortId, Verdict, Way};
+use tidelane_time::Instant;
+use tidelane_wire::{
+    DropReason, Endpoint, Packet, QuotedPacket, Segment, SeqNumber, TcpFlags, parse_frame,
+    parse_tcp, protocol,
+};
+
+pub use self::associations::Associations;
+use self::{
+    associations::{Expected, Pair, PairHash},
+    opinions::{OpinionCache, Opinions},
+};
+use crate::{
+    HostCounters,
+    receive::icmp_error,
+    rules::{Action, Credentials, Direction, Opening, RuleSet},
+};
+
+/// The program of a port, as the rules see it.
+#[derive(Clone, Debug)]
+pub struct PortOwner {
+    /// The program's user and groups.
+    pub credentials: Arc<Credentials>,
+    /// The connections of all ports of the user.
+    pub associations: Arc<Associations>,
+}
+
+/// The owners of the ports of one core.
+#[derive(Debug, Default)]
+pub struct PortOwners {
+    /// The owners, by port number.
+    owners: Vec<Option<PortOwner>>,
+    opinions: OpinionCache,
+}
+
+impl PortOwners {
+    /// Sets the owner of a port.
+    pub fn set(&mut self, port: PortId, owner: PortOwner) {
+        let at = port.0 as usize;
+        if at >= self.owners.len() {
+            self.owners.resize(at + 1, None);
+        }
+        self.owners[at] = Some(owner);
+        // The number may have been that of another owner's port.
+        self.opinions.clear();
+    }
+
+    /// Forgets the owner of a port.
+    pub fn remove(&mut self, port: PortId) {
+        if let Some(owner) = self.owners.get_mut(port.0 as usize) {
+            *owner = None;
+        }
+    }
+
+    /// Empties the cache of actions, because the rules have changed.
+    pub fn rules_have_changed(&mut self) {
+        self.opinions.clear();
+    }
+}
+
+/// The rules as the filter of the ports' packets during a part of a step.
+pub struct PortRules<'a> {
+    /// The operator's rules.
+    pub rules: &'a mut RuleSet,
+    /// The owners of the ports.
+    pub owners: &'a mut PortOwners,
+    /// Counts the packets that the rules deny.
+    pub counters: &'a mut HostCounters,
+    /// The time of the step.
+    pub now: Instant,
+}
+
+impl Filter for PortRules<'_> {
+    #[inline]
+    fn passes_all(&self) -> bool {
+        self.rules.accepts_all()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn judge(&mut self, port: PortId, way: Way, frame: &[u8]) -> Verdict {
+        let PortOwners { owners, opinions } = &mut *self.owners;
+        let owner = owners.get(port.0 as usize).and_then(Option::as_ref);
+        let (Ok(packet), Some(owner)) = (parse_frame(frame), owner) else {
+            return Verdict::Drop;
+        };
+        let mut judge = Judge {
+            rules: self.rules,
+            opinions,
+            owner,
+            port,
+            now: self.now,
+        };
+        let verdict = match judge.judge_packet(way, &packet) {
+            Action::Accept => return Verdict::Pass,
+            Action::Refuse => Verdict::Refuse,
+            Action::Drop => Verdict::Drop,
+        };
+        self.counters.drops[DropReason::RuleDenied.index()] += 1;
+        verdict
+    }
+}
+
+/// The rules, and the port whose packet they judge.
+struct Judge<'a> {
+    rules: &'a mut RuleSet,
+    opinions: &'a mut OpinionCache,
+    owner: &'a PortOwner,
+    port: PortId,
+    now: Instant,
+}
+
+/// A packet between a port and a peer.
+struct Case<'a> {
+    table: &'a Associations,
+    pair: Pair,
+    hash: PairHash,
+    /// Side that has sent the packet.
+    sender: Direction,
+    /// The actions of the rules for a connection of the pair, by the opener.
+    opinions: Opinions,
+    now: Instant,
+}
+
+impl<'a> Judge<'a> {
+    /// Returns the decision on a packet. Drops a packet that is neither TCP nor UDP nor an ICMP
+    /// error.
+    fn judge_packet(&mut self, way: Way, packet: &Packet<'_>) -> Action {
+        let sender = match way {
+            Way::In => Direction::In,
+            Way::Out => Direction::Out,
+        };
+        let pair = |src_port: u16, dst_port: u16| {
+            let src = Endpoint::new(packet.src, src_port);
+            let dst = Endpoint::new(packet.dst, dst_port);
+            let (local, peer) = match sender {
+                Direction::In => (dst, src),
+                Direction::Out => (src, dst),
+            };
+            Pair {
+                protocol: packet.protocol,
+                local,
+                peer,
+            }
+        };
+        match packet.protocol {
+            protocol::TCP => {
+                let Ok(segment) = parse_tcp(packet.payload) else {
+                    return Action::Drop;
+                };
+                let case = self.case(pair(segment.src_port, segment.dst_port), sender);
+                self.judge_segment(&case, &segment)
+            }
+            protocol::UDP => {
+                let Some(&[a, b, c, d]) = packet.payload.first_chunk() else {
+                    return Action::Drop;
+                };
+                let pair = pair(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                let case = self.case(pair, sender);
+                self.judge_datagram(&case)
+            }
+            _ => {
+                let Ok(quoted) = QuotedPacket::of_error(packet) else {
+                    return Action::Drop;
+                };
+                let pair = Pair {
+                    protocol: quoted.protocol,
+                    local: quoted.key.local,
+                    peer: quoted.key.peer,
+                };
+                let case = self.case(pair, sender);
+                let action = match icmp_error(packet) {
+                    Ok(error) => self.judge_error(&case, error.seq),
+                    Err(_) => self.judge_error_about_datagram(&case),
+                };
+                match action {
+                    Action::Accept => Action::Accept,
+                    // An error is not answered.
+                    _ => Action::Drop,
+                }
+            }
+        }
+    }
+
+    fn case(&mut self, pair: Pair, sender: Direction) -> Case<'a> {
+        let (owner, rules) = (self.owner, &*self.rules);
+        let hash = owner.associations.hash(&pair);
+        let opinions = self.opinions.get(hash, (self.port, pair), || {
+            let opinion = |direction| rules.opinion(&opening(owner, &pair, direction));
+            Opinions {
+                of_in: opinion(Direction::In),
+                of_out: opinion(Direction::Out),
+            }
+        });
+        Case {
+            table: &owner.associations,
+            pair,
+            hash,
+            sender,
+            opinions,
+            now: self.now,
+        }
+    }
+
+    /// Returns the decision on a connection that `opener` opens, and counts it for the rule.
+    fn decide(&mut self, case: &Case<'_>, opener: Direction) -> Action {
+        self.rules.verdict(&opening(self.owner, &case.pair, opener))
+    }
+
+    /// Returns the decision on a segment, and records what the segment says about its connection.
+    fn judge_segment(&mut self, case: &Case<'_>, segment: &Segment<'_>) -> Action {
+        let opens = segment.flags.contains(TcpFlags::SYN);
+        if opens && !segment.flags.contains(TcpFlags::ACK) {
+            let action = self.decide(case, case.sender);
+            if action == Action::Accept {
+                case.expect_answers(case.sender, segment);
+            }
+            return action;
+        }
+        let known = match opens {
+            true => None,
+            false => case.accepted_opener(),
+        };
+        if known.is_some() || case.continues_handshake(segment) {
+            return Action::Accept;
+        }
+        self.judge_unknown(case)
+    }
+
+    /// Returns the decision on a packet whose connection is not known, or is not accepted. The
+    /// rules must accept the connection whichever side has opened it.
+    fn judge_unknown(&mut self, case: &Case<'_>) -> Action {
+        let opener = case.table.opener(case.hash, self.now);
+        let suspects = match opener {
+            Some(opener) => [opener, opener],
+            None => [case.sender, other(case.sender)],
+        };
+        self.judge_suspects(case, suspects)
+    }
+
+    /// Returns the decision on a packet of a connection that one of `suspects` has opened. The
+    /// rules must accept both.
+    fn judge_suspects(&mut self, case: &Case<'_>, suspects: [Direction; 2]) -> Action {
+        let denied = suspects.into_iter().find(|opener| !case.accepts(*opener));
+        match denied {
+            Some(opener) => self.decide(case, opener),
+            None => Action::Accept,
+        }
+    }
+
+    /// Returns the decision on a datagram. A datagram passes if the rules accept that its sender
+    /// opens, or if it answers a recent datagram whose sender the rules accept.
+    fn judge_datagram(&mut self, case: &Case<'_>) -> Action {
+        let table = case.table;
+        let recent = table.recent_opener(case.hash, self.now);
+        if let Some(opener) = recent.filter(|opener| case.accepts(*opener)) {
+            // Only the opener prolongs the time in which answers pass.
+            match opener == case.sender {
+                true => table.prolong(case.hash, self.now),
+                false => table.mark_answered(case.hash),
+            }
+            return Action::Accept;
+        }
+        let action = self.decide(case, case.sender);
+        if action == Action::Accept {
+            table.record(case.hash, case.sender, false, self.now);
+        }
+        action
+    }
+
+    /// Returns the decision on an ICMP error that quotes a segment of the port with number `seq`.
+    fn judge_error(&mut self, case: &Case<'_>, seq: SeqNumber) -> Action {
+        let of_handshake = [Direction::Out, Direction::In].into_iter().any(|opener| {
+            let expected = Expected {
+                opener,
+                waits: Direction::Out,
+                ack: seq.add(1),
+            };
+            let expects = case.table.expects(case.hash, &expected, self.now);
+            expects && case.accepts(opener)
+        });
+        if of_handshake || case.accepted_opener().is_some() {
+            return Action::Accept;
+        }
+        self.judge_unknown(case)
+    }
+
+    /// Returns the decision on an ICMP error that quotes a datagram of the port. The port sends
+    /// datagrams only in an exchange that the rules accept.
+    fn judge_error_about_datagram(&mut self, case: &Case<'_>) -> Action {
+        // An error does not prolong the time in which answers pass.
+        let suspects = match case.table.recent_opener(case.hash, self.now) {
+            Some(opener) => [opener, opener],
+            None => [case.sender, other(case.sender)],
+        };
+        self.judge_suspects(case, suspects)
+    }
+}
+
+impl Case<'_> {
+    /// Returns true if the rules accept a connection that `opener` opens.
+    fn accepts(&self, opener: Direction) -> bool {
+        let opinion = match opener {
+            Direction::In => self.opinions.of_in,
+            Direction::Out => self.opinions.of_out,
+        };
+        opinion == Action::Accept
+    }
+
+    /// Returns the opener of the connection if the connection is known and the rules accept it.
+    fn accepted_opener(&self) -> Option<Direction> {
+        let opener = self.table.opener(self.hash, self.now)?;
+        self.accepts(opener).then_some(opener)
+    }
+
+    /// Expects the answers to a SYN or a SYN-ACK, which may acknowledge its data or not.
+    fn expect_answers(&self, opener: Direction, segment: &Segment<'_>) {
+        let mut expected = Expected {
+            opener,
+            waits: self.sender,
+            ack: segment.seq.add(1),
+        };
+        self.table.expect(self.hash, &expected, self.now);
+        if segment.len() > 1 {
+            expected.ack = segment.seq.add(segment.len());
+            self.table.expect(self.hash, &expected, self.now);
+        }
+    }
+
+    /// Returns true if a segment answers a SYN or a SYN-ACK of a connection that the rules accept,
+    /// and records the progress of the handshake.
+    fn continues_handshake(&self, segment: &Segment<'_>) -> bool {
+        if !segment.flags.contains(TcpFlags::ACK) {
+            return false;
+        }
+        let waits = other(self.sender);
+        // The other side has sent the SYN, or the SYN-ACK.
+        for opener in [waits, self.sender] {
+            let expected = Expected {
+                opener,
+                waits,
+                ack: segment.ack,
+            };
+            if self.accepts(opener) && self.table.expects(self.hash, &expected, self.now) {
+                self.advance(opener, segment);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Records that a segment has acknowledged the SYN of `opener`, or the SYN-ACK that `opener`
+    /// waits for.
+    fn advance(&self, opener: Direction, segment: &Segment<'_>) {
+        let (table, now) = (self.table, self.now);
+        if segment.flags.contains(TcpFlags::RST) {
+            return;
+        }
+        if opener == self.sender {
+            table.record(self.hash, opener, true, now);
+            return;
+        }
+        // A connection with the same pair has ended, or its host has restarted.
+        if table
+            .opener(self.hash, now)
+            .is_some_and(|old| old != opener)
+        {
+            table.forget(self.hash);
+        }
+        if segment.len() > 0 {
+            self.expect_answers(opener, segment);
+        }
+    }
+}
+
+fn opening<'a>(owner: &'a PortOwner, pair: &Pair, direction: Direction) -> Opening<'a> {
+    Opening {
+        direction,
+        local: pair.local,
+        peer: pair.peer,
+        owner: &owner.credentials,
+    }
+}
+
+fn other(side: Direction) -> Direction {
+    match side {
+        Direction::In => Direction::Out,
+        Direction::Out => Direction::In,
+    }
+}
+
+#[cfg(test)]
+mod tests;

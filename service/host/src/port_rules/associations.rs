@@ -1,0 +1,447 @@
+//! The connections that ports of one user have, and the answers that their handshakes still wait
+//! for: the state by which the rules judge packets other than a SYN.
+//!
+//! The table has a fixed size, and is one word per entry:
+//!
+//! ```text
+//!   63            24 23   22 21        20           0
+//!  +----------------+-------+---------+--------------+
+//!  |  tag           | kind  | opener  | time         |
+//!  +----------------+-------+---------+--------------+
+//! ```
+//!
+//! The tag is a keyed hash, so that neither a program nor a peer can make entries collide. An entry
+//! lies in one of the [`WAYS`] places of its set. A new entry replaces an expected answer or an
+//! unanswered datagram before it replaces a connection, so a flood of SYNs or datagrams does not
+//! replace the connections. An entry that is lost denies packets and never admits one.
+//!
+//! The cores share the table, because a program may answer over another core than that which
+//! received the packet. An entry is one atomic word, and no core waits for another.
+
+use std::{
+    hash::Hasher,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use siphasher::sip::SipHasher13;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{Endpoint, SeqNumber};
+
+use crate::rules::{Direction, RuleSet};
+
+/// Number of entries: 256 KiB.
+const ENTRIES: usize = 1 << 15;
+/// Places in which an entry may lie. One set is a cache line.
+const WAYS: usize = 8;
+const SETS: usize = ENTRIES / WAYS;
+/// Time for which an answer is expected, and for which datagrams may be answered.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Unit of the time of an entry.
+const TICK: Duration = Duration::from_secs(4);
+const TIME_BITS: u32 = 21;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+/// Set if the peer is the opener.
+const BY_PEER: u64 = 1 << TIME_BITS;
+const KIND_SHIFT: u32 = TIME_BITS + 1;
+const KIND_MASK: u64 = 3 << KIND_SHIFT;
+const TAG_MASK: u64 = !((1 << (KIND_SHIFT + 2)) - 1);
+/// Attempts to write an entry while other cores write to its set.
+const ATTEMPTS_MAX: usize = 2 * WAYS;
+
+/// Kinds of entries, in the order in which they are replaced. Zero is a free place.
+const EXPECTED: u64 = 1 << KIND_SHIFT;
+const UNANSWERED: u64 = 2 << KIND_SHIFT;
+const ANSWERED: u64 = 3 << KIND_SHIFT;
+
+/// The two ends of packets between a port and a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// Protocol number.
+    pub protocol: u8,
+    /// The port's end.
+    pub local: Endpoint,
+    /// The peer's end.
+    pub peer: Endpoint,
+}
+
+/// The keyed hash of a [`Pair`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PairHash(u64);
+
+impl PairHash {
+    /// Returns the hash as a number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// An acknowledgment that one side of a handshake waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expected {
+    /// Side that opens the connection.
+    pub opener: Direction,
+    /// Side that has sent the SYN or the SYN-ACK, and waits.
+    pub waits: Direction,
+    /// SEG.ACK of the answer.
+    pub ack: SeqNumber,
+}
+
+/// The table of one user. The table holds no memory before [`prepare`](Self::prepare).
+#[derive(Debug)]
+pub struct Associations {
+    secret: [u8; 16],
+    entries: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl Associations {
+    /// Makes a table whose hashes have the key `secret`.
+    pub fn new(secret: [u8; 16]) -> Self {
+        Self {
+            secret,
+            entries: OnceLock::new(),
+        }
+    }
+
+    /// Allocates the memory of the table. Without memory, the table forgets everything. The driver
+    /// calls this function outside of the cores, before there are rules.
+    pub fn prepare(&self) {
+        self.entries
+            .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
+    }
+
+    /// Prepares the table for the rules `new` instead of `old`. The driver calls this function
+    /// outside of the cores, before they get the new rules.
+    ///
+    /// Without rules, the cores record nothing. An entry from earlier rules could then name the
+    /// opener of a connection that has ended since, so the table forgets all entries.
+    pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
+        if new.accepts_all() {
+            return;
+        }
+        self.prepare();
+        if old.accepts_all() {
+            for entry in self.entries.get().into_iter().flatten() {
+                entry.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns the hash of a pair.
+    pub fn hash(&self, pair: &Pair) -> PairHash {
+        let mut hasher = SipHasher13::new_with_key(&self.secret);
+        hasher.write_u8(pair.protocol);
+        for end in [&pair.local, &pair.peer] {
+            hasher.write(&end.addr.0);
+            hasher.write_u16(end.port);
+        }
+        PairHash(hasher.finish())
+    }
+
+    /// Returns the side that opened the connection of `pair`, and keeps the entry from being
+    /// replaced for a while.
+    pub fn opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
+        let word = self.change(pair, |word| (word & !TIME_MASK) | ticks(now))?;
+        Some(opener_of(word))
+    }
+
+    /// Returns the side that sent the first of the recent datagrams of `pair`.
+    pub fn recent_opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
+        let (_, word) = self.find(pair, tag_of(pair.0), is_association)?;
+        is_recent(word, now).then(|| opener_of(word))
+    }
+
+    /// Prolongs the time in which datagrams of `pair` may be answered.
+    pub fn prolong(&self, pair: PairHash, now: Instant) {
+        self.change(pair, |word| (word & !TIME_MASK) | ticks(now));
+    }
+
+    /// Records that the first datagram of `pair` was answered.
+    pub fn mark_answered(&self, pair: PairHash) {
+        self.change(pair, |word| word | ANSWERED);
+    }
+
+    /// Records the side that has opened the connection of `pair`, or that sent the first datagram.
+    /// `answered` is true if the other side has answered.
+    pub fn record(&self, pair: PairHash, opener: Direction, answered: bool, now: Instant) {
+        let kind = if answered { ANSWERED } else { UNANSWERED };
+        let word = tag_of(pair.0) | kind | by(opener) | ticks(now);
+        self.write(pair, word, is_association);
+    }
+
+    /// Forgets the connection of `pair`.
+    pub fn forget(&self, pair: PairHash) {
+        self.change(pair, |_| 0);
+    }
+
+    /// Records that an answer is expected.
+    pub fn expect(&self, pair: PairHash, expected: &Expected, now: Instant) {
+        let tag = self.tag_of_answer(pair, expected);
+        let word = tag | EXPECTED | by(expected.opener) | ticks(now);
+        self.write(pair, word, is_expected);
+    }
+
+    /// Returns true if this answer is expected.
+    pub fn expects(&self, pair: PairHash, expected: &Expected, now: Instant) -> bool {
+        let tag = self.tag_of_answer(pair, expected);
+        let found = self.find(pair, tag, is_expected);
+        found.is_some_and(|(_, word)| is_recent(word, now))
+    }
+
+    fn tag_of_answer(&self, pair: PairHash, expected: &Expected) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.secret);
+        hasher.write_u64(pair.0);
+        hasher.write_u8(u8::from(expected.opener == Direction::In));
+        hasher.write_u8(u8::from(expected.waits == Direction::In));
+        hasher.write_u32(expected.ack.to_u32());
+        tag_of(hasher.finish())
+    }
+
+    /// Returns the places of a pair's entries.
+    fn set(&self, pair: PairHash) -> &[AtomicU64] {
+        let start = (pair.0 as usize % SETS) * WAYS;
+        let entries = self.entries.get();
+        entries.map_or(&[], |entries| &entries[start..start + WAYS])
+    }
+
+    /// Returns the entry with this tag and a kind that `fits`.
+    fn find(&self, pair: PairHash, tag: u64, fits: fn(u64) -> bool) -> Option<(&AtomicU64, u64)> {
+        let words = self.set(pair).iter();
+        let mut words = words.map(|place| (place, place.load(Ordering::Relaxed)));
+        words.find(|(_, word)| word & TAG_MASK == tag && fits(*word))
+    }
+
+    /// Changes the entry of the connection of `pair`. Returns the entry before the change. The
+    /// change is lost if another core changes the entry at the same time.
+    fn change(&self, pair: PairHash, change: impl FnOnce(u64) -> u64) -> Option<u64> {
+        let (place, word) = self.find(pair, tag_of(pair.0), is_association)?;
+        let new = change(word);
+        if new != word {
+            let _ = place.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Some(word)
+    }
+
+    /// Writes an entry. The entry replaces that with the same tag, or the entry of the lowest rank.
+    fn write(&self, pair: PairHash, word: u64, fits: fn(u64) -> bool) {
+        for _ in 0..ATTEMPTS_MAX {
+            let same = self.find(pair, word & TAG_MASK, fits);
+            let Some((place, old)) = same.or_else(|| self.lowest(pair, word & TIME_MASK)) else {
+                return;
+            };
+            let order = Ordering::Relaxed;
+            if place.compare_exchange(old, word, order, order).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Returns the entry of a set that is replaced first: a free place, else the oldest entry of
+    /// the lowest kind.
+    fn lowest(&self, pair: PairHash, now: u64) -> Option<(&AtomicU64, u64)> {
+        let words = self.set(pair).iter();
+        let words = words.map(|place| (place, place.load(Ordering::Relaxed)));
+        words.min_by_key(|(_, word)| {
+            // Lowest for the oldest.
+            let age = now.wrapping_sub(*word) & TIME_MASK;
+            (word & KIND_MASK, TIME_MASK - age)
+        })
+    }
+}
+
+fn tag_of(hash: u64) -> u64 {
+    hash & TAG_MASK
+}
+
+fn is_association(word: u64) -> bool {
+    matches!(word & KIND_MASK, UNANSWERED | ANSWERED)
+}
+
+fn is_expected(word: u64) -> bool {
+    word & KIND_MASK == EXPECTED
+}
+
+fn by(opener: Direction) -> u64 {
+    match opener {
+        Direction::In => BY_PEER,
+        Direction::Out => 0,
+    }
+}
+
+fn opener_of(word: u64) -> Direction {
+    match word & BY_PEER {
+        0 => Direction::Out,
+        _ => Direction::In,
+    }
+}
+
+fn ticks(now: Instant) -> u64 {
+    (now.0 / TICK.0) & TIME_MASK
+}
+
+/// Returns true if an entry is not older than [`ANSWER_MAX`].
+fn is_recent(word: u64, now: Instant) -> bool {
+    let age = ticks(now).wrapping_sub(word) & TIME_MASK;
+    age <= ANSWER_MAX.0 / TICK.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_secs(1000);
+
+    fn table() -> Associations {
+        let table = Associations::new([7; 16]);
+        table.prepare();
+        table
+    }
+
+    fn pair(number: u32) -> Pair {
+        let [a, b, c, d] = number.to_be_bytes();
+        Pair {
+            protocol: 6,
+            local: Endpoint::v4([10, 0, 0, 1], 80),
+            peer: Endpoint::v4([10, a, b, c], 1000 + u16::from(d)),
+        }
+    }
+
+    fn expected(ack: u32) -> Expected {
+        Expected {
+            opener: Direction::In,
+            waits: Direction::Out,
+            ack: SeqNumber(ack),
+        }
+    }
+
+    #[test]
+    fn each_part_of_an_entry_counts() {
+        let table = table();
+        let (one, other) = (table.hash(&pair(1)), table.hash(&pair(2)));
+        table.expect(one, &expected(5), NOW);
+        assert!(table.expects(one, &expected(5), NOW));
+        let opener = Direction::Out;
+        let waits = Direction::In;
+        for wrong in [
+            expected(6),
+            Expected {
+                opener,
+                ..expected(5)
+            },
+            Expected {
+                waits,
+                ..expected(5)
+            },
+        ] {
+            assert!(!table.expects(one, &wrong, NOW), "{wrong:?}");
+        }
+        assert!(!table.expects(other, &expected(5), NOW));
+        assert_eq!(table.opener(one, NOW), None);
+        for opener in [Direction::In, Direction::Out] {
+            table.record(one, opener, true, NOW);
+            assert_eq!(table.opener(one, NOW), Some(opener));
+            assert_eq!(table.opener(other, NOW), None);
+        }
+        table.forget(one);
+        assert_eq!(table.opener(one, NOW), None);
+        assert!(table.expects(one, &expected(5), NOW));
+        // Protocol, ends and ports are all in the hash.
+        let base = pair(1);
+        let swapped = Pair {
+            local: base.peer,
+            peer: base.local,
+            ..base
+        };
+        let udp = Pair {
+            protocol: 17,
+            ..base
+        };
+        assert!(table.hash(&swapped) != one && table.hash(&udp) != one);
+    }
+
+    #[test]
+    fn answers_and_datagrams_expire_and_connections_do_not() {
+        let table = table();
+        let hash = table.hash(&pair(1));
+        table.expect(hash, &expected(5), NOW);
+        table.record(hash, Direction::In, false, NOW);
+        let last = NOW + ANSWER_MAX;
+        assert!(table.expects(hash, &expected(5), last));
+        assert_eq!(table.recent_opener(hash, last), Some(Direction::In));
+        let late = last + TICK;
+        assert!(!table.expects(hash, &expected(5), late));
+        assert_eq!(table.recent_opener(hash, late), None);
+        let days = NOW + Duration::from_secs(30 * 86_400);
+        assert_eq!(table.opener(hash, days), Some(Direction::In));
+    }
+
+    /// A flood of SYNs and of datagrams fills the table a hundred times.
+    #[test]
+    fn a_flood_replaces_no_connection_that_has_packets() {
+        let table = table();
+        let connections: Vec<PairHash> = (0..ENTRIES as u32 / 16)
+            .map(|number| table.hash(&pair(number)))
+            .collect();
+        for hash in &connections {
+            table.record(*hash, Direction::In, true, NOW);
+        }
+        for number in 0..ENTRIES as u32 * 100 {
+            let hash = PairHash(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            match number % 2 {
+                0 => table.expect(hash, &expected(number), NOW),
+                _ => table.record(hash, Direction::In, false, NOW),
+            }
+        }
+        let kept = connections.iter();
+        let kept = kept.filter(|hash| table.opener(**hash, NOW).is_some());
+        // A set may have more connections than seven.
+        assert!(kept.count() * 1000 > connections.len() * 999);
+    }
+
+    #[test]
+    fn the_oldest_connection_of_a_full_set_is_replaced() {
+        let table = table();
+        // Hashes of one set, with different tags.
+        let hash = |number: u64| PairHash(3 | (number << 40));
+        for number in 0..WAYS as u64 {
+            let at = NOW + TICK * (1 + (number + 3) % WAYS as u64);
+            table.record(hash(number), Direction::Out, true, at);
+        }
+        table.record(hash(100), Direction::Out, true, NOW + TICK * 20u64);
+        let missing = |number: &u64| table.opener(hash(*number), NOW).is_none();
+        let missing: Vec<u64> = (0..WAYS as u64).filter(missing).collect();
+        assert_eq!(missing, [5]);
+    }
+
+    #[test]
+    fn a_table_without_memory_forgets() {
+        let table = Associations::new([7; 16]);
+        let hash = table.hash(&pair(1));
+        table.record(hash, Direction::In, true, NOW);
+        table.expect(hash, &expected(5), NOW);
+        assert_eq!(table.opener(hash, NOW), None);
+        assert!(!table.expects(hash, &expected(5), NOW));
+    }
+
+    /// Threads write to the same sets. No entry of a thread that has room is lost.
+    #[test]
+    fn cores_share_a_table() {
+        let table = table();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..20_000u64 {
+                        // Two entries of each thread in set `round % 64`.
+                        let hash =
+                            PairHash((round % 64) | ((thread * 2 + (round / 64) % 2 + 1) << 40));
+                        table.record(hash, Direction::In, true, NOW);
+                        assert_eq!(table.opener(hash, NOW), Some(Direction::In));
+                    }
+                });
+            }
+        });
+    }
+}

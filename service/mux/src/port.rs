@@ -1,0 +1,108 @@
+//! An open port: its packet rings, counters and place in the queues of [`Ports`](crate::Ports).
+
+use tidelane_time::Instant;
+
+use crate::{
+    egress::copy_to,
+    port_counters::PortCounters,
+    port_end::PortEnd,
+    rate::{Amount, RateLimiter, SendRate, WAIT_MIN},
+};
+
+/// Error of [`Ports::open`](crate::Ports::open): the largest number of ports is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortsFull;
+
+/// An open port.
+pub struct Port<P> {
+    /// The mux's end of the port's packet rings.
+    pub io: P,
+    /// Counters of the port.
+    pub counters: PortCounters,
+    /// True if the port got frames since the last flush.
+    pub queued: bool,
+    /// True if the port waits for a turn.
+    pub in_turns: bool,
+    /// The time until which the port waits for its rate.
+    pub waits_until: Option<Instant>,
+    /// The limits of the port. `None` without a limit, so that a turn tests one word.
+    limiter: Option<Box<RateLimiter>>,
+}
+
+impl<P: PortEnd> Port<P> {
+    /// Makes a port without packets. `io` is the mux's end of the port's packet rings.
+    pub fn new(io: P) -> Self {
+        Self {
+            io,
+            counters: PortCounters::default(),
+            queued: false,
+            in_turns: false,
+            waits_until: None,
+            limiter: None,
+        }
+    }
+
+    /// Limits the rate at which the port sends.
+    pub fn set_rate(&mut self, rate: SendRate) {
+        let limiter = RateLimiter::new(rate);
+        self.limiter = (!limiter.is_unlimited()).then(|| Box::new(limiter));
+    }
+
+    /// Returns the limits of the port.
+    pub fn rate(&self) -> SendRate {
+        self.limiter
+            .as_ref()
+            .map_or(SendRate::default(), |limiter| limiter.rate())
+    }
+
+    /// Returns true if the program has sent frames, and the port does not wait for its rate.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.waits_until.is_none() && self.io.has_frames()
+    }
+
+    /// Returns true if the rate of the port has a limit.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.limiter.is_some()
+    }
+
+    /// Returns the largest number of frames of a turn at `now`, which is at most `max`. If the rate
+    /// allows no turn yet, returns the time of the next turn, for which the port waits.
+    #[inline]
+    pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
+        let Some(limiter) = &self.limiter else {
+            return Ok(max);
+        };
+        let due = limiter.due();
+        if due > now {
+            let due = due + WAIT_MIN;
+            self.waits_until = Some(due);
+            self.counters.delays += 1;
+            return Err(due);
+        }
+        Ok(limiter.packets_in_turn(now, max))
+    }
+
+    /// Pays for the packets of a turn. Returns true if the port has a limit and more frames.
+    #[cold]
+    pub fn end_turn(&mut self, now: Instant, sent: Amount) -> bool {
+        let Some(limiter) = &mut self.limiter else {
+            return false;
+        };
+        limiter.pay(now, sent);
+        self.io.has_frames()
+    }
+
+    /// Copies a received packet to the port's packet ring. Returns true if the port has to be
+    /// flushed and is not queued for it yet.
+    #[inline]
+    pub fn give(&mut self, frame: &[u8]) -> bool {
+        if copy_to(&mut self.io, frame) {
+            self.counters.received += 1;
+        } else {
+            self.counters.overruns += 1;
+        }
+        !std::mem::replace(&mut self.queued, true)
+    }
+}

@@ -1,0 +1,54 @@
+//! The rates of ports that the configuration sets.
+
+use std::time::{Duration, Instant};
+
+use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, fail, tools, wire::SERVER};
+
+use crate::{
+    ports::{HTTP, http, ports, start},
+    support::SHORT,
+};
+
+/// Length of the page in bytes, and the rate of each port in bytes per second.
+const PAGE: u64 = 8_000_000;
+const RATE: u64 = 2_000_000;
+
+/// Gets a page of the server of a port. Returns the time that this takes.
+fn fetch(wire: &Wire) -> Result<Duration, Stop> {
+    let url = format!("http://{SERVER}:{HTTP}/{PAGE}");
+    let curl = wire
+        .program(Side::Client, "curl")
+        .args("-sS --fail --max-time 30 -o /dev/null");
+    let started = Instant::now();
+    curl.arg(url).finish(SHORT)?.success()?;
+    Ok(started.elapsed())
+}
+
+/// A port with a rate sends no faster and loses nothing. A
+/// reload ends the limit of the open port.
+pub fn a_port_sends_at_its_rate() -> Outcome {
+    tools::require_tools(&["curl"])?;
+    let wire = Wire::new()?;
+    let limited =
+        format!("[access]\nusers = ['*']\n[limits.user.root]\nport_bytes_per_second = {RATE}\n");
+    let service = wire.configured_service(&limited, &[])?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let took = fetch(&wire)?.as_millis() as u64;
+    let expected = PAGE * 1000 / RATE;
+    ensure!(
+        (expected * 9 / 10..expected * 2).contains(&took),
+        "{PAGE} bytes took {took} ms"
+    );
+    let port = &ports(&service)?[0];
+    ensure!(
+        port["lost"] == 0 && port["refused"] == serde_json::json!({}),
+        "{port}"
+    );
+    ensure!(port["delays"].as_u64() > Some(20), "{port}");
+    if let Err(error) = service.reload("[access]\nusers = ['*']\n")? {
+        fail!("{error}");
+    }
+    let took = fetch(&wire)?;
+    ensure!(took < Duration::from_secs(2), "without a limit: {took:?}");
+    server.check_alive()
+}

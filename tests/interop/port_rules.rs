@@ -1,0 +1,206 @@
+//! The rules of the service's configuration, for programs with a stack of their own.
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Outcome, Running, Service, Side, Stop, Wire, ensure, fail,
+    service::run_dir,
+    tools,
+    wire::{CLIENT, INTERFACE, SERVER},
+};
+
+use crate::{
+    ports::{HTTP, http, ports, start},
+    support::SHORT,
+};
+
+/// Returns a configuration with these rules that admits all users.
+fn config(rules: &str) -> String {
+    format!("{rules}\n[access]\nusers = ['*']\n")
+}
+
+/// Reloads the service with these rules. Fails if the service rejects them.
+fn reload(service: &Service, rules: &str) -> Outcome {
+    match service.reload(&config(rules))? {
+        Ok(()) => Ok(()),
+        Err(error) => fail!("{rules}: {error}"),
+    }
+}
+
+/// Gets a page of the server with curl. Returns curl's exit status: 0 for success, 7 if the
+/// connection is refused, 28 if there is no answer for a second.
+fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
+    let url = format!("http://{SERVER}:{HTTP}/3000");
+    let curl = wire
+        .program(Side::Client, "curl")
+        .args("-sS --max-time 1 -o /dev/null");
+    Ok(curl.arg(url).finish(SHORT)?.status.code())
+}
+
+/// Returns a counter of the only port.
+fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
+    let listed = ports(service)?;
+    let count = listed.first().map(|port| port[name].as_u64());
+    count
+        .flatten()
+        .ok_or_else(|| Stop::Fail(format!("no port with the counter {name}")))
+}
+
+/// Returns the number of packets that the rules did not let port 0 send.
+fn refused(service: &Service) -> Result<u64, Stop> {
+    let listed = ports(service)?;
+    let count = listed.first().map(|port| port["refused"]["rule"].as_u64());
+    Ok(count.flatten().unwrap_or(0))
+}
+
+/// Returns the numbers of packets that the only port has sent and received.
+fn passed(service: &Service) -> Result<[u64; 2], Stop> {
+    Ok([counter(service, "sent")?, counter(service, "received")?])
+}
+
+/// Reloads the service with rules that refuse the connections of the only port. Checks that no
+/// packet passes afterwards, although the port goes on to send.
+fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
+    reload(service, rules)?;
+    let (before, refused_before) = (passed(service)?, refused(service)?);
+    tools::wait_until(SHORT, "two refused packets", || {
+        Ok(refused(service)? > refused_before + 1)
+    })?;
+    let after = passed(service)?;
+    ensure!(
+        after == before,
+        "{before:?} packets passed before, {after:?} after"
+    );
+    Ok(())
+}
+
+/// A rule with direction `in` accepts, refuses or drops the clients of a port, while the port may
+/// open no connections. A service with rules opens ports, and new rules apply to an open port.
+pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
+    tools::require_tools(&["curl"])?;
+    let wire = Wire::new()?;
+    let no_opens = "[[rule]]\naction = 'refuse'\ndirection = 'out'\n";
+    let service = wire.configured_service(&config(no_opens), &[])?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    ensure!(curl(&wire)? == Some(0), "the port may answer");
+    for (rules, expected) in [
+        ("default = 'accept'".to_owned(), 0),
+        (format!("[[rule]]\naction = 'drop'\npeer = '{CLIENT}'"), 28),
+        ("[[rule]]\naction = 'refuse'\nuser = 'root'".to_owned(), 7),
+        ("[[rule]]\naction = 'refuse'\nuser = 65534".to_owned(), 0),
+        (
+            format!("default = 'refuse'\n[[rule]]\naction = 'accept'\nlocal_port = {HTTP}"),
+            0,
+        ),
+        ("default = 'refuse'".to_owned(), 7),
+        ("default = 'drop'".to_owned(), 28),
+    ] {
+        reload(&service, &rules)?;
+        let status = curl(&wire)?;
+        ensure!(
+            status == Some(expected),
+            "{rules}: curl ended with {status:?}"
+        );
+    }
+    let hits = service.ask("rules")?["rules"][0]["hits"].as_u64();
+    ensure!(hits > Some(0), "no decision is counted: {hits:?}");
+    server.check_alive()
+}
+
+/// Starts an HTTP client on a port, with two connections to a server at [`CLIENT`].
+fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
+    let path = format!("/sys/class/net/{INTERFACE}/address");
+    let address = wire.program(Side::Client, "cat").arg(path).run(SHORT)?;
+    let gateway = address.success()?.stdout;
+    let path = tools::binary("tidelane-http-client")?;
+    let client = wire.program(Side::Server, &path.to_string_lossy());
+    let socket = run_dir(service.name()).join("control.sock");
+    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let client = client.args(&format!("--address {SERVER} --connect {CLIENT}:{HTTP}"));
+    let client = client.arg("--gateway").arg(gateway.trim());
+    client
+        .args("--connections 2 --seconds 60 --bytes 64")
+        .spawn()
+}
+
+/// A client on a port gets no answer of a server that the rules refuse. Its packets are counted.
+/// Without the rule it gets answers, and none after the rule is back.
+pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
+    let wire = Wire::new()?;
+    let rules = format!("[[rule]]\naction = 'refuse'\ndirection = 'out'\npeer_port = {HTTP}");
+    let service = wire.configured_service(&config(&rules), &[])?;
+    let path = tools::binary("tidelane-http")?;
+    let server = wire.program(Side::Client, &path.to_string_lossy());
+    let server = server.args(&format!(
+        "--kernel --address {CLIENT} --port {HTTP} --seconds 100"
+    ));
+    let mut server = start(server)?;
+    let client = client_on_a_port(&wire, &service)?;
+    tools::wait_until(SHORT, "a refused SYN", || Ok(refused(&service)? > 0))?;
+    ensure!(
+        passed(&service)? == [0, 0],
+        "packets passed: {:?}",
+        passed(&service)?
+    );
+    reload(&service, "default = 'accept'")?;
+    tools::wait_until(SHORT, "answers without the rule", || {
+        Ok(counter(&service, "received")? > 10)
+    })?;
+    check_that_rules_stop_the_port(&service, &rules)?;
+    client.end(Signal::TERM, SHORT)?;
+    server.check_alive()
+}
+
+/// Rules that change stop an open download from a port at once.
+pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
+    const LEN: u64 = 60_000_000;
+    // The rate keeps the download from its end, and the client is always ready for more bytes.
+    const RATE: &str = "[limits]\nport_bytes_per_second = 1000000";
+    tools::require_tools(&["curl"])?;
+    let wire = Wire::new()?;
+    let service = wire.configured_service(&config(RATE), &[])?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let curl = wire
+        .program(Side::Client, "curl")
+        .args("-sS --max-time 5 -o /dev/null -w %{size_download}");
+    let url = format!("http://{SERVER}:{HTTP}/{LEN}");
+    let curl = curl.arg(url).spawn()?;
+    tools::wait_until(SHORT, "the download", || {
+        Ok(counter(&service, "sent")? > 100)
+    })?;
+    let rules = format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}\n{RATE}");
+    check_that_rules_stop_the_port(&service, &rules)?;
+    let finished = curl.wait(SHORT)?;
+    // 28: no answer. 56: the connection was reset, because the client has sent a segment.
+    let is_stopped = matches!(finished.status.code(), Some(28 | 56));
+    let got: u64 = finished.stdout.trim().parse().unwrap_or(LEN);
+    ensure!(is_stopped && got < LEN, "{got} bytes: {finished}");
+    server.check_alive()
+}
+
+/// Rules that change end an open connection of a port: the next segment of its client gets a RST.
+pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.configured_service(&config(""), &[])?;
+    let mut server = start(http(&wire, &service, HTTP)?)?;
+    // Ten requests per second on one connection, until a write fails.
+    let script = format!(
+        "exec 3<>/dev/tcp/{SERVER}/{HTTP} || exit 3; \
+         (trap '' PIPE; while printf 'GET /64 HTTP/1.1\r\nHost: t\r\n\r\n' >&3; \
+         do sleep 0.1; done) & cat <&3"
+    );
+    let client = wire.program(Side::Client, "timeout").arg("15");
+    let client = client.args("bash -c").arg(script).spawn()?;
+    tools::wait_until(SHORT, "three answers", || {
+        Ok(client.written().0.matches("200 OK").count() > 2)
+    })?;
+    reload(
+        &service,
+        &format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}"),
+    )?;
+    let before = passed(&service)?;
+    let finished = client.wait(SHORT)?;
+    let is_reset = finished.stderr.contains("cat: -: Connection reset by peer");
+    ensure!(is_reset, "{finished}");
+    ensure!(passed(&service)? == before, "a packet passed");
+    server.check_alive()
+}
