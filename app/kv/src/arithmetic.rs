@@ -1,0 +1,105 @@
+//! Increments and decrements of decimal values.
+
+use crate::{
+    number::{Decimal, parse_u64},
+    output::Output,
+    store::Item,
+    turn::Turn,
+};
+
+/// Length of a value from which it is no number, because memcached stores it in pieces.
+const WHOLE_LEN_MAX: usize = 512 * 1024;
+/// Limit of the length of a number, with spaces and zeros before it.
+const NUMBER_LEN_MAX: usize = 1024;
+
+/// A change of a number.
+#[derive(Clone, Copy, Debug)]
+pub struct Delta {
+    /// The change adds instead of subtracting.
+    pub is_increment: bool,
+    /// Difference. A sum is modulo 2^64, and a difference at least zero.
+    pub amount: u64,
+    /// The change requires this CAS number.
+    pub cas: Option<u64>,
+}
+
+/// Result of a change.
+#[derive(Clone, Copy, Debug)]
+pub enum Changed {
+    /// The item has this value.
+    To(Item, Decimal),
+    /// There is no item.
+    NotFound,
+    /// The value is no number.
+    NotNumeric,
+    /// The item has another CAS number.
+    OtherCas,
+    /// No memory is left.
+    OutOfMemory,
+}
+
+impl Delta {
+    /// Changes the item of a key.
+    pub fn apply(&self, turn: &mut Turn<'_, impl Output>, key: &[u8]) -> Changed {
+        let store = &mut turn.kv.store;
+        let Some(item) = store.find(turn.now, key) else {
+            self.count(turn, false);
+            return Changed::NotFound;
+        };
+        let len = store.value_len(item);
+        if len == 0 || store.counted_len_of(item) > WHOLE_LEN_MAX {
+            return Changed::NotNumeric;
+        }
+        if self.cas.is_some_and(|cas| cas != store.cas(item)) {
+            return Changed::OtherCas;
+        }
+        turn.spend_bytes(len);
+        let Some(value) = number_of(turn, item) else {
+            return Changed::NotNumeric;
+        };
+        let value = match self.is_increment {
+            true => value.wrapping_add(self.amount),
+            false => value.saturating_sub(self.amount),
+        };
+        self.count(turn, true);
+        let digits = Decimal::new(value);
+        let store = &mut turn.kv.store;
+        if store.overwrite(item, digits.as_bytes()) {
+            let cas = store.next_cas();
+            store.set_cas(item, cas);
+            store.touch(turn.now, item);
+            return Changed::To(item, digits);
+        }
+        match store.replace_value(turn.now, item, digits.as_bytes()) {
+            Ok(item) => Changed::To(item, digits),
+            Err(_) => Changed::OutOfMemory,
+        }
+    }
+
+    fn count(&self, turn: &mut Turn<'_, impl Output>, is_hit: bool) {
+        let counts = &mut turn.kv.counts;
+        let count = match (self.is_increment, is_hit) {
+            (true, true) => &mut counts.incr_hits,
+            (true, false) => &mut counts.incr_misses,
+            (false, true) => &mut counts.decr_hits,
+            (false, false) => &mut counts.decr_misses,
+        };
+        *count += 1;
+    }
+}
+
+/// Returns the number at the start of a value.
+fn number_of(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<u64> {
+    let mut text = std::mem::take(&mut turn.kv.scratch);
+    text.clear();
+    let mut reader = turn.kv.store.reader(item);
+    let is_long = reader.left() > NUMBER_LEN_MAX;
+    while reader.left() > 0 && text.len() < NUMBER_LEN_MAX {
+        let room = NUMBER_LEN_MAX - text.len();
+        text.extend_from_slice(turn.kv.store.next_piece(&mut reader, room));
+    }
+    let is_cut = is_long && text.last().is_some_and(u8::is_ascii_digit);
+    let number = parse_u64(&text).filter(|_| !is_cut);
+    turn.kv.scratch = text;
+    number
+}

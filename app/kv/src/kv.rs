@@ -1,0 +1,144 @@
+//! The state that all clients share.
+
+use crate::{
+    clock::{Clock, Second},
+    store::Store,
+};
+
+/// Counts of commands, with the names of memcached's statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub cmd_get: u64,
+    pub cmd_set: u64,
+    pub cmd_flush: u64,
+    pub cmd_touch: u64,
+    pub cmd_meta: u64,
+    pub get_hits: u64,
+    pub get_misses: u64,
+    pub delete_misses: u64,
+    pub delete_hits: u64,
+    pub incr_misses: u64,
+    pub incr_hits: u64,
+    pub decr_misses: u64,
+    pub decr_hits: u64,
+    pub cas_misses: u64,
+    pub cas_hits: u64,
+    pub cas_badval: u64,
+    pub touch_hits: u64,
+    pub touch_misses: u64,
+    pub store_too_large: u64,
+    pub store_no_memory: u64,
+}
+
+/// Counts of connections, which the server keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectionCounts {
+    /// Open connections.
+    pub current: u64,
+    /// Connections since the start.
+    pub total: u64,
+    /// Connections that were refused because there were too many.
+    pub rejected: u64,
+    /// Limit of connections.
+    pub limit: u64,
+    /// Clients that were reset because they did not read their answers.
+    pub evicted: u64,
+    /// Received bytes.
+    pub bytes_read: u64,
+    /// Sent bytes.
+    pub bytes_written: u64,
+}
+
+/// A key-value store, and the state of its server.
+pub struct Kv {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) counts: Counts,
+    /// The answer that a meta command builds.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) memory: u64,
+    pub(crate) verbosity: u32,
+    /// Counts of connections.
+    pub connections: ConnectionCounts,
+    /// Second of the present sweep, and the buckets that are left for it.
+    sweep: (Second, usize),
+}
+
+/// Seconds in which the sweep looks at every bucket, if the server calls it often enough.
+const SWEEP_SECONDS: usize = 64;
+
+impl Kv {
+    /// Returns an empty store that starts at this Unix time and uses `memory` bytes. `seed` is a
+    /// secret of the process.
+    pub fn new(start: u64, memory: u64, seed: [u8; 16]) -> Self {
+        Self {
+            store: Store::new(memory, seed),
+            clock: Clock::new(start),
+            counts: Counts::default(),
+            scratch: Vec::new(),
+            memory,
+            verbosity: 0,
+            connections: ConnectionCounts::default(),
+            sweep: (Second(0), 0),
+        }
+    }
+
+    /// Counts a read of a key, which may also set the expiry.
+    pub(crate) fn count_get(&mut self, is_touch: bool, is_hit: bool) {
+        let counts = &mut self.counts;
+        let (commands, hits, misses) = match is_touch {
+            true => (
+                &mut counts.cmd_touch,
+                &mut counts.touch_hits,
+                &mut counts.touch_misses,
+            ),
+            false => (
+                &mut counts.cmd_get,
+                &mut counts.get_hits,
+                &mut counts.get_misses,
+            ),
+        };
+        *commands += 1;
+        *hits += u64::from(is_hit);
+        *misses += u64::from(!is_hit);
+    }
+
+    /// Sets the counts of past events to zero.
+    pub(crate) fn reset_counts(&mut self) {
+        self.counts = Counts::default();
+        self.store.reset_counts();
+        let connections = &mut self.connections;
+        connections.total = 0;
+        connections.rejected = 0;
+        connections.evicted = 0;
+        connections.bytes_read = 0;
+        connections.bytes_written = 0;
+    }
+
+    /// Removes expired items, in at most `buckets` buckets. The whole table takes about a minute.
+    pub fn sweep(&mut self, unix: u64, buckets: usize) {
+        let now = self.clock.second(unix);
+        if self.sweep.0 != now {
+            self.sweep = (now, self.store.bucket_count() / SWEEP_SECONDS);
+        }
+        let count = buckets.min(self.sweep.1);
+        self.sweep.1 -= count;
+        self.store.sweep(now, count);
+    }
+
+    /// Returns the memory in bytes that items and the table take.
+    pub fn memory_used(&self) -> u64 {
+        self.store.memory_used()
+    }
+
+    /// Returns true if clients in the middle of an answer or of a value hold so much memory that new
+    /// items may lack room.
+    pub fn is_crowded(&self) -> bool {
+        self.store.is_crowded()
+    }
+
+    /// Returns true if no memory is used besides the items that can be found. For tests.
+    pub fn has_no_leak(&self) -> bool {
+        self.store.has_no_leak()
+    }
+}

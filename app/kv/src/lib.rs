@@ -1,0 +1,47 @@
+//! A key-value store with the protocol of memcached, for servers on the ring API.
+//!
+//! The library has no I/O, no clock and no randomness. A server gives the bytes of a client to its
+//! [`Session`], which executes the commands on the server's [`Kv`], and writes the answers to an
+//! [`Output`]. The present time and the secret of the hash are arguments.
+//!
+//! ```text
+//!   bytes ──> Session::feed ──> commands ──> Store       (one Kv for all clients)
+//!                  └──────────> answers ──> Output       (buffers of the client's connection)
+//! ```
+//!
+//! The answers are those of memcached 1.6.18, in the classic text protocol and in the meta commands.
+//! The differences:
+//!
+//! * An answer is never dropped. memcached drops the answers that are not yet sent when a `get` has
+//!   a key of more than 250 bytes.
+//! * `ma` with `T` also sets the expiry when the number becomes longer.
+//! * The age of `mg` with `l` counts from the last access but the first, not from the second access.
+//! * A client whose line is longer than 2,048 bytes is disconnected if the line comes in pieces and
+//!   is not a `get`, whatever the pieces are.
+//! * There are no slab classes, no binary protocol, no `watch` and no `lru_crawler`.
+
+#![forbid(unsafe_code)]
+
+mod arithmetic;
+mod base64;
+mod classic;
+mod clock;
+mod get;
+mod kv;
+mod meta;
+mod meta_commands;
+mod number;
+mod output;
+mod receive;
+mod session;
+mod stats;
+mod store;
+mod tokens;
+mod turn;
+
+pub use crate::{
+    kv::{ConnectionCounts, Kv},
+    output::Output,
+    session::{Fed, Progress, Session},
+    store::{MEMORY_MAX, MEMORY_MIN},
+};

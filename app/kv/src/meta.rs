@@ -1,0 +1,191 @@
+//! The flags of a meta command.
+
+use crate::{
+    base64::{self, DecodedKey, KEY_LEN_MAX},
+    clock::{Expiry, Second},
+    kv::Kv,
+    number::{parse_i32, parse_u32, parse_u64},
+    tokens::Tokens,
+};
+
+/// Limit of words of a meta command.
+const WORDS_MAX: usize = 19;
+
+pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
+
+/// The key of a meta command.
+#[derive(Debug)]
+pub struct Key<'a> {
+    text: &'a [u8],
+    /// The key, if `text` is its base64.
+    decoded: Option<DecodedKey>,
+}
+
+impl<'a> Key<'a> {
+    /// Returns the key with this text.
+    pub fn from_text(text: &'a [u8]) -> Self {
+        Self {
+            text,
+            decoded: None,
+        }
+    }
+
+    /// Returns the key with this base64; `None` if the text is no base64 of a key.
+    pub fn from_base64(text: &'a [u8]) -> Option<Self> {
+        let decoded = Some(base64::decode(text)?);
+        Some(Self { text, decoded })
+    }
+
+    /// Returns the key.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.decoded {
+            Some(decoded) => decoded.as_bytes(),
+            None => self.text,
+        }
+    }
+
+    /// Returns true if the key was sent in base64.
+    pub fn is_binary(&self) -> bool {
+        self.decoded.is_some()
+    }
+}
+
+/// The flags of a meta command, and its key.
+#[derive(Debug)]
+pub struct Flags<'a> {
+    /// The key.
+    pub key: Key<'a>,
+    /// N: expiry of an item that the command creates.
+    pub vivify: Option<Expiry>,
+    /// T: new expiry.
+    pub ttl: Option<Expiry>,
+    /// R: an item that expires before this second is to be renewed.
+    pub recache: Option<Expiry>,
+    /// v: the answer has the value.
+    pub has_value: bool,
+    /// u: the command is no use of the item.
+    pub is_no_use: bool,
+    /// One of the flags T, N, R, l, h, with which the use of the item is recorded after the answer.
+    pub is_used_late: bool,
+    /// q: answers without news are left out.
+    pub is_quiet: bool,
+    /// F: flags of the client.
+    pub client_flags: u32,
+    /// C: required CAS number.
+    pub cas: Option<u64>,
+    /// M: mode.
+    pub mode: Option<u8>,
+    /// J: initial number.
+    pub initial: u64,
+    /// D: difference.
+    pub delta: u64,
+    /// I: the command invalidates the item.
+    pub is_invalidating: bool,
+}
+
+/// Checks the number of words and the length of the key. `too_many` is the error of too many words.
+pub fn check_words(tokens: &Tokens<'_>, too_many: &'static str) -> Result<(), &'static str> {
+    if tokens.len() < 2 {
+        return Err("ERROR");
+    }
+    if tokens.get(1).len() > KEY_LEN_MAX {
+        return Err(BAD_FORMAT);
+    }
+    if tokens.len() > WORDS_MAX {
+        return Err(too_many);
+    }
+    Ok(())
+}
+
+impl<'a> Flags<'a> {
+    /// Reads the flags of a command, which are the words from `start` on.
+    ///
+    /// # Errors
+    ///
+    /// The error is the answer to the client: that of the last wrong flag.
+    pub fn parse(
+        (kv, now): (&Kv, Second),
+        tokens: &Tokens<'a>,
+        start: usize,
+    ) -> Result<Self, &'static str> {
+        let mut flags = Self {
+            key: Key::from_text(tokens.get(1)),
+            vivify: None,
+            ttl: None,
+            recache: None,
+            has_value: false,
+            is_no_use: false,
+            is_used_late: false,
+            is_quiet: false,
+            client_flags: 0,
+            cas: None,
+            mode: None,
+            initial: 0,
+            delta: 1,
+            is_invalidating: false,
+        };
+        let mut seen = 0u128;
+        let mut result = Ok(());
+        for word in tokens.from(start) {
+            let (name, argument) = (word[0], &word[1..]);
+            if name >= 127 || seen & 1 << name != 0 {
+                return Err("CLIENT_ERROR duplicate flag");
+            }
+            seen |= 1 << name;
+            match flags.read((kv, now), name, argument) {
+                Ok(true) => {}
+                Ok(false) => return Err("CLIENT_ERROR invalid flag"),
+                // A wrong F keeps the text of an earlier error.
+                Err(None) => result = result.and(Err(BAD_FORMAT)),
+                Err(Some(text)) => result = Err(text),
+            }
+        }
+        result.map(|()| flags)
+    }
+
+    /// Reads a flag. Returns false if there is no flag of this name. An error without a text keeps
+    /// the text of an earlier error.
+    fn read(
+        &mut self,
+        (kv, now): (&Kv, Second),
+        name: u8,
+        argument: &[u8],
+    ) -> Result<bool, Option<&'static str>> {
+        let expiry = || match parse_i32(argument) {
+            Some(exptime) => Ok(Some(kv.clock.expiry(now, exptime))),
+            None => Err(Some(BAD_TOKEN)),
+        };
+        self.is_used_late |= matches!(name, b'N' | b'T' | b'R' | b'l' | b'h');
+        match name {
+            b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' => {}
+            b'b' => {
+                let error = Some("CLIENT_ERROR error decoding key");
+                self.key = Key::from_base64(self.key.text).ok_or(error)?;
+            }
+            b'N' => self.vivify = expiry()?,
+            b'T' => self.ttl = expiry()?,
+            b'R' => self.recache = expiry()?,
+            b'v' => self.has_value = true,
+            b'u' => self.is_no_use = true,
+            b'q' => self.is_quiet = true,
+            b'F' => self.client_flags = parse_u32(argument).ok_or(None)?,
+            b'C' => self.cas = Some(parse_u64(argument).ok_or(Some(BAD_TOKEN))?),
+            b'M' => match argument {
+                &[mode] => self.mode = Some(mode),
+                _ => return Err(Some("CLIENT_ERROR incorrect length for M token")),
+            },
+            b'J' => {
+                let error = Some("CLIENT_ERROR invalid numeric initial value");
+                self.initial = parse_u64(argument).ok_or(error)?;
+            }
+            b'D' => {
+                let error = Some("CLIENT_ERROR invalid numeric delta value");
+                self.delta = parse_u64(argument).ok_or(error)?;
+            }
+            b'I' => self.is_invalidating = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,316 @@
+//! Receiving and storing the value of an item.
+
+use crate::{
+    base64::{self, KEY_LEN_MAX},
+    kv::Kv,
+    number::{Decimal, parse_i32},
+    output::Output,
+    session::Outcome,
+    store::{Item, Mark, New, OutOfMemory, Store, Upload},
+    turn::Turn,
+};
+
+/// Condition and effect of a store command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Store.
+    Set,
+    /// Store if there is no item.
+    Add,
+    /// Store if there is an item.
+    Replace,
+    /// Append to the value of an item.
+    Append,
+    /// Put before the value of an item.
+    Prepend,
+    /// Store if the item has the CAS number.
+    Cas,
+}
+
+/// Result of a store command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// Stored with this CAS number.
+    Yes(u64),
+    No,
+    OtherCas,
+    NotFound,
+}
+
+/// A store command.
+#[derive(Debug)]
+pub struct Command {
+    /// Condition and effect.
+    pub mode: Mode,
+    /// Required CAS number; zero requires none.
+    pub cas: u64,
+    /// The client wants no answer.
+    pub is_quiet: bool,
+    /// Properties of a meta command.
+    pub meta: Option<MetaCommand>,
+}
+
+/// Properties of a store command of the meta protocol.
+#[derive(Debug)]
+pub struct MetaCommand {
+    /// A lower CAS number than that of the item stores the value, too, and marks it stale.
+    pub is_invalidating: bool,
+    /// Parts of the answer in their order: an opaque token, or `k` or `c`.
+    pub reply: Vec<u8>,
+}
+
+/// A command whose value is being received.
+#[derive(Debug)]
+pub struct Receiving {
+    command: Command,
+    upload: Upload,
+    /// Bytes after the value, which have to be the end of a line.
+    tail: [u8; 2],
+    tail_len: usize,
+}
+
+/// Reads the length of a value.
+pub fn value_len(text: &[u8]) -> Option<usize> {
+    let len = parse_i32(text)?;
+    let is_possible = (0..=i32::MAX - 2).contains(&len);
+    is_possible.then_some(len as usize)
+}
+
+/// State of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// More bytes follow.
+    InPart,
+    /// The value and the end of its line are there.
+    Whole,
+    /// No memory is left. This number of bytes of the value follows.
+    WithoutMemory(usize),
+}
+
+/// Starts to receive the value of an item. Refuses a value that is too large or for which there is
+/// no memory.
+pub fn start(turn: &mut Turn<'_, impl Output>, new: &New<'_>, command: Command) -> Outcome {
+    let is_allowed = Store::is_size_allowed(new.key, new.value_len, new.client_flags);
+    let upload = match is_allowed {
+        true => turn.kv.store.begin(new).ok(),
+        false => None,
+    };
+    match upload {
+        Some(upload) => Outcome::Receive(Box::new(Receiving {
+            command,
+            upload,
+            tail: [0; 2],
+            tail_len: 0,
+        })),
+        None => {
+            command.refuse(turn, new.key, !is_allowed);
+            Outcome::Swallow(new.value_len as u64 + 2)
+        }
+    }
+}
+
+impl Command {
+    /// Answers a command whose value cannot be stored, and removes the item that the value would
+    /// have replaced, so that no client reads an old value.
+    fn refuse(&self, turn: &mut Turn<'_, impl Output>, key: &[u8], is_too_large: bool) {
+        let is_quiet = self.is_quiet && self.meta.is_none();
+        if is_too_large {
+            turn.kv.counts.store_too_large += 1;
+            turn.answer(is_quiet, "SERVER_ERROR object too large for cache");
+        } else {
+            turn.kv.counts.store_no_memory += 1;
+            turn.answer(is_quiet, "SERVER_ERROR out of memory storing object");
+        }
+        if self.mode == Mode::Set || self.meta.is_some() {
+            let old = turn.kv.store.find(turn.now, key);
+            if let Some(old) = old {
+                turn.kv.store.remove(old);
+            }
+        }
+    }
+
+    /// Returns true if the CAS number permits the command on the item.
+    fn permits(&self, store: &Store, old: Item) -> bool {
+        let is_equal = self.cas == store.cas(old);
+        match self.mode {
+            Mode::Cas => is_equal || self.is_stale(store, old),
+            Mode::Append | Mode::Prepend => self.cas == 0 || is_equal,
+            Mode::Set | Mode::Add | Mode::Replace => true,
+        }
+    }
+
+    /// Returns true if the command stores a stale value.
+    fn is_stale(&self, store: &Store, old: Item) -> bool {
+        let is_invalidating = self.meta.as_ref().is_some_and(|meta| meta.is_invalidating);
+        is_invalidating && self.cas != 0 && self.cas < store.cas(old)
+    }
+
+    /// Stores the value if the command's condition holds.
+    fn store(&self, turn: &mut Turn<'_, impl Output>, upload: Upload, key: &[u8]) -> Stored {
+        let (store, now) = (&mut turn.kv.store, turn.now);
+        let mode = self.mode;
+        let Some(old) = store.find(now, key) else {
+            if matches!(mode, Mode::Set | Mode::Add) {
+                let item = store.link(now, None, upload);
+                return Stored::Yes(store.cas(item));
+            }
+            store.abandon(upload);
+            turn.kv.counts.cas_misses += u64::from(mode == Mode::Cas);
+            return match mode {
+                Mode::Cas => Stored::NotFound,
+                _ => Stored::No,
+            };
+        };
+        if mode == Mode::Add {
+            store.abandon(upload);
+            store.touch(now, old);
+            return Stored::No;
+        }
+        if !self.permits(store, old) {
+            store.abandon(upload);
+            turn.kv.counts.cas_badval += u64::from(mode == Mode::Cas);
+            return Stored::OtherCas;
+        }
+        let item = match mode {
+            Mode::Append | Mode::Prepend => {
+                let len = store.value_len(old) + store.value_len(upload.item());
+                if !Store::is_size_allowed(key, len, store.client_flags(old)) {
+                    store.abandon(upload);
+                    return Stored::No;
+                }
+                turn.spend_bytes(len);
+                let store = &mut turn.kv.store;
+                let Ok(joined) = store.join(old, upload, mode == Mode::Append) else {
+                    return Stored::No;
+                };
+                store.link(now, Some(old), joined)
+            }
+            _ => {
+                turn.kv.counts.cas_hits += u64::from(mode == Mode::Cas);
+                self.replace(turn, old, upload)
+            }
+        };
+        Stored::Yes(turn.kv.store.cas(item))
+    }
+
+    /// Puts the received item into the place of another one.
+    fn replace(&self, turn: &mut Turn<'_, impl Output>, old: Item, upload: Upload) -> Item {
+        let (store, now) = (&mut turn.kv.store, turn.now);
+        if self.mode != Mode::Cas || self.cas == store.cas(old) {
+            return store.link(now, Some(old), upload);
+        }
+        // A stale value keeps the marks and the expiry of the item.
+        let is_token_sent = store.is_marked(old, Mark::TokenSent);
+        let expiry = store.expiry(old);
+        let item = store.link(now, Some(old), upload);
+        store.set_expiry(item, expiry);
+        store.mark(item, Mark::Stale, true);
+        store.mark(item, Mark::TokenSent, is_token_sent);
+        item
+    }
+}
+
+impl Receiving {
+    /// Takes bytes of the value. Returns their number, and the state of the value.
+    pub fn receive(&mut self, turn: &mut Turn<'_, impl Output>, input: &[u8]) -> (usize, Arrived) {
+        let missing = self.upload.missing();
+        if missing > 0 {
+            let len = missing.min(input.len());
+            let arrived = match turn.kv.store.extend(&mut self.upload, &input[..len]) {
+                Ok(()) => Arrived::InPart,
+                Err(OutOfMemory) => Arrived::WithoutMemory(missing - len),
+            };
+            return (len, arrived);
+        }
+        let len = (2 - self.tail_len).min(input.len());
+        self.tail[self.tail_len..self.tail_len + len].copy_from_slice(&input[..len]);
+        self.tail_len += len;
+        match self.tail_len {
+            2 => (len, Arrived::Whole),
+            _ => (len, Arrived::InPart),
+        }
+    }
+
+    /// Refuses the command because no memory is left for the value, of which `missing` bytes follow.
+    pub fn run_out(self, turn: &mut Turn<'_, impl Output>, missing: usize) -> Outcome {
+        let mut buffer = [0; KEY_LEN_MAX];
+        let key = turn.kv.store.copy_key(self.upload.item(), &mut buffer);
+        turn.kv.store.abandon(self.upload);
+        self.command.refuse(turn, key, false);
+        Outcome::Swallow(missing as u64 + 2)
+    }
+
+    /// Frees the memory of the value at the end of the conversation.
+    pub fn abandon(self, kv: &mut Kv) {
+        kv.store.abandon(self.upload);
+    }
+
+    /// Executes the command after its value, and answers.
+    pub fn finish(self, turn: &mut Turn<'_, impl Output>) -> Outcome {
+        turn.kv.counts.cmd_set += 1;
+        if self.tail != *b"\r\n" {
+            turn.kv.store.abandon(self.upload);
+            let is_quiet = self.command.is_quiet && self.command.meta.is_none();
+            turn.answer(is_quiet, "CLIENT_ERROR bad data chunk");
+            return Outcome::Done;
+        }
+        let mut buffer = [0; KEY_LEN_MAX];
+        let item = self.upload.item();
+        let has_binary_key = turn.kv.store.is_marked(item, Mark::BinaryKey);
+        let key = turn.kv.store.copy_key(item, &mut buffer);
+        let stored = self.command.store(turn, self.upload, key);
+        let is_quiet = self.command.is_quiet;
+        let Some(meta) = &self.command.meta else {
+            let text = match stored {
+                Stored::Yes(_) => "STORED",
+                Stored::No => "NOT_STORED",
+                Stored::OtherCas => "EXISTS",
+                Stored::NotFound => "NOT_FOUND",
+            };
+            turn.answer(is_quiet, text);
+            return Outcome::Done;
+        };
+        let (code, cas) = match stored {
+            Stored::Yes(_) if is_quiet => return Outcome::Done,
+            Stored::Yes(cas) => ("HD", cas),
+            Stored::No => ("NS", 0),
+            Stored::OtherCas => ("EX", 0),
+            Stored::NotFound => ("NF", 0),
+        };
+        let answer = &mut turn.kv.scratch;
+        answer.clear();
+        answer.extend_from_slice(code.as_bytes());
+        meta.write_reply((key, has_binary_key), cas, answer);
+        answer.extend_from_slice(b"\r\n");
+        turn.out.write(answer);
+        Outcome::Done
+    }
+}
+
+impl MetaCommand {
+    /// Appends the parts of the answer that the client has asked for.
+    fn write_reply(&self, (key, is_binary): (&[u8], bool), cas: u64, answer: &mut Vec<u8>) {
+        for part in self.reply.split(|byte| *byte == b' ').skip(1) {
+            answer.push(b' ');
+            match part {
+                b"k" => write_key(key, is_binary, answer),
+                b"c" => {
+                    answer.push(b'c');
+                    answer.extend_from_slice(Decimal::new(cas).as_bytes());
+                }
+                opaque => answer.extend_from_slice(opaque),
+            }
+        }
+    }
+}
+
+/// Appends a key as a flag of an answer, without the space before it.
+pub fn write_key(key: &[u8], is_binary: bool, answer: &mut Vec<u8>) {
+    answer.push(b'k');
+    if is_binary {
+        base64::encode(key, answer);
+        answer.extend_from_slice(b" b");
+    } else {
+        answer.extend_from_slice(key);
+    }
+}

@@ -1,0 +1,393 @@
+//! The store: items by key, in a fixed amount of memory.
+//!
+//! An item is a chain of blocks ([`arena`]). A table of buckets finds the item of a key; the hash is
+//! keyed with a secret of the process, so that no client can choose keys of one bucket. A list
+//! orders the items by their last use. When no block is free, the least recently used item makes
+//! room. Items expire when they are found or when the sweep meets them.
+//!
+//! A reader that cannot take the whole value at once pins its item. A pinned item keeps its bytes,
+//! even if the item is replaced, deleted or expired meanwhile.
+
+use siphasher::sip::SipHasher13;
+
+use self::arena::{Arena, BLOCK_LEN, FIRST_DATA, NONE, Word, blocks_for};
+pub use self::{
+    chain::{OutOfMemory, Reader, Upload},
+    head::{Mark, New},
+};
+use crate::{base64::KEY_LEN_MAX, clock::Second};
+
+mod arena;
+mod chain;
+mod head;
+#[cfg(test)]
+mod props;
+#[cfg(test)]
+mod tests;
+
+/// Smallest memory of a store in bytes, which has room for several of the largest items.
+pub const MEMORY_MIN: u64 = 8 << 20;
+/// Largest memory of a store in bytes, so that the number of a block fits into 32 bits.
+pub const MEMORY_MAX: u64 = 256 << 30;
+/// Largest item, with the overhead that memcached counts for it.
+const ITEM_LEN_MAX: usize = 1 << 20;
+/// Bytes that memcached counts for an item besides key, value and flags.
+const ITEM_OVERHEAD: usize = 59;
+/// Limit of items that an allocation looks at to make room.
+const EVICTION_TRIES_MAX: u32 = 32;
+
+/// An item that [`Store::find`] has found. Valid until the next call that changes the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item(u32);
+
+/// Counts of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Items that can be found.
+    pub items: u64,
+    /// Bytes of these items by memcached's count.
+    pub bytes: u64,
+    /// Items that were ever stored.
+    pub items_total: u64,
+    /// Items that made room for others.
+    pub evictions: u64,
+    /// Of these, items that nobody had read.
+    pub evicted_unfetched: u64,
+    /// Expired items that a request met.
+    pub get_expired: u64,
+    /// Flushed items that a request met.
+    pub get_flushed: u64,
+    /// Expired and flushed items that the sweep met.
+    pub reclaimed: u64,
+    /// Of the expired and flushed items, those that nobody had read.
+    pub expired_unfetched: u64,
+}
+
+/// Items by key.
+pub struct Store {
+    arena: Arena,
+    buckets: Vec<u32>,
+    keys: (u64, u64),
+    /// Most recently used item.
+    newest: u32,
+    /// Least recently used item.
+    oldest: u32,
+    last_cas: u64,
+    /// Items that were last used up to this second are flushed, once the second has passed.
+    flushed_until: u32,
+    /// Items with a lower CAS number are flushed, with `flushed_until`.
+    flushed_below: u64,
+    /// Next bucket of the sweep.
+    sweep_at: usize,
+    /// Blocks of items that are being received.
+    uploading: u32,
+    /// Blocks of pinned items.
+    pinned: u32,
+    counts: StoreCounts,
+}
+
+impl Store {
+    /// Returns an empty store that uses `memory` bytes, limited to [`MEMORY_MIN`] and
+    /// [`MEMORY_MAX`]. `seed` is a secret.
+    pub fn new(memory: u64, seed: [u8; 16]) -> Self {
+        let memory = memory.clamp(MEMORY_MIN, MEMORY_MAX);
+        // The table has at most one bucket for each block.
+        let blocks = (memory / (BLOCK_LEN + size_of::<u32>()) as u64) as u32;
+        let buckets = 1usize << blocks.ilog2();
+        let (low, high) = seed.split_at(8);
+        let key = |half: &[u8]| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        Self {
+            arena: Arena::new(blocks),
+            buckets: vec![NONE; buckets],
+            keys: (key(low), key(high)),
+            newest: NONE,
+            oldest: NONE,
+            last_cas: 0,
+            flushed_until: 0,
+            flushed_below: 0,
+            sweep_at: 0,
+            uploading: 0,
+            pinned: 0,
+            counts: StoreCounts::default(),
+        }
+    }
+
+    /// Returns the counts.
+    pub fn counts(&self) -> &StoreCounts {
+        &self.counts
+    }
+
+    /// Sets the counts of past events to zero.
+    pub fn reset_counts(&mut self) {
+        self.counts = StoreCounts {
+            items: self.counts.items,
+            bytes: self.counts.bytes,
+            ..StoreCounts::default()
+        };
+    }
+
+    /// Returns the memory in bytes that blocks in use and the table take.
+    pub fn memory_used(&self) -> u64 {
+        u64::from(self.arena.used()) * BLOCK_LEN as u64
+            + (self.buckets.len() * size_of::<u32>()) as u64
+    }
+
+    /// Returns true if pinned items and items that are being received hold so much memory that new
+    /// items may lack room.
+    pub fn is_crowded(&self) -> bool {
+        let limit = self.arena.count_max() / 4;
+        self.pinned > limit || self.uploading > limit
+    }
+
+    /// Returns the number of buckets.
+    pub fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Returns true if an item of this size may be stored.
+    pub fn is_size_allowed(key: &[u8], value_len: usize, client_flags: u32) -> bool {
+        Self::counted_len(key.len(), value_len, client_flags) <= ITEM_LEN_MAX
+    }
+
+    /// Returns the length of an item by memcached's count.
+    fn counted_len(key_len: usize, value_len: usize, client_flags: u32) -> usize {
+        let flags_len = if client_flags == 0 { 0 } else { 4 };
+        ITEM_OVERHEAD + key_len + flags_len + value_len
+    }
+
+    /// Returns the length of an item by memcached's count.
+    pub fn counted_len_of(&self, item: Item) -> usize {
+        Self::counted_len(
+            self.key_len(item),
+            self.value_len(item),
+            self.client_flags(item),
+        )
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        SipHasher13::new_with_keys(self.keys.0, self.keys.1).hash(key) as u32
+    }
+
+    fn bucket_of(&self, hash: u32) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Returns the item of a key. Removes the item if it is expired or flushed.
+    pub fn find(&mut self, now: Second, key: &[u8]) -> Option<Item> {
+        let hash = self.hash(key);
+        let mut at = self.buckets[self.bucket_of(hash)];
+        while at != NONE {
+            let item = Item(at);
+            let block = self.arena.get(at);
+            if block.word(Word::Hash) == hash && self.has_key(item, key) {
+                return self.keep_if_alive(now, item);
+            }
+            at = block.word(Word::BucketNext);
+        }
+        None
+    }
+
+    /// Returns the item, unless it is expired or flushed and was therefore removed.
+    fn keep_if_alive(&mut self, now: Second, item: Item) -> Option<Item> {
+        if self.is_flushed(now, item) {
+            self.counts.get_flushed += 1;
+        } else if self.expiry(item).is_over(now) {
+            self.counts.get_expired += 1;
+        } else {
+            return Some(item);
+        }
+        self.count_unfetched(item);
+        self.remove(item);
+        None
+    }
+
+    fn count_unfetched(&mut self, item: Item) {
+        self.counts.expired_unfetched += u64::from(!self.is_marked(item, Mark::Fetched));
+    }
+
+    /// Returns true if a flush covers the item.
+    fn is_flushed(&self, now: Second, item: Item) -> bool {
+        if self.flushed_until == 0 || self.flushed_until > now.0 {
+            return false;
+        }
+        self.last_access(item).0 <= self.flushed_until || self.cas(item) < self.flushed_below
+    }
+
+    /// Flushes all items that were last used before `from`, once this second has come.
+    pub fn flush(&mut self, now: Second, from: Second) {
+        self.flushed_until = from.0.saturating_sub(1);
+        if self.flushed_until <= now.0 {
+            self.flushed_below = self.next_cas();
+        }
+    }
+
+    /// Returns a CAS number that no item has.
+    pub fn next_cas(&mut self) -> u64 {
+        self.last_cas += 1;
+        self.last_cas
+    }
+
+    /// Looks at the next `buckets` buckets, and removes their expired and flushed items.
+    pub fn sweep(&mut self, now: Second, buckets: usize) {
+        for _ in 0..buckets {
+            let mut at = self.buckets[self.sweep_at];
+            while at != NONE {
+                let item = Item(at);
+                at = self.arena.get(at).word(Word::BucketNext);
+                if self.is_flushed(now, item) || self.expiry(item).is_over(now) {
+                    self.counts.reclaimed += 1;
+                    self.count_unfetched(item);
+                    self.remove(item);
+                }
+            }
+            self.sweep_at = (self.sweep_at + 1) % self.buckets.len();
+        }
+    }
+
+    /// Records a read of the item. The item becomes the most recently used one.
+    pub fn bump(&mut self, now: Second, item: Item) {
+        // The first read does not change the time of the last access, as in memcached.
+        if self.is_marked(item, Mark::Fetched) {
+            self.set_last_access(item, now);
+        } else {
+            self.mark(item, Mark::Fetched, true);
+        }
+        self.make_newest(item);
+    }
+
+    /// Records a use of the item that is no read.
+    pub fn touch(&mut self, now: Second, item: Item) {
+        self.set_last_access(item, now);
+        self.make_newest(item);
+    }
+
+    /// Puts a received item into the place of `old`. Returns the item, which has a new CAS number.
+    ///
+    /// # Panics
+    ///
+    /// If the value of the upload is not whole.
+    pub fn link(&mut self, now: Second, old: Option<Item>, upload: Upload) -> Item {
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        let item = self.finish_upload(upload);
+        let cas = self.next_cas();
+        self.set_cas(item, cas);
+        self.set_last_access(item, now);
+        self.mark(item, Mark::Linked, true);
+        let bucket = self.bucket_of(self.arena.get(item.0).word(Word::Hash));
+        let next = std::mem::replace(&mut self.buckets[bucket], item.0);
+        self.arena.get_mut(item.0).set_word(Word::BucketNext, next);
+        self.push_newest(item);
+        self.counts.items += 1;
+        self.counts.items_total += 1;
+        self.counts.bytes += self.counted_len_of(item) as u64;
+        item
+    }
+
+    /// Removes the item from the table and the list. Frees its memory unless the item is pinned.
+    pub fn remove(&mut self, item: Item) {
+        self.unlink_bucket(item);
+        self.unlink_list(item);
+        self.mark(item, Mark::Linked, false);
+        self.counts.items -= 1;
+        self.counts.bytes -= self.counted_len_of(item) as u64;
+        if self.pins(item) == 0 {
+            self.free(item);
+        }
+    }
+
+    fn unlink_bucket(&mut self, item: Item) {
+        let block = self.arena.get(item.0);
+        let (hash, next) = (block.word(Word::Hash), block.word(Word::BucketNext));
+        let bucket = self.bucket_of(hash);
+        if self.buckets[bucket] == item.0 {
+            self.buckets[bucket] = next;
+            return;
+        }
+        let mut at = self.buckets[bucket];
+        while at != NONE {
+            let after = self.arena.get(at).word(Word::BucketNext);
+            if after == item.0 {
+                self.arena.get_mut(at).set_word(Word::BucketNext, next);
+                return;
+            }
+            at = after;
+        }
+    }
+
+    fn push_newest(&mut self, item: Item) {
+        let older = std::mem::replace(&mut self.newest, item.0);
+        let block = self.arena.get_mut(item.0);
+        block.set_word(Word::Newer, NONE);
+        block.set_word(Word::Older, older);
+        match older {
+            NONE => self.oldest = item.0,
+            older => self.arena.get_mut(older).set_word(Word::Newer, item.0),
+        }
+    }
+
+    fn unlink_list(&mut self, item: Item) {
+        let block = self.arena.get(item.0);
+        let (newer, older) = (block.word(Word::Newer), block.word(Word::Older));
+        match newer {
+            NONE => self.newest = older,
+            newer => self.arena.get_mut(newer).set_word(Word::Older, older),
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.arena.get_mut(older).set_word(Word::Newer, newer),
+        }
+    }
+
+    fn make_newest(&mut self, item: Item) {
+        if self.newest != item.0 {
+            self.unlink_list(item);
+            self.push_newest(item);
+        }
+    }
+
+    /// Takes a block. If no block is free, removes the least recently used items, but looks at a
+    /// limited number of items only.
+    fn allocate(&mut self) -> Option<u32> {
+        for _ in 0..EVICTION_TRIES_MAX {
+            if let Some(block) = self.arena.allocate() {
+                return Some(block);
+            }
+            let item = Item(Some(self.oldest).filter(|oldest| *oldest != NONE)?);
+            if self.pins(item) > 0 {
+                self.make_newest(item);
+                continue;
+            }
+            self.counts.evictions += 1;
+            let is_unfetched = !self.is_marked(item, Mark::Fetched);
+            self.counts.evicted_unfetched += u64::from(is_unfetched);
+            self.remove(item);
+        }
+        self.arena.allocate()
+    }
+
+    /// Frees the memory of an item that nothing refers to.
+    fn free(&mut self, item: Item) {
+        let last = self.arena.get(item.0).word(Word::Last);
+        let count = self.block_count(item);
+        self.arena.free_chain(item.0, last, count);
+    }
+
+    fn block_count(&self, item: Item) -> u32 {
+        blocks_for(self.key_len(item) + self.value_len(item))
+    }
+
+    /// Returns true if the item has this key.
+    fn has_key(&self, item: Item, key: &[u8]) -> bool {
+        if self.key_len(item) != key.len() {
+            return false;
+        }
+        let in_first = &self.arena.get(item.0).bytes()[FIRST_DATA..];
+        if let Some(stored) = in_first.get(..key.len()) {
+            return stored == key;
+        }
+        let mut buffer = [0; KEY_LEN_MAX];
+        self.copy_key(item, &mut buffer) == key
+    }
+}

@@ -1,0 +1,81 @@
+//! The words of a command line.
+
+use std::ops::Range;
+
+/// Limit of words that are told apart. Further words belong to no command but `get`.
+pub const TOKENS_MAX: usize = 23;
+
+/// A command line, and the places of its words.
+#[derive(Debug)]
+pub struct Tokens<'a> {
+    line: &'a [u8],
+    places: [(usize, usize); TOKENS_MAX],
+    len: usize,
+}
+
+impl<'a> Tokens<'a> {
+    /// Splits a line at its spaces.
+    pub fn new(line: &'a [u8]) -> Self {
+        let mut tokens = Self {
+            line,
+            places: [(0, 0); TOKENS_MAX],
+            len: 0,
+        };
+        let mut at = 0;
+        while tokens.len < TOKENS_MAX {
+            let rest = &line[at..];
+            let Some(spaces) = rest.iter().position(|byte| *byte != b' ') else {
+                break;
+            };
+            let start = at + spaces;
+            let word = line[start..].iter().position(|byte| *byte == b' ');
+            at = word.map_or(line.len(), |len| start + len);
+            tokens.places[tokens.len] = (start, at);
+            tokens.len += 1;
+        }
+        tokens
+    }
+
+    /// Returns the number of words.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns a word. Empty if there is no such word.
+    pub fn get(&self, at: usize) -> &'a [u8] {
+        &self.line[self.place(at)]
+    }
+
+    /// Returns the place of a word in the line. Empty if there is no such word.
+    pub fn place(&self, at: usize) -> Range<usize> {
+        let (start, end) = self.places.get(at).copied().unwrap_or((0, 0));
+        start..end
+    }
+
+    /// Returns the last word.
+    pub fn last(&self) -> &'a [u8] {
+        self.get(self.len.wrapping_sub(1))
+    }
+
+    /// Iterates over the words from `start` on.
+    pub fn from(&self, start: usize) -> impl Iterator<Item = &'a [u8]> {
+        (start..self.len).map(|at| self.get(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_separated_by_spaces_only() {
+        let tokens = Tokens::new(b"  set a\tb  7 ");
+        let words: Vec<&[u8]> = tokens.from(0).collect();
+        assert_eq!(words, [&b"set"[..], b"a\tb", b"7"]);
+        assert_eq!(tokens.get(3), b"");
+        assert_eq!(tokens.last(), b"7");
+        assert_eq!(Tokens::new(b"   ").len(), 0);
+        assert_eq!(Tokens::new(b"").last(), b"");
+        assert_eq!(Tokens::new("x ".repeat(40).as_bytes()).len(), TOKENS_MAX);
+    }
+}
