@@ -23,16 +23,21 @@
 #![forbid(unsafe_code)]
 
 mod arithmetic;
+mod backlog;
 mod base64;
 mod classic;
+mod client;
 mod clock;
 mod get;
 mod kv;
+mod lingering;
 mod meta;
 mod meta_commands;
 mod number;
 mod output;
 mod receive;
+mod ring_output;
+mod server;
 mod session;
 mod stats;
 mod store;
@@ -42,6 +47,7 @@ mod turn;
 pub use crate::{
     kv::{ConnectionCounts, Kv},
     output::Output,
+    server::Server,
     session::{Fed, Progress, Session},
     store::{MEMORY_MAX, MEMORY_MIN},
 };

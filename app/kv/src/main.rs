@@ -1,0 +1,117 @@
+//! `tidelane-kv`: a key-value server on the ring API, with the protocol of memcached.
+
+use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use rustix::{
+    net::sockopt,
+    rand::{GetRandomFlags, getrandom},
+    time::{ClockId, clock_gettime},
+};
+use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MAX, MEMORY_MIN, Server};
+use tidelane_rings::{Context, ListenOptions};
+
+/// Longest wait in seconds for an event.
+const WAIT_SECONDS: u64 = 1;
+
+/// Key-value server with the protocol of memcached, on the ring API.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Options {
+    /// Address and port of the server
+    #[arg(long, default_value = "127.0.0.1:11211")]
+    listen: SocketAddr,
+    /// Memory for items, in MiB
+    #[arg(long, default_value_t = 64)]
+    memory: u64,
+    /// Limit of connections
+    #[arg(long, default_value_t = 1024)]
+    connections: u64,
+    /// Back end: `io-uring` (the kernel's TCP through io_uring)
+    #[arg(long, default_value = "io-uring")]
+    backend: Backend,
+    /// Microseconds for which the io-uring back end polls the NAPI instances in a wait
+    #[arg(long, default_value_t = 0)]
+    busy_poll_us: u32,
+    /// Number of buffers, at most 32,768
+    #[arg(long, default_value_t = 16384)]
+    buffers: u32,
+}
+
+/// A back end of the ring API.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Backend {
+    /// The kernel's TCP through io_uring.
+    IoUring,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidelane-kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> io::Result<()> {
+    match options.backend {
+        Backend::IoUring => {
+            let send_queue_max = Server::send_queue_max(options.buffers, options.connections);
+            let Some(send_queue_max) = send_queue_max else {
+                return Err(invalid("--connections is too large for --buffers".into()));
+            };
+            let mut context = KernelContext::open(&KernelOptions {
+                buffers: options.buffers,
+                send_queue_max,
+                busy_poll_us: options.busy_poll_us,
+                ..KernelOptions::default()
+            })?;
+            serve(&mut context, options)
+        }
+    }
+}
+
+/// Serves clients until the context fails.
+fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
+    let memory = options.memory.saturating_mul(1 << 20);
+    if !(MEMORY_MIN..=MEMORY_MAX).contains(&memory) {
+        let text = format!(
+            "--memory is not in {}..={}",
+            MEMORY_MIN >> 20,
+            MEMORY_MAX >> 20
+        );
+        return Err(invalid(text));
+    }
+    let mut seed = [0; 16];
+    getrandom(&mut seed, GetRandomFlags::empty())?;
+    let mut kv = Kv::new(unix_time(), memory, seed);
+    kv.connections = ConnectionCounts {
+        limit: options.connections,
+        ..ConnectionCounts::default()
+    };
+    let listener = context.listen(options.listen, &ListenOptions::default())?;
+    let mut address = options.listen;
+    if let Some(socket) = context.socket(listener) {
+        // Accepted connections inherit the option, so that dead peers are found.
+        sockopt::set_socket_keepalive(socket, true)?;
+        let bound = rustix::net::getsockname(socket)?;
+        address = bound.try_into()?;
+    }
+    println!("ready on {address}");
+    let mut server = Server::new(kv, context);
+    loop {
+        server.cycle(context, Duration::from_secs(WAIT_SECONDS), unix_time)?;
+    }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// Returns the Unix time.
+fn unix_time() -> u64 {
+    u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+}

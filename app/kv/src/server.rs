@@ -1,0 +1,313 @@
+//! A server: all clients of one ring context.
+//!
+//! A cycle receives, executes and answers. A client gets a limited turn in each cycle, so that one
+//! client cannot delay the others. The server stops receiving from a client that does not read its
+//! answers. When such clients hold memory that others need, the server resets those that have made
+//! no progress for the longest time.
+//!
+//! The server cannot see the buffers that the context sets aside for a client. The program chooses
+//! the limit of these buffers, so that all clients together leave a part of the pool
+//! ([`Server::send_queue_max`]).
+
+use std::{collections::VecDeque, io, mem, time::Duration};
+
+use tidelane_rings::{Context, Descriptor, Events, Pool, ReadyList, Wait};
+
+use crate::{
+    client::{Client, Shared, Stop},
+    kv::Kv,
+    lingering::Lingering,
+};
+
+/// Memory in bytes for unused input of all clients, from which on the server resets clients.
+const INPUT_MEMORY_MAX: usize = 64 << 20;
+/// Largest useful number of buffers that a context sets aside for a connection.
+const SEND_QUEUE_MAX: u64 = 64;
+/// One of this number of buffers is kept for received data.
+const RESERVED_PART: u32 = 16;
+/// Limit of clients that are reset in one cycle.
+const EVICTIONS_MAX: u32 = 16;
+/// Time of a wait in which clients wait for free buffers.
+const BUFFER_WAIT: Duration = Duration::from_millis(1);
+/// Buckets of the store that a cycle sweeps for expired items.
+const SWEEP_BUCKETS: usize = 64;
+/// The answer to a connection beyond the limit.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// A server.
+pub struct Server {
+    kv: Kv,
+    pool: Pool,
+    clients: Vec<Option<Client>>,
+    /// Clients that continue without an event.
+    waiting: VecDeque<Descriptor>,
+    /// True if a client waits for free buffers.
+    lacks_buffers: bool,
+    lingering: Lingering,
+    /// Memory in bytes that unused input takes.
+    input_memory: usize,
+    list: ReadyList,
+    cycle: u64,
+}
+
+impl Server {
+    /// Returns a server without clients, for the listeners of `context`.
+    pub fn new(kv: Kv, context: &dyn Context) -> Self {
+        Self {
+            kv,
+            pool: context.pool().clone(),
+            clients: Vec::new(),
+            waiting: VecDeque::new(),
+            lacks_buffers: false,
+            lingering: Lingering::default(),
+            input_memory: 0,
+            list: ReadyList::new(),
+            cycle: 0,
+        }
+    }
+
+    /// Returns the number of buffers that the context may set aside for each connection, if it has
+    /// `buffers` buffers, half of them for received data. `None` if there are too few buffers.
+    pub fn send_queue_max(buffers: u32, connections: u64) -> Option<usize> {
+        let for_answers = buffers / 2 - buffers / RESERVED_PART;
+        let each = u64::from(for_answers).checked_div(connections)?;
+        usize::try_from(each.min(SEND_QUEUE_MAX))
+            .ok()
+            .filter(|each| *each > 0)
+    }
+
+    /// Returns the store, with the counts.
+    pub fn kv(&self) -> &Kv {
+        &self.kv
+    }
+
+    /// Waits for events at most for `limit`, and serves the clients. `unix` returns the present Unix
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// The context is gone.
+    pub fn cycle(
+        &mut self,
+        context: &mut dyn Context,
+        limit: Duration,
+        unix: impl FnOnce() -> u64,
+    ) -> io::Result<()> {
+        let wait = match (self.waiting.is_empty(), self.lacks_buffers) {
+            (true, _) => Wait::For(limit),
+            (false, true) => Wait::For(limit.min(BUFFER_WAIT)),
+            (false, false) => Wait::No,
+        };
+        context.sync(&mut self.list, wait)?;
+        let unix = unix();
+        self.cycle += 1;
+        self.lacks_buffers = false;
+        let turns = self.waiting.len();
+        let mut list = mem::take(&mut self.list);
+        for at in 0..list.len() {
+            self.handle(context, unix, &mut list, at)?;
+        }
+        self.list = list;
+        for _ in 0..turns {
+            self.continue_next(context, unix)?;
+        }
+        self.relieve(context);
+        self.lingering.end_old(context, unix);
+        self.kv.sweep(unix, SWEEP_BUCKETS);
+        Ok(())
+    }
+
+    /// Returns the number of connections that the server holds, with those that only wait for their
+    /// last answers to be read.
+    pub fn connections(&self) -> usize {
+        self.kv.connections.current as usize + self.lingering.len()
+    }
+
+    fn handle(
+        &mut self,
+        context: &mut dyn Context,
+        unix: u64,
+        list: &mut ReadyList,
+        at: usize,
+    ) -> io::Result<()> {
+        let entry = list.entry(at);
+        self.kv.connections.bytes_read += u64::from(entry.bytes);
+        if entry.events.intersects(Events::ACCEPTED) {
+            self.accept(context, unix, entry.descriptor);
+        }
+        let Some(mut client) = self.take(entry.descriptor) else {
+            if entry.events.intersects(Events::END.union(Events::CLOSED)) {
+                self.lingering.end(context, entry.descriptor);
+            }
+            return Ok(());
+        };
+        if entry.events.intersects(Events::CLOSED) {
+            self.drop_client(context, client);
+            return Ok(());
+        }
+        client.has_ended |= entry.events.intersects(Events::END);
+        client.last_progress = self.cycle;
+        let mut stop = None;
+        while let Some(buffer) = list.take_next(at) {
+            let shared = &mut self.shared(unix);
+            stop = Some(client.receive(shared, context, buffer.payload()));
+            if matches!(stop, Some(Stop::Closed | Stop::Failed)) {
+                break;
+            }
+        }
+        let is_due = entry.events.intersects(Events::WRITABLE.union(Events::END));
+        if stop.is_none() && is_due {
+            stop = Some(client.proceed(&mut self.shared(unix), context));
+        }
+        self.put_back(context, unix, client, stop.unwrap_or(Stop::Input))
+    }
+
+    /// Gives the next waiting client its turn.
+    fn continue_next(&mut self, context: &mut dyn Context, unix: u64) -> io::Result<()> {
+        let Some(descriptor) = self.waiting.pop_front() else {
+            return Ok(());
+        };
+        let Some(mut client) = self.take(descriptor) else {
+            return Ok(());
+        };
+        client.is_waiting = false;
+        let stop = client.proceed(&mut self.shared(unix), context);
+        self.put_back(context, unix, client, stop)
+    }
+
+    fn shared(&mut self, unix: u64) -> Shared<'_> {
+        Shared {
+            kv: &mut self.kv,
+            pool: &self.pool,
+            reserve: self.pool.count() / RESERVED_PART,
+            unix,
+        }
+    }
+
+    /// Adds an accepted connection, or refuses it.
+    fn accept(&mut self, context: &mut dyn Context, unix: u64, descriptor: Descriptor) {
+        let connections = &mut self.kv.connections;
+        if connections.current >= connections.limit {
+            connections.rejected += 1;
+            if let Some(mut buffer) = self.pool.allocate() {
+                buffer.append(TOO_MANY);
+                // A connection that is over needs no answer.
+                let _ = context.send(descriptor, buffer);
+            }
+            self.lingering.add(context, descriptor, unix);
+            return;
+        }
+        connections.current += 1;
+        connections.total += 1;
+        let place = descriptor.0 as usize;
+        if place >= self.clients.len() {
+            self.clients.resize_with(place + 1, || None);
+        }
+        self.clients[place] = Some(Client::new(descriptor, self.cycle));
+    }
+
+    /// Takes a client out of the table for its turn.
+    fn take(&mut self, descriptor: Descriptor) -> Option<Client> {
+        let client = self.clients.get_mut(descriptor.0 as usize)?.take()?;
+        self.input_memory -= client.input_memory();
+        Some(client)
+    }
+
+    /// Puts a client back into the table after its turn, or ends the client.
+    fn put_back(
+        &mut self,
+        context: &mut dyn Context,
+        unix: u64,
+        mut client: Client,
+        stop: Stop,
+    ) -> io::Result<()> {
+        self.kv.connections.bytes_written += mem::take(&mut client.written);
+        let descriptor = client.descriptor();
+        let is_over = stop == Stop::Closed || (stop == Stop::Input && client.has_ended);
+        if is_over || stop == Stop::Failed {
+            self.end_client(context, unix, client, stop == Stop::Failed);
+            return Ok(());
+        }
+        let should_pause = client.should_pause(stop);
+        if should_pause != client.is_paused {
+            client.is_paused = should_pause;
+            match should_pause {
+                true => context.pause(descriptor),
+                false => context.resume(descriptor)?,
+            }
+        }
+        self.lacks_buffers |= stop == Stop::Buffers;
+        let is_waiting = matches!(stop, Stop::Buffers | Stop::Turn);
+        if is_waiting && !mem::replace(&mut client.is_waiting, true) {
+            self.waiting.push_back(descriptor);
+        }
+        self.input_memory += client.input_memory();
+        self.clients[descriptor.0 as usize] = Some(client);
+        Ok(())
+    }
+
+    /// Ends a client whose answers are all with the context, or whose connection has failed.
+    fn end_client(
+        &mut self,
+        context: &mut dyn Context,
+        unix: u64,
+        client: Client,
+        has_failed: bool,
+    ) {
+        let descriptor = client.descriptor();
+        let may_linger = client.may_linger();
+        let has_ended = client.has_ended;
+        if client.is_paused && !has_failed {
+            // The connection has to report the end of the peer.
+            let _ = context.resume(descriptor);
+        }
+        self.kv.connections.current -= 1;
+        client.end(&mut self.kv);
+        match (has_failed, may_linger || !has_ended) {
+            (true, _) | (false, false) => context.close(descriptor),
+            (false, true) => self.lingering.add(context, descriptor, unix),
+        }
+    }
+
+    /// Ends a client, and closes its connection at once.
+    fn drop_client(&mut self, context: &mut dyn Context, client: Client) {
+        let descriptor = client.descriptor();
+        self.kv.connections.current -= 1;
+        client.end(&mut self.kv);
+        context.abort(descriptor);
+    }
+
+    /// Frees memory that clients without progress hold, if others need the memory.
+    fn relieve(&mut self, context: &mut dyn Context) {
+        for _ in 0..EVICTIONS_MAX {
+            let has_relieved = if self.lacks_buffers {
+                self.lingering.abort_oldest(context) || self.evict(context, Client::holds_buffers)
+            } else if self.kv.is_crowded() {
+                self.evict(context, Client::holds_items)
+            } else if self.input_memory > INPUT_MEMORY_MAX {
+                self.evict(context, |client| client.input_memory() > 0)
+            } else {
+                false
+            };
+            if !has_relieved {
+                return;
+            }
+        }
+    }
+
+    /// Resets the client that holds memory and has made no progress for the longest time. Returns
+    /// false if there is none.
+    fn evict(&mut self, context: &mut dyn Context, is_holding: fn(&Client) -> bool) -> bool {
+        let clients = self.clients.iter().flatten();
+        let holding = clients.filter(|client| is_holding(client));
+        let Some(oldest) = holding.min_by_key(|client| client.last_progress) else {
+            return false;
+        };
+        let descriptor = oldest.descriptor();
+        if let Some(client) = self.take(descriptor) {
+            self.kv.connections.evicted += 1;
+            self.drop_client(context, client);
+        }
+        true
+    }
+}
