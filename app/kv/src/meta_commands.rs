@@ -153,7 +153,11 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     for word in tokens.from(2) {
         let store = &mut turn.kv.store;
         match word[0] {
-            b'N' if is_created => is_renewing = true,
+            // Of N and T, the last one wins.
+            b'N' if is_created => {
+                store.set_expiry(item, flags.vivify.unwrap_or(Expiry::NEVER));
+                is_renewing = true;
+            }
             b'T' => store.set_expiry(item, flags.ttl.unwrap_or(Expiry::NEVER)),
             b'R' => is_renewing |= !is_created && is_renewal_due(store, item, &flags),
             _ => write_property(&mut reply, (store, item), word, now)?,
@@ -171,7 +175,7 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     Ok(reader.map_or(Outcome::Done, Outcome::Value))
 }
 
-/// Creates the item of a command with N. Returns `None` if no memory is left.
+/// Creates the item of a command with N, without an expiry. Returns `None` if no memory is left.
 fn create(turn: &mut Turn<'_, impl Output>, flags: &Flags<'_>, value: &[u8]) -> Option<Item> {
     let store = &mut turn.kv.store;
     let mut upload = store
@@ -179,7 +183,7 @@ fn create(turn: &mut Turn<'_, impl Output>, flags: &Flags<'_>, value: &[u8]) -> 
             key: flags.key.as_bytes(),
             value_len: value.len(),
             client_flags: 0,
-            expiry: flags.vivify.unwrap_or(Expiry::NEVER),
+            expiry: Expiry::NEVER,
             has_binary_key: false,
         })
         .ok()?;
@@ -388,6 +392,9 @@ fn change(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outco
         match word[0] {
             b'c' => reply.number(b'c', store.cas(item)),
             b't' => reply.ttl(store.expiry(item), now),
+            b'N' if is_created => {
+                store.set_expiry(item, flags.vivify.unwrap_or(Expiry::NEVER));
+            }
             b'T' => store.set_expiry(item, flags.ttl.unwrap_or(Expiry::NEVER)),
             _ => reply.echo(word, &flags.key)?,
         }

@@ -1,0 +1,109 @@
+//! The server answers as memcached does: both get the same bytes, and their answers are compared.
+//!
+//! The differences that the comparison permits are in `compare.rs`. The tests need Debian's
+//! `memcached` and `libmemcached-tools`, and are skipped with a line on standard error without them.
+
+mod commands;
+mod compare;
+mod scripts;
+mod servers;
+
+use commands::{Commands, Random};
+use compare::assert_same;
+use servers::{Pair, Server, find_tool, skip};
+
+/// Seeds of the random command sequences.
+const SEEDS: u64 = 60;
+/// Batches of commands of one sequence.
+const BATCHES: usize = 50;
+
+#[test]
+fn every_script_has_the_answers_of_memcached() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    for script in scripts::all() {
+        let answers = pair.exchange(&script);
+        assert_same(&script, &answers);
+    }
+}
+
+#[test]
+fn scripts_in_single_bytes_have_the_answers_of_memcached() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    for script in scripts::all()
+        .into_iter()
+        .filter(|script| script.len() < 400)
+    {
+        let memcached = pair.memcached.exchange(&script);
+        let server = pair.server.exchange_in_pieces(&script, 1);
+        assert_same(&script, &(memcached, server));
+    }
+}
+
+#[test]
+fn connections_end_where_memcached_ends_them() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    for script in scripts::closing() {
+        let memcached = pair.memcached.exchange_until_close(&script);
+        let answers = (memcached, pair.server.exchange_until_close(&script));
+        assert_same(&script, &answers);
+    }
+}
+
+#[test]
+fn random_commands_have_the_answers_of_memcached() {
+    // The maintainer thread refers to items at random times. memcached does not pad a number that
+    // becomes shorter in such an item.
+    let Some(mut pair) = Pair::start_with(&["-o", "no_lru_maintainer,no_lru_crawler"]) else {
+        return;
+    };
+    let mut count = 0;
+    for seed in 1..=SEEDS {
+        let mut commands = Commands::new(seed);
+        pair.exchange(b"flush_all\r\n");
+        for _ in 0..BATCHES {
+            let script = commands.batch(10);
+            let answers = pair.exchange(&script);
+            assert_same(&script, &answers);
+            commands.learn(&answers.0);
+            count += script.split(|byte| *byte == b'\n').count() - 1;
+        }
+    }
+    assert!(count >= 20_000, "{count} lines are too few");
+}
+
+#[test]
+fn random_bytes_have_the_answers_of_memcached() {
+    let Some(mut pair) = Pair::start() else {
+        return;
+    };
+    for seed in 1..=200 {
+        let mut random = Random::new(seed);
+        let script = commands::garbage(&mut random);
+        let answers = pair.exchange(&script);
+        assert_same(&script, &answers);
+    }
+}
+
+/// libmemcached's check of servers: 27 tests of the classic protocol.
+#[test]
+fn memccapable_finds_no_fault() {
+    let Some(tool) = find_tool("memccapable") else {
+        return skip("memccapable", "libmemcached-tools");
+    };
+    let server = Server::start_kv();
+    let output = std::process::Command::new(tool)
+        .args(["-a", "-h", "127.0.0.1", "-p", &server.port().to_string()])
+        .output()
+        .expect("memccapable starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = text + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("All tests passed"), "{text}");
+    assert!(!text.contains("[FAIL]"), "{text}");
+    assert!(text.matches("[pass]").count() >= 27, "{text}");
+}

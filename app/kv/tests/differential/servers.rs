@@ -1,0 +1,211 @@
+//! The two servers.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Limit of a wait for an answer, after which a server hangs.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Command behind each script, and its answer.
+const LAST_COMMAND: &[u8] = b"mg ~end k\r\n";
+const LAST_ANSWER: &[u8] = b"EN k~end\r\n";
+/// Tries to reach a new memcached.
+const CONNECT_TRIES: u32 = 500;
+
+/// Says that a test is skipped.
+pub fn skip(tool: &str, package: &str) {
+    eprintln!("SKIPPED: no {tool} here; apt-get install {package}");
+}
+
+/// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+}
+
+/// A server process, and a connection to it.
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    stream: TcpStream,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The process may be over.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// Starts the server under test.
+    pub fn start_kv() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidelane-kv"))
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("the output is a pipe");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the server says its address");
+        let address = line.trim().strip_prefix("ready on ");
+        let address = address.expect("the server is ready").parse();
+        let address: SocketAddr = address.expect("an address");
+        let stream = connect(address).expect("the server accepts");
+        Self {
+            child,
+            address,
+            stream,
+        }
+    }
+
+    /// Starts memcached at a free port, with these further options; `None` if memcached is not
+    /// installed.
+    fn start_memcached(options: &[&str]) -> Option<Self> {
+        let tool = find_tool("memcached")?;
+        // Another process may take the port before memcached does.
+        for _ in 0..10 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+            let address = listener.local_addr().expect("an address");
+            drop(listener);
+            let mut child = Command::new(&tool)
+                .args(["-l", "127.0.0.1", "-U", "0", "-t", "1", "-u", "nobody"])
+                .args(["-p", &address.port().to_string()])
+                .args(options)
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("memcached starts");
+            for _ in 0..CONNECT_TRIES {
+                if child.try_wait().ok().flatten().is_some() {
+                    break;
+                }
+                if let Some(stream) = connect(address) {
+                    return Some(Self {
+                        child,
+                        address,
+                        stream,
+                    });
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        panic!("memcached does not serve");
+    }
+
+    /// Returns the port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Sends a script, after which the server is between two commands, and returns its answers.
+    pub fn exchange(&mut self, script: &[u8]) -> Vec<u8> {
+        self.exchange_in_pieces(script, usize::MAX)
+    }
+
+    /// Sends a script, and returns all that the server sends until it closes the connection.
+    pub fn exchange_until_close(&mut self, script: &[u8]) -> Vec<u8> {
+        self.send_and_read(script, script.len(), None)
+    }
+
+    /// Sends a script in pieces of `len` bytes and returns its answers.
+    pub fn exchange_in_pieces(&mut self, script: &[u8], len: usize) -> Vec<u8> {
+        let whole = [script, LAST_COMMAND].concat();
+        self.send_and_read(&whole, len.min(whole.len()), Some(LAST_ANSWER))
+    }
+
+    fn send_and_read(&mut self, script: &[u8], len: usize, last: Option<&[u8]>) -> Vec<u8> {
+        let mut writer = self.stream.try_clone().expect("a second handle");
+        let whole = script.to_vec();
+        // The other thread sends, so that no side waits for the other with full buffers.
+        let sender = thread::spawn(move || {
+            for piece in whole.chunks(len) {
+                // A server that has closed the connection refuses the rest.
+                if writer.write_all(piece).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut answers = Vec::new();
+        let mut buffer = [0; 65536];
+        while last.is_none_or(|last| !answers.ends_with(last)) {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    answers.extend_from_slice(b"(closed)");
+                    break;
+                }
+                Ok(count) => answers.extend_from_slice(&buffer[..count]),
+                // A server that closes with unread bytes resets the connection.
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                    answers.extend_from_slice(b"(closed)");
+                    break;
+                }
+                Err(error) => panic!(
+                    "no answer to {:?} after {:?}: {error}",
+                    String::from_utf8_lossy(script),
+                    String::from_utf8_lossy(&answers),
+                ),
+            }
+        }
+        if answers.ends_with(b"(closed)") {
+            self.stream = connect(self.address).expect("the server still accepts");
+        }
+        sender.join().expect("the sender ends");
+        answers
+    }
+}
+
+fn connect(address: SocketAddr) -> Option<TcpStream> {
+    let stream = TcpStream::connect(address).ok()?;
+    stream.set_nodelay(true).expect("an option");
+    let limit = Some(ANSWER_LIMIT);
+    stream.set_read_timeout(limit).expect("a limit");
+    stream.set_write_timeout(limit).expect("a limit");
+    Some(stream)
+}
+
+/// memcached and the server under test.
+pub struct Pair {
+    pub memcached: Server,
+    pub server: Server,
+}
+
+impl Pair {
+    /// Starts both servers. Skips the test if memcached is not installed.
+    pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts both servers, memcached with these further options.
+    pub fn start_with(options: &[&str]) -> Option<Self> {
+        let Some(memcached) = Server::start_memcached(options) else {
+            skip("memcached", "memcached");
+            return None;
+        };
+        Some(Self {
+            memcached,
+            server: Server::start_kv(),
+        })
+    }
+
+    /// Sends a script to both servers. Returns the answers of memcached and of the server.
+    pub fn exchange(&mut self, script: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        (
+            self.memcached.exchange(script),
+            self.server.exchange(script),
+        )
+    }
+}
