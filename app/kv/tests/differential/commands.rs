@@ -44,6 +44,8 @@ const EXPTIMES: &[&str] = &[
     "2592001",
     "2147483647",
 ];
+/// Times of the flag R, none of which is near one of `EXPTIMES`: the servers' seconds differ.
+const RENEWALS: &[&str] = &["0", "50", "5000", "2000000", "2000000000", "-1"];
 const NUMBERS: &[&str] = &["0", "1", "9", "10", "99", "18446744073709551615", "12345"];
 const ODD_NUMBERS: &[&str] = &[
     "",
@@ -206,7 +208,7 @@ impl Commands {
             let flag = match self.random.below(16) {
                 0 => format!("T{}", self.number(EXPTIMES)),
                 1 => format!("N{}", self.number(EXPTIMES)),
-                2 => format!("R{}", self.number(EXPTIMES)),
+                2 => format!("R{}", self.number(RENEWALS)),
                 3 => format!("C{}", self.cas()),
                 4 => format!("F{}", self.number(&["0", "1", "4294967295"])),
                 5 => format!(
