@@ -44,6 +44,8 @@ const EXPTIMES: &[&str] = &[
     "2592001",
     "2147483647",
 ];
+/// No item may expire while the test runs.
+const ODD_TIMES: &[&str] = &["", "x", "1x", "+1000000", "00100", "9223372036854775808"];
 /// Times of the flag R, none of which is near one of `EXPTIMES`: the servers' seconds differ.
 const RENEWALS: &[&str] = &["0", "50", "5000", "2000000", "2000000000", "-1"];
 const NUMBERS: &[&str] = &["0", "1", "9", "10", "99", "18446744073709551615", "12345"];
@@ -157,6 +159,13 @@ impl Commands {
         }
     }
 
+    fn time(&mut self, times: &[&'static str]) -> &'static str {
+        match self.random.is_one_of(12) {
+            true => self.random.pick(ODD_TIMES),
+            false => self.random.pick(times),
+        }
+    }
+
     fn cas(&mut self) -> String {
         let at = self.random.below(self.cas.len());
         self.cas[at].clone()
@@ -206,9 +215,9 @@ impl Commands {
         let mut flags = String::new();
         for _ in 0..self.random.below(6) {
             let flag = match self.random.below(16) {
-                0 => format!("T{}", self.number(EXPTIMES)),
-                1 => format!("N{}", self.number(EXPTIMES)),
-                2 => format!("R{}", self.number(RENEWALS)),
+                0 => format!("T{}", self.time(EXPTIMES)),
+                1 => format!("N{}", self.time(EXPTIMES)),
+                2 => format!("R{}", self.time(RENEWALS)),
                 3 => format!("C{}", self.cas()),
                 4 => format!("F{}", self.number(&["0", "1", "4294967295"])),
                 5 => format!(
