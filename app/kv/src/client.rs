@@ -1,7 +1,7 @@
 //! A client of a server: its session, the input that is not used, and the answers that the context
 //! has not accepted.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use tidelane_rings::{Buffer, Context, Descriptor, Pool, SendRefusal};
 
@@ -59,8 +59,8 @@ pub struct Client {
     pub has_ended: bool,
     /// The client is in the server's list of clients that continue without an event.
     pub is_waiting: bool,
-    /// Number of the cycle in which the client last sent or read something.
-    pub last_progress: u64,
+    /// Unix time at which the client last sent or read something.
+    pub last_progress: Duration,
     /// Bytes of answers that the server has not counted.
     pub written: u64,
     /// Bytes of all answers.
@@ -78,7 +78,7 @@ pub struct Shared<'a> {
 
 impl Client {
     /// Returns a new client.
-    pub fn new(descriptor: Descriptor, cycle: u64) -> Self {
+    pub fn new(descriptor: Descriptor, now: Duration) -> Self {
         Self {
             descriptor,
             session: Session::default(),
@@ -87,7 +87,7 @@ impl Client {
             is_paused: false,
             has_ended: false,
             is_waiting: false,
-            last_progress: cycle,
+            last_progress: now,
             written: 0,
             sent: 0,
         }

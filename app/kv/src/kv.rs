@@ -137,6 +137,11 @@ impl Kv {
         self.store.is_crowded()
     }
 
+    /// Returns true if these clients hold so much memory that values are soon refused.
+    pub fn is_full(&self) -> bool {
+        self.store.is_full()
+    }
+
     /// Returns true if no memory is used besides the items that can be found. For tests.
     pub fn has_no_leak(&self) -> bool {
         self.store.has_no_leak()

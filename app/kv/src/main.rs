@@ -87,7 +87,7 @@ fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     }
     let mut seed = [0; 16];
     getrandom(&mut seed, GetRandomFlags::empty())?;
-    let mut kv = Kv::new(unix_time(), memory, seed);
+    let mut kv = Kv::new(unix_time().as_secs(), memory, seed);
     kv.connections = ConnectionCounts {
         limit: options.connections,
         ..ConnectionCounts::default()
@@ -112,6 +112,11 @@ fn invalid(text: String) -> io::Error {
 }
 
 /// Returns the Unix time.
-fn unix_time() -> u64 {
-    u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
+fn unix_time() -> Duration {
+    let time = clock_gettime(ClockId::Realtime);
+    // The kernel returns nanoseconds below one second, and seconds since 1970.
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }

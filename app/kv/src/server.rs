@@ -27,6 +27,8 @@ const SEND_QUEUE_MAX: u64 = 64;
 const RESERVED_PART: u32 = 16;
 /// Limit of clients that are reset in one cycle.
 const EVICTIONS_MAX: u32 = 16;
+/// Time without progress after which a client may be reset for the sake of others.
+const STALL_MIN: Duration = Duration::from_millis(200);
 /// Time of a wait in which clients wait for free buffers.
 const BUFFER_WAIT: Duration = Duration::from_millis(1);
 /// Buckets of the store that a cycle sweeps for expired items.
@@ -47,7 +49,8 @@ pub struct Server {
     /// Memory in bytes that unused input takes.
     input_memory: usize,
     list: ReadyList,
-    cycle: u64,
+    /// Unix time of the present cycle.
+    now: Duration,
 }
 
 impl Server {
@@ -62,7 +65,7 @@ impl Server {
             lingering: Lingering::default(),
             input_memory: 0,
             list: ReadyList::new(),
-            cycle: 0,
+            now: Duration::ZERO,
         }
     }
 
@@ -81,7 +84,7 @@ impl Server {
         &self.kv
     }
 
-    /// Waits for events at most for `limit`, and serves the clients. `unix` returns the present Unix
+    /// Waits for events at most for `limit`, and serves the clients. `clock` returns the present Unix
     /// time.
     ///
     /// # Errors
@@ -91,7 +94,7 @@ impl Server {
         &mut self,
         context: &mut dyn Context,
         limit: Duration,
-        unix: impl FnOnce() -> u64,
+        clock: impl FnOnce() -> Duration,
     ) -> io::Result<()> {
         let wait = match (self.waiting.is_empty(), self.lacks_buffers) {
             (true, _) => Wait::For(limit),
@@ -99,21 +102,20 @@ impl Server {
             (false, false) => Wait::No,
         };
         context.sync(&mut self.list, wait)?;
-        let unix = unix();
-        self.cycle += 1;
+        self.now = clock();
         self.lacks_buffers = false;
         let turns = self.waiting.len();
         let mut list = mem::take(&mut self.list);
         for at in 0..list.len() {
-            self.handle(context, unix, &mut list, at)?;
+            self.handle(context, &mut list, at)?;
         }
         self.list = list;
         for _ in 0..turns {
-            self.continue_next(context, unix)?;
+            self.continue_next(context)?;
         }
         self.relieve(context);
-        self.lingering.end_old(context, unix);
-        self.kv.sweep(unix, SWEEP_BUCKETS);
+        self.lingering.end_old(context, self.now.as_secs());
+        self.kv.sweep(self.now.as_secs(), SWEEP_BUCKETS);
         Ok(())
     }
 
@@ -126,14 +128,13 @@ impl Server {
     fn handle(
         &mut self,
         context: &mut dyn Context,
-        unix: u64,
         list: &mut ReadyList,
         at: usize,
     ) -> io::Result<()> {
         let entry = list.entry(at);
         self.kv.connections.bytes_read += u64::from(entry.bytes);
         if entry.events.intersects(Events::ACCEPTED) {
-            self.accept(context, unix, entry.descriptor);
+            self.accept(context, entry.descriptor);
         }
         let Some(mut client) = self.take(entry.descriptor) else {
             if entry.events.intersects(Events::END.union(Events::CLOSED)) {
@@ -146,10 +147,10 @@ impl Server {
             return Ok(());
         }
         client.has_ended |= entry.events.intersects(Events::END);
-        client.last_progress = self.cycle;
+        client.last_progress = self.now;
         let mut stop = None;
         while let Some(buffer) = list.take_next(at) {
-            let shared = &mut self.shared(unix);
+            let shared = &mut self.shared();
             stop = Some(client.receive(shared, context, buffer.payload()));
             if matches!(stop, Some(Stop::Closed | Stop::Failed)) {
                 break;
@@ -157,13 +158,13 @@ impl Server {
         }
         let is_due = entry.events.intersects(Events::WRITABLE.union(Events::END));
         if stop.is_none() && is_due {
-            stop = Some(client.proceed(&mut self.shared(unix), context));
+            stop = Some(client.proceed(&mut self.shared(), context));
         }
-        self.put_back(context, unix, client, stop.unwrap_or(Stop::Input))
+        self.put_back(context, client, stop.unwrap_or(Stop::Input))
     }
 
     /// Gives the next waiting client its turn.
-    fn continue_next(&mut self, context: &mut dyn Context, unix: u64) -> io::Result<()> {
+    fn continue_next(&mut self, context: &mut dyn Context) -> io::Result<()> {
         let Some(descriptor) = self.waiting.pop_front() else {
             return Ok(());
         };
@@ -171,21 +172,21 @@ impl Server {
             return Ok(());
         };
         client.is_waiting = false;
-        let stop = client.proceed(&mut self.shared(unix), context);
-        self.put_back(context, unix, client, stop)
+        let stop = client.proceed(&mut self.shared(), context);
+        self.put_back(context, client, stop)
     }
 
-    fn shared(&mut self, unix: u64) -> Shared<'_> {
+    fn shared(&mut self) -> Shared<'_> {
         Shared {
             kv: &mut self.kv,
             pool: &self.pool,
             reserve: self.pool.count() / RESERVED_PART,
-            unix,
+            unix: self.now.as_secs(),
         }
     }
 
     /// Adds an accepted connection, or refuses it.
-    fn accept(&mut self, context: &mut dyn Context, unix: u64, descriptor: Descriptor) {
+    fn accept(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let connections = &mut self.kv.connections;
         if connections.current >= connections.limit {
             connections.rejected += 1;
@@ -194,7 +195,7 @@ impl Server {
                 // A connection that is over needs no answer.
                 let _ = context.send(descriptor, buffer);
             }
-            self.lingering.add(context, descriptor, unix);
+            self.lingering.add(context, descriptor, self.now.as_secs());
             return;
         }
         connections.current += 1;
@@ -203,7 +204,7 @@ impl Server {
         if place >= self.clients.len() {
             self.clients.resize_with(place + 1, || None);
         }
-        self.clients[place] = Some(Client::new(descriptor, self.cycle));
+        self.clients[place] = Some(Client::new(descriptor, self.now));
     }
 
     /// Takes a client out of the table for its turn.
@@ -217,7 +218,6 @@ impl Server {
     fn put_back(
         &mut self,
         context: &mut dyn Context,
-        unix: u64,
         mut client: Client,
         stop: Stop,
     ) -> io::Result<()> {
@@ -225,7 +225,7 @@ impl Server {
         let descriptor = client.descriptor();
         let is_over = stop == Stop::Closed || (stop == Stop::Input && client.has_ended);
         if is_over || stop == Stop::Failed {
-            self.end_client(context, unix, client, stop == Stop::Failed);
+            self.end_client(context, client, stop == Stop::Failed);
             return Ok(());
         }
         let should_pause = client.should_pause(stop);
@@ -247,13 +247,7 @@ impl Server {
     }
 
     /// Ends a client whose answers are all with the context, or whose connection has failed.
-    fn end_client(
-        &mut self,
-        context: &mut dyn Context,
-        unix: u64,
-        client: Client,
-        has_failed: bool,
-    ) {
+    fn end_client(&mut self, context: &mut dyn Context, client: Client, has_failed: bool) {
         let descriptor = client.descriptor();
         let may_linger = client.may_linger();
         let has_ended = client.has_ended;
@@ -265,7 +259,7 @@ impl Server {
         client.end(&mut self.kv);
         match (has_failed, may_linger || !has_ended) {
             (true, _) | (false, false) => context.close(descriptor),
-            (false, true) => self.lingering.add(context, descriptor, unix),
+            (false, true) => self.lingering.add(context, descriptor, self.now.as_secs()),
         }
     }
 
@@ -281,11 +275,14 @@ impl Server {
     fn relieve(&mut self, context: &mut dyn Context) {
         for _ in 0..EVICTIONS_MAX {
             let has_relieved = if self.lacks_buffers {
-                self.lingering.abort_oldest(context) || self.evict(context, Client::holds_buffers)
+                self.lingering.abort_oldest(context)
+                    || self.evict(context, STALL_MIN, Client::holds_buffers)
+            } else if self.kv.is_full() {
+                self.evict(context, Duration::ZERO, Client::holds_items)
             } else if self.kv.is_crowded() {
-                self.evict(context, Client::holds_items)
+                self.evict(context, STALL_MIN, Client::holds_items)
             } else if self.input_memory > INPUT_MEMORY_MAX {
-                self.evict(context, |client| client.input_memory() > 0)
+                self.evict(context, Duration::ZERO, |client| client.input_memory() > 0)
             } else {
                 false
             };
@@ -295,14 +292,22 @@ impl Server {
         }
     }
 
-    /// Resets the client that holds memory and has made no progress for the longest time. Returns
-    /// false if there is none.
-    fn evict(&mut self, context: &mut dyn Context, is_holding: fn(&Client) -> bool) -> bool {
+    /// Resets the client that holds memory and has made no progress for the longest time, at least
+    /// for `stall_min`. Returns false if there is none.
+    fn evict(
+        &mut self,
+        context: &mut dyn Context,
+        stall_min: Duration,
+        is_holding: fn(&Client) -> bool,
+    ) -> bool {
         let clients = self.clients.iter().flatten();
         let holding = clients.filter(|client| is_holding(client));
         let Some(oldest) = holding.min_by_key(|client| client.last_progress) else {
             return false;
         };
+        if self.now.saturating_sub(oldest.last_progress) < stall_min {
+            return false;
+        }
         let descriptor = oldest.descriptor();
         if let Some(client) = self.take(descriptor) {
             self.kv.connections.evicted += 1;

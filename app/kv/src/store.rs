@@ -20,10 +20,6 @@ use crate::{base64::KEY_LEN_MAX, clock::Second};
 mod arena;
 mod chain;
 mod head;
-#[cfg(test)]
-mod props;
-#[cfg(test)]
-mod tests;
 
 /// Smallest memory of a store in bytes, which has room for several of the largest items.
 pub const MEMORY_MIN: u64 = 8 << 20;
@@ -135,8 +131,12 @@ impl Store {
     /// Returns true if pinned items and items that are being received hold so much memory that new
     /// items may lack room.
     pub fn is_crowded(&self) -> bool {
-        let limit = self.arena.count_max() / 4;
-        self.pinned > limit || self.uploading > limit
+        self.pinned.max(self.uploading) > self.arena.count_max() / 4
+    }
+
+    /// Returns true if values are soon refused because of these items.
+    pub fn is_full(&self) -> bool {
+        self.pinned.max(self.uploading) > self.arena.count_max() / 8 * 3
     }
 
     /// Returns the number of buckets.
