@@ -26,7 +26,7 @@ impl Backlog {
 
     /// Adds bytes at the end.
     pub fn add(&mut self, bytes: &[u8]) {
-        // The used bytes are removed once they are the larger part, so that each byte is moved once.
+        // The used bytes are removed when they are the larger part, so that each byte moves once.
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;

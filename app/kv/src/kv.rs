@@ -131,8 +131,8 @@ impl Kv {
         self.store.memory_used()
     }
 
-    /// Returns true if clients in the middle of an answer or of a value hold so much memory that new
-    /// items may lack room.
+    /// Returns true if clients in the middle of an answer or of a value hold so much memory that
+    /// new items may lack room.
     pub fn is_crowded(&self) -> bool {
         self.store.is_crowded()
     }

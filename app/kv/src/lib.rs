@@ -9,13 +9,19 @@
 //!                  └──────────> answers ──> Output       (buffers of the client's connection)
 //! ```
 //!
-//! The answers are those of memcached 1.6.18, in the classic text protocol and in the meta commands.
-//! The differences:
+//! The answers are those of memcached 1.6.18, in the classic text protocol and in the meta
+//! commands. The differences:
 //!
 //! * An answer is never dropped. memcached drops the answers that are not yet sent when a `get` has
 //!   a key of more than 250 bytes.
 //! * `ma` with `T` also sets the expiry when the number becomes longer.
-//! * The age of `mg` with `l` counts from the last access but the first, not from the second access.
+//! * A number that becomes shorter is padded with spaces, unless its old value is being sent.
+//!   memcached does not pad it either while its maintenance thread refers to the item.
+//! * An age (`l` of `mg`, `la` of `me`) counts from the last access, unless this was the first one.
+//!   memcached updates the time of an access in fewer cases.
+//! * `me` has the slab class 0, and `version` the number `1.6.18-tidelane`.
+//! * A `get` of more than 2,048 bytes that comes in pieces may have answers before the error of a
+//!   later key that is too long.
 //! * A client whose line is longer than 2,048 bytes is disconnected if the line comes in pieces and
 //!   is not a `get`, whatever the pieces are.
 //! * There are no slab classes, no binary protocol, no `watch` and no `lru_crawler`.

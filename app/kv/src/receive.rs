@@ -231,7 +231,7 @@ impl Receiving {
         }
     }
 
-    /// Refuses the command because no memory is left for the value, of which `missing` bytes follow.
+    /// Refuses the command because no memory is left. `missing` bytes of the value follow.
     pub fn run_out(self, turn: &mut Turn<'_, impl Output>, missing: usize) -> Outcome {
         let mut buffer = [0; KEY_LEN_MAX];
         let key = turn.kv.store.copy_key(self.upload.item(), &mut buffer);

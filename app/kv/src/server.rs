@@ -84,8 +84,8 @@ impl Server {
         &self.kv
     }
 
-    /// Waits for events at most for `limit`, and serves the clients. `clock` returns the present Unix
-    /// time.
+    /// Waits for events at most for `limit`, and serves the clients. `clock` returns the present
+    /// Unix time.
     ///
     /// # Errors
     ///

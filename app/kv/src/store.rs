@@ -1,7 +1,7 @@
 //! The store: items by key, in a fixed amount of memory.
 //!
-//! An item is a chain of blocks ([`arena`]). A table of buckets finds the item of a key; the hash is
-//! keyed with a secret of the process, so that no client can choose keys of one bucket. A list
+//! An item is a chain of blocks ([`arena`]). A table of buckets finds the item of a key. The hash
+//! is keyed with a secret of the process, so that no client can choose keys of one bucket. A list
 //! orders the items by their last use. When no block is free, the least recently used item makes
 //! room. Items expire when they are found or when the sweep meets them.
 //!

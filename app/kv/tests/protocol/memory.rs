@@ -144,7 +144,8 @@ fn statistics_count_commands_and_items() {
         kv,
         0,
         "set a 0 0 1\n1\nget a b a\nincr a 1\nincr x 1\ndelete a\ndelete a\ntouch a 0\n",
-        "STORED\nVALUE a 0 1\n1\nVALUE a 0 1\n1\nEND\n2\nNOT_FOUND\nDELETED\nNOT_FOUND\nNOT_FOUND\n",
+        "STORED\nVALUE a 0 1\n1\nVALUE a 0 1\n1\nEND\n\
+         2\nNOT_FOUND\nDELETED\nNOT_FOUND\nNOT_FOUND\n",
     );
     let expected = [
         ("cmd_get", 3),

@@ -212,10 +212,12 @@ fn many_clients_have_their_own_answers() {
                     let value = format!("{thread}-{round} ").repeat(1 + round % 200);
                     let len = value.len();
                     let script = format!(
-                        "set k{thread} {round} 0 {len}\r\n{value}\r\nget k{thread}\r\nmg k{thread} v f\r\n"
+                        "set k{thread} {round} 0 {len}\r\n{value}\r\n\
+                         get k{thread}\r\nmg k{thread} v f\r\n"
                     );
                     let answer = format!(
-                        "STORED\r\nVALUE k{thread} {round} {len}\r\n{value}\r\nEND\r\nVA {len} f{round}\r\n{value}\r\n"
+                        "STORED\r\nVALUE k{thread} {round} {len}\r\n{value}\r\nEND\r\n\
+                         VA {len} f{round}\r\n{value}\r\n"
                     );
                     let got = ask(&mut client, script.as_bytes(), answer.len());
                     assert_eq!(got, answer.as_bytes());
