@@ -21,11 +21,6 @@ pub struct Lingering {
 }
 
 impl Lingering {
-    /// Returns the number of connections.
-    pub fn len(&self) -> usize {
-        self.queue.len()
-    }
-
     /// Closes the sending direction of a connection after its answers, and waits for the peer.
     pub fn add(&mut self, context: &mut dyn Context, descriptor: Descriptor, unix: u64) {
         context.shutdown(descriptor);

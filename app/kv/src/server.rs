@@ -119,12 +119,6 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the number of connections that the server holds, with those that only wait for their
-    /// last answers to be read.
-    pub fn connections(&self) -> usize {
-        self.kv.connections.current as usize + self.lingering.len()
-    }
-
     fn handle(
         &mut self,
         context: &mut dyn Context,

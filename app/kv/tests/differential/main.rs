@@ -1,8 +1,8 @@
 //! The server answers as memcached does: both get the same bytes, and their answers are compared.
 //!
 //! The differences that the comparison permits are in `compare.rs`. The tests need Debian's
-//! `memcached` and `libmemcached-tools`. A test without its tool is skipped, with a line on standard
-//! error.
+//! `memcached` and `libmemcached-tools`. Without its tool, a test is skipped with a line on
+//! standard error.
 
 mod commands;
 mod compare;
