@@ -43,6 +43,8 @@ pub struct Server {
     clients: Vec<Option<Client>>,
     /// Clients that continue without an event.
     waiting: VecDeque<Descriptor>,
+    /// True if a client waits for its next turn.
+    has_turns: bool,
     /// True if a client waits for free buffers.
     lacks_buffers: bool,
     lingering: Lingering,
@@ -61,6 +63,7 @@ impl Server {
             pool: context.pool().clone(),
             clients: Vec::new(),
             waiting: VecDeque::new(),
+            has_turns: false,
             lacks_buffers: false,
             lingering: Lingering::default(),
             input_memory: 0,
@@ -96,13 +99,14 @@ impl Server {
         limit: Duration,
         clock: impl FnOnce() -> Duration,
     ) -> io::Result<()> {
-        let wait = match (self.waiting.is_empty(), self.lacks_buffers) {
-            (true, _) => Wait::For(limit),
+        let wait = match (self.has_turns, self.lacks_buffers) {
+            (true, _) => Wait::No,
             (false, true) => Wait::For(limit.min(BUFFER_WAIT)),
-            (false, false) => Wait::No,
+            (false, false) => Wait::For(limit),
         };
         context.sync(&mut self.list, wait)?;
         self.now = clock();
+        self.has_turns = false;
         self.lacks_buffers = false;
         let turns = self.waiting.len();
         let mut list = mem::take(&mut self.list);
@@ -230,6 +234,7 @@ impl Server {
                 false => context.resume(descriptor)?,
             }
         }
+        self.has_turns |= stop == Stop::Turn;
         self.lacks_buffers |= stop == Stop::Buffers;
         let is_waiting = matches!(stop, Stop::Buffers | Stop::Turn);
         if is_waiting && !mem::replace(&mut client.is_waiting, true) {

@@ -91,6 +91,32 @@ fn random_bytes_have_the_answers_of_memcached() {
     }
 }
 
+/// libmemcached's load of 10 % set and 90 % get of 1 KiB, which compares the values.
+#[test]
+fn memcaslap_reads_the_values_that_it_has_stored() {
+    let Some(tool) = find_tool("memcaslap") else {
+        return skip("memcaslap", "libmemcached-tools");
+    };
+    let server = Server::start_kv();
+    let output = std::process::Command::new(tool)
+        .args(["-s", &format!("127.0.0.1:{}", server.port())])
+        .args(["-T", "1", "-c", "16", "-x", "20000", "-v", "0.5"])
+        .output()
+        .expect("memcaslap starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in [
+        "cmd_get: 18000",
+        "cmd_set: 2000",
+        "get_misses: 0",
+        "verify_failed: 0",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "no {line} in {text}"
+        );
+    }
+}
+
 /// libmemcached's check of servers: 27 tests of the classic protocol.
 #[test]
 fn memccapable_finds_no_fault() {

@@ -50,6 +50,8 @@ fn a_client_that_does_not_read_waits_and_gets_every_byte() {
     sender.join().expect("the sender ends");
     assert_eq!(ask(&mut blocked, b"mn\r\n", 4), b"MN\r\n");
     assert_eq!(server.stat("evicted_connections"), 0);
+    // Only one large value is stored.
+    server.check_memory(2);
 }
 
 #[test]
@@ -80,6 +82,7 @@ fn a_client_that_sends_and_does_not_read_is_paused() {
     sender.join().expect("the sender ends");
     let got = ask(&mut blocked, b"get big\r\n", answer.len());
     assert!(got == answer);
+    server.check_memory(2);
 }
 
 #[test]
@@ -132,6 +135,8 @@ fn thousands_of_connections_stop_in_the_middle() {
         .collect();
     server.check_service();
     server.await_stat("curr_connections", count as u64 + 1);
+    // The pool has 128 MiB, of which the received buffers are used.
+    server.check_memory(2 + 64);
     // Half of the clients close, the others reset.
     for (at, client) in clients.iter().enumerate() {
         if at % 2 == 0 {
@@ -162,6 +167,7 @@ fn unfinished_values_do_not_lock_others_out() {
     let got = ask(&mut server.connect(), b"get big\r\n", answer.len());
     assert!(got == answer);
     assert!(server.stat("evicted_connections") > 0, "no client is reset");
+    server.check_memory(8);
     drop(clients);
     server.await_stat("curr_connections", 1);
 }

@@ -65,6 +65,17 @@ impl Process {
         line.expect(name).parse().expect("a number")
     }
 
+    /// Fails if the process uses more memory than its buffers (64 MiB by default), `items_mib` for
+    /// the items, and 32 MiB for all else.
+    pub fn check_memory(&self, items_mib: u64) {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("the process lives");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|peak| peak.split_whitespace().next());
+        let mib = peak.expect("a number").parse::<u64>().expect("a number") >> 10;
+        assert!(mib <= 64 + items_mib + 32, "{mib} MiB");
+    }
+
     /// Waits until a number of `stats` has this value.
     pub fn await_stat(&self, name: &str, value: u64) {
         for _ in 0..3000 {
