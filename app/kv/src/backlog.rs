@@ -14,9 +14,9 @@ impl Backlog {
         &self.bytes[self.start..]
     }
 
-    /// Returns the memory in bytes that the backlog takes.
+    /// Returns the number of bytes in memory, with those that are used but not yet removed.
     pub fn memory(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.len()
     }
 
     /// Returns true if there are no bytes.

@@ -19,8 +19,9 @@ use crate::{
     lingering::Lingering,
 };
 
-/// Memory in bytes for unused input of all clients, from which on the server resets clients.
-const INPUT_MEMORY_MAX: usize = 64 << 20;
+/// Limit of the memory for unused input of all clients, in sizes of the pool. A pause takes effect
+/// after the next list, so that one client alone may have two lists of half of the pool each.
+const INPUT_POOLS_MAX: usize = 2;
 /// Largest useful number of buffers that a context sets aside for a connection.
 const SEND_QUEUE_MAX: u64 = 64;
 /// One of this number of buffers is kept for received data.
@@ -280,7 +281,7 @@ impl Server {
                 self.evict(context, Duration::ZERO, Client::holds_items)
             } else if self.kv.is_crowded() {
                 self.evict(context, STALL_MIN, Client::holds_items)
-            } else if self.input_memory > INPUT_MEMORY_MAX {
+            } else if self.input_memory > self.input_max() {
                 self.evict(context, Duration::ZERO, |client| client.input_memory() > 0)
             } else {
                 false
@@ -289,6 +290,11 @@ impl Server {
                 return;
             }
         }
+    }
+
+    /// Returns the limit of the memory for unused input in bytes.
+    fn input_max(&self) -> usize {
+        INPUT_POOLS_MAX * self.pool.count() as usize * self.pool.buffer_len() as usize
     }
 
     /// Resets the client that holds memory and has made no progress for the longest time, at least

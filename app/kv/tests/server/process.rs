@@ -78,13 +78,18 @@ impl Process {
 
     /// Waits until a number of `stats` has this value.
     pub fn await_stat(&self, name: &str, value: u64) {
+        self.await_stat_where(name, |found| found == value);
+    }
+
+    /// Waits until a number of `stats` is as expected.
+    pub fn await_stat_where(&self, name: &str, is_expected: impl Fn(u64) -> bool) {
         for _ in 0..3000 {
-            if self.stat(name) == value {
+            if is_expected(self.stat(name)) {
                 return;
             }
             thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(self.stat(name), value, "{name}");
+        panic!("{name} stays {}", self.stat(name));
     }
 
     /// Fails unless a new client has its commands executed.
