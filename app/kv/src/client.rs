@@ -53,6 +53,10 @@ pub struct Client {
     session: Session,
     input: Backlog,
     output: VecDeque<Buffer>,
+    /// Work that is left of the present turn.
+    budget: usize,
+    /// Number of the cycle of the turn.
+    cycle: u64,
     /// The server does not receive.
     pub is_paused: bool,
     /// The client sends no more.
@@ -84,6 +88,8 @@ impl Client {
             session: Session::default(),
             input: Backlog::default(),
             output: VecDeque::new(),
+            budget: TURN_BUDGET,
+            cycle: 0,
             is_paused: false,
             has_ended: false,
             is_waiting: false,
@@ -134,6 +140,14 @@ impl Client {
         self.session.end(kv);
     }
 
+    /// Starts a turn, unless the client has had its turn in this cycle.
+    pub fn start_turn(&mut self, cycle: u64) {
+        if self.cycle != cycle {
+            self.cycle = cycle;
+            self.budget = TURN_BUDGET;
+        }
+    }
+
     /// Executes the commands of received bytes, after those of the unused input.
     pub fn receive(
         &mut self,
@@ -141,9 +155,12 @@ impl Client {
         context: &mut dyn Context,
         bytes: &[u8],
     ) -> Stop {
-        if !self.input.is_empty() || !self.output.is_empty() {
+        if self.budget == 0 || !self.input.is_empty() || !self.output.is_empty() {
             self.input.add(bytes);
-            return self.proceed(shared, context);
+            return match self.budget {
+                0 => Stop::Turn,
+                _ => self.proceed(shared, context),
+            };
         }
         let (used, stop) = self.execute(shared, context, Some(bytes));
         self.input.add(&bytes[used..]);
@@ -176,13 +193,18 @@ impl Client {
             let free = shared.pool.free_count().saturating_sub(shared.reserve);
             let mut out = RingOutput::new(shared.pool, &mut self.output, free.min(BUFFERS_MAX));
             let bytes = bytes.unwrap_or(self.input.bytes());
-            let Fed { consumed, progress } = self.session.feed(
+            let Fed {
+                consumed,
+                progress,
+                budget,
+            } = self.session.feed(
                 shared.kv,
                 shared.unix,
                 &bytes[used..],
                 &mut out,
-                TURN_BUDGET,
+                self.budget,
             );
+            self.budget = budget;
             used += consumed;
             // An answer that does not fit although nothing waits has too few buffers.
             is_starved = self.output.is_empty() && consumed == 0;

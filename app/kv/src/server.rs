@@ -52,6 +52,8 @@ pub struct Server {
     /// Memory in bytes that unused input takes.
     input_memory: usize,
     list: ReadyList,
+    /// Number of the present cycle.
+    cycle: u64,
     /// Unix time of the present cycle.
     now: Duration,
 }
@@ -69,6 +71,7 @@ impl Server {
             lingering: Lingering::default(),
             input_memory: 0,
             list: ReadyList::new(),
+            cycle: 0,
             now: Duration::ZERO,
         }
     }
@@ -83,9 +86,9 @@ impl Server {
             .filter(|each| *each > 0)
     }
 
-    /// Returns the store, with the counts.
-    pub fn kv(&self) -> &Kv {
-        &self.kv
+    /// Returns the store, for commands of the program itself.
+    pub fn kv(&mut self) -> &mut Kv {
+        &mut self.kv
     }
 
     /// Waits for events at most for `limit`, and serves the clients. `clock` returns the present
@@ -107,6 +110,7 @@ impl Server {
         };
         context.sync(&mut self.list, wait)?;
         self.now = clock();
+        self.cycle += 1;
         self.has_turns = false;
         self.lacks_buffers = false;
         let turns = self.waiting.len();
@@ -147,6 +151,7 @@ impl Server {
         }
         client.has_ended |= entry.events.intersects(Events::END);
         client.last_progress = self.now;
+        client.start_turn(self.cycle);
         let mut stop = None;
         while let Some(buffer) = list.take_next(at) {
             let shared = &mut self.shared();
@@ -171,6 +176,7 @@ impl Server {
             return Ok(());
         };
         client.is_waiting = false;
+        client.start_turn(self.cycle);
         let stop = client.proceed(&mut self.shared(), context);
         self.put_back(context, client, stop)
     }

@@ -40,6 +40,8 @@ pub struct Fed {
     pub consumed: usize,
     /// Reason why the session has stopped.
     pub progress: Progress,
+    /// Work that is left of the budget.
+    pub budget: usize,
 }
 
 /// Result of a command line.
@@ -116,7 +118,11 @@ impl Session {
             consumed += used;
             turn.spend_bytes(used);
             if let Some(progress) = stop {
-                return Fed { consumed, progress };
+                return Fed {
+                    consumed,
+                    progress,
+                    budget: turn.budget,
+                };
             }
         }
     }

@@ -43,9 +43,11 @@ impl Client {
     pub fn send(&mut self, kv: &mut Kv, unix: u64, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
         self.rest.extend_from_slice(bytes);
-        let Fed { consumed, progress } =
-            self.session
-                .feed(kv, unix, &self.rest, &mut answers, UNLIMITED);
+        let Fed {
+            consumed, progress, ..
+        } = self
+            .session
+            .feed(kv, unix, &self.rest, &mut answers, UNLIMITED);
         self.rest.drain(..consumed);
         self.is_closed |= progress == Progress::Closed;
         assert_ne!(progress, Progress::NeedsRoom, "the room is unlimited");
@@ -68,8 +70,9 @@ impl Client {
                 bytes: Vec::new(),
                 room: room(),
             };
-            let Fed { consumed, progress } =
-                self.session.feed(kv, START, &self.rest, &mut out, budget);
+            let Fed {
+                consumed, progress, ..
+            } = self.session.feed(kv, START, &self.rest, &mut out, budget);
             self.rest.drain(..consumed);
             answers.extend_from_slice(&out.bytes);
             self.is_closed |= progress == Progress::Closed;

@@ -2,6 +2,7 @@
 //! clients beside them.
 
 mod process;
+mod turns;
 
 use std::{
     io::{Read, Write},
