@@ -1,8 +1,9 @@
 //! A key-value store with the protocol of memcached, for servers on the ring API.
 //!
-//! The library has no I/O, no clock and no randomness. A server gives the bytes of a client to its
+//! A [`Server`] serves the clients of a context. It gives the bytes of a client to the client's
 //! [`Session`], which executes the commands on the server's [`Kv`], and writes the answers to an
-//! [`Output`]. The present time and the secret of the hash are arguments.
+//! [`Output`]. The library has no clock and no randomness: the present time and the secret of the
+//! hash are arguments. All I/O is that of the context.
 //!
 //! ```text
 //!   bytes ──> Session::feed ──> commands ──> Store       (one Kv for all clients)
