@@ -10,8 +10,9 @@ use crate::{
     egress::{Egress, copy_to},
     filter::{Filter, Reception},
     gso::GsoFrame,
+    port::PortsFull,
     port_end::PortEnd,
-    ports::{Ports, PortsFull},
+    ports::Ports,
     ready::Doorbell,
 };
 
