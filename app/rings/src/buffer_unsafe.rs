@@ -40,6 +40,17 @@ enum Memory {
     ReadOnly(Rc<dyn Lender>),
 }
 
+impl Memory {
+    /// Returns the memory of a buffer to its owner.
+    #[inline]
+    fn take_back(&self, number: u32) {
+        match self {
+            Self::Pool(pool) => pool.free(number),
+            Self::Lent(lender) | Self::ReadOnly(lender) => lender.take_back(number),
+        }
+    }
+}
+
 /// Memory of one buffer alone: a copy of memory that the owner may only read.
 struct Copied(Box<[UnsafeCell<u8>]>);
 
@@ -123,17 +134,20 @@ impl Buffer {
 
     /// Replaces memory that the owner may only read by a copy.
     fn make_writable(&mut self) {
-        if !matches!(self.memory, Memory::ReadOnly(_)) {
-            return;
+        if matches!(self.memory, Memory::ReadOnly(_)) {
+            self.detach();
         }
-        // SAFETY: the memory is initialized, and nobody writes it.
+    }
+
+    /// Replaces the memory by a copy that belongs to the buffer alone. The memory returns to the
+    /// pool or to the lender.
+    pub fn detach(&mut self) {
+        // SAFETY: the memory is initialized, and nobody else writes it.
         let bytes = unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) };
         let copied = Rc::new(Copied(bytes.iter().copied().map(UnsafeCell::new).collect()));
         self.start = NonNull::from(&*copied.0).cast();
         let before = std::mem::replace(&mut self.memory, Memory::Lent(copied));
-        if let Memory::ReadOnly(lender) = before {
-            lender.take_back(self.number);
-        }
+        before.take_back(self.number);
     }
 
     /// Sets the range of the payload within the buffer.
@@ -223,10 +237,7 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        match &self.memory {
-            Memory::Pool(pool) => pool.free(self.number),
-            Memory::Lent(lender) | Memory::ReadOnly(lender) => lender.take_back(self.number),
-        }
+        self.memory.take_back(self.number);
     }
 }
 
@@ -314,6 +325,13 @@ mod tests {
         assert_eq!(buffer.bytes_mut(), b"cDEF");
         drop(buffer);
         assert_eq!(*parts.returned.borrow(), [1]);
+        let pool = Pool::new(1, 8).expect("there is memory");
+        let mut piece = pool.allocate().expect("free");
+        piece.append(b"xy");
+        piece.detach();
+        assert_eq!((piece.payload(), pool.free_count()), (&b"xy"[..], 1));
+        drop(piece);
+        assert_eq!(pool.free_count(), 1);
         let again = parts.lend(2, 2..6, false);
         assert_eq!(again.payload(), b"cdef");
     }

@@ -1,0 +1,226 @@
+//! Bytes of many connections, with and without loss, and the number of copies.
+
+use tidelane_rings::{Buffer, Context, Descriptor, Events, SendRefusal};
+use tidelane_service_rings::ServiceOptions;
+
+use crate::rig_unsafe::{Thread, World, connect, pattern, run_until};
+
+/// A server that answers each received byte with a byte of its own, in buffers of the connection.
+fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
+    for at in 0..server.list.len() {
+        let descriptor = server.list.entry(at).descriptor;
+        let answer: Vec<u8> = server
+            .list
+            .payloads(at)
+            .flatten()
+            .map(|byte| byte ^ 0xff)
+            .collect();
+        owed.push((descriptor, answer));
+    }
+    owed.retain_mut(|(descriptor, answer)| {
+        let sent = server.write(*descriptor, answer);
+        answer.drain(..sent);
+        !answer.is_empty()
+    });
+}
+
+/// Sends `len` bytes on each of `count` connections, and compares the answers.
+fn exchange(count: usize, len: usize, lose: u64) {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let pairs = connect(&mut world, &mut client, &mut server, count);
+    (world.lose, server.seen) = (lose, Default::default());
+    let copies = (client.context.copies(), server.context.copies());
+    let data: Vec<Vec<u8>> = (0..count).map(|seed| pattern(len, seed)).collect();
+    let mut sent = vec![0; count];
+    let mut owed = Vec::new();
+    run_until(&mut world, &mut client, &mut server, |_, client, server| {
+        answer(server, &mut owed);
+        for (seed, (own, _)) in pairs.iter().enumerate() {
+            sent[seed] += client.write(*own, &data[seed][sent[seed]..]);
+        }
+        pairs
+            .iter()
+            .all(|(own, _)| client.seen[own].bytes.len() >= len)
+    });
+    for (seed, (own, peer)) in pairs.iter().enumerate() {
+        assert!(server.seen[peer].bytes == data[seed], "request {seed}");
+        let wanted: Vec<u8> = data[seed].iter().map(|byte| byte ^ 0xff).collect();
+        assert!(client.seen[own].bytes == wanted, "answer {seed}");
+    }
+    // Both ends allocate the room to which they write.
+    let after = (client.context.copies(), server.context.copies());
+    assert_eq!(after, copies, "copies of payload");
+}
+
+#[test]
+fn connections_get_their_own_bytes_without_copies() {
+    exchange(1, 1, 0);
+    exchange(1, 3_000_000, 0);
+    exchange(400, 5_000, 0);
+}
+
+#[test]
+fn lost_frames_change_no_byte() {
+    for lose in [5, 20] {
+        exchange(20, 50_000, lose);
+    }
+}
+
+/// An echo server sends received buffers as they are. Each is copied once, and refused buffers are
+/// kept until WRITABLE.
+#[test]
+fn an_echo_is_one_copy_of_each_buffer() {
+    let options = ServiceOptions {
+        send_queue_max: 2,
+        ..ServiceOptions::default()
+    };
+    let (mut world, mut client, mut server, _) = World::new(&options);
+    let pairs = connect(&mut world, &mut client, &mut server, 50);
+    const LEN: usize = 200_000;
+    let data: Vec<Vec<u8>> = (0..pairs.len()).map(|seed| pattern(LEN, seed)).collect();
+    let mut sent = vec![0; pairs.len()];
+    let (mut kept, mut buffers): (Vec<(Descriptor, Buffer)>, u64) = (Vec::new(), 0);
+    run_until(&mut world, &mut client, &mut server, |_, client, server| {
+        for (seed, (own, _)) in pairs.iter().enumerate() {
+            sent[seed] += client.write(*own, &data[seed][sent[seed]..]);
+        }
+        let mut due = std::mem::take(&mut kept);
+        for at in 0..server.list.len() {
+            let descriptor = server.list.entry(at).descriptor;
+            while let Some(buffer) = server.list.take_next(at) {
+                buffers += 1;
+                due.push((descriptor, buffer));
+            }
+        }
+        for (descriptor, buffer) in due {
+            let waits = kept.iter().any(|(waiting, _)| *waiting == descriptor);
+            if waits {
+                kept.push((descriptor, buffer));
+            } else if let Err(error) = server.context.send(descriptor, buffer) {
+                assert_eq!(error.refusal, SendRefusal::Full);
+                kept.push((descriptor, error.buffer));
+            }
+        }
+        pairs
+            .iter()
+            .all(|(own, _)| client.seen[own].bytes.len() >= LEN)
+    });
+    for (seed, (own, _)) in pairs.iter().enumerate() {
+        assert!(client.seen[own].bytes == data[seed], "echo {seed}");
+    }
+    // A buffer for which there was only a part of the room is copied in two parts.
+    let copies = server.context.copies();
+    assert!(copies >= buffers, "{copies} copies of {buffers} buffers");
+    assert!(
+        copies <= 2 * buffers,
+        "{copies} copies of {buffers} buffers"
+    );
+}
+
+/// Buffers that are sent in another order than they were allocated, shortened, dropped, or moved to
+/// another connection arrive in the order of the sends. Buffers that the program has not sent keep
+/// their contents meanwhile.
+#[test]
+fn the_order_of_the_sends_is_the_order_of_the_stream() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let pairs = connect(&mut world, &mut client, &mut server, 2);
+    let (peer, other) = (pairs[0].1, pairs[1].1);
+    let mut wanted = Vec::new();
+    let mut wanted_other = Vec::new();
+    let mut copies = server.context.copies();
+    for round in 0..200_u32 {
+        let fill = |server: &mut Thread, number: u32| {
+            let mut buffer = server.context.allocate(peer).expect("room");
+            let text = format!("[{round} {number}]");
+            buffer.append(text.as_bytes());
+            (buffer, text)
+        };
+        let (first, first_text) = fill(&mut server, 1);
+        let (second, second_text) = fill(&mut server, 2);
+        let (third, third_text) = fill(&mut server, 3);
+        let (dropped, _) = fill(&mut server, 4);
+        drop(dropped);
+        let mut foreign = server.context.pool().allocate().expect("free");
+        foreign.append(b"pool");
+        // The second is sent before the first, whose room is the next of the stream.
+        server.context.send(peer, second).expect("room");
+        server.context.send(peer, foreign).expect("room");
+        assert_eq!(first.payload(), first_text.as_bytes());
+        assert_eq!(third.payload(), third_text.as_bytes());
+        server.context.send(peer, first).expect("room");
+        server.context.send(other, third).expect("room");
+        wanted.extend_from_slice(format!("{second_text}pool{first_text}").as_bytes());
+        wanted_other.extend_from_slice(third_text.as_bytes());
+        let (mut cut, cut_text) = fill(&mut server, 5);
+        cut.advance(1);
+        server.context.send(peer, cut).expect("room");
+        wanted.extend_from_slice(&cut_text.as_bytes()[1..]);
+        if round % 3 == 0 {
+            run_until(&mut world, &mut client, &mut server, |_, client, _| {
+                client.seen[&pairs[0].0].bytes.len() == wanted.len()
+            });
+        }
+        let now = server.context.copies();
+        assert!(now - copies >= 5, "each of these sends is a copy");
+        copies = now;
+        // After all that, a send in order is no copy.
+        let (plain, text) = fill(&mut server, 6);
+        server.context.send(peer, plain).expect("room");
+        wanted.extend_from_slice(text.as_bytes());
+        assert_eq!(server.context.copies(), copies);
+    }
+    run_until(&mut world, &mut client, &mut server, |_, client, _| {
+        let got = [pairs[0].0, pairs[1].0].map(|own| client.seen[&own].bytes.len());
+        got == [wanted.len(), wanted_other.len()]
+    });
+    assert_eq!(client.seen[&pairs[0].0].bytes, wanted);
+    assert_eq!(client.seen[&pairs[1].0].bytes, wanted_other);
+}
+
+/// Data that is sent before the connection is established arrives after it.
+#[test]
+fn data_before_the_handshake_is_queued() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let peer = crate::rig_unsafe::server_address();
+    let opened = client.context.connect(peer).expect("a route");
+    let mut buffer = client.context.allocate(opened).expect("a free buffer");
+    buffer.append(b"early");
+    client.context.send(opened, buffer).expect("a queue");
+    client.context.shutdown(opened);
+    run_until(&mut world, &mut client, &mut server, |_, _, server| {
+        !server.with(Events::END).is_empty()
+    });
+    let accepted = server.with(Events::ACCEPTED);
+    assert_eq!(server.seen[&accepted[0]].bytes, b"early");
+}
+
+/// `tx_sync` sends and reports nothing. `rx_sync` reports and sends no queued data.
+#[test]
+fn the_halves_of_sync_do_their_half() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let pairs = connect(&mut world, &mut client, &mut server, 1);
+    let (own, peer) = pairs[0];
+    assert_eq!(server.write(peer, b"later"), 5);
+    for _ in 0..50 {
+        let list = &mut server.list;
+        let halves = server.context.rx_sync(list, tidelane_rings::Wait::No);
+        halves.expect("a service");
+        world.step();
+        client.sync();
+    }
+    assert!(client.seen[&own].bytes.is_empty(), "rx_sync has sent");
+    assert_eq!(client.write(own, b"request"), 7);
+    for _ in 0..50 {
+        client.sync();
+        server.context.tx_sync().expect("a service");
+        world.step();
+    }
+    assert_eq!(client.seen[&own].bytes, b"later");
+    assert!(server.list.is_empty(), "tx_sync has reported");
+    let halves = server
+        .context
+        .rx_sync(&mut server.list, tidelane_rings::Wait::No);
+    halves.expect("a service");
+    server.record();
+    assert_eq!(server.seen[&peer].bytes, b"request");
+}
