@@ -52,6 +52,7 @@ mod memory;
 mod offloads;
 mod options;
 mod ports;
+mod ring_http;
 mod rings;
 mod security;
 mod servers;
@@ -183,6 +184,10 @@ const CASES: &[Case] = cases![
     ports::a_claimed_3_tuple_is_in_use 60,
     ports::other_users_have_their_own_rights 60,
     ports::a_dead_service_ends_the_program 60,
+    ring_http::curl_and_wrk_on_the_service 90,
+    ring_http::curl_with_loss 120,
+    ring_http::the_next_service_serves 120,
+    ring_http::errors_say_what_to_do 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,
