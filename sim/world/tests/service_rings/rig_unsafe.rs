@@ -1,10 +1,14 @@
 //! Two hosts with a program each, and the wire between them.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tidelane_client::{ListenerHandle, Program};
 use tidelane_engine::{EngineConfig, LinkId};
-use tidelane_host::{Bell, Host, HostRequest, Interface, Listen, ProgramId, Route};
+use tidelane_host::{Bell, Host, HostRequest, Interface, Listen, ProgramId, Route, SocketState};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxChecksum};
 use tidelane_ring::{Layout, ProgramRegion, PublishedRoute, ServicePageMap};
@@ -248,11 +252,6 @@ impl World {
         (world, client, server, listener)
     }
 
-    /// Sets the seed of the losses.
-    pub fn seed(&mut self, seed: u64) {
-        self.rng = Rng::new(seed);
-    }
-
     /// Runs the hosts for one step, and moves their frames. Steps without frames become longer.
     pub fn step(&mut self) {
         let before = self.frames;
@@ -286,26 +285,28 @@ impl World {
         self.machines[1].program.mark_service_gone();
     }
 
-    /// Returns the number of connections in the table of the server's service.
-    pub fn connections(&self) -> usize {
-        self.machines[1].host.sockets().len()
+    /// Returns true if the server's host has connections that are not in TIME-WAIT.
+    pub fn has_flows(&self) -> bool {
+        let sockets = self.machines[1].host.sockets();
+        sockets.iter().any(|socket| match &socket.state {
+            SocketState::Listen => false,
+            SocketState::Connection(state) => state != "TIME-WAIT",
+        })
     }
 
-    /// Returns a counter of the server's host.
-    pub fn counter(&self, name: &str) -> u64 {
-        let counters = self.machines[1].host.counters();
-        let found = counters.into_iter().find(|(known, _)| known == name);
-        found.expect("a counter of that name").1
+    /// Returns the number of slots that the server's program uses.
+    pub fn used_slots(&self) -> usize {
+        let region = &self.machines[1].region;
+        let generations = (0..SLOTS).filter_map(|slot| {
+            let view = region.slot(slot)?;
+            Some(view.service().generation.load(Ordering::Relaxed))
+        });
+        generations.filter(|generation| generation % 2 == 1).count()
     }
 
     /// Returns the size in bytes of the send buffers of the server's program.
     pub fn send_buffer_bytes(&self) -> u64 {
         self.machines[1].program.send_buffer_bytes()
-    }
-
-    /// Returns the region of the server's program.
-    pub fn region(&self) -> &ProgramRegion {
-        &self.machines[1].region
     }
 }
 
