@@ -21,5 +21,6 @@ mod martians;
 mod memory;
 mod mtu;
 mod mux_ports;
+mod rewritten_bytes;
 mod rules;
 mod strangers;
