@@ -50,6 +50,7 @@ fn exchange(count: usize, len: usize, lose: u64) {
     // Both ends allocate the room to which they write.
     let after = (client.context.copies(), server.context.copies());
     assert_eq!(after, copies, "copies of payload");
+    assert_eq!(server.context.system_calls(), 0);
 }
 
 #[test]

@@ -153,32 +153,113 @@ fn churn(world: &mut World, client: &mut Thread, server: &mut Thread) {
 #[test]
 fn buffers_outlive_their_connection() {
     for abort in [false, true] {
-        let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
-        let (own, peer, held) = hold(&mut world, &mut client, &mut server);
-        let first = held[0].payload().to_vec();
-        let pattern = pattern(3000, 6);
-        assert_eq!(first, pattern[..first.len()]);
-        match abort {
-            true => server.context.abort(peer),
-            false => server.context.close(peer),
+        for kept in [[true, true], [true, false], [false, true]] {
+            outlive(abort, kept);
         }
-        run_until(&mut world, &mut client, &mut server, |_, client, _| {
-            let ends = Events::END.union(Events::CLOSED);
-            client.seen[&own].events.intersects(ends)
-        });
-        let cause = client.seen[&own].cause;
-        assert_eq!(cause, abort.then_some(Cause::Reset));
-        client.context.close(own);
-        client.seen.remove(&own);
-        server.seen.remove(&peer);
-        churn(&mut world, &mut client, &mut server);
-        assert_eq!(held[0].payload(), first, "abort {abort}");
-        assert_eq!(held[1].payload(), b"never sent", "abort {abort}");
-        drop(held);
-        run_until(&mut world, &mut client, &mut server, |world, _, _| {
-            !world.has_flows() && world.used_slots() == 0
-        });
     }
+}
+
+/// Ends a connection whose received buffer, allocated buffer or both the program keeps.
+fn outlive(abort: bool, kept: [bool; 2]) {
+    let case = format!("abort {abort}, kept {kept:?}");
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let (own, peer, held) = hold(&mut world, &mut client, &mut server);
+    let received = pattern(3000, 6);
+    assert_eq!(held[0].payload(), &received[..held[0].len()]);
+    let mut kept = kept.into_iter();
+    let kept: Vec<Buffer> = held
+        .into_iter()
+        .filter(|_| kept.next() == Some(true))
+        .collect();
+    let before: Vec<Vec<u8>> = kept.iter().map(|held| held.payload().to_vec()).collect();
+    match abort {
+        true => server.context.abort(peer),
+        false => server.context.close(peer),
+    }
+    run_until(&mut world, &mut client, &mut server, |_, client, _| {
+        let ends = Events::END.union(Events::CLOSED);
+        client.seen[&own].events.intersects(ends)
+    });
+    let cause = client.seen[&own].cause;
+    assert_eq!(cause, abort.then_some(Cause::Reset), "{case}");
+    client.context.close(own);
+    client.seen.remove(&own);
+    server.seen.remove(&peer);
+    churn(&mut world, &mut client, &mut server);
+    for (held, before) in kept.iter().zip(&before) {
+        assert!(held.payload() == before, "{case}");
+    }
+    drop(kept);
+    run_until(&mut world, &mut client, &mut server, |world, _, _| {
+        !world.has_flows() && world.used_slots() == 0
+    });
+}
+
+/// A buffer in a receive buffer that the service has replaced keeps its bytes. The service frees
+/// the old receive buffer after the return.
+#[test]
+fn received_buffers_outlive_a_larger_receive_buffer() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let (own, peer, [held, room]) = hold(&mut world, &mut client, &mut server);
+    drop(room);
+    let before = held.payload().to_vec();
+    let more = pattern(200_000, 9);
+    let mut sent = 0;
+    let mut taken = Vec::new();
+    run_until(&mut world, &mut client, &mut server, |_, client, server| {
+        sent += client.write(own, &more[sent..]);
+        for at in 0..server.list.len() {
+            taken.extend(std::iter::from_fn(|| server.list.take_next(at)));
+        }
+        let len: usize = taken.iter().map(Buffer::len).sum();
+        len >= 20_000
+    });
+    taken.clear();
+    // The service looks at the slot, and sees which receive buffer the program uses.
+    assert_eq!(server.write(peer, b"answer"), 6);
+    churn(&mut world, &mut client, &mut server);
+    assert!(
+        held.payload() == before,
+        "the old receive buffer was used again"
+    );
+    drop(held);
+    run_until(&mut world, &mut client, &mut server, |_, client, server| {
+        sent += client.write(own, &more[sent..]);
+        server.seen[&peer].bytes.len() == 3000 + more.len()
+    });
+    assert!(server.seen[&peer].bytes[3000..] == more);
+}
+
+/// An allocated buffer in a send buffer that was replaced keeps its bytes, and is sent later.
+#[test]
+fn allocated_buffers_outlive_a_larger_send_buffer() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let (own, peer, [received, mut held]) = hold(&mut world, &mut client, &mut server);
+    drop(received);
+    let len = held.bytes_mut().len();
+    held.bytes_mut().copy_from_slice(&pattern(len, 8));
+    held.set_payload(0..len as u32);
+    let data = pattern(100_000, 9);
+    let mut sent = 0;
+    run_until(&mut world, &mut client, &mut server, |_, client, server| {
+        if sent < data.len() {
+            let mut buffer = server.context.pool().allocate().expect("free");
+            sent += buffer.append(&data[sent..]);
+            server.context.send(peer, buffer).expect("a queue");
+        }
+        client.seen[&own].bytes.len() == data.len()
+    });
+    churn(&mut world, &mut client, &mut server);
+    assert!(
+        held.payload() == pattern(len, 8),
+        "the old send buffer was used again"
+    );
+    server.context.send(peer, held).expect("room");
+    run_until(&mut world, &mut client, &mut server, |_, client, _| {
+        client.seen[&own].bytes.len() == data.len() + len
+    });
+    assert!(client.seen[&own].bytes[..data.len()] == data);
+    assert!(client.seen[&own].bytes[data.len()..] == pattern(len, 8));
 }
 
 /// Buffers also outlive their context.
