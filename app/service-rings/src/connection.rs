@@ -44,6 +44,8 @@ pub struct Connection {
     pub is_dirty: bool,
     /// True if the connection is in the context's list of connections to look at.
     pub is_marked: bool,
+    /// True if the connection is in the context's list of connections that wait for memory.
+    pub is_starved: bool,
 }
 
 impl Connection {
@@ -63,6 +65,7 @@ impl Connection {
             is_ended: false,
             is_dirty: false,
             is_marked: false,
+            is_starved: false,
         }
     }
 
@@ -140,6 +143,12 @@ impl Connection {
         Ok(())
     }
 
+    /// Returns true if queued data waits for memory, and not for room.
+    pub fn lacks_memory(&self) -> bool {
+        let stream = self.stream.as_ref().filter(|_| self.phase == Phase::Open);
+        !self.queue.is_empty() && stream.is_some_and(|stream| stream.has_room(1))
+    }
+
     /// Writes queued data to the stream, as far as there is room.
     fn write_queue(&mut self, copies: &mut u64) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.phase == Phase::Open) else {
@@ -188,7 +197,8 @@ impl Connection {
         has_ended
     }
 
-    /// Processes buffers that the program has returned. Returns true if [`Self::transmit`] has work.
+    /// Processes buffers that the program has returned. Returns true if [`Self::transmit`] has
+    /// work.
     pub fn collect(&mut self, context: &mut Context) -> bool {
         if let Some(stream) = &self.stream {
             stream.collect();

@@ -23,6 +23,8 @@ use crate::{
 const IDLE_CALLS_MAX: u32 = 256;
 /// Shortest time between two searches for idle send buffers.
 const TRIM_TIME: Duration = Duration::from_millis(100);
+/// Number of calls after which connections that lack memory try again, even without a sleep.
+const MEMORY_CALLS: u32 = 64;
 /// Longest sleep while a connection lacks memory for a send buffer.
 const MEMORY_WAIT: Duration = Duration::from_millis(10);
 
@@ -38,6 +40,8 @@ pub struct ServiceContext {
     events: Vec<ClientEvent>,
     /// Number of calls without an event since the last look at the service's end.
     idle_calls: u32,
+    /// Number of calls, modulo 2^32.
+    calls: u32,
     /// Time of the next search for idle send buffers.
     trim_at: Duration,
     /// True once the ends of all connections have been reported after the end of the service.
@@ -69,6 +73,7 @@ impl ServiceContext {
             sleeper: Sleeper::new(&program, &rings, options.spin)?,
             events: Vec::new(),
             idle_calls: 0,
+            calls: 0,
             trim_at: Duration::ZERO,
             is_over: false,
             program,
@@ -122,7 +127,11 @@ impl ServiceContext {
             Wait::For(limit) => now().checked_add(limit),
             Wait::Forever => None,
         };
-        self.links.mark_starved();
+        self.calls = self.calls.wrapping_add(1);
+        let sleeps = wait != Wait::No && self.sleeper.can_sleep();
+        if self.calls.is_multiple_of(MEMORY_CALLS) {
+            self.links.mark_starved(&mut self.rings);
+        }
         loop {
             self.poll(list);
             if !list.is_empty() {
@@ -143,7 +152,7 @@ impl ServiceContext {
             if self.program.service_known_gone() {
                 return self.end(list);
             }
-            if wait == Wait::No || !self.sleeper.can_sleep() {
+            if !sleeps {
                 return self.look_at_times(list);
             }
             if deadline.is_some_and(|deadline| now() >= deadline) {
@@ -169,7 +178,7 @@ impl ServiceContext {
             until = Some(until.map_or(soon, |until| until.min(soon)));
         }
         let woken = self.sleeper.sleep(&mut self.rings, until)?;
-        self.links.mark_starved();
+        self.links.mark_starved(&mut self.rings);
         self.handle_woken(woken, list)
     }
 

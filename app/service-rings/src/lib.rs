@@ -17,6 +17,8 @@
 //!   Each other buffer is copied once to the send buffer: [`ServiceContext::copies`].
 //! * **System calls** occur only when the program sleeps, and when the service sleeps.
 //!
+//! A child process after `fork` has no access to the memory, and must not use the context.
+//!
 //! This crate trusts the service with the payload of received data, and validates everything else.
 //! The service trusts the program with nothing: see `docs/design/rings.md`.
 //!

@@ -118,7 +118,7 @@ impl Links {
             return (None, true);
         }
         let (buffer, lacks_memory) = connection.allocate(&self.options);
-        if lacks_memory && !self.starved.contains(&descriptor) {
+        if lacks_memory && !std::mem::replace(&mut connection.is_starved, true) {
             self.starved.push(descriptor);
         }
         (buffer, false)
@@ -162,7 +162,11 @@ impl Links {
             };
             connection.is_dirty = false;
             let slot = connection.stream().map(|stream| stream.slot());
-            if connection.transmit(rings, &mut self.copies) {
+            let has_ended = connection.transmit(rings, &mut self.copies);
+            if connection.lacks_memory() && !std::mem::replace(&mut connection.is_starved, true) {
+                self.starved.push(descriptor);
+            }
+            if has_ended {
                 if let Some(slot) = slot {
                     self.sockets.set_slot(slot, None);
                 }
@@ -272,10 +276,18 @@ impl Links {
         }
     }
 
-    /// Marks the connections that wait for memory.
-    pub fn mark_starved(&mut self) {
+    /// Frees the memory of idle connections, and marks the connections that wait for memory.
+    pub fn mark_starved(&mut self, rings: &mut Rings) {
+        if self.starved.is_empty() {
+            return;
+        }
+        self.trim(rings);
         for descriptor in std::mem::take(&mut self.starved) {
+            if let Some(connection) = self.sockets.connection(descriptor) {
+                connection.is_starved = false;
+            }
             self.mark(descriptor);
+            self.mark_dirty(descriptor);
         }
     }
 

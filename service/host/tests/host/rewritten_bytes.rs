@@ -242,8 +242,8 @@ fn any_buffer_word_is_harmless() {
         let word = match round % 4 {
             0 => numbers,
             1 => numbers >> (numbers % 64),
-            2 => hostile.buffer.to_word().wrapping_add(numbers % 1024 << 8),
-            _ => hostile.buffer.to_word() & !0xff | numbers % 32,
+            2 => hostile.buffer.to_word().wrapping_add((numbers % 1024) << 8),
+            _ => hostile.buffer.to_word() & !0xff | (numbers % 32),
         };
         hostile.half().tx_buffer.store(word, Release);
         let mut sent = hostile.advance();

@@ -19,7 +19,7 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 /// Number of slots of a program.
 const SLOTS: u32 = 1024;
-/// Length of each of a program's buffer areas, in bytes.
+/// Length of each of a program's buffer areas in bytes, unless a test sets another one.
 const AREA_LEN: u64 = 64 << 20;
 /// Time between two steps of the hosts.
 const STEP: Duration = Duration::from_micros(20);
@@ -55,7 +55,8 @@ fn mac(number: u8) -> MacAddress {
 }
 
 impl Machine {
-    fn new(number: u8) -> Self {
+    /// Makes a machine whose program has `tx_len` bytes for send buffers.
+    fn new(number: u8, tx_len: u64) -> Self {
         let (near, far) = MemPort::pair(MemConfig::default());
         let interface = Interface {
             link: LinkId(1),
@@ -75,7 +76,7 @@ impl Machine {
         host.set_routes(Instant(0), vec![address(number)], vec![on_link]);
         let ports: Vec<u16> = (40_000..41_024).collect();
         host.add_ports(Instant(0), address(number), &ports);
-        let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
+        let layout = Layout::new(SLOTS, AREA_LEN, tx_len).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
         let page = Arc::new(ServicePageMap::heap(1).expect("there is memory"));
         let route = PublishedRoute {
@@ -213,7 +214,15 @@ pub struct World {
 impl World {
     /// Makes the machines, and a thread on each. The second program listens at [`PORT`].
     pub fn new(options: &ServiceOptions) -> (Self, Thread, Thread, Descriptor) {
-        let mut machines = [Machine::new(1), Machine::new(2)];
+        Self::with_memory(options, AREA_LEN)
+    }
+
+    /// Makes the machines. The program of the server has `tx_len` bytes for send buffers.
+    pub fn with_memory(
+        options: &ServiceOptions,
+        tx_len: u64,
+    ) -> (Self, Thread, Thread, Descriptor) {
+        let mut machines = [Machine::new(1, AREA_LEN), Machine::new(2, tx_len)];
         let thread = |machine: &Machine| {
             // SAFETY: the hosts of this test keep to the rules of the shared memory, and no test
             // writes to the regions.
