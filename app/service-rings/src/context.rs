@@ -29,6 +29,7 @@ const MEMORY_CALLS: u32 = 64;
 const MEMORY_WAIT: Duration = Duration::from_millis(10);
 
 /// Sockets on the service, for one thread.
+#[derive(Debug)]
 pub struct ServiceContext {
     program: Program,
     rings: Rings,
