@@ -59,9 +59,9 @@ struct ReservedPart {
 pub struct Returned(RefCell<Vec<u32>>);
 
 impl Returned {
-    /// Takes the keys of the streams.
-    pub fn take(&self) -> Vec<u32> {
-        std::mem::take(&mut *self.0.borrow_mut())
+    /// Swaps the keys of the streams for an empty list.
+    pub fn swap(&self, empty: &mut Vec<u32>) {
+        std::mem::swap(empty, &mut *self.0.borrow_mut());
     }
 }
 
@@ -151,10 +151,8 @@ impl LentStream {
     pub fn allocate(self: &Rc<Self>, wanted: u32, least: u32) -> Option<Buffer> {
         let mut reserved = self.reserved.borrow_mut();
         let mut stream = self.stream.borrow_mut();
-        let (word, written) = (stream.tx_word(), stream.write_position());
-        let ends = reserved.iter().filter(|part| part.word == word);
-        let ends = ends.map(|part| (part.position.wrapping_sub(written)) + part.len);
-        let mut after = ends.max().unwrap_or(0);
+        let word = stream.tx_word();
+        let mut after = reserved_end(&reserved, &stream);
         let least = least.min(stream.tx_limit() / 4);
         // A replaced send buffer must not be freed while it is lent, also if it is replaced now.
         stream.set_room_lent(true);
@@ -263,7 +261,7 @@ impl LentStream {
     /// Returns true if [`Self::allocate`] would return at least `least` bytes, memory permitting.
     pub fn has_room(&self, least: u32) -> bool {
         let mut stream = self.stream.borrow_mut();
-        let reserved: u32 = self.reserved.borrow().iter().map(|part| part.len).sum();
+        let reserved = reserved_end(&self.reserved.borrow(), &stream);
         let least = least.min(stream.tx_limit() / 4).max(1);
         (stream.writable() as u32).saturating_sub(reserved) >= least
     }
@@ -322,6 +320,15 @@ impl LentStream {
         }
         stream.set_room_lent(!self.reserved.borrow().is_empty());
     }
+}
+
+/// Returns the number of bytes from the write position to the end of the last part of the present
+/// send buffer.
+fn reserved_end(reserved: &[ReservedPart], stream: &Stream) -> u32 {
+    let (word, written) = (stream.tx_word(), stream.write_position());
+    let ends = reserved.iter().filter(|part| part.word == word);
+    let ends = ends.map(|part| part.position.wrapping_sub(written) + part.len);
+    ends.max().unwrap_or(0)
 }
 
 impl Lender for LentStream {

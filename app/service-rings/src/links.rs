@@ -33,6 +33,9 @@ pub struct Links {
     /// Connections for whose send buffers there is no memory.
     starved: Vec<Descriptor>,
     copies: u64,
+    /// Lists that are being worked off. They keep their memory.
+    work: Vec<Descriptor>,
+    keys: Vec<u32>,
 }
 
 impl Links {
@@ -47,6 +50,8 @@ impl Links {
             marked: Vec::new(),
             starved: Vec::new(),
             copies: 0,
+            work: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
@@ -142,7 +147,9 @@ impl Links {
 
     /// Processes the buffers that the program has returned.
     pub fn collect(&mut self, rings: &mut Rings) {
-        for key in self.returned.take() {
+        let mut keys = std::mem::take(&mut self.keys);
+        self.returned.swap(&mut keys);
+        for key in keys.drain(..) {
             let descriptor = Descriptor(key);
             let Some(connection) = self.sockets.connection(descriptor) else {
                 continue;
@@ -152,11 +159,14 @@ impl Links {
             }
             self.mark(descriptor);
         }
+        self.keys = keys;
     }
 
     /// Publishes written data, and continues shutdowns and closes.
     pub fn transmit(&mut self, rings: &mut Rings) {
-        for descriptor in std::mem::take(&mut self.dirty) {
+        let mut work = std::mem::take(&mut self.work);
+        std::mem::swap(&mut work, &mut self.dirty);
+        for descriptor in work.drain(..) {
             let Some(connection) = self.sockets.connection(descriptor) else {
                 continue;
             };
@@ -173,6 +183,7 @@ impl Links {
                 self.sockets.remove(descriptor);
             }
         }
+        self.work = work;
     }
 
     /// Processes an event of the service.
@@ -265,7 +276,9 @@ impl Links {
     /// Adds the events of all marked connections to the list.
     pub fn report(&mut self, list: &mut ReadyList) {
         // Each connection is reported once, also if the report marks it again.
-        for descriptor in std::mem::take(&mut self.marked) {
+        let mut work = std::mem::take(&mut self.work);
+        std::mem::swap(&mut work, &mut self.marked);
+        for descriptor in work.drain(..) {
             let Some(connection) = self.sockets.connection(descriptor) else {
                 continue;
             };
@@ -274,6 +287,7 @@ impl Links {
                 self.mark_dirty(descriptor);
             }
         }
+        self.work = work;
     }
 
     /// Frees the memory of idle connections, and marks the connections that wait for memory.
