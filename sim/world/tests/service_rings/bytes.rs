@@ -256,3 +256,54 @@ fn the_halves_of_sync_do_their_half() {
     server.record();
     assert_eq!(server.seen[&peer].bytes, b"request");
 }
+
+/// Two threads of a program have a context each. A buffer of one context is copied when the other
+/// context sends it.
+#[test]
+fn contexts_of_one_program_have_their_own_connections() {
+    let options = ServiceOptions::default();
+    let (mut world, mut client, mut first, _) = World::new(&options);
+    let mut second = world.another_thread(&options);
+    let peer = crate::rig_unsafe::server_address();
+    let opened: Vec<Descriptor> = (0..20)
+        .map(|_| client.context.connect(peer).expect("a route"))
+        .collect();
+    let mut sent = false;
+    run_until(&mut world, &mut client, &mut first, |_, client, first| {
+        second.sync();
+        let connected = client.with(Events::CONNECTED).len() == opened.len();
+        if connected && !std::mem::replace(&mut sent, true) {
+            for (number, own) in opened.iter().enumerate() {
+                assert_eq!(client.write(*own, &[number as u8; 100]), 100);
+            }
+        }
+        let received = [&*first, &second].map(|thread| {
+            let seen = thread.seen.values();
+            seen.filter(|seen| seen.bytes.len() == 100).count()
+        });
+        received.iter().sum::<usize>() == opened.len()
+    });
+    let accepted = [&first, &second].map(|thread| thread.with(Events::ACCEPTED).len());
+    assert!(accepted[0] > 0 && accepted[1] > 0, "{accepted:?}");
+    // One thread receives, and the other answers with the same buffer.
+    let from = first.with(Events::ACCEPTED)[0];
+    let to = second.with(Events::ACCEPTED)[0];
+    let number = |thread: &Thread, one| usize::from(thread.seen[&one].bytes[0]);
+    let (source, sink) = (opened[number(&first, from)], opened[number(&second, to)]);
+    assert_eq!(client.write(source, b"across"), 6);
+    let mut passed = None;
+    run_until(&mut world, &mut client, &mut first, |_, _, first| {
+        for at in 0..first.list.len() {
+            passed = passed.take().or_else(|| first.list.take_next(at));
+        }
+        passed.is_some()
+    });
+    let copies = second.context.copies();
+    let buffer = passed.expect("received");
+    second.context.send(to, buffer).expect("room");
+    assert_eq!(second.context.copies(), copies + 1);
+    run_until(&mut world, &mut client, &mut first, |_, client, _| {
+        second.sync();
+        client.seen[&sink].bytes == b"across"
+    });
+}

@@ -44,6 +44,8 @@ struct Machine {
     program: Program,
     id: ProgramId,
     region: Arc<ProgramRegion>,
+    /// Number of threads of the program.
+    threads: u32,
 }
 
 fn address(number: u8) -> IpAddress {
@@ -87,13 +89,28 @@ impl Machine {
         page.set_routes(&[route]).expect("a route");
         let program = Program::in_memory(region.clone(), page, || ());
         let id = host.add_program("test".to_owned(), 1, region.clone());
-        assert!(host.add_context(id, 0, Box::new(NoBell)));
         Self {
             host,
             far,
             program,
             id,
             region,
+            threads: 0,
+        }
+    }
+
+    /// Makes a thread of the program.
+    fn thread(&mut self, options: &ServiceOptions) -> Thread {
+        let context = self.threads;
+        self.threads += 1;
+        assert!(self.host.add_context(self.id, context, Box::new(NoBell)));
+        // SAFETY: the hosts of this test keep to the rules of the shared memory, and no test writes
+        // to the regions.
+        let context = unsafe { context_in_memory(self.program.clone(), options) };
+        Thread {
+            context: context.expect("a context"),
+            list: ReadyList::new(),
+            seen: HashMap::new(),
         }
     }
 
@@ -223,18 +240,8 @@ impl World {
         tx_len: u64,
     ) -> (Self, Thread, Thread, Descriptor) {
         let mut machines = [Machine::new(1, AREA_LEN), Machine::new(2, tx_len)];
-        let thread = |machine: &Machine| {
-            // SAFETY: the hosts of this test keep to the rules of the shared memory, and no test
-            // writes to the regions.
-            let context = unsafe { context_in_memory(machine.program.clone(), options) };
-            Thread {
-                context: context.expect("a context"),
-                list: ReadyList::new(),
-                seen: HashMap::new(),
-            }
-        };
-        let client = thread(&machines[0]);
-        let mut server = thread(&machines[1]);
+        let client = machines[0].thread(options);
+        let mut server = machines[1].thread(options);
         let [_, machine] = &mut machines;
         let listen = Listen {
             number: 1,
@@ -286,6 +293,15 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Makes another thread of the server's program, which accepts connections, too.
+    pub fn another_thread(&mut self, options: &ServiceOptions) -> Thread {
+        let mut thread = self.machines[1].thread(options);
+        thread.context.join_in_memory(ListenerHandle(1));
+        thread.sync();
+        self.step();
+        thread
     }
 
     /// Ends the service of the server, as a kill does.
