@@ -185,6 +185,7 @@ const CASES: &[Case] = cases![
     ports::other_users_have_their_own_rights 60,
     ports::a_dead_service_ends_the_program 60,
     ring_http::curl_and_wrk_on_the_service 90,
+    ring_http::without_privileges 60,
     ring_http::curl_with_loss 120,
     ring_http::the_next_service_serves 120,
     ring_http::errors_say_what_to_do 60,
