@@ -13,8 +13,9 @@ use tidelane_client::{Listen, ListenerHandle, Program};
 
 use crate::error::ServiceError;
 
-/// Most kernel connections that one call of [`Listener::refuse_kernel_connections`] resets.
-const REFUSED_MAX: usize = 64;
+/// Most kernel connections that one call of [`Listener::refuse_kernel_connections`] resets. The
+/// arrival of the next connection resets the others.
+const REFUSED_MAX: usize = 4096;
 
 /// A listener.
 #[derive(Debug)]

@@ -66,11 +66,13 @@ impl Sleeper {
         }
     }
 
-    /// Reports connections that come through the kernel to a listener's socket.
+    /// Reports the arrival of connections through the kernel at a listener's socket. The socket is
+    /// edge-triggered: connections that cannot be accepted do not end each sleep.
     pub fn watch(&self, socket: BorrowedFd<'_>, key: u32) -> io::Result<()> {
         if let Some(epoll) = &self.epoll {
             let data = epoll::EventData::new_u64(key.into());
-            epoll::add(epoll, socket, data, epoll::EventFlags::IN)?;
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(epoll, socket, data, flags)?;
         }
         Ok(())
     }
