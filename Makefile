@@ -21,7 +21,7 @@ help:
 build:
 	@scripts/setup.sh build
 	cargo build --release --workspace
-	cargo build --release --package tidelane-steering --examples
+	cargo build --release --package tidelane-steering --package tidelane-kernel --examples
 
 demo:
 	@scripts/setup.sh demo

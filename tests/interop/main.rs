@@ -54,6 +54,7 @@ mod options;
 mod port_rates;
 mod port_rules;
 mod ports;
+mod ring_http;
 mod rings;
 mod security;
 mod servers;
@@ -190,6 +191,11 @@ const CASES: &[Case] = cases![
     port_rules::a_port_does_not_reach_a_refused_peer 60,
     port_rules::new_rules_stop_a_download_from_a_port 60,
     port_rules::new_rules_reset_the_client_of_a_port 60,
+    ring_http::curl_and_wrk_on_the_service 90,
+    ring_http::without_privileges 60,
+    ring_http::curl_with_loss 120,
+    ring_http::the_next_service_serves 120,
+    ring_http::errors_say_what_to_do 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

@@ -44,6 +44,8 @@ pub struct Context {
     submitted: Vec<u64>,
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
+    /// Number of doorbells that this context has rung, each by one system call.
+    rings_rung: u64,
     /// Slots whose bit `UNTRIMMED` is set in `submitted`: the slot was submitted since `trim` last
     /// freed its send buffer.
     untrimmed: Vec<u32>,
@@ -152,6 +154,7 @@ impl Context {
             opens: session.first_core(id),
             submitted: Vec::new(),
             flush_count: 1,
+            rings_rung: 0,
             untrimmed: Vec::new(),
             session,
         })
@@ -335,9 +338,16 @@ impl Context {
         self.flush_count += 1;
         for (core, rings) in self.cores.iter_mut().enumerate() {
             if rings.flush(&self.session) && self.session.core_sleeps_after_publish(core) {
+                self.rings_rung += 1;
                 self.session.ring_service(core);
             }
         }
+    }
+
+    /// Returns the number of doorbells of sleeping cores that `flush` has rung, each by one system
+    /// call.
+    pub fn rings_rung(&self) -> u64 {
+        self.rings_rung
     }
 
     /// Calls `on_event` with all pending events, core by core. Reports a core's control events

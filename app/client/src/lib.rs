@@ -31,4 +31,4 @@ pub use child_session::ChildSession;
 pub use context::{ClientEvent, Connect, Context, QueueError};
 pub use control::{NotAdmitted, Refusal, RegisterError};
 pub use program::{Listen, ListenerHandle, Program};
-pub use stream::{SendLimits, Stream, StreamOptions, UrgentByte};
+pub use stream::{Run, SendLimits, Stream, StreamOptions, UrgentByte};

@@ -15,6 +15,7 @@
 //! encodes the buffer's offset and size. Second, the peer has acknowledged all bytes that were in
 //! the outgrown buffer, because later bytes are only in the new buffer.
 
+mod in_place;
 mod receive;
 mod transmit;
 mod urgent;
@@ -29,7 +30,7 @@ use tidelane_abi::{
 };
 use tidelane_ring::{SlotHandle, StreamBuffer};
 
-pub use self::urgent::UrgentByte;
+pub use self::{in_place::Run, urgent::UrgentByte};
 use self::{
     transmit::{Outgrown, UNACKED_MAX},
     urgent::Urgent,
@@ -93,6 +94,10 @@ pub struct Stream {
     /// The service's word for the receive buffer, from which `rx_buffer` was decoded.
     rx_word: BufferWord,
     rx_buffer: Option<StreamBuffer>,
+    /// The word that the stream has stored in `rx_buffer_seen`.
+    rx_word_seen: BufferWord,
+    /// True if the stream confirms a new receive buffer at once: see the module `in_place`.
+    confirms_rx: bool,
 
     /// Position up to which the program has written.
     tx_head: u32,
@@ -102,6 +107,8 @@ pub struct Stream {
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
+    /// True while parts of the send buffers are lent: see the module `in_place`.
+    room_lent: bool,
     outgrown: Outgrown,
     urgent: Urgent,
 }
@@ -153,11 +160,14 @@ impl Stream {
             rx_announced: 0,
             rx_word: 0,
             rx_buffer: None,
+            rx_word_seen: 0,
+            confirms_rx: true,
             tx_head: 0,
             tx_acked: 0,
             tx_limit,
             sending: SendLimits::default(),
             tx_buffer: None,
+            room_lent: false,
             outgrown: Outgrown::default(),
             urgent,
         }

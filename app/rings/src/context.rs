@@ -65,9 +65,20 @@ impl std::error::Error for SendError {}
 
 /// Sockets of one thread, with the rings and buffers that carry their data.
 pub trait Context {
-    /// Returns the pool of the context's buffers. A program allocates buffers for [`Self::send`]
-    /// from this pool.
+    /// Returns the pool of the context's buffers, for data that may be sent on any descriptor.
     fn pool(&self) -> &Pool;
+
+    /// Returns a buffer without payload for [`Self::send`] on `descriptor`. `None` if there is no
+    /// free buffer or no room for the descriptor, or if the descriptor cannot send.
+    ///
+    /// Back ends that send from the memory of a connection return a part of this memory, so that
+    /// the payload is not copied. The length of such a buffer varies ([`Buffer::capacity`]). If the
+    /// connection has no room, the event WRITABLE reports room. A buffer from the pool, or of
+    /// another descriptor, can always be sent as well.
+    fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
+        let _ = descriptor;
+        self.pool().allocate()
+    }
 
     /// Opens a listener. Each [`Self::sync`] accepts the connections that are established. An
     /// accepted connection has an entry with the event ACCEPTED in the list.
@@ -152,7 +163,7 @@ pub trait Context {
 
     /// Returns the kernel's socket of an open descriptor, for socket calls beside the context:
     /// options, addresses and `TCP_INFO`. Data that the program reads or writes on the socket
-    /// itself passes the context's queues by.
+    /// itself passes the context's queues by. `None` if the kernel has no socket of the descriptor.
     fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>>;
 
     /// Returns the number of system calls that [`Self::sync`] and its halves have made for data.

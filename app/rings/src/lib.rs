@@ -3,8 +3,8 @@
 //! A program opens a [`Context`]. One call, [`Context::sync`], moves packets, runs TCP and fires
 //! due timers for all connections at once. Nothing happens outside of the calls of a context. The
 //! result of one call is a [`ReadyList`]: the descriptors with data or events, each with the chain
-//! of its slots. The data lies in a [`Buffer`] of the context's [`Pool`]. Buffers move by index and
-//! are never copied.
+//! of its slots. The data lies in a [`Buffer`]: a piece of the context's [`Pool`], or memory that
+//! the back end lends, such as a part of a stream buffer. Buffers move and are not copied.
 //!
 //! ```text
 //!   program ── send(descriptor, buffer) ──> Context ──> back end, such as tidelane-kernel
@@ -32,12 +32,14 @@
 //! }
 //! ```
 
+mod buffer_unsafe;
 mod context;
 mod pool_unsafe;
 mod ready;
 
 pub use crate::{
+    buffer_unsafe::{Buffer, Lender, Loan},
     context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
-    pool_unsafe::{Buffer, Pool},
+    pool_unsafe::Pool,
     ready::{Arrival, Cause, Entry, Events, ReadyList},
 };

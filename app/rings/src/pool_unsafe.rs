@@ -1,11 +1,13 @@
-//! The buffers of a context: memory of equal pieces, each with one owner at a time.
+//! The pool of a context: memory of equal pieces, each with one owner at a time.
 //!
-//! A [`Buffer`] is the only access to its piece of memory. The owner may be the program, a ready
-//! list or the context. When its last owner drops the buffer, the piece is free again.
+//! A [`Buffer`] is the only access to its piece of memory. When its last owner drops the buffer,
+//! the piece is free again.
 
-use std::{cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc, slice};
+use std::{cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::Buffer;
 
 /// Limit of buffers of a pool, so that a number fits into 16 bits.
 const BUFFERS_MAX: u32 = 1 << 15;
@@ -73,11 +75,22 @@ impl Pool {
     /// Returns a free buffer without payload; `None` if all buffers have owners.
     pub fn allocate(&self) -> Option<Buffer> {
         let index = self.0.free.borrow_mut().pop()?;
-        Some(Buffer {
-            pool: self.clone(),
-            index,
-            payload: 0..0,
-        })
+        Some(self.buffer(index, 0..0))
+    }
+
+    /// Returns the buffer of a piece that has no other owner.
+    fn buffer(&self, index: u32, payload: Range<u32>) -> Buffer {
+        Buffer::of_pool(self.clone(), index, payload)
+    }
+
+    /// Makes a piece free, whose buffer is gone.
+    pub(crate) fn free(&self, index: u32) {
+        self.0.free.borrow_mut().push(index);
+    }
+
+    /// Returns true if both values refer to the same pool.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     /// Returns the number of free buffers.
@@ -128,11 +141,7 @@ impl Pool {
             payload.start <= payload.end && payload.end <= self.0.buffer_len,
             "the payload is longer than the buffer"
         );
-        Buffer {
-            pool: self.clone(),
-            index,
-            payload,
-        }
+        self.buffer(index, payload)
     }
 }
 
@@ -142,132 +151,6 @@ impl fmt::Debug for Pool {
             .field("count", &self.count())
             .field("buffer_len", &self.buffer_len())
             .field("free", &self.free_count())
-            .finish()
-    }
-}
-
-/// A buffer: a piece of a pool's memory, and the range of its payload.
-pub struct Buffer {
-    pool: Pool,
-    index: u32,
-    payload: Range<u32>,
-}
-
-impl Buffer {
-    /// Returns the payload.
-    pub fn payload(&self) -> &[u8] {
-        let len = self.payload.end - self.payload.start;
-        // SAFETY: the range is within the piece. The buffer is the only access to its piece.
-        unsafe {
-            let start = self
-                .pool
-                .address(self.index)
-                .add(self.payload.start as usize);
-            slice::from_raw_parts(start.as_ptr(), len as usize)
-        }
-    }
-
-    /// Returns the payload for changes in place.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let len = self.payload.end - self.payload.start;
-        // SAFETY: as in `payload`, and the access is exclusive.
-        unsafe {
-            let start = self
-                .pool
-                .address(self.index)
-                .add(self.payload.start as usize);
-            slice::from_raw_parts_mut(start.as_ptr(), len as usize)
-        }
-    }
-
-    /// Returns all bytes of the buffer, whatever its payload is. The program writes a message to
-    /// them, and then calls [`Self::set_payload`].
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `payload_mut`, for the whole piece.
-        unsafe {
-            let start = self.pool.address(self.index);
-            slice::from_raw_parts_mut(start.as_ptr(), self.pool.buffer_len() as usize)
-        }
-    }
-
-    /// Sets the range of the payload within the buffer.
-    ///
-    /// # Panics
-    ///
-    /// If the range is not within the buffer.
-    pub fn set_payload(&mut self, payload: Range<u32>) {
-        assert!(
-            payload.start <= payload.end && payload.end <= self.pool.buffer_len(),
-            "the payload is longer than the buffer"
-        );
-        self.payload = payload;
-    }
-
-    /// Removes the first `len` bytes of the payload.
-    ///
-    /// # Panics
-    ///
-    /// If the payload is shorter.
-    pub fn advance(&mut self, len: u32) {
-        self.set_payload(self.payload.start + len..self.payload.end);
-    }
-
-    /// Appends as much of `data` to the payload as there is room. Returns the number of bytes.
-    pub fn append(&mut self, data: &[u8]) -> usize {
-        let at = self.payload.end as usize;
-        let room = &mut self.bytes_mut()[at..];
-        let len = room.len().min(data.len());
-        room[..len].copy_from_slice(&data[..len]);
-        self.payload.end += len as u32;
-        len
-    }
-
-    /// Returns the length of the payload in bytes.
-    pub fn len(&self) -> usize {
-        (self.payload.end - self.payload.start) as usize
-    }
-
-    /// Returns true if there is no payload.
-    pub fn is_empty(&self) -> bool {
-        self.payload.is_empty()
-    }
-
-    /// Returns the range of the payload within the buffer.
-    pub fn range(&self) -> Range<u32> {
-        self.payload.clone()
-    }
-
-    /// Returns the number of the buffer within its pool.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// Returns true if the buffer belongs to `pool`.
-    pub fn is_of(&self, pool: &Pool) -> bool {
-        Rc::ptr_eq(&self.pool.0, &pool.0)
-    }
-
-    /// Gives the buffer to a back end or to a program in C, and returns its number. The piece is
-    /// not free until [`Pool::adopt`] makes a buffer of the number again.
-    pub fn into_index(self) -> u32 {
-        let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the value is not dropped, so its reference to the pool is dropped here once.
-        unsafe { std::ptr::drop_in_place(&raw mut this.pool) };
-        this.index
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.pool.0.free.borrow_mut().push(self.index);
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("index", &self.index)
-            .field("payload", &self.payload)
             .finish()
     }
 }

@@ -208,6 +208,8 @@ impl<P: PacketIo> Host<P> {
             } else {
                 self.engine.close(now, flow, &mut self.io);
             }
+        } else if set & program_flags::ABORT != 0 {
+            self.engine.close_with_reset(now, flow, &mut self.io);
         } else if set & program_flags::SHUT_WRITE != 0 {
             self.engine.shutdown_write(flow);
         }

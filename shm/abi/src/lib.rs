@@ -39,7 +39,7 @@ pub use registration::{Message, TcpInfo, message, not_accelerated, refusal, tcp_
 
 /// Version of the ABI. Every change of this crate increases the version. The service refuses the
 /// registration of a program with another version.
-pub const ABI_VERSION: u32 = 17;
+pub const ABI_VERSION: u32 = 18;
 /// Magic number at the start of a program region.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"TIDELNRG");
 /// Magic number at the start of the service page.
@@ -294,7 +294,7 @@ pub mod program_flags {
     pub const SHUT_READ: u32 = 1 << 1;
     /// The program closed the socket and does not read this slot again.
     pub const CLOSE: u32 = 1 << 2;
-    /// Send RST instead of FIN. The flag is only valid together with CLOSE.
+    /// Send RST. Without CLOSE, the slot and its buffers stay the program's until CLOSE.
     pub const ABORT: u32 = 1 << 3;
     /// TCP_NODELAY.
     pub const NODELAY: u32 = 1 << 4;

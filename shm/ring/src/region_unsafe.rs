@@ -2,7 +2,8 @@
 //!
 //! Another process may write the bytes of a region at any time. The code therefore copies bytes by
 //! pointer and never accesses them through a reference. Typed views (`views_unsafe`) return
-//! references to atomics only.
+//! references to atomics only. A user of [`Region::address`] makes references to bytes that the
+//! protocol with the other process gives to this process alone. No copy writes these bytes.
 
 use std::{
     io,
@@ -234,8 +235,8 @@ impl Region {
             return false;
         };
         // SAFETY: `writable_range` checked that the destination is within the mapping. The source
-        // is a borrowed slice. It cannot overlap a region, because no references to a region's
-        // bytes exist.
+        // is a borrowed slice. It cannot overlap the destination: references to a region's bytes
+        // exist only by `address`, whose user makes sure that nothing writes these bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }
@@ -259,9 +260,20 @@ impl Region {
             return false;
         };
         // SAFETY: `range` checked that the source is within the mapping. The destination is a
-        // mutably borrowed slice, which cannot overlap a region.
+        // mutably borrowed slice. It cannot overlap the source: a mutable reference to a region's
+        // bytes exists only by `address`, whose user makes sure that nothing reads these bytes.
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         true
+    }
+
+    /// Returns the address of the `len` bytes at `offset`, for access in place. The address is
+    /// valid as long as the region. `None` if the range is outside of the region.
+    ///
+    /// A reference to the bytes is sound only while no other code of this process writes them, and
+    /// the other process leaves them alone. This process can only read the bytes of a read-only
+    /// part.
+    pub fn address(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.range(offset, len).map(non_null)
     }
 
     /// Copies `len` bytes from offset `from` to offset `to`. Returns false if a range is outside of

@@ -113,6 +113,13 @@ impl StreamBuffer {
         ])
     }
 
+    /// Returns the region offset of stream position `pos`, and the number of bytes before the wrap,
+    /// at most `len`. `None` if the number is zero.
+    pub fn part(self, pos: u32, len: u32) -> Option<(u64, u32)> {
+        let (offset, first) = self.split(pos, len as usize);
+        (first > 0).then_some((offset, first as u32))
+    }
+
     /// Copies the bytes at stream positions `[start, end)` to the buffer `to`. Returns false if
     /// either buffer is smaller than these bytes or not within the region.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {

@@ -144,10 +144,10 @@ impl Stream {
         }
         self.rx_word = word;
         self.rx_buffer = buffer;
-        self.shared
-            .view()
-            .program()
-            .rx_buffer_seen
-            .store(word, Release);
+        if self.confirms_rx {
+            self.rx_word_seen = word;
+            let view = self.shared.view();
+            view.program().rx_buffer_seen.store(word, Release);
+        }
     }
 }

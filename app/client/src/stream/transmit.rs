@@ -154,10 +154,16 @@ impl Stream {
 
     /// Replaces the send buffer by a buffer for `needed` bytes, or by the largest buffer that
     /// memory permits. Without memory, the old buffer stays.
-    fn grow(&mut self, needed: u32) {
+    pub(super) fn grow(&mut self, needed: u32) {
         let capacity = self.tx_buffer.map_or(0, |buffer| buffer.log2);
+        self.grow_from(needed, capacity + 1);
+    }
+
+    /// Replaces the send buffer by a buffer for `needed` bytes, or by the largest buffer of at
+    /// least `2^least` bytes that memory permits. Without memory, the old buffer stays.
+    pub(super) fn grow_from(&mut self, needed: u32, least: u8) {
         let wanted = (needed.next_power_of_two().ilog2() as u8).max(TX_LOG2_FIRST);
-        let least = (capacity + 1).max(TX_LOG2_FIRST);
+        let least = least.max(TX_LOG2_FIRST);
         let found = {
             let allocator = &mut self.session.buffers().allocator;
             (least..=wanted.max(least))
@@ -188,7 +194,7 @@ impl Stream {
     }
 
     /// Loads the peer's acknowledgments, and frees outgrown buffers.
-    fn refresh_tx(&mut self) {
+    pub(super) fn refresh_tx(&mut self) {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
@@ -197,7 +203,7 @@ impl Stream {
             self.tx_acked = acked;
         }
         self.tx_limit = self.unacked_max();
-        if !self.outgrown.buffers.is_empty() {
+        if !self.outgrown.buffers.is_empty() && !self.room_lent {
             self.free_outgrown();
         }
     }
@@ -290,7 +296,8 @@ impl Stream {
             return true;
         };
         self.refresh_tx();
-        if self.tx_head != self.tx_acked || !self.outgrown.buffers.is_empty() {
+        let is_used = self.tx_head != self.tx_acked || self.room_lent;
+        if is_used || !self.outgrown.buffers.is_empty() {
             return false;
         }
         // Everything is acknowledged, so the service reads nothing from the buffer.

@@ -3,5 +3,6 @@
 mod contexts;
 mod cores;
 mod fake_service;
+mod in_place;
 mod session;
 mod streams;

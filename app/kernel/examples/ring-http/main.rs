@@ -4,12 +4,13 @@
 //! returns the counts of the server. The same source
 //! runs on every back end of the ring API, and on the kernel's sockets with epoll for comparison.
 
-use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{io, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_rings::{Context, ListenOptions, Wait};
+use tidelane_service_rings::{ServiceContext, ServiceOptions};
 
 use crate::{epoll::EpollContext, server::Server};
 
@@ -26,7 +27,8 @@ struct Options {
     /// Address and port of the server
     #[arg(long)]
     listen: SocketAddr,
-    /// Back end: `io-uring` (the kernel's TCP through io_uring) or `epoll` (sockets with epoll)
+    /// Back end: `io-uring` (the kernel's TCP through io_uring), `epoll` (sockets with epoll) or
+    /// `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     back_end: BackEnd,
     /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
@@ -47,6 +49,8 @@ enum BackEnd {
     IoUring,
     /// The kernel's sockets with epoll, read and write.
     Epoll,
+    /// The Tidelane service.
+    Service,
 }
 
 fn main() -> ExitCode {
@@ -72,8 +76,29 @@ fn run(options: &Options) -> io::Result<()> {
             let mut context = EpollContext::open()?;
             serve(&mut context, options)?;
         }
+        BackEnd::Service => serve_on_service(options)?,
     }
     Ok(())
+}
+
+/// Serves on the service. If the service ends, serves on the next service.
+fn serve_on_service(options: &Options) -> io::Result<()> {
+    let mut context = ServiceContext::open(&ServiceOptions::default())?;
+    loop {
+        match serve(&mut context, options) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            served => return served,
+        }
+        // The old registration ends before the next one begins.
+        drop(context);
+        context = loop {
+            thread::sleep(WAIT_MAX);
+            match ServiceContext::open(&ServiceOptions::default()) {
+                Ok(next) => break next,
+                Err(error) => eprintln!("ring-http: {error}"),
+            }
+        };
+    }
 }
 
 /// Serves clients until the time is over.

@@ -203,7 +203,8 @@ impl Server {
             return;
         };
         let requests = &mut self.counts.requests;
-        while let Some(buffer) = client.next_buffer(context, &self.pattern, requests) {
+        let pattern = &self.pattern;
+        while let Some(buffer) = client.next_buffer(context, descriptor, pattern, requests) {
             if let Err(error) = context.send(descriptor, buffer) {
                 if error.refusal == SendRefusal::Full {
                     client.refused = Some(error.buffer);
@@ -236,7 +237,8 @@ impl Client {
     /// answers that end in the buffer to `done`.
     fn next_buffer(
         &mut self,
-        context: &dyn Context,
+        context: &mut dyn Context,
+        descriptor: Descriptor,
         pattern: &[u8],
         done: &mut u64,
     ) -> Option<Buffer> {
@@ -244,7 +246,7 @@ impl Client {
             return Some(refused);
         }
         self.answers.front()?;
-        let mut buffer = context.pool().allocate()?;
+        let mut buffer = context.allocate(descriptor)?;
         while let Some(answer) = self.answers.front_mut() {
             if !answer.fill(&mut buffer, pattern) {
                 break;

@@ -104,7 +104,8 @@ impl Acceptor {
         self.advance(stage, event);
     }
 
-    fn advance(&mut self, stage: &mut Stage, event: &ControlEvent) {
+    /// Makes the host read the program's half of the connection's slot.
+    pub fn advance(&mut self, stage: &mut Stage, event: &ControlEvent) {
         let word = DataWord::new(data_request::ADVANCE, event.slot);
         self.requests.push(word.encode()).expect("room");
         self.requests.publish();

@@ -22,5 +22,6 @@ mod memory;
 mod mtu;
 mod mux_ports;
 mod port_rules;
+mod rewritten_bytes;
 mod rules;
 mod strangers;

@@ -1,0 +1,16 @@
+//! The causes of ends, from the numbers of the shared memory.
+
+use tidelane_abi::close_cause;
+use tidelane_rings::Cause;
+
+/// Returns the cause for a [`close_cause`]. `None` if both sides have closed the connection.
+pub fn cause_of(cause: u32) -> Option<Cause> {
+    Some(match cause {
+        close_cause::FINISHED => return None,
+        close_cause::RESET => Cause::Reset,
+        close_cause::REFUSED => Cause::Refused,
+        close_cause::TIMED_OUT => Cause::TimedOut,
+        close_cause::HOST_UNREACHABLE | close_cause::NET_UNREACHABLE => Cause::Unreachable,
+        _ => Cause::Other,
+    })
+}

@@ -1,0 +1,294 @@
+//! The state of one connection of a context.
+
+use std::{collections::VecDeque, rc::Rc};
+
+use tidelane_client::Context;
+use tidelane_rings::{Buffer, Descriptor, Events, ReadyList, SendRefusal};
+
+use crate::{cause::cause_of, lent_stream_unsafe::LentStream, options::ServiceOptions};
+
+/// Phase of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// The service has not answered the open, or the handshake is not complete.
+    Opening,
+    /// Data can be sent and received.
+    Open,
+    /// The connection is over, which the program knows.
+    Over,
+}
+
+/// A connection, and the data that waits for room.
+#[derive(Debug)]
+pub struct Connection {
+    /// `None` until the service has answered an open, and after the close.
+    stream: Option<Rc<LentStream>>,
+    phase: Phase,
+    /// Data for which the stream has no room, oldest first.
+    queue: VecDeque<Buffer>,
+    /// True if the stream has written bytes that are not published.
+    has_unpublished: bool,
+    /// True if WRITABLE is due when there is room.
+    owes_writable: bool,
+    /// True once the program has closed the sending direction, and once the stream knows.
+    is_shut_down: bool,
+    is_shut_down_sent: bool,
+    /// True once the program has closed the descriptor, and if the close is a reset.
+    is_closing: bool,
+    is_aborting: bool,
+    /// True while the program does not want to receive.
+    is_paused: bool,
+    /// True once END is reported.
+    is_ended: bool,
+    /// True if the connection is in the context's list of connections with work to do.
+    pub is_dirty: bool,
+    /// True if the connection is in the context's list of connections to look at.
+    pub is_marked: bool,
+    /// True if the connection is in the context's list of connections that wait for memory.
+    pub is_starved: bool,
+}
+
+impl Connection {
+    /// Returns a connection whose open the service has not answered.
+    pub fn opening() -> Self {
+        Self {
+            stream: None,
+            phase: Phase::Opening,
+            queue: VecDeque::new(),
+            has_unpublished: false,
+            owes_writable: false,
+            is_shut_down: false,
+            is_shut_down_sent: false,
+            is_closing: false,
+            is_aborting: false,
+            is_paused: false,
+            is_ended: false,
+            is_dirty: false,
+            is_marked: false,
+            is_starved: false,
+        }
+    }
+
+    /// Returns an accepted connection.
+    pub fn accepted(stream: Rc<LentStream>) -> Self {
+        Self {
+            stream: Some(stream),
+            phase: Phase::Open,
+            ..Self::opening()
+        }
+    }
+
+    /// Sets the stream with which the service has answered the open.
+    pub fn set_stream(&mut self, stream: Rc<LentStream>) {
+        self.stream = Some(stream);
+    }
+
+    /// Returns the stream.
+    pub fn stream(&self) -> Option<&Rc<LentStream>> {
+        self.stream.as_ref()
+    }
+
+    /// Returns true until the program closes the descriptor.
+    pub fn is_open(&self) -> bool {
+        !self.is_closing
+    }
+
+    /// Returns true if the program may send, now or once the connection is established.
+    fn can_send(&self) -> bool {
+        self.phase != Phase::Over && !self.is_shut_down && !self.is_closing
+    }
+
+    /// Returns a buffer of the stream's room. `None` without room. The second value is true if
+    /// there is room, but no memory.
+    pub fn allocate(&mut self, options: &ServiceOptions) -> (Option<Buffer>, bool) {
+        let can_send = self.can_send() && self.phase == Phase::Open;
+        let Some(stream) = self.stream.as_ref().filter(|_| can_send) else {
+            return (None, false);
+        };
+        // The room of the stream is for the queue first.
+        let buffer = match self.queue.is_empty() {
+            true => stream.allocate(options.buffer_len, options.buffer_len),
+            false => None,
+        };
+        let lacks_room = !self.queue.is_empty() || !stream.has_room(options.buffer_len);
+        self.owes_writable |= buffer.is_none();
+        let lacks_memory = buffer.is_none() && !lacks_room;
+        (buffer, lacks_memory)
+    }
+
+    /// Returns true if data to send is queued until the connection is established.
+    pub fn is_opening(&self) -> bool {
+        self.phase == Phase::Opening && self.can_send()
+    }
+
+    /// Writes the payload to the stream, or queues it.
+    pub fn send(
+        &mut self,
+        buffer: Buffer,
+        queue_max: usize,
+        copies: &mut u64,
+    ) -> Result<(), (Buffer, SendRefusal)> {
+        if !self.can_send() {
+            return Err((buffer, SendRefusal::NotConnected));
+        }
+        if self.queue.len() >= queue_max {
+            self.owes_writable = true;
+            return Err((buffer, SendRefusal::Full));
+        }
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        self.queue.push_back(buffer);
+        self.write_queue(copies);
+        Ok(())
+    }
+
+    /// Returns true if queued data waits for memory, and not for room.
+    pub fn lacks_memory(&self) -> bool {
+        let stream = self.stream.as_ref().filter(|_| self.phase == Phase::Open);
+        !self.queue.is_empty() && stream.is_some_and(|stream| stream.has_room(1))
+    }
+
+    /// Writes queued data to the stream, as far as there is room.
+    fn write_queue(&mut self, copies: &mut u64) {
+        let Some(stream) = self.stream.as_ref().filter(|_| self.phase == Phase::Open) else {
+            return;
+        };
+        while let Some(buffer) = self.queue.pop_front() {
+            let len = buffer.len();
+            let rest = stream.send(buffer, copies);
+            let left = rest.as_ref().map_or(0, Buffer::len);
+            self.has_unpublished |= left < len;
+            if let Some(rest) = rest {
+                self.queue.push_front(rest);
+                return;
+            }
+        }
+    }
+
+    /// Publishes written data, and continues the shutdown and the close that follow the data.
+    /// Returns true if the connection has ended, and its descriptor is free.
+    pub fn transmit(&mut self, context: &mut Context, copies: &mut u64) -> bool {
+        self.write_queue(copies);
+        let Some(stream) = &self.stream else {
+            // The service still has to answer the open. The answer continues the close.
+            return self.is_closing && self.phase == Phase::Over;
+        };
+        if std::mem::take(&mut self.has_unpublished) {
+            stream.publish();
+        }
+        let is_open = self.phase != Phase::Opening || self.is_closing;
+        let is_written = self.queue.is_empty() && is_open;
+        if self.is_shut_down && is_written && !std::mem::replace(&mut self.is_shut_down_sent, true)
+        {
+            stream.shut_down();
+        }
+        let ends = self.is_closing && (is_written || self.is_aborting || self.phase == Phase::Over);
+        if ends {
+            // Buffers in the queue are parts of streams, perhaps of this one.
+            self.queue.clear();
+            stream.collect();
+        }
+        let has_ended = ends && stream.close(self.is_aborting);
+        stream.submit(context);
+        if has_ended {
+            self.stream = None;
+        }
+        has_ended
+    }
+
+    /// Processes buffers that the program has returned. Returns true if [`Self::transmit`] has
+    /// work.
+    pub fn collect(&mut self, context: &mut Context) -> bool {
+        if let Some(stream) = &self.stream {
+            stream.collect();
+            stream.submit(context);
+        }
+        self.is_closing || !self.queue.is_empty()
+    }
+
+    /// Adds the events of the connection to the list. Returns true if [`Self::transmit`] has work.
+    pub fn look(
+        &mut self,
+        descriptor: Descriptor,
+        options: &ServiceOptions,
+        list: &mut ReadyList,
+        copies: &mut u64,
+    ) -> bool {
+        let Some(stream) = self.stream.clone() else {
+            return false;
+        };
+        self.write_queue(copies);
+        let mut has_work = self.has_unpublished;
+        if self.phase == Phase::Opening && stream.is_established() {
+            self.phase = Phase::Open;
+            has_work = true;
+            if self.is_open() {
+                list.add_events(descriptor, Events::CONNECTED);
+            }
+        }
+        if self.is_closing {
+            // A connection that has ended sends no more of its queue.
+            if stream.cause().is_some() {
+                self.fail();
+            }
+            return true;
+        }
+        if self.phase != Phase::Over && !self.is_paused {
+            self.receive(&stream, descriptor, options, list);
+        }
+        let is_writable = self.can_send() && self.phase == Phase::Open && self.queue.is_empty();
+        let has_room = is_writable && stream.has_room(options.buffer_len);
+        if has_room && std::mem::take(&mut self.owes_writable) {
+            list.add_events(descriptor, Events::WRITABLE);
+        }
+        has_work
+    }
+
+    /// Adds received data and the end of the connection to the list.
+    fn receive(
+        &mut self,
+        stream: &Rc<LentStream>,
+        descriptor: Descriptor,
+        options: &ServiceOptions,
+        list: &mut ReadyList,
+    ) {
+        // The service stores the last bytes before the flags, so the flags are loaded first.
+        let is_peer_closed = stream.is_peer_closed();
+        let cause = stream.cause();
+        while let Some(buffer) = stream.receive(options.received_len_max) {
+            list.add_buffer(descriptor, buffer);
+        }
+        if let Some(cause) = cause.and_then(cause_of) {
+            self.fail();
+            list.add_closed(descriptor, cause);
+        } else if is_peer_closed && !std::mem::replace(&mut self.is_ended, true) {
+            list.add_events(descriptor, Events::END);
+        }
+    }
+
+    /// Ends the connection without a stream, because the service or the peer has refused the open.
+    pub fn fail(&mut self) {
+        self.phase = Phase::Over;
+        self.queue.clear();
+    }
+
+    /// Closes the sending direction after the data.
+    pub fn shut_down(&mut self) {
+        self.is_shut_down = true;
+    }
+
+    /// Closes the descriptor after the data, or resets the connection.
+    pub fn close(&mut self, abort: bool) {
+        self.is_closing = true;
+        self.is_aborting |= abort;
+        if abort {
+            self.queue.clear();
+        }
+    }
+
+    /// Stops receiving, or receives again.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+}

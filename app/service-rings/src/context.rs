@@ -1,0 +1,367 @@
+//! A context on the service.
+
+use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
+
+use tidelane_client::{ClientEvent, Context as Rings, ListenerHandle, Program};
+use tidelane_rings::{
+    Buffer, Context, Descriptor, ListenOptions, Pool, ReadyList, SendError, Wait,
+};
+
+use crate::{
+    error::ServiceError,
+    links::Links,
+    listener::Listener,
+    options::ServiceOptions,
+    program_unsafe::ServiceProgram,
+    requests::{Request, Requests},
+    sleeper::{Sleeper, Woken, now},
+    sockets::Socket,
+};
+
+/// Number of calls without an event after which a context that does not sleep looks whether the
+/// service has ended.
+const IDLE_CALLS_MAX: u32 = 256;
+/// Shortest time between two searches for idle send buffers.
+const TRIM_TIME: Duration = Duration::from_millis(100);
+/// Number of calls after which connections that lack memory try again, even without a sleep.
+const MEMORY_CALLS: u32 = 64;
+/// Longest sleep while a connection lacks memory for a send buffer.
+const MEMORY_WAIT: Duration = Duration::from_millis(10);
+
+/// Sockets on the service, for one thread.
+#[derive(Debug)]
+pub struct ServiceContext {
+    program: Program,
+    rings: Rings,
+    pool: Pool,
+    links: Links,
+    requests: Requests,
+    sleeper: Sleeper,
+    /// Events of the rings, for one pass.
+    events: Vec<ClientEvent>,
+    /// Number of calls without an event since the last look at the service's end.
+    idle_calls: u32,
+    /// Number of calls, modulo 2^32.
+    calls: u32,
+    /// Time of the next search for idle send buffers.
+    trim_at: Duration,
+    /// True once the ends of all connections have been reported after the end of the service.
+    is_over: bool,
+}
+
+impl ServiceContext {
+    /// Registers the program with the service, and opens a context. A program with several threads
+    /// registers once: [`ServiceProgram`].
+    ///
+    /// # Errors
+    ///
+    /// A [`ServiceError`] inside of the [`io::Error`] says why, and what to do.
+    pub fn open(options: &ServiceOptions) -> io::Result<Self> {
+        ServiceProgram::register(options)?.context()
+    }
+
+    /// Opens a context of a registered program.
+    pub(crate) fn of_program(program: Program, options: &ServiceOptions) -> io::Result<Self> {
+        let rings = program.new_context();
+        let rings = rings.map_err(|refusal| ServiceError::Refused {
+            listener: None,
+            refusal,
+        })?;
+        Ok(Self {
+            pool: Pool::new(options.buffers, options.buffer_len)?,
+            links: Links::new(program.clone(), options.clone()),
+            requests: Requests::default(),
+            sleeper: Sleeper::new(&program, &rings, options.spin)?,
+            events: Vec::new(),
+            idle_calls: 0,
+            calls: 0,
+            trim_at: Duration::ZERO,
+            is_over: false,
+            program,
+            rings,
+        })
+    }
+
+    /// Returns the number of copies of payload: buffers of the pool or of another connection, and
+    /// buffers that were not sent in the order of their allocation.
+    pub fn copies(&self) -> u64 {
+        self.links.copies()
+    }
+
+    /// Adds a listener that a service in this process has, for simulations and tests.
+    pub fn join_in_memory(&mut self, listener: ListenerHandle) -> Descriptor {
+        let descriptor = self.links.sockets.next();
+        let socket = Socket::Listener(Listener::in_memory(listener));
+        self.links.sockets.put(descriptor, socket);
+        let cookie = self.links.sockets.cookie(descriptor);
+        self.requests.push(Request::Join(listener, cookie));
+        descriptor
+    }
+
+    /// Sends what was queued.
+    fn transmit(&mut self) {
+        self.links.collect(&mut self.rings);
+        self.links.transmit(&mut self.rings);
+    }
+
+    /// Publishes requests, and adds the pending events to the list.
+    fn poll(&mut self, list: &mut ReadyList) {
+        self.requests.queue(&mut self.rings);
+        self.rings.flush();
+        let mut events = std::mem::take(&mut self.events);
+        self.rings.poll(&mut |event| events.push(event));
+        for event in events.drain(..) {
+            self.links.handle(&mut self.rings, event, list);
+        }
+        self.events = events;
+        self.links.report(list);
+        if self.rings.has_queued() {
+            self.rings.flush();
+        }
+    }
+
+    /// Adds events to the list, and waits for the first event if there is none. `transmits` is true
+    /// if data may be sent meanwhile.
+    fn receive(&mut self, list: &mut ReadyList, wait: Wait, transmits: bool) -> io::Result<()> {
+        let deadline = match wait {
+            Wait::No => Some(Duration::ZERO),
+            Wait::For(limit) => now().checked_add(limit),
+            Wait::Forever => None,
+        };
+        self.calls = self.calls.wrapping_add(1);
+        let sleeps = wait != Wait::No && self.sleeper.can_sleep();
+        if self.calls.is_multiple_of(MEMORY_CALLS) {
+            self.links.mark_starved(&mut self.rings);
+        }
+        loop {
+            self.poll(list);
+            if !list.is_empty() {
+                self.idle_calls = 0;
+                return Ok(());
+            }
+            if self.links.has_dirty() {
+                match transmits {
+                    true => {
+                        self.links.transmit(&mut self.rings);
+                        continue;
+                    }
+                    // The program's next `tx_sync` sends.
+                    false if wait != Wait::No => return Ok(()),
+                    false => {}
+                }
+            }
+            if self.program.service_known_gone() {
+                return self.end(list);
+            }
+            if !sleeps {
+                return self.look_at_times(list);
+            }
+            if deadline.is_some_and(|deadline| now() >= deadline) {
+                return Ok(());
+            }
+            self.await_event(list, deadline)?;
+        }
+    }
+
+    /// Waits for an event of the rings, at most up to `deadline`.
+    fn await_event(&mut self, list: &mut ReadyList, deadline: Option<Duration>) -> io::Result<()> {
+        if self.sleeper.spin(&self.rings, deadline) {
+            return Ok(());
+        }
+        let now = now();
+        if now >= self.trim_at {
+            self.trim_at = now + TRIM_TIME;
+            self.links.trim(&mut self.rings);
+        }
+        let mut until = deadline;
+        if self.links.has_starved() || self.requests.has_waiting() {
+            let soon = now + MEMORY_WAIT;
+            until = Some(until.map_or(soon, |until| until.min(soon)));
+        }
+        let woken = self.sleeper.sleep(&mut self.rings, until)?;
+        self.links.mark_starved(&mut self.rings);
+        self.handle_woken(woken, list)
+    }
+
+    /// Looks for the end of the service in some of the calls that neither wait nor find an event.
+    fn look_at_times(&mut self, list: &mut ReadyList) -> io::Result<()> {
+        self.idle_calls += 1;
+        if self.idle_calls < IDLE_CALLS_MAX {
+            return Ok(());
+        }
+        self.idle_calls = 0;
+        self.links.trim(&mut self.rings);
+        let woken = self.sleeper.look()?;
+        self.handle_woken(woken, list)
+    }
+
+    fn handle_woken(&mut self, woken: Woken, list: &mut ReadyList) -> io::Result<()> {
+        for key in woken.listeners {
+            if let Some(listener) = self.links.sockets.listener(Descriptor(key as u32)) {
+                self.sleeper.count(listener.refuse_kernel_connections());
+            }
+        }
+        if woken.has_hung_up && !self.program.is_service_alive() {
+            return self.end(list);
+        }
+        Ok(())
+    }
+
+    /// Reports the ends of all connections, or the end of the service after that.
+    fn end(&mut self, list: &mut ReadyList) -> io::Result<()> {
+        let is_first = !std::mem::replace(&mut self.is_over, true);
+        if is_first && self.links.end_all(list) {
+            return Ok(());
+        }
+        Err(ServiceError::Gone.into())
+    }
+
+    /// Closes a listener. Returns false if the descriptor is no listener.
+    fn close_listener(&mut self, descriptor: Descriptor) -> bool {
+        let Some(listener) = self.links.take_listener(descriptor) else {
+            return false;
+        };
+        self.requests.push(Request::Leave(listener.handle));
+        self.requests.queue(&mut self.rings);
+        self.rings.flush();
+        self.program.unlisten(listener.handle);
+        true
+    }
+}
+
+impl Context for ServiceContext {
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
+        let (buffer, of_pool) = self.links.allocate(descriptor);
+        buffer.or_else(|| self.pool.allocate().filter(|_| of_pool))
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
+        let descriptor = self.links.sockets.next();
+        let cookie = self.links.sockets.cookie(descriptor);
+        let opened = Listener::open(&self.program, local, options.backlog, cookie);
+        let watched = opened.and_then(|listener| {
+            if let Some(socket) = listener.socket() {
+                self.sleeper.watch(socket, descriptor.0)?;
+            }
+            Ok(listener)
+        });
+        match watched {
+            Ok(listener) => {
+                self.requests.push(Request::Join(listener.handle, cookie));
+                let socket = Socket::Listener(listener);
+                self.links.sockets.put(descriptor, socket);
+                Ok(descriptor)
+            }
+            Err(error) => {
+                self.links.sockets.give_back(descriptor);
+                Err(error)
+            }
+        }
+    }
+
+    fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
+        let (descriptor, request) = self.links.open(peer)?;
+        self.requests.push(Request::Connect(request));
+        Ok(descriptor)
+    }
+
+    fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
+        self.links.send(descriptor, buffer)
+    }
+
+    fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        self.transmit();
+        self.receive(list, wait, true)
+    }
+
+    fn tx_sync(&mut self) -> io::Result<()> {
+        self.transmit();
+        self.requests.queue(&mut self.rings);
+        self.rings.flush();
+        Ok(())
+    }
+
+    fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        self.links.collect(&mut self.rings);
+        self.receive(list, wait, false)
+    }
+
+    fn pause(&mut self, descriptor: Descriptor) {
+        if let Some(connection) = self.links.sockets.connection(descriptor) {
+            connection.set_paused(true);
+        } else if let Some(listener) = self.links.sockets.listener(descriptor)
+            && !std::mem::replace(&mut listener.is_paused, true)
+        {
+            self.requests.push(Request::Leave(listener.handle));
+        }
+    }
+
+    fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        if let Some(connection) = self.links.sockets.connection(descriptor) {
+            connection.set_paused(false);
+            self.links.mark(descriptor);
+        } else if let Some(listener) = self.links.sockets.listener(descriptor)
+            && std::mem::replace(&mut listener.is_paused, false)
+        {
+            let handle = listener.handle;
+            let cookie = self.links.sockets.cookie(descriptor);
+            self.requests.push(Request::Join(handle, cookie));
+        }
+        Ok(())
+    }
+
+    fn shutdown(&mut self, descriptor: Descriptor) {
+        if let Some(connection) = self.links.sockets.connection(descriptor) {
+            connection.shut_down();
+            self.links.mark_dirty(descriptor);
+        }
+    }
+
+    fn close(&mut self, descriptor: Descriptor) {
+        if !self.close_listener(descriptor) {
+            self.links.close(descriptor, false);
+        }
+    }
+
+    fn abort(&mut self, descriptor: Descriptor) {
+        if !self.close_listener(descriptor) {
+            self.links.close(descriptor, true);
+        }
+    }
+
+    fn is_open(&self, descriptor: Descriptor) -> bool {
+        match self.links.sockets.get(descriptor) {
+            Some(Socket::Connection(connection)) => connection.is_open(),
+            Some(Socket::Listener(_)) => true,
+            None => false,
+        }
+    }
+
+    fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
+        match self.links.sockets.get(descriptor) {
+            Some(Socket::Listener(listener)) => listener.socket(),
+            _ => None,
+        }
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.sleeper.calls() + self.rings.rings_rung()
+    }
+}
+
+impl Drop for ServiceContext {
+    fn drop(&mut self) {
+        // The service sends what was written, and the program's end ends the connections.
+        for descriptor in self.links.sockets.connections() {
+            self.links.close(descriptor, false);
+        }
+        self.links.transmit(&mut self.rings);
+        self.rings.flush();
+    }
+}

@@ -1,0 +1,350 @@
+//! A connection whose stream buffers are lent to the program as [`Buffer`]s, without copies.
+//!
+//! ```text
+//! received:  | lent, released | lent | lent, released | unread |
+//!            ^ read position: moves over released parts only, in stream order
+//! to send:   | published | committed | reserved | reserved | free |
+//!                                    ^ write position: moves over a part that is sent in order
+//! ```
+//!
+//! The stream lives as long as any of its buffers, so that the memory stays mapped. The connection
+//! keeps its slot until all parts have returned, because the service uses the memory again after
+//! that.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::Rc,
+};
+
+use tidelane_abi::BufferWord;
+use tidelane_client::{Context, Run, Stream};
+use tidelane_rings::{Buffer, Lender, Loan};
+
+/// Bit of the number of a part of the send buffer. Other numbers are parts of received data.
+const TO_SEND: u32 = 1 << 31;
+
+/// A lent part of the receive buffer.
+#[derive(Clone, Copy, Debug)]
+struct ReceivedPart {
+    len: u32,
+    /// Name of the receive buffer.
+    word: BufferWord,
+    is_returned: bool,
+}
+
+/// Lent parts of the receive buffer, in stream order.
+#[derive(Debug, Default)]
+struct ReceivedParts {
+    parts: VecDeque<ReceivedPart>,
+    /// Number of the first part.
+    first: u32,
+    /// Number of bytes in all parts, from the read position on.
+    bytes: u32,
+}
+
+/// A lent part of a send buffer.
+#[derive(Clone, Copy, Debug)]
+struct ReservedPart {
+    number: u32,
+    /// Stream position of the first byte.
+    position: u32,
+    len: u32,
+    /// Name of the send buffer.
+    word: BufferWord,
+}
+
+/// List of the streams to which the program has returned parts, for the context.
+#[derive(Debug, Default)]
+pub struct Returned(RefCell<Vec<u32>>);
+
+impl Returned {
+    /// Swaps the keys of the streams for an empty list.
+    pub fn swap(&self, empty: &mut Vec<u32>) {
+        std::mem::swap(empty, &mut *self.0.borrow_mut());
+    }
+}
+
+/// A stream that lends parts of its buffers to the program.
+#[derive(Debug)]
+pub struct LentStream {
+    stream: RefCell<Stream>,
+    received: RefCell<ReceivedParts>,
+    reserved: RefCell<Vec<ReservedPart>>,
+    /// Number of the next reserved part.
+    next_reserved: Cell<u32>,
+    /// Key of this stream in `returned`.
+    key: u32,
+    returned: Rc<Returned>,
+    is_in_returned: Cell<bool>,
+}
+
+impl LentStream {
+    /// Lends the parts of `stream`. The stream adds `key` to `returned` when the program has
+    /// returned a part.
+    pub fn new(mut stream: Stream, key: u32, returned: &Rc<Returned>) -> Rc<Self> {
+        stream.begin_in_place();
+        Rc::new(Self {
+            stream: RefCell::new(stream),
+            received: RefCell::default(),
+            reserved: RefCell::default(),
+            next_reserved: Cell::new(0),
+            key,
+            returned: returned.clone(),
+            is_in_returned: Cell::new(false),
+        })
+    }
+
+    /// Returns the slot of the connection.
+    pub fn slot(&self) -> u32 {
+        self.stream.borrow().slot()
+    }
+
+    /// Returns true if the handshake is complete.
+    pub fn is_established(&self) -> bool {
+        self.stream.borrow().established()
+    }
+
+    /// Returns the [`tidelane_abi::close_cause`] if the connection is over.
+    pub fn cause(&self) -> Option<u32> {
+        self.stream.borrow().closed()
+    }
+
+    /// Returns true if the peer has closed its direction or the connection is over.
+    pub fn is_peer_closed(&self) -> bool {
+        self.stream.borrow().peer_closed()
+    }
+
+    /// Returns true if the program has parts of the stream's buffers.
+    pub fn is_lent(&self) -> bool {
+        !self.received.borrow().parts.is_empty() || !self.reserved.borrow().is_empty()
+    }
+
+    /// Lends the next received bytes, at most `len_max`. `None` if there are none.
+    pub fn receive(self: &Rc<Self>, len_max: u32) -> Option<Buffer> {
+        let mut received = self.received.borrow_mut();
+        let mut stream = self.stream.borrow_mut();
+        let from = stream.read_position().wrapping_add(received.bytes);
+        let mut run = stream.received_run(from)?;
+        run.len = run.len.min(len_max);
+        let number = received.first.wrapping_add(received.parts.len() as u32) & !TO_SEND;
+        if received.parts.is_empty() {
+            // No byte of an earlier buffer is lent.
+            stream.confirm_rx_buffer();
+        }
+        received.parts.push_back(ReceivedPart {
+            len: run.len,
+            word: stream.rx_word(),
+            is_returned: false,
+        });
+        received.bytes += run.len;
+        drop((received, stream));
+        // SAFETY: the stream keeps the mapping, and `self` keeps the stream. The bytes are received
+        // and unread: the service, whose payload this process trusts, writes them no more until the
+        // read position passes them, until the program confirms another receive buffer, or until
+        // the slot is closed. All three wait for the return of this part (`collect`, `close`). No
+        // other code of this process writes received bytes.
+        Some(unsafe { self.lend(number, run, false) })
+    }
+
+    /// Lends up to `wanted` bytes of room to send. `None` if there are fewer than `least` bytes.
+    pub fn allocate(self: &Rc<Self>, wanted: u32, least: u32) -> Option<Buffer> {
+        let mut reserved = self.reserved.borrow_mut();
+        let mut stream = self.stream.borrow_mut();
+        let word = stream.tx_word();
+        let mut after = reserved_end(&reserved, &stream);
+        let least = least.min(stream.tx_limit() / 4);
+        // A replaced send buffer must not be freed while it is lent, also if it is replaced now.
+        stream.set_room_lent(true);
+        let mut run = stream.reserve(after, wanted, least);
+        if run.is_some() && stream.tx_word() != word && after > 0 {
+            // The buffer was replaced, and no part of the new buffer is lent.
+            after = 0;
+            run = stream.reserve(0, wanted, least);
+        }
+        stream.set_room_lent(run.is_some() || !reserved.is_empty());
+        let run = run?;
+        let number = TO_SEND | self.next_reserved.get();
+        self.next_reserved.set((number + 1) & !TO_SEND);
+        reserved.push(ReservedPart {
+            number,
+            position: stream.write_position().wrapping_add(after),
+            len: run.len,
+            word: stream.tx_word(),
+        });
+        drop((reserved, stream));
+        // SAFETY: the stream keeps the mapping, and `self` keeps the stream. Shared memory is
+        // initialized. The part begins behind the written bytes and behind all parts of the same
+        // send buffer, and ends before the unacknowledged bytes, so that no other part has its
+        // bytes. Neither the service nor the stream reads bytes behind the write position. `send`
+        // writes no byte that another part has. The buffer is not freed while a part is lent
+        // (`set_room_lent`, `close`).
+        let mut buffer = unsafe { self.lend(number, run, true) };
+        buffer.set_payload(0..0);
+        Some(buffer)
+    }
+
+    /// Makes a buffer of a part.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Buffer::lend`].
+    unsafe fn lend(self: &Rc<Self>, number: u32, run: Run, is_writable: bool) -> Buffer {
+        let loan = Loan {
+            number,
+            start: run.start,
+            len: run.len,
+            is_writable,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Buffer::lend(self.clone(), loan) }
+    }
+
+    /// Puts the payload behind the written bytes. A part of this stream's room whose turn it is
+    /// stays where it is. Any other payload is copied, as far as there is room. Counts the copies.
+    pub fn send(self: &Rc<Self>, mut buffer: Buffer, copies: &mut u64) -> Option<Buffer> {
+        let mut stream = self.stream.borrow_mut();
+        if buffer.is_lent_by(self) {
+            if self.commit(&mut stream, &buffer) {
+                let _ = buffer.into_index();
+                return None;
+            }
+            if stream.writable() == 0 {
+                return Some(buffer);
+            }
+            // The new place of the payload may overlap the old one.
+            buffer.detach();
+            *copies += 1;
+        }
+        let count = buffer.len().min(stream.writable());
+        if count == 0 || !self.clear_way(&mut stream, count as u32) {
+            return Some(buffer);
+        }
+        let count = stream.write_unpublished(&buffer.payload()[..count]);
+        *copies += u64::from(count > 0);
+        buffer.advance(count as u32);
+        (!buffer.is_empty()).then_some(buffer)
+    }
+
+    /// Commits the payload of a part of this stream's room where it is. Returns false if another
+    /// byte is the next to write.
+    fn commit(&self, stream: &mut Stream, buffer: &Buffer) -> bool {
+        let mut reserved = self.reserved.borrow_mut();
+        let found = reserved
+            .iter()
+            .position(|part| part.number == buffer.index());
+        let Some(at) = found else { return false };
+        let part = reserved[at];
+        let start = part.position.wrapping_add(buffer.range().start);
+        let is_next = part.word == stream.tx_word() && start == stream.write_position();
+        if is_next {
+            reserved.swap_remove(at);
+            stream.set_room_lent(!reserved.is_empty());
+            stream.commit(buffer.len() as u32);
+        }
+        is_next
+    }
+
+    /// Makes sure that no part has one of the next `count` bytes of room. Returns false if there is
+    /// no memory.
+    fn clear_way(&self, stream: &mut Stream, count: u32) -> bool {
+        let (word, written) = (stream.tx_word(), stream.write_position());
+        let reserved = self.reserved.borrow();
+        let mut parts = reserved.iter().filter(|part| part.word == word);
+        if !parts.any(|part| part.position.wrapping_sub(written) < count) {
+            return true;
+        }
+        // The program keeps its parts of the present buffer, which are copied when they are sent.
+        stream.replace_send_buffer()
+    }
+
+    /// Returns true if [`Self::allocate`] would return at least `least` bytes, memory permitting.
+    pub fn has_room(&self, least: u32) -> bool {
+        let mut stream = self.stream.borrow_mut();
+        let reserved = reserved_end(&self.reserved.borrow(), &stream);
+        let least = least.min(stream.tx_limit() / 4).max(1);
+        (stream.writable() as u32).saturating_sub(reserved) >= least
+    }
+
+    /// Publishes what was written. [`Self::submit`] tells the service.
+    pub fn publish(&self) {
+        self.stream.borrow_mut().publish();
+    }
+
+    /// Queues a request for the service if the stream has changed.
+    pub fn submit(&self, context: &mut Context) {
+        context.submit(&mut self.stream.borrow_mut());
+    }
+
+    /// Frees the buffer of an idle stream. Returns true if the stream has no send buffer.
+    pub fn trim(&self) -> bool {
+        self.stream.borrow_mut().trim()
+    }
+
+    /// Closes the sending direction after the written bytes.
+    pub fn shut_down(&self) {
+        self.stream.borrow_mut().shutdown_write();
+    }
+
+    /// Closes the connection after the written bytes, or resets it. Returns false if the program
+    /// still has parts: both directions then end as far as possible, and the connection keeps its
+    /// slot until a later call returns true.
+    pub fn close(&self, abort: bool) -> bool {
+        let mut stream = self.stream.borrow_mut();
+        match (self.is_lent(), abort) {
+            (true, true) => stream.reset(),
+            (true, false) => stream.shutdown_write(),
+            (false, _) => stream.close(abort, None),
+        }
+        !self.is_lent()
+    }
+
+    /// Processes the parts that the program has returned: gives the space of received bytes back,
+    /// in stream order.
+    pub fn collect(&self) {
+        self.is_in_returned.set(false);
+        let mut received = self.received.borrow_mut();
+        let mut stream = self.stream.borrow_mut();
+        let mut freed = 0;
+        while let Some(part) = received.parts.front().filter(|part| part.is_returned) {
+            freed += part.len;
+            received.parts.pop_front();
+            received.first = received.first.wrapping_add(1) & !TO_SEND;
+        }
+        received.bytes -= freed;
+        let discarded = stream.discard(freed as usize);
+        debug_assert_eq!(discarded, freed as usize, "lent bytes are unread");
+        let word = stream.rx_word();
+        if received.parts.front().is_none_or(|part| part.word == word) {
+            stream.confirm_rx_buffer();
+        }
+        stream.set_room_lent(!self.reserved.borrow().is_empty());
+    }
+}
+
+/// Returns the number of bytes from the write position to the end of the last part of the present
+/// send buffer.
+fn reserved_end(reserved: &[ReservedPart], stream: &Stream) -> u32 {
+    let (word, written) = (stream.tx_word(), stream.write_position());
+    let ends = reserved.iter().filter(|part| part.word == word);
+    let ends = ends.map(|part| part.position.wrapping_sub(written) + part.len);
+    ends.max().unwrap_or(0)
+}
+
+impl Lender for LentStream {
+    fn take_back(&self, number: u32) {
+        if number & TO_SEND == 0 {
+            let mut received = self.received.borrow_mut();
+            let at = number.wrapping_sub(received.first) & !TO_SEND;
+            if let Some(part) = received.parts.get_mut(at as usize) {
+                part.is_returned = true;
+            }
+        } else {
+            let mut reserved = self.reserved.borrow_mut();
+            reserved.retain(|part| part.number != number);
+        }
+        if !self.is_in_returned.replace(true) {
+            self.returned.0.borrow_mut().push(self.key);
+        }
+    }
+}

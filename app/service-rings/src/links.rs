@@ -1,0 +1,353 @@
+//! The sockets of a context, with the lists of those that have work to do.
+
+use std::{net::SocketAddr, rc::Rc};
+
+use tidelane_abi::{ROUTE_KERNEL, ROUTE_WITHIN_HOST, program_flags};
+use tidelane_client::{ClientEvent, Connect, Context as Rings, Program};
+use tidelane_rings::{Buffer, Cause, Descriptor, ReadyList, SendError, SendRefusal};
+
+use crate::{
+    cause::cause_of,
+    connection::Connection,
+    error::ServiceError,
+    lent_stream_unsafe::{LentStream, Returned},
+    options::ServiceOptions,
+    sockets::{Socket, Sockets},
+};
+
+/// Flags of each new connection: messages leave at once.
+const FLAGS: u32 = program_flags::NODELAY;
+
+/// The sockets of a context.
+#[derive(Debug)]
+pub struct Links {
+    program: Program,
+    options: ServiceOptions,
+    pub sockets: Sockets,
+    /// Streams to which the program has returned buffers.
+    returned: Rc<Returned>,
+    /// Connections with data to publish, or with a close.
+    dirty: Vec<Descriptor>,
+    /// Connections whose events are due.
+    marked: Vec<Descriptor>,
+    /// Connections for whose send buffers there is no memory.
+    starved: Vec<Descriptor>,
+    copies: u64,
+    /// Lists that are being worked off. They keep their memory.
+    work: Vec<Descriptor>,
+    keys: Vec<u32>,
+}
+
+impl Links {
+    /// Returns the sockets of a new context.
+    pub fn new(program: Program, options: ServiceOptions) -> Self {
+        Self {
+            program,
+            options,
+            sockets: Sockets::default(),
+            returned: Rc::default(),
+            dirty: Vec::new(),
+            marked: Vec::new(),
+            starved: Vec::new(),
+            copies: 0,
+            work: Vec::new(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// Returns the number of copies of payload.
+    pub fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    /// Returns true if [`Self::transmit`] has work.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Returns true if connections wait for memory.
+    pub fn has_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Adds a connection that is being opened. Returns its descriptor and the request.
+    pub fn open(&mut self, peer: SocketAddr) -> Result<(Descriptor, Connect), ServiceError> {
+        let peer_addr = match peer {
+            SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
+            SocketAddr::V6(v6) => v6.ip().octets(),
+        };
+        if self.program.service_known_gone() {
+            return Err(ServiceError::Gone);
+        }
+        let route = self.program.route(peer_addr);
+        let stays = route == ROUTE_WITHIN_HOST && !self.program.wants_within_host();
+        if route == ROUTE_KERNEL || stays {
+            return Err(ServiceError::NoRoute(peer));
+        }
+        let descriptor = self.sockets.add(Connection::opening());
+        let request = Connect {
+            cookie: self.sockets.cookie(descriptor),
+            peer_addr,
+            peer_port: peer.port(),
+            flags: FLAGS,
+            ..Connect::default()
+        };
+        Ok((descriptor, request))
+    }
+
+    /// Makes [`Self::transmit`] process a connection.
+    pub fn mark_dirty(&mut self, descriptor: Descriptor) {
+        if let Some(connection) = self.sockets.connection(descriptor)
+            && !std::mem::replace(&mut connection.is_dirty, true)
+        {
+            self.dirty.push(descriptor);
+        }
+    }
+
+    /// Makes [`Self::report`] process a connection.
+    pub fn mark(&mut self, descriptor: Descriptor) {
+        if let Some(connection) = self.sockets.connection(descriptor)
+            && !std::mem::replace(&mut connection.is_marked, true)
+        {
+            self.marked.push(descriptor);
+        }
+    }
+
+    /// Returns a buffer for data of a connection. The second value is true if a buffer of the pool
+    /// serves as well.
+    pub fn allocate(&mut self, descriptor: Descriptor) -> (Option<Buffer>, bool) {
+        let Some(connection) = self.sockets.connection(descriptor) else {
+            return (None, false);
+        };
+        if connection.is_opening() {
+            return (None, true);
+        }
+        let (buffer, lacks_memory) = connection.allocate(&self.options);
+        if lacks_memory && !std::mem::replace(&mut connection.is_starved, true) {
+            self.starved.push(descriptor);
+        }
+        (buffer, false)
+    }
+
+    /// Writes or queues data of a connection.
+    pub fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
+        let Some(connection) = self.sockets.connection(descriptor) else {
+            let refusal = SendRefusal::NotConnected;
+            return Err(SendError { buffer, refusal });
+        };
+        let queue_max = self.options.send_queue_max;
+        match connection.send(buffer, queue_max, &mut self.copies) {
+            Ok(()) => {
+                self.mark_dirty(descriptor);
+                Ok(())
+            }
+            Err((buffer, refusal)) => Err(SendError { buffer, refusal }),
+        }
+    }
+
+    /// Processes the buffers that the program has returned.
+    pub fn collect(&mut self, rings: &mut Rings) {
+        let mut keys = std::mem::take(&mut self.keys);
+        self.returned.swap(&mut keys);
+        for key in keys.drain(..) {
+            let descriptor = Descriptor(key);
+            let Some(connection) = self.sockets.connection(descriptor) else {
+                continue;
+            };
+            if connection.collect(rings) {
+                self.mark_dirty(descriptor);
+            }
+            self.mark(descriptor);
+        }
+        self.keys = keys;
+    }
+
+    /// Publishes written data, and continues shutdowns and closes.
+    pub fn transmit(&mut self, rings: &mut Rings) {
+        let mut work = std::mem::take(&mut self.work);
+        std::mem::swap(&mut work, &mut self.dirty);
+        for descriptor in work.drain(..) {
+            let Some(connection) = self.sockets.connection(descriptor) else {
+                continue;
+            };
+            connection.is_dirty = false;
+            let slot = connection.stream().map(|stream| stream.slot());
+            let has_ended = connection.transmit(rings, &mut self.copies);
+            if connection.lacks_memory() && !std::mem::replace(&mut connection.is_starved, true) {
+                self.starved.push(descriptor);
+            }
+            if has_ended {
+                if let Some(slot) = slot {
+                    self.sockets.set_slot(slot, None);
+                }
+                self.sockets.remove(descriptor);
+            }
+        }
+        self.work = work;
+    }
+
+    /// Processes an event of the service.
+    pub fn handle(&mut self, rings: &mut Rings, event: ClientEvent, list: &mut ReadyList) {
+        match event {
+            ClientEvent::Ready { slot } => {
+                if let Some(descriptor) = self.sockets.of_slot(slot) {
+                    self.mark(descriptor);
+                }
+            }
+            ClientEvent::Accepted {
+                cookie,
+                listener,
+                slot,
+                generation,
+            } => {
+                rings.accept_taken(listener, slot);
+                let listening = self.sockets.of_cookie(cookie);
+                let added = self.add_stream(rings, (slot, generation), None);
+                match (listening, added) {
+                    (Some(listening), Some(descriptor)) => {
+                        list.add_accepted(descriptor, listening);
+                    }
+                    (None, Some(descriptor)) => self.close(descriptor, true),
+                    (_, None) => {}
+                }
+            }
+            ClientEvent::ConnectStarted {
+                cookie,
+                slot,
+                generation,
+                ..
+            } => {
+                let opening = self.sockets.of_cookie(cookie);
+                if let Some(descriptor) = self.add_stream(rings, (slot, generation), opening)
+                    && opening.is_none()
+                {
+                    self.close(descriptor, true);
+                }
+            }
+            ClientEvent::ConnectFailed { cookie, cause } => {
+                self.fail_open(cookie, cause_of(cause).unwrap_or(Cause::Other), list);
+            }
+            ClientEvent::ConnectKernel { cookie, .. } => {
+                self.fail_open(cookie, Cause::Unreachable, list);
+            }
+            ClientEvent::Released { .. } => {}
+        }
+    }
+
+    /// Creates the stream of a new connection, for the connection `opening` or a new one. Returns
+    /// its descriptor.
+    fn add_stream(
+        &mut self,
+        rings: &mut Rings,
+        (slot, generation): (u32, u32),
+        opening: Option<Descriptor>,
+    ) -> Option<Descriptor> {
+        let is_accepted = opening.is_none();
+        let flags = FLAGS | if is_accepted { program_flags::TAKEN } else { 0 };
+        let stream = self.program.stream(slot, generation, flags)?;
+        let descriptor = opening.unwrap_or_else(|| self.sockets.add(Connection::opening()));
+        let stream = LentStream::new(stream, descriptor.0, &self.returned);
+        stream.submit(rings);
+        match self.sockets.connection(descriptor) {
+            Some(connection) if is_accepted => *connection = Connection::accepted(stream),
+            Some(connection) => connection.set_stream(stream),
+            None => return None,
+        }
+        self.sockets.set_slot(slot, Some(descriptor));
+        self.mark(descriptor);
+        self.mark_dirty(descriptor);
+        Some(descriptor)
+    }
+
+    /// Ends an open that the service has refused.
+    fn fail_open(&mut self, cookie: u64, cause: Cause, list: &mut ReadyList) {
+        let Some(descriptor) = self.sockets.of_cookie(cookie) else {
+            return;
+        };
+        if let Some(connection) = self.sockets.connection(descriptor) {
+            connection.fail();
+            if connection.is_open() {
+                list.add_closed(descriptor, cause);
+            }
+            self.mark_dirty(descriptor);
+        }
+    }
+
+    /// Adds the events of all marked connections to the list.
+    pub fn report(&mut self, list: &mut ReadyList) {
+        // Each connection is reported once, also if the report marks it again.
+        let mut work = std::mem::take(&mut self.work);
+        std::mem::swap(&mut work, &mut self.marked);
+        for descriptor in work.drain(..) {
+            let Some(connection) = self.sockets.connection(descriptor) else {
+                continue;
+            };
+            connection.is_marked = false;
+            if connection.look(descriptor, &self.options, list, &mut self.copies) {
+                self.mark_dirty(descriptor);
+            }
+        }
+        self.work = work;
+    }
+
+    /// Frees the memory of idle connections, and marks the connections that wait for memory.
+    pub fn mark_starved(&mut self, rings: &mut Rings) {
+        if self.starved.is_empty() {
+            return;
+        }
+        self.trim(rings);
+        for descriptor in std::mem::take(&mut self.starved) {
+            if let Some(connection) = self.sockets.connection(descriptor) {
+                connection.is_starved = false;
+            }
+            self.mark(descriptor);
+            self.mark_dirty(descriptor);
+        }
+    }
+
+    /// Adds the ends of all connections to the list, after the end of the service. Returns true if
+    /// there are any.
+    pub fn end_all(&mut self, list: &mut ReadyList) -> bool {
+        let before = list.len();
+        for descriptor in self.sockets.connections() {
+            let Some(connection) = self.sockets.connection(descriptor) else {
+                continue;
+            };
+            if connection.stream().is_some() {
+                self.mark(descriptor);
+                continue;
+            }
+            self.fail_open(self.sockets.cookie(descriptor), Cause::Other, list);
+        }
+        self.report(list);
+        list.len() > before
+    }
+
+    /// Frees the send buffers of idle connections.
+    pub fn trim(&mut self, rings: &mut Rings) {
+        let sockets = &mut self.sockets;
+        rings.trim(&mut |slot| {
+            let descriptor = sockets.of_slot(slot);
+            let connection = descriptor.and_then(|descriptor| sockets.connection(descriptor));
+            let stream = connection.and_then(|connection| connection.stream());
+            stream.is_none_or(|stream| stream.trim())
+        });
+    }
+
+    /// Closes or resets a connection.
+    pub fn close(&mut self, descriptor: Descriptor, abort: bool) {
+        if let Some(connection) = self.sockets.connection(descriptor) {
+            connection.close(abort);
+            self.mark_dirty(descriptor);
+        }
+    }
+
+    /// Takes a listener out of the table.
+    pub fn take_listener(&mut self, descriptor: Descriptor) -> Option<crate::listener::Listener> {
+        self.sockets.listener(descriptor)?;
+        match self.sockets.remove(descriptor)? {
+            Socket::Listener(listener) => Some(listener),
+            Socket::Connection(_) => None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The registration of a program with the service.
+
+use std::io;
+
+use tidelane_client::Program;
+
+use crate::{context::ServiceContext, error::ServiceError, options::ServiceOptions};
+
+/// A program that is registered with the service. Each thread opens a context of its own. The
+/// registration ends with the last clone, context and buffer.
+#[derive(Clone, Debug)]
+pub struct ServiceProgram {
+    program: Program,
+    options: ServiceOptions,
+}
+
+impl ServiceProgram {
+    /// Registers the program with the service.
+    ///
+    /// # Errors
+    ///
+    /// A [`ServiceError`] inside of the [`io::Error`] says why, and what to do.
+    pub fn register(options: &ServiceOptions) -> io::Result<Self> {
+        let program = Program::register(&options.socket, &options.name);
+        Ok(Self {
+            program: program.map_err(ServiceError::from)?,
+            options: options.clone(),
+        })
+    }
+
+    /// Opens a context for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `QuotaExceeded` if the program has as many contexts as the service allows. `InvalidInput`
+    /// for impossible options.
+    pub fn context(&self) -> io::Result<ServiceContext> {
+        ServiceContext::of_program(self.program.clone(), &self.options)
+    }
+}
+
+/// Opens a context with a service in this process, for simulations and tests. A wait of the context
+/// returns at once.
+///
+/// # Errors
+///
+/// As those of [`ServiceProgram::context`].
+///
+/// # Safety
+///
+/// The service and all other code of this process keep to the rules of the shared memory: they do
+/// not write received bytes before the program has read them, and do not access room to send.
+pub unsafe fn context_in_memory(
+    program: Program,
+    options: &ServiceOptions,
+) -> io::Result<ServiceContext> {
+    ServiceContext::of_program(program, options)
+}

@@ -1,0 +1,138 @@
+//! The sockets of a context by descriptor.
+
+use tidelane_rings::Descriptor;
+
+use crate::{connection::Connection, listener::Listener};
+
+/// A socket.
+#[derive(Debug)]
+pub enum Socket {
+    /// A listener.
+    Listener(Listener),
+    /// A connection.
+    Connection(Box<Connection>),
+}
+
+/// A place for a socket.
+#[derive(Debug, Default)]
+struct Place {
+    socket: Option<Socket>,
+    /// Number of sockets that had the place.
+    uses: u32,
+}
+
+/// Sockets by descriptor. The number of a removed socket is used again.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    places: Vec<Place>,
+    /// Numbers without a socket.
+    free: Vec<u32>,
+    /// For each slot of the shared memory, the number of its connection plus one.
+    by_slot: Vec<u32>,
+}
+
+impl Sockets {
+    /// Returns a free descriptor, for [`Self::put`].
+    pub fn next(&mut self) -> Descriptor {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        self.places[number as usize].uses += 1;
+        Descriptor(number)
+    }
+
+    /// Gives back a descriptor for which there is no socket.
+    pub fn give_back(&mut self, descriptor: Descriptor) {
+        self.free.push(descriptor.0);
+    }
+
+    /// Sets the socket of a descriptor.
+    pub fn put(&mut self, descriptor: Descriptor, socket: Socket) {
+        self.places[descriptor.0 as usize].socket = Some(socket);
+    }
+
+    /// Adds a connection. Returns its descriptor.
+    pub fn add(&mut self, connection: Connection) -> Descriptor {
+        let descriptor = self.next();
+        self.put(descriptor, Socket::Connection(Box::new(connection)));
+        descriptor
+    }
+
+    /// Returns the cookie of a descriptor's present use.
+    pub fn cookie(&self, descriptor: Descriptor) -> u64 {
+        let uses = self.places[descriptor.0 as usize].uses;
+        u64::from(uses) << 32 | u64::from(descriptor.0)
+    }
+
+    /// Returns the descriptor of a cookie. `None` if the use is over.
+    pub fn of_cookie(&self, cookie: u64) -> Option<Descriptor> {
+        let descriptor = Descriptor(cookie as u32);
+        let place = self.places.get(descriptor.0 as usize)?;
+        let is_present = place.socket.is_some() && self.cookie(descriptor) == cookie;
+        is_present.then_some(descriptor)
+    }
+
+    /// Returns the socket of a descriptor.
+    pub fn get(&self, descriptor: Descriptor) -> Option<&Socket> {
+        self.places.get(descriptor.0 as usize)?.socket.as_ref()
+    }
+
+    /// Returns the connection of a descriptor.
+    pub fn connection(&mut self, descriptor: Descriptor) -> Option<&mut Connection> {
+        match self
+            .places
+            .get_mut(descriptor.0 as usize)?
+            .socket
+            .as_mut()?
+        {
+            Socket::Connection(connection) => Some(connection),
+            Socket::Listener(_) => None,
+        }
+    }
+
+    /// Returns the listener of a descriptor.
+    pub fn listener(&mut self, descriptor: Descriptor) -> Option<&mut Listener> {
+        match self
+            .places
+            .get_mut(descriptor.0 as usize)?
+            .socket
+            .as_mut()?
+        {
+            Socket::Listener(listener) => Some(listener),
+            Socket::Connection(_) => None,
+        }
+    }
+
+    /// Removes a socket, so that its descriptor is free.
+    pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
+        let place = self.places.get_mut(descriptor.0 as usize)?;
+        let socket = place.socket.take()?;
+        self.free.push(descriptor.0);
+        Some(socket)
+    }
+
+    /// Sets or clears the connection of a slot.
+    pub fn set_slot(&mut self, slot: u32, descriptor: Option<Descriptor>) {
+        let slot = slot as usize;
+        if slot >= self.by_slot.len() {
+            self.by_slot.resize(slot + 1, 0);
+        }
+        self.by_slot[slot] = descriptor.map_or(0, |descriptor| descriptor.0 + 1);
+    }
+
+    /// Returns the connection of a slot.
+    pub fn of_slot(&self, slot: u32) -> Option<Descriptor> {
+        let found = self.by_slot.get(slot as usize).copied()?;
+        found.checked_sub(1).map(Descriptor)
+    }
+
+    /// Returns the descriptors of all connections.
+    pub fn connections(&self) -> Vec<Descriptor> {
+        let numbered = (0..).zip(&self.places);
+        numbered
+            .filter(|(_, place)| matches!(place.socket, Some(Socket::Connection(_))))
+            .map(|(number, _)| Descriptor(number))
+            .collect()
+    }
+}

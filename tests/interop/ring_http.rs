@@ -1,0 +1,155 @@
+//! The HTTP server of the ring API (`app/kernel/examples/ring-http`) on the service (`tidelaned`),
+//! without the preloaded library. Its clients are on the kernel's stack.
+
+use std::fs;
+
+use tidelane_tests::{
+    Outcome, Program, Running, Service, Side, Stop, Wire, WireOptions, ensure,
+    impair::{Impairment, impaired_wire},
+    service::run_dir,
+    tools,
+    wire::SERVER,
+};
+
+use crate::{
+    commands::check_refusal,
+    embedded::{fetch, load},
+    ports,
+    support::SHORT,
+};
+
+/// Port of the server.
+const PORT: u16 = 7400;
+/// A user who is not root.
+const OTHER_USER: &str = "65534";
+/// Lengths of the pages.
+const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
+
+/// Returns the server on `service`.
+fn server(wire: &Wire, service: &Service, listen: &str) -> Result<Program, Stop> {
+    let path = tools::binary("ring-http")?;
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    Ok(with_arguments(program, service, listen))
+}
+
+/// Adds the arguments and the environment of [`server`].
+fn with_arguments(program: Program, service: &Service, listen: &str) -> Program {
+    let socket = run_dir(service.name()).join("control.sock");
+    let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let arguments = format!("--back-end service --listen {listen} --seconds 110");
+    program.args(&arguments)
+}
+
+/// Starts the server at all addresses.
+fn start(wire: &Wire, service: &Service) -> Result<Running, Stop> {
+    ports::start(server(wire, service, &format!("0.0.0.0:{PORT}"))?)
+}
+
+/// Fetches pages of all lengths.
+fn check_pages(wire: &Wire) -> Outcome {
+    let address = format!("{SERVER}:{PORT}");
+    LENGTHS
+        .iter()
+        .try_for_each(|len| fetch(wire, &address, *len))
+}
+
+/// curl gets the pages unchanged, and wrk has no error. The connections are the service's. A client
+/// on the server's loopback interface, which the service does not serve, is reset.
+pub fn curl_and_wrk_on_the_service() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = start(&wire, &service)?;
+    let before = service.counters()?["in_segs"].as_u64();
+    check_pages(&wire)?;
+    let address = format!("{SERVER}:{PORT}");
+    load(&wire, &address, "64", "Connection: keep-alive")?;
+    load(&wire, &address, "100000", "Connection: keep-alive")?;
+    let segments = service.counters()?["in_segs"].as_u64();
+    ensure!(
+        segments > before.map(|before| before + 1000),
+        "{segments:?} segments through the service"
+    );
+    let curl = wire.program(Side::Server, "curl");
+    let curl = curl.args("-sS --max-time 5");
+    let local = curl
+        .arg(format!("http://127.0.0.1:{PORT}/1"))
+        .finish(SHORT)?;
+    // The reset may arrive before curl looks at the connection, or later.
+    let code = local.status.code();
+    ensure!(matches!(code, Some(7 | 52 | 56)), "no reset: {local}");
+    check_pages(&wire)?;
+    server.check_alive()
+}
+
+/// A user who is not root serves pages.
+pub fn without_privileges() -> Outcome {
+    tools::require_tools(&["curl", "setpriv"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    // A copy that this user may read.
+    let copy = wire.scratch().join("ring-http");
+    fs::copy(tools::binary("ring-http")?, &copy)?;
+    let line = format!("--reuid {OTHER_USER} --clear-groups {}", copy.display());
+    let program = wire.program(Side::Server, "setpriv").args(&line);
+    let listen = format!("{SERVER}:{PORT}");
+    let mut server = ports::start(with_arguments(program, &service, &listen))?;
+    ensure!(service.has_listener(PORT)?, "the service has no listener");
+    check_pages(&wire)?;
+    server.check_alive()
+}
+
+/// One frame in twenty is lost in each direction.
+pub fn curl_with_loss() -> Outcome {
+    tools::require_tools(&["curl"])?;
+    let impairment = Impairment {
+        loss_ppm: 50_000,
+        reorder_ppm: 0,
+    };
+    let (wire, _impair) = impaired_wire(&WireOptions::default(), &impairment, 110)?;
+    let service = wire.service()?;
+    let mut server = start(&wire, &service)?;
+    check_pages(&wire)?;
+    let retransmitted = service.counters()?["retrans_segs"].as_u64();
+    ensure!(retransmitted > Some(10), "{retransmitted:?} lost segments");
+    server.check_alive()
+}
+
+/// The service is killed under load. The server neither hangs nor crashes, and serves on the next
+/// service.
+pub fn the_next_service_serves() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let mut service = wire.service()?;
+    let mut server = start(&wire, &service)?;
+    for _ in 0..2 {
+        let url = format!("http://{SERVER}:{PORT}/100000");
+        let wrk = wire.program(Side::Client, "wrk");
+        let wrk = wrk
+            .args("-t 1 -c 20 -d 2s --timeout 10s")
+            .arg(url)
+            .spawn()?;
+        tools::wait_until(SHORT, "connections", || {
+            Ok(service.sockets_of(server.pid())?.len() > 20)
+        })?;
+        service.kill()?;
+        wrk.wait(SHORT)?;
+        server.check_alive()?;
+        service = wire.service_again(&service)?;
+        tools::wait_until(SHORT, "the listener", || service.has_listener(PORT))?;
+        check_pages(&wire)?;
+    }
+    server.check_alive()
+}
+
+/// A server without a service, and a server at an address that the service does not serve, name the
+/// reason and a way out.
+pub fn errors_say_what_to_do() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let local = server(&wire, &service, &format!("127.0.0.1:{PORT}"))?;
+    check_refusal(&local.finish(SHORT)?, "listen at 0.0.0.0")?;
+    service.down()?;
+    let none = server(&wire, &service, &format!("0.0.0.0:{PORT}"))?;
+    check_refusal(&none.finish(SHORT)?, "tidelane up")
+}
