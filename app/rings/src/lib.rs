@@ -38,6 +38,6 @@ mod ready;
 
 pub use crate::{
     context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
-    pool_unsafe::{Buffer, Pool},
+    pool_unsafe::{BackEndMemory, Buffer, Pool},
     ready::{Arrival, Cause, Entry, Events, ReadyList},
 };
