@@ -136,4 +136,10 @@ pub trait PacketIo {
     fn tx_pending(&mut self) -> bool {
         false
     }
+
+    /// Returns the number of system calls that the port has made to move frames; zero if the port
+    /// does not count them.
+    fn system_calls(&self) -> u64 {
+        0
+    }
 }
