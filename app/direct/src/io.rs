@@ -1,0 +1,346 @@
+//! The part of a context that the engine calls (its `Driver`): buffers, headers and events of all
+//! connections, and the port.
+
+use std::collections::{HashMap, VecDeque};
+
+use tidelane_embedded::Drops;
+use tidelane_engine::{
+    Driver, Event, FlowId, FlowKey, FlowRoute, IpAddress, IpChange, LinkId, ListenerId, NewFlow,
+    Origin, SegmentOut, TxFull,
+};
+use tidelane_packet_io::PacketIo;
+use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress};
+
+use crate::{
+    connection::{Connection, cause_of},
+    counters::DirectCounters,
+    segment_writer::{headers_len, write_headers},
+    supply::{Purpose, Supply},
+};
+
+/// The engine's number of the only link. A context has one port.
+pub const LINK: LinkId = LinkId(0);
+/// Limit of resets that wait for a free frame; further resets are lost.
+const LATE_RESETS_MAX: usize = 1024;
+
+/// Link addresses of this end, of the router, and of the neighbours.
+#[derive(Debug)]
+pub struct LinkAddresses {
+    own: MacAddress,
+    gateway: MacAddress,
+    neighbours: HashMap<IpAddress, MacAddress>,
+    /// Source of the frame that is being processed.
+    arrival: Option<MacAddress>,
+}
+
+impl LinkAddresses {
+    /// Returns the addresses of a context that knows no neighbour.
+    pub fn new(own: MacAddress, gateway: MacAddress) -> Self {
+        Self {
+            own,
+            gateway,
+            neighbours: HashMap::new(),
+            arrival: None,
+        }
+    }
+
+    /// Sets the link address of a neighbour.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
+        self.neighbours.insert(addr, mac);
+    }
+
+    /// Sets the source of the frame that is being processed.
+    pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
+        self.arrival = mac;
+    }
+
+    /// Returns the headers of segments of a connection. The next hop is the known neighbour, the
+    /// source of the present frame, or the router.
+    fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
+        let (local, peer) = (key.local.addr, key.peer.addr);
+        let known = self.neighbours.get(&peer).copied();
+        let next_hop = known.or(self.arrival).unwrap_or(self.gateway);
+        HeaderTemplate::new(self.own, next_hop, local, peer)
+    }
+}
+
+/// All state of a context except the engine and the descriptors.
+pub struct Io<P> {
+    /// The port.
+    pub port: P,
+    /// The free buffers.
+    pub supply: Supply,
+    /// Link addresses.
+    pub link: LinkAddresses,
+    /// Counters.
+    pub counters: DirectCounters,
+    /// Number of dropped packets by reason.
+    pub drops: Drops,
+    /// MTU of the port in bytes.
+    mtu: u32,
+    /// Connections by flow number.
+    connections: Vec<Option<Connection>>,
+    /// Connections with events.
+    touched: Vec<FlowId>,
+    /// Connections that listeners have accepted.
+    pub accepted: VecDeque<(ListenerId, FlowId)>,
+    /// True if the port had no free frame: the engine has to resume sending.
+    pub is_blocked: bool,
+    /// Resets of ended connections that wait for a free frame.
+    late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
+}
+
+impl<P: PacketIo> Io<P> {
+    /// Returns the state of a context without connections.
+    pub fn new(port: P, supply: Supply, link: LinkAddresses) -> Self {
+        let mtu = port.capabilities().tx_frame_len_max - ETHERNET_HEADER_LEN as u32;
+        Self {
+            port,
+            supply,
+            link,
+            counters: DirectCounters::default(),
+            drops: [0; DropReason::COUNT],
+            mtu,
+            connections: Vec::new(),
+            touched: Vec::new(),
+            accepted: VecDeque::new(),
+            is_blocked: false,
+            late_resets: VecDeque::new(),
+        }
+    }
+
+    /// Returns the route of new connections.
+    pub fn flow_route(&self) -> FlowRoute {
+        FlowRoute {
+            link: LINK,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Returns a connection.
+    pub fn connection(&self, flow: FlowId) -> Option<&Connection> {
+        self.connections.get(flow.index())?.as_ref()
+    }
+
+    /// Returns a connection for changes.
+    pub fn connection_mut(&mut self, flow: FlowId) -> Option<&mut Connection> {
+        self.connections.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Puts a connection on the list of connections with events.
+    pub fn touch(&mut self, flow: FlowId) {
+        if let Some(connection) = self
+            .connections
+            .get_mut(flow.index())
+            .and_then(Option::as_mut)
+            && !std::mem::replace(&mut connection.is_touched, true)
+        {
+            self.touched.push(flow);
+        }
+    }
+
+    /// Returns true if a connection has events.
+    pub fn has_events(&self) -> bool {
+        !self.touched.is_empty() || !self.accepted.is_empty()
+    }
+
+    /// Returns the number of connections with events.
+    pub fn touched_len(&self) -> usize {
+        self.touched.len()
+    }
+
+    /// Returns connection `at` of the list of connections with events.
+    pub fn touched_at(&self, at: usize) -> FlowId {
+        self.touched[at]
+    }
+
+    /// Removes the first `count` connections from the list of connections with events.
+    pub fn drain_touched(&mut self, count: usize) {
+        self.touched.drain(..count);
+    }
+
+    /// Releases the data of a connection that the peer has acknowledged up to `acked`.
+    pub fn acknowledge(&mut self, flow: FlowId, acked: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
+            while let Some(buffer) = connection.tx.acknowledge(acked) {
+                drop(buffer);
+            }
+        }
+    }
+
+    /// Drops the data of a connection that was not sent or acknowledged.
+    pub fn drop_unsent(&mut self, flow: FlowId) {
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
+            while let Some(buffer) = connection.tx.take() {
+                drop(buffer);
+            }
+        }
+    }
+
+    /// Sends the resets that wait, while the port has free frames.
+    pub fn send_late_resets(&mut self) {
+        while let Some((out, mut template)) = self.late_resets.pop_front() {
+            if self.write_frame(&out, &mut template, None).is_err() {
+                self.late_resets.push_front((out, template));
+                return;
+            }
+        }
+    }
+
+    /// Writes `out` to a frame of the port, with its payload from `connection`.
+    fn write_frame(
+        &mut self,
+        out: &SegmentOut,
+        template: &mut HeaderTemplate,
+        connection: Option<&Connection>,
+    ) -> Result<(), TxFull> {
+        let by_port = self.port.capabilities().tx_checksum;
+        let Some(frame) = self.port.tx_frame() else {
+            self.is_blocked = true;
+            return Err(TxFull);
+        };
+        let payload_at = headers_len(out, template);
+        let len = payload_at + out.payload_len as usize;
+        let written = frame.get_mut(..len).and_then(|frame| {
+            if let Some(connection) = connection.filter(|_| out.payload_len > 0) {
+                let room = frame.get_mut(payload_at..)?;
+                connection.tx.copy_to(out.payload_pos, room).then_some(())?;
+            }
+            write_headers(frame, out, template, by_port)
+        });
+        match written {
+            Some(checksum) => self.port.tx_commit(len, checksum),
+            None => self.drops[DropReason::TooLong.index()] += 1,
+        }
+        self.counters.tx_copies += u64::from(out.payload_len > 0);
+        Ok(())
+    }
+
+    /// Sends a segment of a connection.
+    fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+        // Take the connection out of the table, because `write_frame` borrows all of `self`.
+        let place = self.connections.get_mut(flow.index());
+        let Some(mut connection) = place.and_then(Option::take) else {
+            return Ok(());
+        };
+        let mut template = connection.template;
+        let sent = self.write_frame(out, &mut template, Some(&connection));
+        connection.template = template;
+        self.connections[flow.index()] = Some(connection);
+        sent
+    }
+
+    /// Copies a received payload to buffers. Returns false if there are none.
+    fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+            return false;
+        };
+        let purpose = match connection.is_waiting() || !connection.rx.is_in_order(pos) {
+            true => Purpose::Waiting,
+            false => Purpose::Prompt,
+        };
+        let room = self.supply.pool().payload_len_max() as usize;
+        let buffers = payload.len().div_ceil(room) as u32;
+        if !connection.rx.has_place(pos) || !self.supply.has(buffers, purpose) {
+            self.counters.rx_no_buffer += 1;
+            return false;
+        }
+        let mut at = pos;
+        for part in payload.chunks(room) {
+            let Some(mut buffer) = self.supply.take() else {
+                return false;
+            };
+            buffer.append(part);
+            self.counters.rx_copies += 1 + connection.rx.insert(at, buffer);
+            at = at.wrapping_add(part.len() as u32);
+        }
+        true
+    }
+}
+
+impl<P: PacketIo> Driver for Io<P> {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        match out.origin {
+            Origin::Flow(flow) => self.transmit_of(flow, out),
+            Origin::EndingFlow(flow) => {
+                if self.transmit_of(flow, out).is_err()
+                    && self.late_resets.len() < LATE_RESETS_MAX
+                    && let Some(template) = self.connection(flow).map(|c| c.template)
+                {
+                    self.late_resets.push_back((*out, template));
+                }
+                Ok(())
+            }
+            Origin::NoFlow(fields) => {
+                let Some(mut template) = self.link.template(&out.key) else {
+                    return Ok(());
+                };
+                template.set_fields(fields);
+                self.write_frame(out, &mut template, None)
+            }
+        }
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let len = payload.len() as u32;
+        if let Some(connection) = self.connection_mut(flow)
+            && connection.rx.wants_append(pos, len, true)
+        {
+            let further = connection.rx.append(pos, payload);
+            self.counters.rx_copies += 1 + further;
+            return true;
+        }
+        self.place_copy(flow, pos, payload)
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+            return;
+        };
+        match event {
+            Event::Connected => connection.owes_connected = true,
+            Event::Accepted(listener) => self.accepted.push_back((listener, flow)),
+            Event::PeerClosed => connection.owes_end = true,
+            Event::Closed(cause) => {
+                connection.cause = Some(cause);
+                connection.owes_closed = cause_of(cause).is_some();
+            }
+            Event::Released => {
+                self.drop_unsent(flow);
+                self.connections[flow.index()] = None;
+                return;
+            }
+            Event::Progress { .. } => {}
+            Event::FinAcked
+            | Event::NegativeAdvice
+            | Event::SoftError(_)
+            | Event::Urgent(_)
+            | Event::UrgentByte(_) => return,
+        }
+        self.touch(flow);
+    }
+
+    fn route(&mut self, _key: &FlowKey, _link: LinkId) -> FlowRoute {
+        self.flow_route()
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        let Some(mut template) = self.link.template(&new.key) else {
+            return;
+        };
+        template.set_fields(new.ip);
+        if self.connections.len() <= flow.index() {
+            self.connections.resize_with(flow.index() + 1, || None);
+        }
+        self.connections[flow.index()] = Some(Connection::new(template));
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        if let Some(connection) = self.connection_mut(flow) {
+            match change {
+                IpChange::Fields(fields) => connection.template.set_fields(fields),
+                IpChange::MayFragment(allowed) => connection.template.set_may_fragment(allowed),
+            }
+        }
+    }
+}
