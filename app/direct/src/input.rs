@@ -42,9 +42,11 @@ impl<P: PacketIo> Input<P> {
         let count = io.port.rx_burst(&mut burst, BURST_MAX);
         for at in 0..burst.len() {
             let Some(frame) = burst.frame(at) else { break };
+            io.begin_frame(frame);
             if let Err(reason) = self.receive_frame(now, frame, engine, io) {
                 io.drops[reason.index()] += 1;
             }
+            io.end_frame(&mut burst, at);
             io.link.set_arrival(None);
         }
         io.port.rx_release(&mut burst);

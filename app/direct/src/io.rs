@@ -1,19 +1,24 @@
 //! The part of a context that the engine calls (its `Driver`): buffers, headers and events of all
 //! connections, and the port.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
 
 use tidelane_embedded::Drops;
 use tidelane_engine::{
     Driver, Event, FlowId, FlowKey, FlowRoute, IpAddress, IpChange, LinkId, ListenerId, NewFlow,
     Origin, SegmentOut, TxFull,
 };
-use tidelane_packet_io::PacketIo;
+use tidelane_packet_io::{Burst, PacketIo};
+use tidelane_rings::Buffer;
 use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress};
 
 use crate::{
     connection::{Connection, cause_of},
     counters::DirectCounters,
+    loans_unsafe::Loans,
     segment_writer::{headers_len, write_headers},
     supply::{Purpose, Supply},
 };
@@ -64,12 +69,30 @@ impl LinkAddresses {
     }
 }
 
+/// A received payload that the engine has accepted, and that is still in its frame.
+#[derive(Debug)]
+struct Placed {
+    flow: FlowId,
+    /// Stream position of the payload.
+    pos: u32,
+    /// Offset of the payload in the frame.
+    offset: usize,
+    len: usize,
+    /// The buffer that the port gets for the frame.
+    spare: Buffer,
+}
+
 /// All state of a context except the engine and the descriptors.
 pub struct Io<P> {
     /// The port.
     pub port: P,
     /// The free buffers.
     pub supply: Supply,
+    /// The buffers that the port reads.
+    pub loans: Rc<Loans>,
+    /// Address of the frame that is being processed, if its memory may become a buffer.
+    frame: Option<usize>,
+    placed: Option<Placed>,
     /// Link addresses.
     pub link: LinkAddresses,
     /// Counters.
@@ -92,11 +115,14 @@ pub struct Io<P> {
 
 impl<P: PacketIo> Io<P> {
     /// Returns the state of a context without connections.
-    pub fn new(port: P, supply: Supply, link: LinkAddresses) -> Self {
+    pub fn new(port: P, loans: Rc<Loans>, link: LinkAddresses) -> Self {
         let mtu = port.capabilities().tx_frame_len_max - ETHERNET_HEADER_LEN as u32;
         Self {
             port,
-            supply,
+            supply: Supply::new(loans.pool().clone()),
+            loans,
+            frame: None,
+            placed: None,
             link,
             counters: DirectCounters::default(),
             drops: [0; DropReason::COUNT],
@@ -216,35 +242,108 @@ impl<P: PacketIo> Io<P> {
         Ok(())
     }
 
+    /// Sends the payload of `out` from its buffer, with the headers before it. Returns `None` if
+    /// the payload has to be copied.
+    fn transmit_in_place(
+        &mut self,
+        out: &SegmentOut,
+        connection: &mut Connection,
+    ) -> Option<Result<(), TxFull>> {
+        let by_port = self.port.capabilities().tx_checksum;
+        let template = &mut connection.template;
+        let headers_len = headers_len(out, template) as u32;
+        let found = connection.tx.buffer_with(out.payload_pos, out.payload_len);
+        let (buffer, data) = found?;
+        let frame = buffer.frame_mut(data.clone(), headers_len)?;
+        let checksum = write_headers(frame, out, template, by_port)?;
+        let frame = data.start - headers_len..data.end;
+        if buffer.lend(&mut self.port, frame, checksum).is_err() {
+            self.is_blocked = true;
+            return Some(Err(TxFull));
+        }
+        self.counters.tx_lent += 1;
+        Some(Ok(()))
+    }
+
     /// Sends a segment of a connection.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
-        // Take the connection out of the table, because `write_frame` borrows all of `self`.
+        // Take the connection out of the table, because the callees borrow all of `self`.
         let place = self.connections.get_mut(flow.index());
         let Some(mut connection) = place.and_then(Option::take) else {
             return Ok(());
         };
-        let mut template = connection.template;
-        let sent = self.write_frame(out, &mut template, Some(&connection));
-        connection.template = template;
+        let in_place = match out.payload_len > 0 && self.loans.is_shared() {
+            true => self.transmit_in_place(out, &mut connection),
+            false => None,
+        };
+        let sent = in_place.unwrap_or_else(|| {
+            let mut template = connection.template;
+            let sent = self.write_frame(out, &mut template, Some(&connection));
+            connection.template = template;
+            sent
+        });
         self.connections[flow.index()] = Some(connection);
         sent
     }
 
-    /// Copies a received payload to buffers. Returns false if there are none.
-    fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+    /// Sets the frame whose segment the engine gets next.
+    pub fn begin_frame(&mut self, frame: &[u8]) {
+        self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
+    }
+
+    /// Turns packet `at` of `burst` into a buffer, if the engine has accepted its payload.
+    pub fn end_frame(&mut self, burst: &mut P::Burst, at: usize) {
+        self.frame = None;
+        let Some(placed) = self.placed.take() else {
+            return;
+        };
+        let (offset, len) = (placed.offset, placed.len);
+        let exchanged = self.loans.exchange(&mut self.port, burst, at, placed.spare);
+        let buffer = match exchanged {
+            Ok(mut buffer) => {
+                let start = buffer.range().start + offset as u32;
+                buffer.set_payload(start..start + len as u32);
+                self.counters.rx_exchanges += 1;
+                buffer
+            }
+            Err(mut spare) => {
+                let frame = burst.frame(at).unwrap_or_default();
+                spare.append(frame.get(offset..offset + len).unwrap_or_default());
+                self.counters.rx_copies += 1;
+                spare
+            }
+        };
+        // A connection that has ended since needs no data.
+        if let Some(connection) = self.connection_mut(placed.flow) {
+            let copies = connection.rx.insert(placed.pos, buffer);
+            self.counters.rx_copies += copies;
+        }
+    }
+
+    /// Returns true if a connection may take `buffers` buffers for data at `pos`.
+    fn has_buffers(&mut self, flow: FlowId, pos: u32, buffers: u32) -> bool {
+        let Some(connection) = self.connection(flow) else {
             return false;
         };
         let purpose = match connection.is_waiting() || !connection.rx.is_in_order(pos) {
             true => Purpose::Waiting,
             false => Purpose::Prompt,
         };
+        let has = connection.rx.has_place(pos) && self.supply.has(buffers, purpose);
+        self.counters.rx_no_buffer += u64::from(!has);
+        has
+    }
+
+    /// Copies a received payload to buffers. Returns false if there are none.
+    fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let room = self.supply.pool().payload_len_max() as usize;
         let buffers = payload.len().div_ceil(room) as u32;
-        if !connection.rx.has_place(pos) || !self.supply.has(buffers, purpose) {
-            self.counters.rx_no_buffer += 1;
+        if !self.has_buffers(flow, pos, buffers) {
             return false;
         }
+        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+            return false;
+        };
         let mut at = pos;
         for part in payload.chunks(room) {
             let Some(mut buffer) = self.supply.take() else {
@@ -255,6 +354,22 @@ impl<P: PacketIo> Io<P> {
             at = at.wrapping_add(part.len() as u32);
         }
         true
+    }
+
+    /// Accepts a received payload that stays in its frame until [`Self::end_frame`]. Returns false
+    /// if there is no buffer for the frame.
+    fn place_frame(&mut self, flow: FlowId, pos: u32, offset: usize, len: usize) -> bool {
+        if !self.has_buffers(flow, pos, 1) {
+            return false;
+        }
+        self.placed = self.supply.take().map(|spare| Placed {
+            flow,
+            pos,
+            offset,
+            len,
+            spare,
+        });
+        self.placed.is_some()
     }
 }
 
@@ -283,14 +398,20 @@ impl<P: PacketIo> Driver for Io<P> {
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let len = payload.len() as u32;
+        // The engine accepts one payload of a segment at most, so that no payload waits here.
+        let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
+        let frame = self.frame.filter(|_| fits);
         if let Some(connection) = self.connection_mut(flow)
-            && connection.rx.wants_append(pos, len, true)
+            && connection.rx.wants_append(pos, len, frame.is_none())
         {
             let further = connection.rx.append(pos, payload);
             self.counters.rx_copies += 1 + further;
             return true;
         }
-        self.place_copy(flow, pos, payload)
+        match frame.and_then(|frame| payload.as_ptr().addr().checked_sub(frame)) {
+            Some(offset) => self.place_frame(flow, pos, offset, payload.len()),
+            None => self.place_copy(flow, pos, payload),
+        }
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {

@@ -12,14 +12,15 @@
 //! ```
 //!
 //! [`Context`]: tidelane_rings::Context
-#![forbid(unsafe_code)]
 
 mod connection;
 mod context;
 mod counters;
+mod cycle;
 mod descriptors;
 mod input;
 mod io;
+mod loans_unsafe;
 mod options;
 mod receive_chain;
 mod segment_writer;

@@ -1,14 +1,14 @@
 //! Data to send of one connection: buffers, until the peer has acknowledged their bytes.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
-use tidelane_rings::Buffer;
+use crate::loans_unsafe::SentBuffer;
 
 /// A buffer, and the stream position of its first byte.
 #[derive(Debug)]
 struct Piece {
     pos: u32,
-    buffer: Buffer,
+    buffer: SentBuffer,
 }
 
 /// The data of one connection that the peer has not acknowledged.
@@ -38,18 +38,18 @@ impl SendChain {
     }
 
     /// Adds data.
-    pub fn push(&mut self, buffer: Buffer) {
+    pub fn push(&mut self, buffer: SentBuffer) {
         let pos = self.head;
-        self.head = pos.wrapping_add(buffer.len() as u32);
+        self.head = pos.wrapping_add(buffer.len());
         self.pieces.push_back(Piece { pos, buffer });
     }
 
     /// Sets the position up to which the peer has acknowledged the data. Returns the next buffer
     /// all of whose bytes are acknowledged, until there is none.
-    pub fn acknowledge(&mut self, acked: u32) -> Option<Buffer> {
+    pub fn acknowledge(&mut self, acked: u32) -> Option<SentBuffer> {
         self.acked = acked;
         let first = self.pieces.front()?;
-        let end = first.pos.wrapping_add(first.buffer.len() as u32);
+        let end = first.pos.wrapping_add(first.buffer.len());
         if (acked.wrapping_sub(end) as i32) < 0 {
             return None;
         }
@@ -57,7 +57,7 @@ impl SendChain {
     }
 
     /// Takes the next buffer, whether it is acknowledged or not.
-    pub fn take(&mut self) -> Option<Buffer> {
+    pub fn take(&mut self) -> Option<SentBuffer> {
         self.pieces.pop_front().map(|piece| piece.buffer)
     }
 
@@ -92,6 +92,21 @@ impl SendChain {
             }
         }
         room.is_empty()
+    }
+
+    /// Returns the buffer that has all of the `len` bytes at `pos`, and the range of these bytes
+    /// within the buffer. Returns `None` if the bytes lie in several buffers, or if the buffer has
+    /// unacknowledged bytes before them. The memory before the bytes is free for headers.
+    pub fn buffer_with(&mut self, pos: u32, len: u32) -> Option<(&mut SentBuffer, Range<u32>)> {
+        let (at, offset) = self.find(pos)?;
+        let is_after_acked = pos.wrapping_sub(self.acked) as i32 > 0;
+        let piece = self.pieces.get_mut(at)?;
+        let offset = offset as u32;
+        if offset + len > piece.buffer.len() || offset > 0 && is_after_acked {
+            return None;
+        }
+        let start = piece.buffer.range().start + offset;
+        Some((&mut piece.buffer, start..start + len))
     }
 }
 

@@ -46,7 +46,11 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
         send_queue_max: 1,
         ..options(end)
     };
-    let mut pair = Pair::with_options(Quality::default(), &[few(0), few(1)]);
+    let quality = Quality {
+        is_shared: false,
+        ..Quality::default()
+    };
+    let mut pair = Pair::with_options(quality, &[few(0), few(1)]);
     echo(&mut pair, 10, 20_000, 1000);
     pair.assert_clean();
 }
@@ -259,7 +263,7 @@ fn an_abort_resets_and_frees_buffers() {
     let mut pair = Pair::new(Quality::default());
     let (_, client, peer) = pair.connected(80);
     pair.server.context.pause(peer);
-    pair.client.queue(client, &vec![7; 900_000]);
+    pair.client.queue(client, &vec![7; 450_000]);
     pair.run_for(Duration::from_millis(10));
     let owned = pair.client.owned(pair.buffers);
     assert!(owned > 100, "{owned} buffers: the peer took all");
@@ -292,7 +296,7 @@ fn a_pause_blocks_the_peer() {
     let (_, client, peer) = pair.connected(80);
     pair.client.context.pause(client);
     pair.client.context.pause(client);
-    let data = pattern(1, 1_000_000);
+    let data = pattern(1, 450_000);
     pair.server.queue(peer, &data);
     pair.server.context.shutdown(peer);
     pair.run_for(Duration::from_millis(50));

@@ -215,6 +215,7 @@ impl Pair {
             ends.iter().all(|end| end.context.has_no_connections())
         });
         self.run_for(Duration::from_millis(100));
+        self.step();
         let owned = [&mut self.client, &mut self.server].map(|end| end.owned(self.buffers));
         assert_eq!(owned, [0, 0], "buffers with owners");
     }

@@ -7,12 +7,15 @@ use std::{
     cell::{Cell, RefCell, UnsafeCell},
     collections::VecDeque,
     ops::Range,
+    ptr::NonNull,
     rc::Rc,
     slice,
 };
 
 use tidelane_engine::{Duration, Instant};
-use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_packet_io::{
+    Burst, Capabilities, FrameData, FrameMemory, LinkFull, PacketIo, SharedFrames, TxChecksum,
+};
 
 /// Length of a frame's memory in bytes.
 pub const FRAME_LEN: u32 = 2048;
@@ -24,6 +27,11 @@ const PACKET_LEN_MAX: u32 = 1514;
 const RX_FRAMES: u32 = 256;
 /// Frames for transmitting.
 const TX_FRAMES: u32 = 256;
+
+/// Frames of the user, if the NIC shares its memory.
+const USER_FRAMES: u32 = 8192;
+/// Room before the data of a lent frame that the NIC writes, as a NIC with transmit metadata does.
+const TX_HEADROOM: u32 = 16;
 
 /// The virtual time of a test.
 pub type Clock = Rc<Cell<Instant>>;
@@ -43,6 +51,8 @@ pub struct Quality {
     pub delay: Duration,
     /// Time from a transmission to its completion.
     pub completion: Duration,
+    /// True if the NICs share their frames with their users.
+    pub is_shared: bool,
 }
 
 impl Default for Quality {
@@ -54,6 +64,7 @@ impl Default for Quality {
             reorder: 0,
             delay: Duration::from_micros(50),
             completion: Duration::from_micros(10),
+            is_shared: true,
         }
     }
 }
@@ -83,8 +94,11 @@ impl Wire {
             clock,
             quality,
             state: quality.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            queues: Default::default(),
-            free: Vec::new(),
+            queues: [0; 2].map(|_| VecDeque::with_capacity(1024)),
+            // The wire allocates nothing later, unless many packets are on the way.
+            free: (0..1024)
+                .map(|_| Vec::with_capacity(PACKET_LEN_MAX as usize))
+                .collect(),
             sent: 0,
         }
     }
@@ -151,7 +165,7 @@ impl Frames {
     fn start(&self, number: u32, range: &Range<u32>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= FRAME_LEN);
         let at = number as usize * FRAME_LEN as usize;
-        self.0[at..at + FRAME_LEN as usize][range.start as usize..].as_ptr() as *mut u8
+        self.0[at + range.start as usize..].as_ptr() as *mut u8
     }
 
     /// Returns bytes of a frame.
@@ -178,6 +192,24 @@ impl Frames {
 
 /// A received frame: its number, and the range of its data.
 type Received = (u32, Range<u32>);
+
+/// A frame that the NIC sends.
+struct Transmission {
+    number: u32,
+    range: Range<u32>,
+    /// True if the frame belongs to the user.
+    is_lent: bool,
+    /// Hash of the data when the transmission began.
+    hash: u64,
+    /// Time of the completion.
+    done: Instant,
+}
+
+/// Returns a hash of bytes.
+fn hash(bytes: &[u8]) -> u64 {
+    let mix = |all: u64, byte: &u8| (all ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
 
 /// Received frames.
 pub struct NicBurst {
@@ -208,9 +240,13 @@ pub struct Nic {
     /// Free frames for transmission.
     tx_free: Vec<u32>,
     /// Frames that wait for a flush.
-    staged: Vec<Received>,
-    /// Frames whose transmission completes at a time, oldest first.
-    in_flight: VecDeque<(Instant, u32)>,
+    staged: Vec<Transmission>,
+    /// Frames whose transmission is not complete, oldest first.
+    in_flight: VecDeque<Transmission>,
+    /// Lent frames that the user gets back.
+    returned: VecDeque<u32>,
+    /// True until the user has taken the memory.
+    has_memory: bool,
     /// Packets dropped because no frame was free.
     pub overruns: u64,
 }
@@ -224,24 +260,51 @@ pub fn pair(clock: &Clock, quality: Quality) -> (Nic, Nic, Rc<RefCell<Wire>>) {
 
 impl Nic {
     fn new(wire: Rc<RefCell<Wire>>, end: usize) -> Self {
+        let has_memory = wire.borrow().quality.is_shared;
+        let user_frames = if has_memory { USER_FRAMES } else { 0 };
         Self {
-            memory: Rc::new(Frames::new(RX_FRAMES + TX_FRAMES)),
+            memory: Rc::new(Frames::new(RX_FRAMES + TX_FRAMES + user_frames)),
+            returned: VecDeque::new(),
+            has_memory,
             wire,
             end,
             fill: (0..RX_FRAMES).collect(),
             tx_free: (RX_FRAMES..RX_FRAMES + TX_FRAMES).collect(),
-            staged: Vec::new(),
-            in_flight: VecDeque::new(),
+            staged: Vec::with_capacity(TX_FRAMES as usize),
+            in_flight: VecDeque::with_capacity(TX_FRAMES as usize),
             overruns: 0,
         }
     }
 
-    /// Takes completed frames back.
+    /// Takes completed frames back. Panics if the data of a frame has changed meanwhile.
     fn complete(&mut self) {
         let now = self.wire.borrow().clock.get();
-        while let Some((_, number)) = self.in_flight.pop_front_if(|(at, _)| *at <= now) {
-            self.tx_free.push(number);
+        while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.done <= now) {
+            // SAFETY: the NIC has the frame until now.
+            let bytes = unsafe { self.memory.bytes(sent.number, sent.range) };
+            assert_eq!(
+                hash(bytes),
+                sent.hash,
+                "a frame changed during its transmission"
+            );
+            match sent.is_lent {
+                true => self.returned.push_back(sent.number),
+                false => self.tx_free.push(sent.number),
+            }
         }
+    }
+
+    fn stage(&mut self, number: u32, range: Range<u32>, is_lent: bool) {
+        let in_flight = self.staged.iter().chain(&self.in_flight);
+        let is_twice = in_flight.filter(|sent| sent.number == number).count() > 0;
+        assert!(!is_twice, "a frame is sent twice at the same time");
+        self.staged.push(Transmission {
+            number,
+            range,
+            is_lent,
+            hash: 0,
+            done: Instant(0),
+        });
     }
 }
 
@@ -299,18 +362,71 @@ impl PacketIo for Nic {
 
     fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {
         let number = self.tx_free.pop().expect("`tx_frame` gave a frame");
-        self.staged.push((number, 0..len as u32));
+        self.stage(number, 0..len as u32, false);
     }
 
     fn tx_flush(&mut self) {
         self.complete();
         let mut wire = self.wire.borrow_mut();
         let done = wire.clock.get() + wire.quality.completion;
-        for (number, range) in self.staged.drain(..) {
+        for mut sent in self.staged.drain(..) {
             // SAFETY: the sender does not write to a frame until its transmission is complete.
-            let bytes = unsafe { self.memory.bytes(number, range) };
+            let bytes = unsafe { self.memory.bytes(sent.number, sent.range.clone()) };
             wire.send(1 - self.end, bytes);
-            self.in_flight.push_back((done, number));
+            (sent.hash, sent.done) = (hash(bytes), done);
+            self.in_flight.push_back(sent);
         }
+    }
+
+    fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<NicBurst>> {
+        self.wire.borrow().quality.is_shared.then_some(())?;
+        Some(self)
+    }
+}
+
+// SAFETY: the owner of the memory is a reference to it. The NIC accesses only frames of its rings,
+// of bursts, and of transmissions. A transmission reads its frame.
+unsafe impl SharedFrames<NicBurst> for Nic {
+    fn take_memory(&mut self) -> Option<FrameMemory> {
+        std::mem::take(&mut self.has_memory).then_some(())?;
+        let first = RX_FRAMES + TX_FRAMES;
+        Some(FrameMemory {
+            owner: Box::new(Rc::clone(&self.memory)),
+            start: NonNull::new(self.memory.start(0, &(0..0)))?,
+            count: first + USER_FRAMES,
+            frame_len: FRAME_LEN,
+            free: first..first + USER_FRAMES,
+            tx_headroom: TX_HEADROOM,
+        })
+    }
+
+    unsafe fn rx_exchange(
+        &mut self,
+        burst: &mut NicBurst,
+        at: usize,
+        free: u32,
+    ) -> Option<FrameData> {
+        let frame = burst.frames.get_mut(at)?;
+        assert!(!self.fill.contains(&free), "the NIC has this frame");
+        let (number, range) = std::mem::replace(frame, (free, 0..0));
+        Some(FrameData { number, range })
+    }
+
+    unsafe fn tx_lend(&mut self, data: FrameData, _checksum: TxChecksum) -> Result<(), LinkFull> {
+        self.complete();
+        if self.in_flight.len() + self.staged.len() >= TX_FRAMES as usize {
+            return Err(LinkFull);
+        }
+        assert!(data.range.start >= TX_HEADROOM, "no room for metadata");
+        let headroom = data.range.start - TX_HEADROOM..data.range.start;
+        // SAFETY: the NIC may write the headroom of a lent frame.
+        unsafe { self.memory.bytes_mut(data.number, headroom) }.fill(0xaa);
+        self.stage(data.number, data.range, true);
+        Ok(())
+    }
+
+    fn tx_returned(&mut self) -> Option<u32> {
+        self.complete();
+        self.returned.pop_front()
     }
 }

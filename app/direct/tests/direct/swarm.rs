@@ -20,6 +20,7 @@ fn quality(seed: u64) -> Quality {
         reorder: seed / 12 % 3 * 150,
         delay: Duration::from_micros(20 + seed % 7 * 300),
         completion: Duration::from_micros(seed % 5 * 400),
+        is_shared: !seed.is_multiple_of(3),
     }
 }
 
@@ -81,7 +82,7 @@ fn lossy_and_blocked_peers_delay_nobody_else() {
     let (lossy, lossy_peer) = pair.connect(80);
     let (prompt, prompt_peer) = pair.connect(80);
     pair.client.context.pause(blocked);
-    pair.server.queue(blocked_peer, &pattern(1, 500_000));
+    pair.server.queue(blocked_peer, &pattern(1, 450_000));
     let data = pattern(2, 300_000);
     pair.server.queue(lossy_peer, &data);
     let mut got = Vec::new();
