@@ -41,7 +41,7 @@ pub struct FrameData {
 ///
 /// The memory of [`Self::take_memory`] is mapped and initialized as long as its owner exists. The
 /// port accesses a frame only while the frame belongs to the port. A lent frame is only read,
-/// except for the headroom before its data.
+/// except for the headroom before its data, and for the checksum that [`Self::tx_lend`] finishes.
 pub unsafe trait SharedFrames<B> {
     /// Returns the memory, and gives its free frames to the caller. Returns `None` after the first
     /// call, and if the port shares no frames.
