@@ -24,8 +24,8 @@
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
-//! With `shared_frames`, the user of the port has frames of the UMEM, too. The user exchanges a free
-//! frame against a received frame that it keeps, and lends frames for transmission.
+//! With `shared_frames`, the user of the port has frames of the UMEM, too. The user exchanges a
+//! free frame against a received frame that it keeps, and lends frames for transmission.
 //!
 //! GSO frames are sent through a packet socket (`gso.rs`).
 //!

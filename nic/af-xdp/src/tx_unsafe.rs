@@ -126,8 +126,8 @@ impl TxQueue {
         self.committed += 1;
     }
 
-    /// Queues a frame that belongs to the user. Returns an error, without any effect, while too many
-    /// packets are in flight.
+    /// Queues a frame that belongs to the user. Returns an error, without any effect, while too
+    /// many packets are in flight.
     ///
     /// # Safety
     ///

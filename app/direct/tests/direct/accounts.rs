@@ -194,3 +194,40 @@ fn a_buffer_of_another_pool_is_copied() {
     pair.server.context.close(peer);
     pair.assert_clean();
 }
+
+/// A port without free frames delays segments, and loses none.
+#[test]
+fn a_full_port_delays_and_loses_nothing() {
+    for is_shared in [true, false] {
+        let mut pair = Pair::new(Quality {
+            completion: Duration::from_millis(5),
+            is_shared,
+            ..Quality::default()
+        });
+        let mut connections = vec![pair.connected(80)];
+        let listener = connections[0].0;
+        for _ in 0..4 {
+            let (client, peer) = pair.connect(80);
+            connections.push((listener, client, peer));
+        }
+        let data = pattern(9, 400_000);
+        for (_, client, _) in &connections {
+            pair.client.queue(*client, &data);
+        }
+        let mut got = vec![Vec::new(); connections.len()];
+        pair.run_until("the data", |pair| {
+            for (at, (_, _, peer)) in connections.iter().enumerate() {
+                got[at].extend(pair.server.data(*peer));
+            }
+            got.iter().all(|got| got.len() == data.len())
+        });
+        assert!(got.iter().all(|got| *got == data));
+        let full = pair.client.context.tcp_counters().tx_full;
+        assert!(full > 0, "the port was never full");
+        for (_, client, peer) in connections {
+            pair.client.context.close(client);
+            pair.server.context.close(peer);
+        }
+        pair.assert_clean();
+    }
+}

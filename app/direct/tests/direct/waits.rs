@@ -45,6 +45,25 @@ fn a_wait_ends_with_an_event() {
     assert!(pair.client.events(opened).intersects(Events::CLOSED));
 }
 
+/// A wait does not delay segments that found no free frame until the next timer: one call sends the
+/// SYNs of more connections than the port has frames.
+#[test]
+fn a_wait_sends_when_the_port_has_frames_again() {
+    let mut pair = Pair::new(Quality {
+        loss: 1000,
+        completion: Duration::from_millis(5),
+        ..Quality::default()
+    });
+    for _ in 0..300 {
+        pair.client.context.connect(server(80)).expect("a port");
+    }
+    let (context, list) = (&mut pair.client.context, &mut pair.client.list);
+    let wait = Wait::For(time::Duration::from_millis(20));
+    context.sync(list, wait).expect("a port");
+    assert_eq!(pair.wire.borrow().sent, 300);
+    assert!(pair.client.context.tcp_counters().tx_full > 0);
+}
+
 /// A context waits for the descriptor of its port, and data of another thread ends the wait.
 #[test]
 fn a_wait_for_a_descriptor_ends_with_a_packet() {
