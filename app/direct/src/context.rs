@@ -61,7 +61,7 @@ impl<P: PacketIo> DirectContext<P> {
             cycle: Cycle {
                 engine: Engine::new(stack.engine.clone(), stack.secret),
                 input: Input::new(&port, addresses),
-                io: Io::new(port, loans, link),
+                io: Io::new(port, loans, link, options.mtu),
                 now: time.now(),
                 time: Box::new(time),
                 descriptors: Descriptors::default(),

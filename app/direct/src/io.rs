@@ -99,7 +99,7 @@ pub struct Io<P> {
     pub counters: DirectCounters,
     /// Number of dropped packets by reason.
     pub drops: Drops,
-    /// MTU of the port in bytes.
+    /// MTU of new connections in bytes.
     mtu: u32,
     /// Connections by flow number.
     connections: Vec<Option<Connection>>,
@@ -114,9 +114,10 @@ pub struct Io<P> {
 }
 
 impl<P: PacketIo> Io<P> {
-    /// Returns the state of a context without connections.
-    pub fn new(port: P, loans: Rc<Loans>, link: LinkAddresses) -> Self {
-        let mtu = port.capabilities().tx_frame_len_max - ETHERNET_HEADER_LEN as u32;
+    /// Returns the state of a context without connections. `mtu` is the MTU of the link.
+    pub fn new(port: P, loans: Rc<Loans>, link: LinkAddresses, mtu: u32) -> Self {
+        let frame_len_max = port.capabilities().tx_frame_len_max;
+        let mtu = mtu.min(frame_len_max.saturating_sub(ETHERNET_HEADER_LEN as u32));
         Self {
             port,
             supply: Supply::new(loans.pool().clone()),

@@ -20,6 +20,9 @@ pub struct DirectOptions {
     pub buffer_len: u32,
     /// Limit of buffers on one descriptor that are queued or not acknowledged.
     pub send_queue_max: usize,
+    /// MTU of the link in bytes, at most that of the port's frames. A frame of a NIC queue has room
+    /// for more than the MTU of its interface.
+    pub mtu: u32,
 }
 
 impl DirectOptions {
@@ -44,6 +47,7 @@ impl DirectOptions {
             buffers: 8192,
             buffer_len: 4096,
             send_queue_max: 256,
+            mtu: u32::MAX,
         }
     }
 }

@@ -426,3 +426,23 @@ fn impossible_requests_fail() {
     let refused = context.connect(server(0));
     assert_eq!(refused.map_err(kind), Err(std::io::ErrorKind::InvalidInput));
 }
+
+/// Segments fit into the MTU of the link, although the frames of the port have room for more.
+#[test]
+fn segments_fit_into_the_mtu() {
+    let small = |end| DirectOptions {
+        mtu: 1000,
+        ..options(end)
+    };
+    let mut pair = Pair::with_options(Quality::default(), &[small(0), small(1)]);
+    let (_, client, peer) = pair.connected(80);
+    let data = pattern(4, 50_000);
+    pair.client.queue(client, &data);
+    let mut got = Vec::new();
+    pair.run_until("the data", |pair| {
+        got.extend(pair.server.data(peer));
+        got.len() == data.len()
+    });
+    assert!(got == data);
+    assert_eq!(pair.wire.borrow().longest, 1000 + 14);
+}

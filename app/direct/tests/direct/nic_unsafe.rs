@@ -86,6 +86,8 @@ pub struct Wire {
     free: Vec<Vec<u8>>,
     /// Number of packets that were sent.
     pub sent: u64,
+    /// Length of the longest packet.
+    pub longest: usize,
 }
 
 impl Wire {
@@ -100,6 +102,7 @@ impl Wire {
                 .map(|_| Vec::with_capacity(PACKET_LEN_MAX as usize))
                 .collect(),
             sent: 0,
+            longest: 0,
         }
     }
 
@@ -119,6 +122,7 @@ impl Wire {
 
     fn send(&mut self, to: usize, bytes: &[u8]) {
         self.sent += 1;
+        self.longest = self.longest.max(bytes.len());
         let Quality {
             loss,
             duplicate,
