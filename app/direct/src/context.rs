@@ -55,6 +55,10 @@ impl<P: PacketIo> DirectContext<P> {
         let loans = Loans::open(&mut port, HEADROOM, || {
             Pool::with_headroom(options.buffers, options.buffer_len, HEADROOM)
         })?;
+        if loans.pool().buffer_len() > stack.engine.tx_limit {
+            let message = "a buffer is longer than tx_limit";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let addresses = Addresses::new(stack.addresses.clone(), stack.shared_addresses);
         let link = LinkAddresses::new(stack.mac, stack.gateway);
         Ok(Self {

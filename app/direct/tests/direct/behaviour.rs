@@ -1,11 +1,12 @@
 //! The behaviour of a context, as that of every back end.
 
-use tidelane_direct::DirectOptions;
+use tidelane_direct::{DirectContext, DirectOptions};
 use tidelane_engine::Duration;
+use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_rings::{Cause, Context, Events, ListenOptions, SendRefusal, Wait};
 
 use crate::{
-    kit::{Clients, Echo, Pair, options, pattern, server},
+    kit::{Clients, Echo, Pair, VirtualTime, options, pattern, server},
     nic_unsafe::Quality,
 };
 
@@ -445,4 +446,57 @@ fn segments_fit_into_the_mtu() {
     });
     assert!(got == data);
     assert_eq!(pair.wire.borrow().longest, 1000 + 14);
+}
+
+#[test]
+fn connections_over_ipv6() {
+    let address = |end: u16| std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, end + 1);
+    let both = |end: u16| {
+        let mut options = options(end.into());
+        let v6 = tidelane_engine::IpAddress(address(end).octets());
+        options.stack.addresses.push(v6);
+        options
+    };
+    let mut pair = Pair::with_options(Quality::default(), &[both(0), both(1)]);
+    let at = std::net::SocketAddr::from((address(1), 80));
+    let listened = pair.server.context.listen(at, &ListenOptions::default());
+    listened.expect("a free port");
+    let client = pair.client.context.connect(at).expect("a port");
+    let data = pattern(6, 100_000);
+    pair.client.queue(client, &data);
+    pair.client.context.close(client);
+    let (mut got, mut peer) = (Vec::new(), None);
+    pair.run_until("the data", |pair| {
+        peer = peer.or(pair.server.accepted());
+        got.extend(peer.map(|peer| pair.server.data(peer)).unwrap_or_default());
+        got.len() == data.len()
+    });
+    assert!(got == data);
+    assert!(pair.client.context.counters().tx_lent > 0);
+    pair.server.context.close(peer.expect("accepted"));
+    pair.assert_clean();
+}
+
+/// A buffer always fits into the limit of a connection's data.
+#[test]
+fn impossible_options_are_refused() {
+    let open = |change: fn(&mut DirectOptions)| {
+        let mut options = options(0);
+        change(&mut options);
+        let port = MemPort::loopback(MemConfig::default());
+        let clock = std::rc::Rc::new(std::cell::Cell::new(tidelane_engine::Instant(1)));
+        DirectContext::open(&options, port, VirtualTime(clock)).map(drop)
+    };
+    let kind = |error: std::io::Error| error.kind();
+    let invalid = Err(std::io::ErrorKind::InvalidInput);
+    assert_eq!(open(|_| {}).map_err(kind), Ok(()));
+    assert_eq!(open(|options| options.buffers = 0).map_err(kind), invalid);
+    assert_eq!(
+        open(|options| options.buffer_len = 50).map_err(kind),
+        invalid
+    );
+    let small = |options: &mut DirectOptions| options.stack.engine.tx_limit = 4000;
+    assert_eq!(open(small).map_err(kind), invalid);
+    let none = |options: &mut DirectOptions| options.stack.engine.flows_max = 0;
+    assert_eq!(open(none).map_err(kind), invalid);
 }

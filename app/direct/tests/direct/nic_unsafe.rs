@@ -47,6 +47,8 @@ pub struct Quality {
     pub duplicate: u64,
     /// Chance of a delay by up to 20 times the usual delay, in permille.
     pub reorder: u64,
+    /// Chance of a changed byte or a cut in permille.
+    pub corrupt: u64,
     /// Usual delay.
     pub delay: Duration,
     /// Time from a transmission to its completion.
@@ -62,6 +64,7 @@ impl Default for Quality {
             loss: 0,
             duplicate: 0,
             reorder: 0,
+            corrupt: 0,
             delay: Duration::from_micros(50),
             completion: Duration::from_micros(10),
             is_shared: true,
@@ -143,9 +146,21 @@ impl Wire {
             let mut copy = self.free.pop().unwrap_or_default();
             copy.clear();
             copy.extend_from_slice(bytes);
+            if self.random(1000) < self.quality.corrupt {
+                self.corrupt(&mut copy);
+            }
             let queue = &mut self.queues[to];
             let place = queue.partition_point(|packet| packet.at <= at);
             queue.insert(place, Packet { at, bytes: copy });
+        }
+    }
+
+    /// Changes one byte, or removes some bytes at the end.
+    fn corrupt(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.random(bytes.len() as u64) as usize;
+        match self.random(2) {
+            0 => bytes.truncate(at),
+            _ => bytes[at] ^= 1 + self.random(255) as u8,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Connections over a wire with loss, reordering and duplication, from many seeds.
+//! Connections over a wire with loss, reordering, duplication and corruption, from many seeds.
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Context, Events, ListenOptions};
@@ -18,6 +18,7 @@ fn quality(seed: u64) -> Quality {
         loss: seed % 4 * 50,
         duplicate: seed / 4 % 3 * 40,
         reorder: seed / 12 % 3 * 150,
+        corrupt: seed / 36 % 2 * 60,
         delay: Duration::from_micros(20 + seed % 7 * 300),
         completion: Duration::from_micros(seed % 5 * 400),
         is_shared: !seed.is_multiple_of(3),
@@ -54,7 +55,12 @@ fn run(seed: u64) -> u64 {
         clients.causes.is_empty() && echo.causes.is_empty(),
         "{seed}"
     );
-    pair.wire.borrow_mut().quality.loss = 0;
+    let quality = Quality {
+        loss: 0,
+        corrupt: 0,
+        ..quality(seed)
+    };
+    pair.wire.borrow_mut().quality = quality;
     pair.assert_clean();
     clients.digest
 }
