@@ -131,8 +131,8 @@ impl TxQueue {
     ///
     /// # Safety
     ///
-    /// The frame belongs to the user. Until [`Self::returned`] has its number, nobody accesses the
-    /// metadata before the data, or writes the data.
+    /// The frame belongs to the user. Until [`Self::returned`] has its number, nobody writes the
+    /// data, or the metadata before the data.
     pub(crate) unsafe fn lend(
         &mut self,
         data: FrameData,

@@ -40,8 +40,9 @@ pub struct FrameData {
 /// # Safety
 ///
 /// The memory of [`Self::take_memory`] is mapped and initialized as long as its owner exists. The
-/// port accesses a frame only while the frame belongs to the port. A lent frame is only read,
-/// except for the headroom before its data, and for the checksum that [`Self::tx_lend`] finishes.
+/// port accesses a frame only while the frame belongs to the port, or is lent. The port writes to a
+/// lent frame only before [`Self::tx_lend`] returns: the checksum, and the headroom before the
+/// data.
 pub unsafe trait SharedFrames<B> {
     /// Returns the memory, and gives its free frames to the caller. Returns `None` after the first
     /// call, and if the port shares no frames.
@@ -63,7 +64,7 @@ pub unsafe trait SharedFrames<B> {
     /// # Safety
     ///
     /// The frame belongs to the caller. Until [`Self::tx_returned`] returns its number, nobody
-    /// writes the data, or accesses the headroom before the data.
+    /// writes the data, or the headroom before the data.
     unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull>;
 
     /// Returns the number of a lent frame that the port no longer reads.

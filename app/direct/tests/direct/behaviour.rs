@@ -1,13 +1,15 @@
 //! The behaviour of a context, as that of every back end.
 
+use std::{cell::Cell, rc::Rc};
+
 use tidelane_direct::{DirectContext, DirectOptions};
-use tidelane_engine::Duration;
+use tidelane_engine::{Duration, Instant};
 use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_rings::{Cause, Context, Events, ListenOptions, SendRefusal, Wait};
 
 use crate::{
-    kit::{Clients, Echo, Pair, VirtualTime, options, pattern, server},
-    nic_unsafe::Quality,
+    kit::{Clients, Echo, End, Pair, VirtualTime, options, pattern, server},
+    nic_unsafe::{Clock, Quality},
 };
 
 /// Runs `count` clients with `len` bytes each against an echo server.
@@ -54,6 +56,64 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     let mut pair = Pair::with_options(quality, &[few(0), few(1)]);
     echo(&mut pair, 10, 20_000, 1000);
     pair.assert_clean();
+}
+
+/// The same over a wire with loss: data beyond holes does not take the buffer of the data that
+/// fills a hole, however few buffers there are.
+#[test]
+fn a_lack_of_buffers_and_loss_end_well() {
+    for seed in 0..40 {
+        let few = |end| DirectOptions {
+            buffers: 16 + seed as u32,
+            send_queue_max: 1 + seed as usize % 3,
+            ..options(end)
+        };
+        let quality = Quality {
+            seed,
+            loss: 100,
+            reorder: 200,
+            is_shared: false,
+            ..Quality::default()
+        };
+        let mut pair = Pair::with_options(quality, &[few(0), few(1)]);
+        echo(&mut pair, 6, 20_000, 1000);
+        pair.wire.borrow_mut().quality.loss = 0;
+        pair.assert_clean();
+    }
+}
+
+/// A payload that is longer than a buffer takes several buffers.
+#[test]
+fn a_jumbo_payload_takes_several_buffers() {
+    let clock: Clock = Rc::new(Cell::new(Instant::from_secs(1)));
+    let (near, far) = MemPort::pair(MemConfig {
+        frame_len_max: 9014,
+        ..MemConfig::default()
+    });
+    let small = |end| DirectOptions {
+        buffer_len: 1000,
+        ..options(end)
+    };
+    let mut near = End::new(&small(0), near, &clock);
+    let mut far = End::new(&small(1), far, &clock);
+    let listened = far.context.listen(server(80), &ListenOptions::default());
+    listened.expect("a free port");
+    let client = near.context.connect(server(80)).expect("a port");
+    let data = pattern(2, 200_000);
+    near.queue(client, &data);
+    let (mut got, mut peer) = (Vec::new(), None);
+    for _ in 0..1000 {
+        near.sync();
+        far.sync();
+        peer = peer.or(far.accepted());
+        got.extend(peer.map(|peer| far.data(peer)).unwrap_or_default());
+        clock.set(clock.get() + Duration::from_millis(1));
+    }
+    assert!(got == data, "{} bytes", got.len());
+    // The segments were longer than the buffers.
+    let segments = far.context.tcp_counters().in_segs;
+    assert!(far.context.counters().rx_copies > segments * 4);
+    assert_eq!(far.owned(8192), 0);
 }
 
 /// A receiver that takes nothing fills its own queue only. Other connections stay prompt, and the
@@ -484,7 +544,7 @@ fn impossible_options_are_refused() {
         let mut options = options(0);
         change(&mut options);
         let port = MemPort::loopback(MemConfig::default());
-        let clock = std::rc::Rc::new(std::cell::Cell::new(tidelane_engine::Instant(1)));
+        let clock = Rc::new(Cell::new(Instant(1)));
         DirectContext::open(&options, port, VirtualTime(clock)).map(drop)
     };
     let kind = |error: std::io::Error| error.kind();
