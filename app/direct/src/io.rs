@@ -101,8 +101,8 @@ pub struct Io<P> {
     pub drops: Drops,
     /// MTU of new connections in bytes.
     mtu: u32,
-    /// Connections by flow number.
-    connections: Vec<Option<Connection>>,
+    /// Connections by flow number. A box is taken out of the table and put back at little cost.
+    connections: Vec<Option<Box<Connection>>>,
     /// Connections with events.
     touched: Vec<FlowId>,
     /// Connections that listeners have accepted.
@@ -146,12 +146,12 @@ impl<P: PacketIo> Io<P> {
 
     /// Returns a connection.
     pub fn connection(&self, flow: FlowId) -> Option<&Connection> {
-        self.connections.get(flow.index())?.as_ref()
+        self.connections.get(flow.index())?.as_deref()
     }
 
     /// Returns a connection for changes.
     pub fn connection_mut(&mut self, flow: FlowId) -> Option<&mut Connection> {
-        self.connections.get_mut(flow.index())?.as_mut()
+        self.connections.get_mut(flow.index())?.as_deref_mut()
     }
 
     /// Puts a connection on the list of connections with events.
@@ -454,7 +454,7 @@ impl<P: PacketIo> Driver for Io<P> {
         if self.connections.len() <= flow.index() {
             self.connections.resize_with(flow.index() + 1, || None);
         }
-        self.connections[flow.index()] = Some(Connection::new(template));
+        self.connections[flow.index()] = Some(Box::new(Connection::new(template)));
     }
 
     fn set_ip(&mut self, flow: FlowId, change: IpChange) {
