@@ -9,12 +9,12 @@ use tidelane_tests::{Outcome, Program, Running, Side, Stop, Wire, ensure, tools}
 use crate::support::{SHORT, check_load};
 
 /// Device of the server.
-const DEVICE: &str = "tlemb0";
+pub const DEVICE: &str = "tlemb0";
 /// Address of the kernel's end, and of the server.
-const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
+pub const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
 
 /// Makes the device in the client's namespace.
-fn wire_with_device() -> Result<Wire, Stop> {
+pub fn wire_with_device() -> Result<Wire, Stop> {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
     for line in [

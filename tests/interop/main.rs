@@ -30,6 +30,7 @@ mod coexist;
 mod commands;
 mod cores;
 mod deaths;
+mod direct;
 mod embedded;
 mod exceptions;
 mod fast_open;
@@ -178,6 +179,11 @@ const CASES: &[Case] = cases![
     embedded::http_with_loss 90,
     embedded::a_c_program_in_a_libuv_loop 60,
     embedded::a_killed_server 60,
+    direct::http_behind_a_device 90,
+    direct::http_on_a_port 90,
+    direct::http_on_a_nic_queue 90,
+    direct::http_on_a_nic_queue_with_loss 90,
+    direct::a_killed_owner_of_a_queue 90,
     ports::three_stacks_share_an_address 120,
     ports::two_ports_exchange_packets_in_memory 60,
     ports::a_port_reaches_a_server_on_the_service 60,

@@ -22,6 +22,17 @@ impl Addresses {
         self.list.first().copied().unwrap_or_default()
     }
 
+    /// Returns the first address of the IP version of `peer`.
+    pub fn first_for(&self, peer: IpAddress) -> Option<IpAddress> {
+        let of_version = |address: &&IpAddress| address.is_v4() == peer.is_v4();
+        self.list.iter().find(of_version).copied()
+    }
+
+    /// Returns true if `address` is an address of the stack.
+    pub fn has(&self, address: IpAddress) -> bool {
+        self.list.contains(&address)
+    }
+
     /// Fails with the reason to drop `packet` if its destination is not an address of this stack,
     /// or if its source is impossible.
     pub fn check(&self, packet: &Packet<'_>) -> Result<(), DropReason> {

@@ -37,6 +37,8 @@ pub use tidelane_packet_io::{MemConfig, MemPort, PacketIo};
 pub use tidelane_wire::{DropReason, FlowKey, MacAddress, TcpFlags};
 
 pub use crate::{
+    addresses::Addresses,
+    ephemeral_ports::EphemeralPorts,
     fn_port::{FnBurst, FnPort},
     handles::{Connection, Event, Listener, StackConfig},
     io::Drops,

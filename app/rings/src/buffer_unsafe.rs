@@ -199,6 +199,11 @@ impl Buffer {
         self.len
     }
 
+    /// Returns the room behind the payload in bytes.
+    pub fn tail_room(&self) -> u32 {
+        self.len - self.payload.end
+    }
+
     /// Returns the range of the payload within the buffer.
     pub fn range(&self) -> Range<u32> {
         self.payload.clone()

@@ -40,6 +40,6 @@ mod ready;
 pub use crate::{
     buffer_unsafe::{Buffer, Lender, Loan},
     context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
-    pool_unsafe::Pool,
+    pool_unsafe::{BackEndMemory, Pool},
     ready::{Arrival, Cause, Entry, Events, ReadyList},
 };

@@ -3,7 +3,7 @@
 //! A [`Buffer`] is the only access to its piece of memory. When its last owner drops the buffer,
 //! the piece is free again.
 
-use std::{cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc};
+use std::{any::Any, cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -14,12 +14,30 @@ const BUFFERS_MAX: u32 = 1 << 15;
 /// Largest buffer in bytes.
 const BUFFER_LEN_MAX: u32 = 1 << 20;
 
-/// The mapping, and the numbers of free pieces.
+/// Memory of a back end, cut into pieces of equal length: for [`Pool::of_memory`].
+pub struct BackEndMemory {
+    /// Owner of the memory, which the pool and its buffers keep.
+    pub owner: Box<dyn Any>,
+    /// Start of the memory.
+    pub start: NonNull<u8>,
+    /// Number of pieces.
+    pub count: u32,
+    /// Length of each piece in bytes.
+    pub buffer_len: u32,
+    /// The pieces that are free. The back end has the others.
+    pub free: Range<u32>,
+}
+
+/// The memory, and the numbers of free pieces.
 struct Memory {
     start: NonNull<u8>,
     count: u32,
     buffer_len: u32,
+    /// Bytes before the payload of an allocated buffer.
+    headroom: u32,
     free: RefCell<Vec<u32>>,
+    /// Owner of memory that the pool has not mapped itself.
+    owner: Option<Box<dyn Any>>,
 }
 
 impl Memory {
@@ -30,6 +48,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.owner.is_some() {
+            return;
+        }
         // SAFETY: the mapping was made with this length. Every buffer holds the memory, so no
         // buffer exists any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
@@ -48,11 +69,17 @@ impl Pool {
     /// `InvalidInput` if `count` is zero or more than 32,768, or if `buffer_len` is zero or more
     /// than 1 MiB. Otherwise the errors of `mmap`.
     pub fn new(count: u32, buffer_len: u32) -> io::Result<Self> {
-        let is_possible =
-            (1..=BUFFERS_MAX).contains(&count) && (1..=BUFFER_LEN_MAX).contains(&buffer_len);
-        if !is_possible {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+        Self::with_headroom(count, buffer_len, 0)
+    }
+
+    /// Creates a pool as [`Self::new`] does. The payload of an allocated buffer begins after
+    /// `headroom` bytes, in which the back end writes headers.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::new`]. `InvalidInput` also if the headroom is not less than the buffer.
+    pub fn with_headroom(count: u32, buffer_len: u32, headroom: u32) -> io::Result<Self> {
+        check(count, buffer_len, headroom)?;
         let len = count as usize * buffer_len as usize;
         // SAFETY: the kernel chooses the address of a new mapping, so no other memory is affected.
         let start = unsafe {
@@ -68,14 +95,44 @@ impl Pool {
             start,
             count,
             buffer_len,
+            headroom,
             free: RefCell::new((0..count).rev().collect()),
+            owner: None,
+        })))
+    }
+
+    /// Creates a pool over memory of a back end, with `headroom` as in [`Self::with_headroom`]. The
+    /// back end may exchange the pieces that it has against free pieces: see
+    /// [`Buffer::into_index`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::with_headroom`].
+    ///
+    /// # Safety
+    ///
+    /// The memory is mapped and initialized as long as `owner` exists. No other code accesses the
+    /// free pieces.
+    pub unsafe fn of_memory(memory: BackEndMemory, headroom: u32) -> io::Result<Self> {
+        check(memory.count, memory.buffer_len, headroom)?;
+        if memory.free.start > memory.free.end || memory.free.end > memory.count {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self(Rc::new(Memory {
+            start: memory.start,
+            count: memory.count,
+            buffer_len: memory.buffer_len,
+            headroom,
+            free: RefCell::new(memory.free.rev().collect()),
+            owner: Some(memory.owner),
         })))
     }
 
     /// Returns a free buffer without payload; `None` if all buffers have owners.
     pub fn allocate(&self) -> Option<Buffer> {
         let index = self.0.free.borrow_mut().pop()?;
-        Some(self.buffer(index, 0..0))
+        let headroom = self.0.headroom;
+        Some(self.buffer(index, headroom..headroom))
     }
 
     /// Returns the buffer of a piece that has no other owner.
@@ -98,7 +155,7 @@ impl Pool {
         self.0.free.borrow().len() as u32
     }
 
-    /// Returns the number of buffers.
+    /// Returns the number of buffers, which includes the pieces that a back end has.
     pub fn count(&self) -> u32 {
         self.0.count
     }
@@ -106,6 +163,12 @@ impl Pool {
     /// Returns the length of each buffer in bytes.
     pub fn buffer_len(&self) -> u32 {
         self.0.buffer_len
+    }
+
+    /// Returns the room for the payload of an allocated buffer in bytes: the length of a buffer,
+    /// less the room for headers.
+    pub fn payload_len_max(&self) -> u32 {
+        self.0.buffer_len - self.0.headroom
     }
 
     /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and
@@ -133,7 +196,8 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// The number came from `into_index` of a buffer of this pool, and was not adopted since. No
+    /// The number came from `into_index` of a buffer of this pool, or is a piece that the back end
+    /// had, and was not adopted since. No
     /// other code, in this process or in the kernel, accesses the memory of the buffer any more.
     pub unsafe fn adopt(&self, index: u32, payload: Range<u32>) -> Buffer {
         assert!(index < self.0.count, "no buffer of the pool");
@@ -142,6 +206,17 @@ impl Pool {
             "the payload is longer than the buffer"
         );
         self.buffer(index, payload)
+    }
+}
+
+/// Fails if a pool cannot have these sizes.
+fn check(count: u32, buffer_len: u32, headroom: u32) -> io::Result<()> {
+    let is_possible = (1..=BUFFERS_MAX).contains(&count)
+        && (1..=BUFFER_LEN_MAX).contains(&buffer_len)
+        && headroom < buffer_len;
+    match is_possible {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
@@ -196,6 +271,52 @@ mod tests {
         let buffer = pool.allocate().expect("free");
         drop(pool);
         assert_eq!(buffer.len(), 0);
+    }
+
+    #[test]
+    fn an_allocated_buffer_has_headroom() {
+        let pool = Pool::with_headroom(1, 100, 40).expect("there is memory");
+        assert_eq!(pool.payload_len_max(), 60);
+        let mut buffer = pool.allocate().expect("free");
+        assert_eq!((buffer.range(), buffer.tail_room()), (40..40, 60));
+        assert_eq!(buffer.append(&[1; 99]), 60);
+        assert_eq!((buffer.len(), buffer.capacity()), (60, 100));
+        assert!(Pool::with_headroom(1, 100, 100).is_err());
+    }
+
+    #[test]
+    fn the_memory_of_a_back_end_outlives_the_pool() {
+        struct Watched(Box<[u8]>, Rc<RefCell<bool>>);
+        impl Drop for Watched {
+            fn drop(&mut self) {
+                *self.1.borrow_mut() = true;
+            }
+        }
+        let is_gone = Rc::default();
+        let mut owner = Box::new(Watched(vec![0; 400].into(), Rc::clone(&is_gone)));
+        let memory = BackEndMemory {
+            start: NonNull::from(&mut owner.0[..]).cast(),
+            owner,
+            count: 4,
+            buffer_len: 100,
+            free: 1..3,
+        };
+        // SAFETY: the box is initialized and lives as long as the owner. Nothing else accesses it.
+        let pool = unsafe { Pool::of_memory(memory, 8) }.expect("possible");
+        assert_eq!((pool.free_count(), pool.count()), (2, 4));
+        let mut buffer = pool.allocate().expect("free");
+        assert_eq!((buffer.index(), buffer.range().start), (1, 8));
+        // The back end takes the free piece and gives another one for it.
+        let free = pool.allocate().expect("free").into_index();
+        assert_eq!((free, pool.allocate().is_none()), (2, true));
+        // SAFETY: the back end does not access its piece 3 any more.
+        drop(unsafe { pool.adopt(3, 0..0) });
+        assert_eq!(pool.free_count(), 1);
+        drop(pool);
+        buffer.append(b"still here");
+        assert!(!*is_gone.borrow());
+        drop(buffer);
+        assert!(*is_gone.borrow());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Configuration of an AF_XDP port, and the layout of its UMEM.
 
+use std::ops::Range;
+
 use crate::XdpError;
 
 /// Headroom in bytes that the kernel keeps before the data of every received frame.
@@ -57,6 +59,10 @@ pub struct XdpConfig {
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that its other end has not segmented. Needs Linux 6.6.
     pub long_packets: bool,
+    /// Frames for the user of the port
+    /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)). With zero, the port does
+    /// not share its memory.
+    pub shared_frames: u32,
     /// Parameters of busy polling. `None` leaves busy polling off.
     pub busy_poll: Option<BusyPoll>,
 }
@@ -74,6 +80,7 @@ impl Default for XdpConfig {
             rx_checksum_may_be_partial: false,
             gso: true,
             long_packets: false,
+            shared_frames: 0,
             busy_poll: None,
         }
     }
@@ -113,6 +120,9 @@ impl XdpConfig {
                 "rx_frames and tx_frames: a power of two each",
             ));
         }
+        if self.shared_frames > FRAMES_MAX {
+            return Err(XdpError::InvalidConfig("shared_frames: too many"));
+        }
         if !FRAME_SIZES.contains(&self.frame_size) {
             return Err(XdpError::InvalidConfig("frame_size: 2048 or 4096"));
         }
@@ -136,6 +146,8 @@ pub(crate) struct UmemLayout {
     pub(crate) tx_packets: u32,
     /// Number of adjacent frames that are reserved for one transmitted packet.
     pub(crate) tx_packet_frames: u32,
+    /// Number of frames for the user of the port.
+    pub(crate) shared_frames: u32,
     /// True if a packet may take several frames (`XDP_USE_SG`).
     pub(crate) multi_buffer: bool,
 }
@@ -149,13 +161,24 @@ impl UmemLayout {
             rx_frames: config.rx_frames,
             tx_packets: config.tx_frames,
             tx_packet_frames: tx_packet_len.div_ceil(config.frame_size),
+            shared_frames: config.shared_frames,
             multi_buffer,
         }
     }
 
     /// Returns the size of the UMEM in bytes.
     pub(crate) fn umem_len(&self) -> usize {
-        (self.rx_frames as usize + self.tx_frames() as usize) * self.frame_size as usize
+        self.frames() as usize * self.frame_size as usize
+    }
+
+    /// Returns the number of all frames.
+    pub(crate) fn frames(&self) -> u32 {
+        self.rx_frames + self.tx_frames() + self.shared_frames
+    }
+
+    /// Returns the numbers of the frames that belong to the user at the start.
+    pub(crate) fn user_frames(&self) -> Range<u32> {
+        self.frames() - self.shared_frames..self.frames()
     }
 
     /// Returns the length of the TX and COMPLETION rings, which hold the frames of all packets.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            UMEM, one mapping, cut into frames ("chunks")
-//!            | rx_frames            | tx_frames packets    |
+//!            | rx_frames            | tx_frames packets    | shared_frames |
 //!  kernel     FILL ring  <-- rx_release      TX ring         <-- tx_commit + tx_flush
 //!             RX ring    --> rx_burst        COMPLETION ring --> reaped by tx_flush, tx_frame
 //! ```
@@ -24,6 +24,9 @@
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
+//! With `shared_frames`, the user of the port has frames of the UMEM, too. The user exchanges a
+//! free frame against a received frame that it keeps, and lends frames for transmission.
+//!
 //! GSO frames are sent through a packet socket (`gso.rs`).
 //!
 //! Copy mode (every driver, including veth) and zero-copy (drivers with support) have the same
@@ -37,6 +40,7 @@ mod port;
 mod queues;
 mod ring_unsafe;
 mod rx_unsafe;
+mod shared_unsafe;
 mod sys;
 mod tx_unsafe;
 mod umem_unsafe;

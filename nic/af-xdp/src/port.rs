@@ -7,7 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
+use tidelane_packet_io::{
+    Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, SharedFrames, TxChecksum,
+};
 
 use crate::{
     XdpError,
@@ -15,6 +17,7 @@ use crate::{
     config::{MTU_MAX, UmemLayout, XdpConfig},
     gso::GsoSocket,
     rx_unsafe::{RxQueue, XdpBurst},
+    shared_unsafe::SharedMemory,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
     umem_unsafe::{Umem, UmemMemory},
@@ -73,8 +76,11 @@ pub struct XdpCounters {
 
 /// A port: receives and transmits the frames of one NIC queue through an AF_XDP socket.
 pub struct XdpPort {
-    rx: RxQueue,
-    tx: TxQueue,
+    pub(crate) rx: RxQueue,
+    pub(crate) tx: TxQueue,
+    /// The memory that the user has not taken.
+    pub(crate) shared_memory: Option<SharedMemory>,
+    shares_frames: bool,
     gso: Option<GsoSocket>,
     memory: UmemMemory,
     mode: XdpMode,
@@ -168,7 +174,10 @@ impl XdpPort {
             mode,
         } = binding.bind_best()?;
         let memory = umem.memory();
+        let shares_frames = layout.shared_frames > 0;
         Ok(Self {
+            shared_memory: shares_frames.then(|| SharedMemory::new(Arc::clone(&umem), layout)),
+            shares_frames,
             rx: RxQueue::new(Arc::clone(&umem), rings.fill, rings.rx, &layout),
             tx: TxQueue::new(umem, rings.tx, rings.completion, &layout, metadata),
             gso: (config.gso && config.tx_checksum && mode == XdpMode::Copy)
@@ -382,5 +391,14 @@ impl PacketIo for XdpPort {
 
     fn tx_pending(&mut self) -> bool {
         XdpPort::tx_pending(self) > 0
+    }
+
+    fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<XdpBurst>> {
+        self.shares_frames.then_some(())?;
+        Some(self)
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.counters.tx_kicks + self.counters.rx_kicks
     }
 }

@@ -173,6 +173,31 @@ impl<T: Entry> Ring<T> {
 }
 
 #[cfg(test)]
+impl<T: Entry> Ring<T> {
+    /// Creates both sides of a ring: the port's and the kernel's.
+    pub(crate) fn pair(len: u32) -> (Self, Self) {
+        use std::{fs::File, os::fd::FromRawFd};
+
+        const BYTES: usize = 1 << 16;
+        // SAFETY: the name is a string with an end.
+        let fd = unsafe { libc::memfd_create(c"ring".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: the descriptor is new, and nobody else has it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(BYTES as u64).unwrap();
+        let file = file.into();
+        let offsets = libc::xdp_ring_offset {
+            producer: 0,
+            consumer: 64,
+            desc: 192,
+            flags: 128,
+        };
+        let side = || Self::over(Mapping::of_file(&file, BYTES).unwrap(), len, offsets);
+        (side(), side())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

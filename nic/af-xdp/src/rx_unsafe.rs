@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tidelane_packet_io::{BURST_MAX, Burst};
+use tidelane_packet_io::{BURST_MAX, Burst, FrameData};
 
 use crate::{
     config::{LINK_HEADER_LEN_MAX, UmemLayout},
@@ -74,7 +74,8 @@ impl RxQueue {
         rx: Ring<Descriptor>,
         layout: &UmemLayout,
     ) -> Self {
-        let lent = vec![false; layout.rx_frames as usize].into_boxed_slice();
+        // An exchange may give any frame to the receive half.
+        let lent = vec![false; layout.frames() as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
             fill,
@@ -204,6 +205,30 @@ impl RxQueue {
             burst.assembled.clear();
             self.fill.publish();
         }
+    }
+
+    /// Takes packet `at` out of `burst`, with its frame, and puts the frame `free` without data
+    /// there. Returns `None`, without any effect, if the packet is not in one frame.
+    pub(crate) fn exchange(
+        &mut self,
+        burst: &mut XdpBurst,
+        at: usize,
+        free: u32,
+    ) -> Option<FrameData> {
+        self.check(burst);
+        let packet = burst.packets.get_mut(at)?;
+        if packet.options & ASSEMBLED != 0 || packet.len == 0 {
+            return None;
+        }
+        let taken = (packet.addr >> self.frame_log2) as usize;
+        let start = (packet.addr - ((taken as u64) << self.frame_log2)) as u32;
+        let range = start..start + packet.len;
+        (packet.addr, packet.len) = (u64::from(free) << self.frame_log2, 0);
+        assert!(!self.lent[free as usize], "the frame is in a burst");
+        self.lent[free as usize] = true;
+        self.lent[taken] = false;
+        let number = taken as u32;
+        Some(FrameData { number, range })
     }
 
     pub(crate) fn needs_wakeup(&self) -> bool {

@@ -280,6 +280,13 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
+    /// Maps the first `len` bytes of a file, for a test in which another mapping of the file is the
+    /// kernel's side of a ring.
+    #[cfg(test)]
+    pub(crate) fn of_file(file: &OwnedFd, len: usize) -> io::Result<Self> {
+        Self::new(len, libc::MAP_SHARED, Some((file, 0)))
+    }
+
     /// Maps private memory and populates it.
     pub(crate) fn anonymous(len: usize, huge_pages: bool) -> io::Result<Self> {
         let huge = if huge_pages { libc::MAP_HUGETLB } else { 0 };

@@ -4,9 +4,9 @@
 //! UMEM, or several adjacent frames if the MTU is above the frame size. The bytes of a packet are
 //! contiguous. Each frame of a packet has its own descriptor.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_packet_io::{TxChecksum, finish_checksum};
+use tidelane_packet_io::{FrameData, LinkFull, TxChecksum, finish_checksum};
 
 use crate::{
     config::{TX_HEADROOM, UmemLayout},
@@ -36,6 +36,10 @@ pub(crate) struct TxQueue {
     /// Data addresses of free packets. The list is a stack, so that the frames in use stay in the
     /// cache. `frame` lends out the last packet.
     free: Vec<u64>,
+    /// Packets in whose place lent frames are in the rings, so that the rings never overflow.
+    parked: Vec<u64>,
+    /// Lent frames that the kernel no longer reads.
+    returned: VecDeque<u32>,
     /// For each packet that the kernel has, the number of its frames that the kernel has not
     /// completed, minus one.
     extra_frames: Box<[u8]>,
@@ -65,6 +69,8 @@ impl TxQueue {
             packet_len_max: layout.tx_packet_len_max(),
             area_start,
             free,
+            parked: Vec::with_capacity(layout.tx_packets as usize),
+            returned: VecDeque::with_capacity(layout.tx_packets as usize),
             extra_frames: vec![0; layout.tx_packets as usize].into_boxed_slice(),
             metadata,
             committed: 0,
@@ -120,6 +126,57 @@ impl TxQueue {
         self.committed += 1;
     }
 
+    /// Queues a frame that belongs to the user. Returns an error, without any effect, while too
+    /// many packets are in flight.
+    ///
+    /// # Safety
+    ///
+    /// The frame belongs to the user. Until [`Self::returned`] has its number, nobody writes the
+    /// data, or the metadata before the data.
+    pub(crate) unsafe fn lend(
+        &mut self,
+        data: FrameData,
+        checksum: TxChecksum,
+    ) -> Result<(), LinkFull> {
+        let (start, len) = (data.range.start, data.range.len());
+        let is_frame =
+            data.number < self.layout.frames() && data.range.end <= self.layout.frame_size;
+        assert!(
+            is_frame && len >= FRAME_LEN_MIN && start >= TX_METADATA_LEN,
+            "{data:?}"
+        );
+        let addr = u64::from(data.number) * u64::from(self.layout.frame_size) + u64::from(start);
+        assert!(
+            self.packet_of(addr).is_none(),
+            "a frame of the transmit half"
+        );
+        if self.free.is_empty() {
+            self.reap();
+        }
+        self.parked.push(self.free.pop().ok_or(LinkFull)?);
+        let options = match checksum {
+            TxChecksum::Done => 0,
+            TxChecksum::Partial { start, offset } => {
+                self.request_checksum(addr, len, start, offset)
+            }
+        };
+        self.tx.push(Descriptor {
+            addr,
+            len: len as u32,
+            options,
+        });
+        self.committed += 1;
+        Ok(())
+    }
+
+    /// Returns the number of a lent frame that the kernel no longer reads.
+    pub(crate) fn returned(&mut self) -> Option<u32> {
+        if self.returned.is_empty() && !self.parked.is_empty() {
+            self.reap();
+        }
+        self.returned.pop_front()
+    }
+
     /// Queues a descriptor for each frame of the `len` bytes at `addr`.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
@@ -142,6 +199,14 @@ impl TxQueue {
         }
     }
 
+    /// Returns the number of the packet at `addr`; `None` if the frame at `addr` is not one of the
+    /// transmit half.
+    fn packet_of(&self, addr: u64) -> Option<usize> {
+        let end = self.area_start + self.extra_frames.len() as u64 * self.packet_size;
+        let is_packet = (self.area_start..end).contains(&addr);
+        is_packet.then(|| self.packet_index(addr))
+    }
+
     /// Returns the number of the packet at `addr`.
     fn packet_index(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
@@ -158,7 +223,8 @@ impl TxQueue {
             "the checksum field lies outside the frame"
         );
         if !self.metadata {
-            // SAFETY: `commit` took the frame from the free stack and has not queued it yet.
+            // SAFETY: `commit` took the frame from the free stack, or the user has lent the frame,
+            // and the frame is not queued yet.
             let bytes = unsafe { self.umem.bytes_mut(addr, len) };
             finish_checksum(bytes, start, offset);
             return 0;
@@ -193,7 +259,12 @@ impl TxQueue {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {
             let addr = self.completion.pop();
-            let number = self.packet_index(addr);
+            let Some(number) = self.packet_of(addr) else {
+                let frame = addr / u64::from(self.layout.frame_size);
+                self.returned.push_back(frame as u32);
+                self.free.extend(self.parked.pop());
+                continue;
+            };
             if self.extra_frames[number] > 0 {
                 self.extra_frames[number] -= 1;
                 continue;

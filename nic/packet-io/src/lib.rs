@@ -4,19 +4,22 @@
 //! without its check sequence. Frames are in the port's memory. A receiver gets a [`Burst`] of
 //! frames, may send through the same port while it reads them, and then releases the burst. A
 //! transmitter fills the next free frame in place.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod capture;
 mod checksum;
 mod gso;
 mod mem;
 pub mod pcapng;
+#[allow(unsafe_code)]
+mod shared_frames_unsafe;
 mod tap;
 
 pub use capture::Capture;
 pub use checksum::finish_checksum;
 pub use gso::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload};
 pub use mem::{MemBurst, MemConfig, MemPort};
+pub use shared_frames_unsafe::{FrameData, FrameMemory, SharedFrames};
 pub use tap::{Captured, Tap, TapOptions, Tapped};
 
 /// Frames that one burst may hold.
@@ -135,5 +138,16 @@ pub trait PacketIo {
     /// again.
     fn tx_pending(&mut self) -> bool {
         false
+    }
+
+    /// Returns the port's way to exchange frames with its user; `None` if the port has none.
+    fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<Self::Burst>> {
+        None
+    }
+
+    /// Returns the number of system calls that the port has made to move frames; zero if the port
+    /// does not count them.
+    fn system_calls(&self) -> u64 {
+        0
     }
 }

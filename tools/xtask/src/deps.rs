@@ -21,6 +21,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("app/port", &["shm", "nic"]),
     // The embedded stack runs the TCP engine inside the program.
     ("app/embedded", &["proto", "nic"]),
+    // The direct back end of the ring API runs the TCP engine inside the program, too.
+    ("app/direct", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
     (

@@ -14,8 +14,11 @@ use tidelane_service_rings::{ServiceContext, ServiceOptions};
 
 use crate::{epoll::EpollContext, server::Server};
 
+mod direct;
 mod epoll;
 mod server;
+#[path = "../../../embedded/examples/tidelane-http/tun_unsafe.rs"]
+mod tun_unsafe;
 
 /// Longest wait for a request.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -27,13 +30,17 @@ struct Options {
     /// Address and port of the server
     #[arg(long)]
     listen: SocketAddr,
-    /// Back end: `io-uring` (the kernel's TCP through io_uring), `epoll` (sockets with epoll) or
-    /// `service` (the Tidelane service at TIDELANE_SOCKET)
+    /// Back end: `io-uring` (the kernel's TCP through io_uring), `epoll` (sockets with epoll),
+    /// `direct` (TCP in this process), or `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     back_end: BackEnd,
     /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
+    /// TUN device of the direct back end, whose network has the address of the server. Without a
+    /// device, the direct back end has a port of the Tidelane service at TIDELANE_SOCKET
+    #[arg(long)]
+    device: Option<String>,
     /// Do not sleep: look for packets all the time
     #[arg(long)]
     poll: bool,
@@ -49,6 +56,8 @@ enum BackEnd {
     IoUring,
     /// The kernel's sockets with epoll, read and write.
     Epoll,
+    /// TCP in this process.
+    Direct,
     /// The Tidelane service.
     Service,
 }
@@ -76,6 +85,10 @@ fn run(options: &Options) -> io::Result<()> {
             let mut context = EpollContext::open()?;
             serve(&mut context, options)?;
         }
+        BackEnd::Direct => match &options.device {
+            Some(name) => serve(&mut direct::on_device(name, options.listen)?, options)?,
+            None => serve(&mut direct::on_service_port(options.listen)?, options)?,
+        },
         BackEnd::Service => serve_on_service(options)?,
     }
     Ok(())

@@ -1,0 +1,280 @@
+//! A context on a port: the calls of the program, and the cycle of receiving and sending.
+
+use std::{collections::HashMap, io, net::SocketAddr, os::fd::BorrowedFd, rc::Rc};
+
+use tidelane_embedded::{Addresses, Drops, EphemeralPorts};
+use tidelane_engine::{
+    Counters, Endpoint, Engine, FlowInfo, FlowKey, Instant, IpAddress, ListenError, OpenError,
+    SocketOptions,
+};
+use tidelane_packet_io::PacketIo;
+use tidelane_rings::{
+    Buffer, Context, Descriptor, ListenOptions, Pool, ReadyList, SendError, Wait,
+};
+use tidelane_wire::MacAddress;
+
+use crate::{
+    connection::Ending,
+    counters::DirectCounters,
+    cycle::Cycle,
+    descriptors::{Descriptors, Listener, Socket},
+    input::Input,
+    io::{Io, LinkAddresses},
+    loans_unsafe::{Loans, SentBuffer},
+    options::DirectOptions,
+    segment_writer::HEADERS_LEN_MAX,
+    time::TimeSource,
+};
+
+/// Room for headers before the payload of an allocated buffer, in bytes.
+const HEADROOM: u32 = HEADERS_LEN_MAX as u32;
+
+/// Sockets on the engine of this process, on a port that this process owns, for one thread.
+///
+/// The end of a context resets its connections.
+pub struct DirectContext<P: PacketIo> {
+    cycle: Cycle<P>,
+    ephemeral_ports: EphemeralPorts,
+    options: SocketOptions,
+}
+
+impl<P: PacketIo> DirectContext<P> {
+    /// Opens a context on `port`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for impossible options. Otherwise the errors of `mmap`.
+    pub fn open(
+        options: &DirectOptions,
+        mut port: P,
+        time: impl TimeSource<P> + 'static,
+    ) -> io::Result<Self> {
+        let stack = &options.stack;
+        let checked = stack.engine.check();
+        checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        let loans = Loans::open(&mut port, HEADROOM, || {
+            Pool::with_headroom(options.buffers, options.buffer_len, HEADROOM)
+        })?;
+        if loans.pool().buffer_len() > stack.engine.tx_limit {
+            let message = "a buffer is longer than tx_limit";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let addresses = Addresses::new(stack.addresses.clone(), stack.shared_addresses);
+        let link = LinkAddresses::new(stack.mac, stack.gateway);
+        Ok(Self {
+            cycle: Cycle {
+                engine: Engine::new(stack.engine.clone(), stack.secret),
+                input: Input::new(&port, addresses),
+                io: Io::new(port, loans, link, options.mtu),
+                now: time.now(),
+                time: Box::new(time),
+                descriptors: Descriptors::default(),
+                listeners: HashMap::new(),
+                due: Vec::new(),
+                dirty: Vec::new(),
+                send_queue_max: options.send_queue_max.max(1),
+            },
+            ephemeral_ports: EphemeralPorts::new(u16::from_be_bytes([
+                stack.secret[0],
+                stack.secret[1],
+            ])),
+            options: stack.options,
+        })
+    }
+
+    /// Sets the link address of a neighbour.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
+        self.cycle.io.link.set_neighbour(addr, mac);
+    }
+
+    /// Returns the port. The context does not see frames that the program itself receives or sends.
+    pub fn port_mut(&mut self) -> &mut P {
+        &mut self.cycle.io.port
+    }
+
+    /// Returns the counters of the context.
+    pub fn counters(&self) -> DirectCounters {
+        self.cycle.io.counters
+    }
+
+    /// Returns the counters of TCP.
+    pub fn tcp_counters(&self) -> Counters {
+        self.cycle.engine.counters()
+    }
+
+    /// Returns the number of dropped packets, by [`DropReason::index`].
+    ///
+    /// [`DropReason::index`]: tidelane_wire::DropReason::index
+    pub fn drops(&self) -> &Drops {
+        &self.cycle.io.drops
+    }
+
+    /// Returns TCP's state of a connection, for statistics.
+    pub fn info(&self, descriptor: Descriptor) -> Option<FlowInfo> {
+        self.cycle
+            .engine
+            .info(self.cycle.descriptors.flow(descriptor)?)
+    }
+
+    /// Returns the time at which the next timer expires, or `None` if no timer runs.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.cycle.engine.next_timeout()
+    }
+
+    /// Returns true if there is no connection, whether the program has its descriptor or not.
+    /// Connections in TIME-WAIT do not count.
+    pub fn has_no_connections(&self) -> bool {
+        self.cycle.engine.is_empty()
+    }
+}
+
+impl<P: PacketIo> Context for DirectContext<P> {
+    fn pool(&self) -> &Pool {
+        self.cycle.io.supply.pool()
+    }
+
+    fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
+        let local = endpoint(local);
+        if !local.addr.is_unspecified() && !self.cycle.input.addresses().has(local.addr) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let opened = self
+            .cycle
+            .engine
+            .listen(local, options.backlog, self.options);
+        let id = opened.map_err(|error| match error {
+            ListenError::InUse => io::Error::from(io::ErrorKind::AddrInUse),
+            ListenError::Full => io::Error::other(error),
+            ListenError::BadEndpoint => io::ErrorKind::InvalidInput.into(),
+        })?;
+        let descriptor = self.cycle.descriptors.add(Socket::Listener(Listener {
+            id,
+            queue: Default::default(),
+            is_paused: false,
+        }));
+        self.cycle.listeners.insert(id, descriptor);
+        Ok(descriptor)
+    }
+
+    fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
+        let peer = endpoint(peer);
+        let address = self.cycle.input.addresses().first_for(peer.addr);
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        self.cycle.tick();
+        let is_free = |port| {
+            let local = Endpoint::new(address, port);
+            self.cycle
+                .engine
+                .is_free(self.cycle.now, &FlowKey { local, peer })
+        };
+        let port = self.ephemeral_ports.choose(is_free);
+        let local = Endpoint::new(address, port.ok_or(io::ErrorKind::AddrInUse)?);
+        let (now, route, options) = (self.cycle.now, self.cycle.io.flow_route(), self.options);
+        let opened = self
+            .cycle
+            .engine
+            .open(now, local, peer, route, options, &mut self.cycle.io);
+        let flow = opened.map_err(|error| match error {
+            OpenError::InUse => io::Error::from(io::ErrorKind::AddrInUse),
+            OpenError::Full => io::Error::other(error),
+            OpenError::BadEndpoint => io::ErrorKind::InvalidInput.into(),
+        })?;
+        let descriptor = self.cycle.descriptors.add(Socket::Connection(flow));
+        if let Some(connection) = self.cycle.io.connection_mut(flow) {
+            connection.descriptor = Some(descriptor);
+        }
+        Ok(descriptor)
+    }
+
+    fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
+        if let Some(refusal) = self.cycle.refusal(descriptor, buffer.len() as u32) {
+            return Err(SendError { buffer, refusal });
+        }
+        let loans = Rc::clone(&self.cycle.io.loans);
+        if !buffer.is_empty()
+            && let Some(flow) = self.cycle.descriptors.flow(descriptor)
+            && let Some(connection) = self.cycle.io.connection_mut(flow)
+        {
+            connection.tx.push(SentBuffer::new(buffer, &loans));
+            self.cycle.mark_dirty(flow);
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        self.cycle.transmit();
+        self.cycle.receive(list, wait)
+    }
+
+    fn tx_sync(&mut self) -> io::Result<()> {
+        self.cycle.transmit();
+        Ok(())
+    }
+
+    fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
+        list.clear();
+        self.cycle.receive(list, wait)
+    }
+
+    fn pause(&mut self, descriptor: Descriptor) {
+        if let Some(listener) = self.cycle.descriptors.listener_mut(descriptor) {
+            listener.is_paused = true;
+        } else if let Some(flow) = self.cycle.descriptors.flow(descriptor)
+            && let Some(connection) = self.cycle.io.connection_mut(flow)
+        {
+            connection.is_paused = true;
+        }
+    }
+
+    fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        if let Some(listener) = self.cycle.descriptors.listener_mut(descriptor) {
+            listener.is_paused = false;
+            self.cycle.due.push(descriptor);
+        } else if let Some(flow) = self.cycle.descriptors.flow(descriptor)
+            && let Some(connection) = self.cycle.io.connection_mut(flow)
+        {
+            connection.is_paused = false;
+            self.cycle.io.touch(flow);
+        }
+        Ok(())
+    }
+
+    fn shutdown(&mut self, descriptor: Descriptor) {
+        if let Some(flow) = self.cycle.descriptors.flow(descriptor)
+            && let Some(connection) = self.cycle.io.connection_mut(flow)
+        {
+            connection.is_shut_down = true;
+            self.cycle.mark_dirty(flow);
+        }
+    }
+
+    fn close(&mut self, descriptor: Descriptor) {
+        self.cycle.end(descriptor, Ending::Close);
+    }
+
+    fn abort(&mut self, descriptor: Descriptor) {
+        self.cycle.end(descriptor, Ending::Abort);
+    }
+
+    fn is_open(&self, descriptor: Descriptor) -> bool {
+        self.cycle.descriptors.has(descriptor)
+    }
+
+    /// Returns `None`: the kernel knows nothing of the connections.
+    fn socket(&self, _descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.cycle.io.counters.waits + self.cycle.io.port.system_calls()
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    let ip = match address {
+        SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
+        SocketAddr::V6(v6) => IpAddress(v6.ip().octets()),
+    };
+    Endpoint::new(ip, address.port())
+}

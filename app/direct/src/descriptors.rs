@@ -1,0 +1,77 @@
+//! The sockets of a context by descriptor.
+
+use std::collections::VecDeque;
+
+use tidelane_engine::{FlowId, ListenerId};
+use tidelane_rings::Descriptor;
+
+/// A listener of the program.
+#[derive(Debug)]
+pub struct Listener {
+    /// The engine's listener.
+    pub id: ListenerId,
+    /// Established connections that the program has not accepted. The backlog bounds their number.
+    pub queue: VecDeque<FlowId>,
+    /// True while the program does not want to accept.
+    pub is_paused: bool,
+}
+
+/// A socket of the program.
+#[derive(Debug)]
+pub enum Socket {
+    /// A listener.
+    Listener(Listener),
+    /// A connection.
+    Connection(FlowId),
+}
+
+/// Sockets by descriptor. The number of a removed socket is used again.
+#[derive(Debug, Default)]
+pub struct Descriptors {
+    places: Vec<Option<Socket>>,
+    /// Numbers without a socket.
+    free: Vec<u32>,
+}
+
+impl Descriptors {
+    /// Adds a socket. Returns its descriptor.
+    pub fn add(&mut self, socket: Socket) -> Descriptor {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        self.places[number as usize] = Some(socket);
+        Descriptor(number)
+    }
+
+    /// Removes a socket, so that its descriptor is free.
+    pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
+        let removed = self.places.get_mut(descriptor.0 as usize)?.take();
+        if removed.is_some() {
+            self.free.push(descriptor.0);
+        }
+        removed
+    }
+
+    /// Returns the flow of a connection.
+    pub fn flow(&self, descriptor: Descriptor) -> Option<FlowId> {
+        match self.places.get(descriptor.0 as usize)? {
+            Some(Socket::Connection(flow)) => Some(*flow),
+            _ => None,
+        }
+    }
+
+    /// Returns a listener for changes.
+    pub fn listener_mut(&mut self, descriptor: Descriptor) -> Option<&mut Listener> {
+        match self.places.get_mut(descriptor.0 as usize)? {
+            Some(Socket::Listener(listener)) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the descriptor has a socket.
+    pub fn has(&self, descriptor: Descriptor) -> bool {
+        let place = self.places.get(descriptor.0 as usize);
+        place.is_some_and(Option::is_some)
+    }
+}

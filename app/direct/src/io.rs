@@ -1,0 +1,468 @@
+//! The part of a context that the engine calls (its `Driver`): buffers, headers and events of all
+//! connections, and the port.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
+
+use tidelane_embedded::Drops;
+use tidelane_engine::{
+    Driver, Event, FlowId, FlowKey, FlowRoute, IpAddress, IpChange, LinkId, ListenerId, NewFlow,
+    Origin, SegmentOut, TxFull,
+};
+use tidelane_packet_io::{Burst, PacketIo};
+use tidelane_rings::Buffer;
+use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress};
+
+use crate::{
+    connection::{Connection, cause_of},
+    counters::DirectCounters,
+    loans_unsafe::Loans,
+    segment_writer::{headers_len, write_headers},
+    supply::{Purpose, Supply},
+};
+
+/// The engine's number of the only link. A context has one port.
+pub const LINK: LinkId = LinkId(0);
+/// Limit of resets that wait for a free frame; further resets are lost.
+const LATE_RESETS_MAX: usize = 1024;
+
+/// Link addresses of this end, of the router, and of the neighbours.
+#[derive(Debug)]
+pub struct LinkAddresses {
+    own: MacAddress,
+    gateway: MacAddress,
+    neighbours: HashMap<IpAddress, MacAddress>,
+    /// Source of the frame that is being processed.
+    arrival: Option<MacAddress>,
+}
+
+impl LinkAddresses {
+    /// Returns the addresses of a context that knows no neighbour.
+    pub fn new(own: MacAddress, gateway: MacAddress) -> Self {
+        Self {
+            own,
+            gateway,
+            neighbours: HashMap::new(),
+            arrival: None,
+        }
+    }
+
+    /// Sets the link address of a neighbour.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
+        self.neighbours.insert(addr, mac);
+    }
+
+    /// Sets the source of the frame that is being processed.
+    pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
+        self.arrival = mac;
+    }
+
+    /// Returns the headers of segments of a connection. The next hop is the known neighbour, the
+    /// source of the present frame, or the router.
+    fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
+        let (local, peer) = (key.local.addr, key.peer.addr);
+        let known = self.neighbours.get(&peer).copied();
+        let next_hop = known.or(self.arrival).unwrap_or(self.gateway);
+        HeaderTemplate::new(self.own, next_hop, local, peer)
+    }
+}
+
+/// A received payload that the engine has accepted, and that is still in its frame.
+#[derive(Debug)]
+struct Placed {
+    flow: FlowId,
+    /// Stream position of the payload.
+    pos: u32,
+    /// Offset of the payload in the frame.
+    offset: usize,
+    len: usize,
+    /// The buffer that the port gets for the frame.
+    spare: Buffer,
+}
+
+/// All state of a context except the engine and the descriptors.
+pub struct Io<P> {
+    /// The port.
+    pub port: P,
+    /// The free buffers.
+    pub supply: Supply,
+    /// The buffers that the port reads.
+    pub loans: Rc<Loans>,
+    /// Address of the frame that is being processed, if its memory may become a buffer.
+    frame: Option<usize>,
+    placed: Option<Placed>,
+    /// Link addresses.
+    pub link: LinkAddresses,
+    /// Counters.
+    pub counters: DirectCounters,
+    /// Number of dropped packets by reason.
+    pub drops: Drops,
+    /// MTU of new connections in bytes.
+    mtu: u32,
+    /// Connections by flow number. A box is taken out of the table and put back at little cost.
+    connections: Vec<Option<Box<Connection>>>,
+    /// Connections with events.
+    touched: Vec<FlowId>,
+    /// Connections that listeners have accepted.
+    pub accepted: VecDeque<(ListenerId, FlowId)>,
+    /// True if the port had no free frame: the engine has to resume sending.
+    pub is_blocked: bool,
+    /// Resets of ended connections that wait for a free frame.
+    late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
+}
+
+impl<P: PacketIo> Io<P> {
+    /// Returns the state of a context without connections. `mtu` is the MTU of the link.
+    pub fn new(port: P, loans: Rc<Loans>, link: LinkAddresses, mtu: u32) -> Self {
+        let frame_len_max = port.capabilities().tx_frame_len_max;
+        let mtu = mtu.min(frame_len_max.saturating_sub(ETHERNET_HEADER_LEN as u32));
+        Self {
+            port,
+            supply: Supply::new(loans.pool().clone()),
+            loans,
+            frame: None,
+            placed: None,
+            link,
+            counters: DirectCounters::default(),
+            drops: [0; DropReason::COUNT],
+            mtu,
+            connections: Vec::new(),
+            touched: Vec::new(),
+            accepted: VecDeque::new(),
+            is_blocked: false,
+            late_resets: VecDeque::new(),
+        }
+    }
+
+    /// Returns the route of new connections.
+    pub fn flow_route(&self) -> FlowRoute {
+        FlowRoute {
+            link: LINK,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Returns a connection.
+    pub fn connection(&self, flow: FlowId) -> Option<&Connection> {
+        self.connections.get(flow.index())?.as_deref()
+    }
+
+    /// Returns a connection for changes.
+    pub fn connection_mut(&mut self, flow: FlowId) -> Option<&mut Connection> {
+        self.connections.get_mut(flow.index())?.as_deref_mut()
+    }
+
+    /// Puts a connection on the list of connections with events.
+    pub fn touch(&mut self, flow: FlowId) {
+        if let Some(connection) = self
+            .connections
+            .get_mut(flow.index())
+            .and_then(Option::as_mut)
+            && !std::mem::replace(&mut connection.is_touched, true)
+        {
+            self.touched.push(flow);
+        }
+    }
+
+    /// Returns true if a connection has events.
+    pub fn has_events(&self) -> bool {
+        !self.touched.is_empty() || !self.accepted.is_empty()
+    }
+
+    /// Returns the number of connections with events.
+    pub fn touched_len(&self) -> usize {
+        self.touched.len()
+    }
+
+    /// Returns connection `at` of the list of connections with events.
+    pub fn touched_at(&self, at: usize) -> FlowId {
+        self.touched[at]
+    }
+
+    /// Removes the first `count` connections from the list of connections with events.
+    pub fn drain_touched(&mut self, count: usize) {
+        self.touched.drain(..count);
+    }
+
+    /// Releases the data of a connection that the peer has acknowledged up to `acked`.
+    pub fn acknowledge(&mut self, flow: FlowId, acked: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
+            while let Some(buffer) = connection.tx.acknowledge(acked) {
+                drop(buffer);
+            }
+        }
+    }
+
+    /// Drops the data of a connection that was not sent or acknowledged.
+    pub fn drop_unsent(&mut self, flow: FlowId) {
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
+            while let Some(buffer) = connection.tx.take() {
+                drop(buffer);
+            }
+        }
+    }
+
+    /// Sends the resets that wait, while the port has free frames.
+    pub fn send_late_resets(&mut self) {
+        while let Some((out, mut template)) = self.late_resets.pop_front() {
+            if self.write_frame(&out, &mut template, None).is_err() {
+                self.late_resets.push_front((out, template));
+                return;
+            }
+        }
+    }
+
+    /// Writes `out` to a frame of the port, with its payload from `connection`.
+    fn write_frame(
+        &mut self,
+        out: &SegmentOut,
+        template: &mut HeaderTemplate,
+        connection: Option<&Connection>,
+    ) -> Result<(), TxFull> {
+        let by_port = self.port.capabilities().tx_checksum;
+        let Some(frame) = self.port.tx_frame() else {
+            self.is_blocked = true;
+            return Err(TxFull);
+        };
+        let payload_at = headers_len(out, template);
+        let len = payload_at + out.payload_len as usize;
+        let written = frame.get_mut(..len).and_then(|frame| {
+            if let Some(connection) = connection.filter(|_| out.payload_len > 0) {
+                let room = frame.get_mut(payload_at..)?;
+                connection.tx.copy_to(out.payload_pos, room).then_some(())?;
+            }
+            write_headers(frame, out, template, by_port)
+        });
+        match written {
+            Some(checksum) => self.port.tx_commit(len, checksum),
+            None => self.drops[DropReason::TooLong.index()] += 1,
+        }
+        self.counters.tx_copies += u64::from(out.payload_len > 0);
+        Ok(())
+    }
+
+    /// Sends the payload of `out` from its buffer, with the headers before it. Returns `None` if
+    /// the payload has to be copied.
+    fn transmit_in_place(
+        &mut self,
+        out: &SegmentOut,
+        connection: &mut Connection,
+    ) -> Option<Result<(), TxFull>> {
+        let by_port = self.port.capabilities().tx_checksum;
+        let template = &mut connection.template;
+        let headers_len = headers_len(out, template) as u32;
+        let found = connection.tx.buffer_with(out.payload_pos, out.payload_len);
+        let (buffer, data) = found?;
+        let frame = buffer.frame_mut(data.clone(), headers_len)?;
+        let checksum = write_headers(frame, out, template, by_port)?;
+        let frame = data.start - headers_len..data.end;
+        if buffer.lend(&mut self.port, frame, checksum).is_err() {
+            self.is_blocked = true;
+            return Some(Err(TxFull));
+        }
+        self.counters.tx_lent += 1;
+        Some(Ok(()))
+    }
+
+    /// Sends a segment of a connection.
+    fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
+        // Take the connection out of the table, because the callees borrow all of `self`.
+        let place = self.connections.get_mut(flow.index());
+        let Some(mut connection) = place.and_then(Option::take) else {
+            return Ok(());
+        };
+        let in_place = match out.payload_len > 0 && self.loans.is_shared() {
+            true => self.transmit_in_place(out, &mut connection),
+            false => None,
+        };
+        let sent = in_place.unwrap_or_else(|| {
+            let mut template = connection.template;
+            let sent = self.write_frame(out, &mut template, Some(&connection));
+            connection.template = template;
+            sent
+        });
+        self.connections[flow.index()] = Some(connection);
+        sent
+    }
+
+    /// Sets the frame whose segment the engine gets next.
+    pub fn begin_frame(&mut self, frame: &[u8]) {
+        self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
+    }
+
+    /// Turns packet `at` of `burst` into a buffer, if the engine has accepted its payload.
+    pub fn end_frame(&mut self, burst: &mut P::Burst, at: usize) {
+        self.frame = None;
+        let Some(placed) = self.placed.take() else {
+            return;
+        };
+        let (offset, len) = (placed.offset, placed.len);
+        let exchanged = self.loans.exchange(&mut self.port, burst, at, placed.spare);
+        let buffer = match exchanged {
+            Ok(mut buffer) => {
+                let start = buffer.range().start + offset as u32;
+                buffer.set_payload(start..start + len as u32);
+                self.counters.rx_exchanges += 1;
+                buffer
+            }
+            Err(mut spare) => {
+                let frame = burst.frame(at).unwrap_or_default();
+                spare.append(frame.get(offset..offset + len).unwrap_or_default());
+                self.counters.rx_copies += 1;
+                spare
+            }
+        };
+        // A connection that has ended since needs no data.
+        if let Some(connection) = self.connection_mut(placed.flow) {
+            let copies = connection.rx.insert(placed.pos, buffer);
+            self.counters.rx_copies += copies;
+        }
+    }
+
+    /// Returns true if a connection may take `buffers` buffers for data at `pos`.
+    fn has_buffers(&mut self, flow: FlowId, pos: u32, buffers: u32) -> bool {
+        let Some(connection) = self.connection(flow) else {
+            return false;
+        };
+        let purpose = match connection.is_waiting() || !connection.rx.is_in_order(pos) {
+            true => Purpose::Waiting,
+            false => Purpose::Prompt,
+        };
+        let has = connection.rx.has_place(pos) && self.supply.has(buffers, purpose);
+        self.counters.rx_no_buffer += u64::from(!has);
+        has
+    }
+
+    /// Copies a received payload to buffers. Returns false if there are none.
+    fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let room = self.supply.pool().payload_len_max() as usize;
+        let buffers = payload.len().div_ceil(room) as u32;
+        if !self.has_buffers(flow, pos, buffers) {
+            return false;
+        }
+        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+            return false;
+        };
+        let mut at = pos;
+        for part in payload.chunks(room) {
+            let Some(mut buffer) = self.supply.take() else {
+                return false;
+            };
+            buffer.append(part);
+            self.counters.rx_copies += 1 + connection.rx.insert(at, buffer);
+            at = at.wrapping_add(part.len() as u32);
+        }
+        true
+    }
+
+    /// Accepts a received payload that stays in its frame until [`Self::end_frame`]. Returns false
+    /// if there is no buffer for the frame.
+    fn place_frame(&mut self, flow: FlowId, pos: u32, offset: usize, len: usize) -> bool {
+        if !self.has_buffers(flow, pos, 1) {
+            return false;
+        }
+        self.placed = self.supply.take().map(|spare| Placed {
+            flow,
+            pos,
+            offset,
+            len,
+            spare,
+        });
+        self.placed.is_some()
+    }
+}
+
+impl<P: PacketIo> Driver for Io<P> {
+    fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
+        match out.origin {
+            Origin::Flow(flow) => self.transmit_of(flow, out),
+            Origin::EndingFlow(flow) => {
+                if self.transmit_of(flow, out).is_err()
+                    && self.late_resets.len() < LATE_RESETS_MAX
+                    && let Some(template) = self.connection(flow).map(|c| c.template)
+                {
+                    self.late_resets.push_back((*out, template));
+                }
+                Ok(())
+            }
+            Origin::NoFlow(fields) => {
+                let Some(mut template) = self.link.template(&out.key) else {
+                    return Ok(());
+                };
+                template.set_fields(fields);
+                self.write_frame(out, &mut template, None)
+            }
+        }
+    }
+
+    fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let len = payload.len() as u32;
+        // The engine accepts one payload of a segment at most, so that no payload waits here.
+        let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
+        let frame = self.frame.filter(|_| fits);
+        if let Some(connection) = self.connection_mut(flow)
+            && connection.rx.wants_append(pos, len, frame.is_none())
+        {
+            let further = connection.rx.append(pos, payload);
+            self.counters.rx_copies += 1 + further;
+            return true;
+        }
+        match frame.and_then(|frame| payload.as_ptr().addr().checked_sub(frame)) {
+            Some(offset) => self.place_frame(flow, pos, offset, payload.len()),
+            None => self.place_copy(flow, pos, payload),
+        }
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        let Some(Some(connection)) = self.connections.get_mut(flow.index()) else {
+            return;
+        };
+        match event {
+            Event::Connected => connection.owes_connected = true,
+            Event::Accepted(listener) => self.accepted.push_back((listener, flow)),
+            Event::PeerClosed => connection.owes_end = true,
+            Event::Closed(cause) => {
+                connection.cause = Some(cause);
+                connection.owes_closed = cause_of(cause).is_some();
+            }
+            Event::Released => {
+                self.drop_unsent(flow);
+                self.connections[flow.index()] = None;
+                return;
+            }
+            Event::Progress { .. } => {}
+            Event::FinAcked
+            | Event::NegativeAdvice
+            | Event::SoftError(_)
+            | Event::Urgent(_)
+            | Event::UrgentByte(_) => return,
+        }
+        self.touch(flow);
+    }
+
+    fn route(&mut self, _key: &FlowKey, _link: LinkId) -> FlowRoute {
+        self.flow_route()
+    }
+
+    fn created(&mut self, flow: FlowId, new: &NewFlow) {
+        let Some(mut template) = self.link.template(&new.key) else {
+            return;
+        };
+        template.set_fields(new.ip);
+        if self.connections.len() <= flow.index() {
+            self.connections.resize_with(flow.index() + 1, || None);
+        }
+        self.connections[flow.index()] = Some(Box::new(Connection::new(template)));
+    }
+
+    fn set_ip(&mut self, flow: FlowId, change: IpChange) {
+        if let Some(connection) = self.connection_mut(flow) {
+            match change {
+                IpChange::Fields(fields) => connection.template.set_fields(fields),
+                IpChange::MayFragment(allowed) => connection.template.set_may_fragment(allowed),
+            }
+        }
+    }
+}

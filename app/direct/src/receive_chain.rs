@@ -1,0 +1,200 @@
+//! Received data of one connection: buffers in order, and buffers beyond holes.
+//!
+//! ```text
+//!   delivered │ ready: buffers in order │ hole │ ahead: buffers beyond holes
+//!                                       next
+//! ```
+//!
+//! A buffer usually holds the payload of one segment. The chain never drops data that TCP has
+//! acknowledged or SACKed, so the engine may only acknowledge data that the chain has accepted.
+
+use std::collections::VecDeque;
+
+use tidelane_rings::Buffer;
+
+/// Number of buffers in order from which on small payloads are copied to the buffer before them. A
+/// peer that sends single bytes to a paused connection would otherwise hold a buffer for each byte.
+const PROMPT_BUFFERS: usize = 16;
+/// Limit of buffers beyond holes. The peer sends further data beyond holes again.
+const AHEAD_MAX: usize = 256;
+
+/// A buffer beyond a hole.
+#[derive(Debug)]
+struct Piece {
+    /// Stream position of the first byte.
+    pos: u32,
+    buffer: Buffer,
+}
+
+impl Piece {
+    /// Returns the stream position after the last byte.
+    fn end(&self) -> u32 {
+        self.pos.wrapping_add(self.buffer.len() as u32)
+    }
+}
+
+/// The received data of one connection that the program has not got.
+#[derive(Debug, Default)]
+pub struct ReceiveChain {
+    /// Data in order.
+    ready: VecDeque<Buffer>,
+    /// Stream position after the data in order.
+    next: u32,
+    /// Data beyond holes, sorted and disjoint.
+    ahead: VecDeque<Piece>,
+}
+
+impl ReceiveChain {
+    /// Returns the stream position after the data in order.
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Returns true if `pos` continues the data in order.
+    pub fn is_in_order(&self, pos: u32) -> bool {
+        pos == self.next
+    }
+
+    /// Returns true if there is data in order.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns true if the chain takes one more buffer with data at `pos`.
+    pub fn has_place(&self, pos: u32) -> bool {
+        self.is_in_order(pos) || self.ahead.len() < AHEAD_MAX
+    }
+
+    /// Returns true if `len` bytes at `pos` should be copied to the buffer before them by
+    /// [`Self::append`]. `is_copied` is true if the bytes have to be copied in any case.
+    pub fn wants_append(&self, pos: u32, len: u32, is_copied: bool) -> bool {
+        let (before, is_long) = if self.is_in_order(pos) {
+            (self.ready.back(), self.ready.len() >= PROMPT_BUFFERS)
+        } else {
+            let before = self.ahead.iter().rfind(|piece| piece.end() == pos);
+            let is_long = self.ahead.len() >= PROMPT_BUFFERS;
+            (before.map(|piece| &piece.buffer), is_long)
+        };
+        before.is_some_and(|buffer| {
+            buffer.tail_room() >= len && (is_copied || is_long && is_small(buffer, len))
+        })
+    }
+
+    /// Copies `payload` behind the buffer that ends at `pos`. Returns the number of further copies.
+    pub fn append(&mut self, pos: u32, payload: &[u8]) -> u64 {
+        let end = pos.wrapping_add(payload.len() as u32);
+        if !self.make_way(pos, end) {
+            return 0;
+        }
+        let tail = match self.is_in_order(pos) {
+            true => self.ready.back_mut(),
+            false => {
+                let before = self.ahead.iter_mut().rfind(|piece| piece.end() == pos);
+                before.map(|piece| &mut piece.buffer)
+            }
+        };
+        let appended = tail.map_or(0, |tail| tail.append(payload));
+        debug_assert_eq!(appended, payload.len(), "the caller has checked the room");
+        if !self.is_in_order(pos) {
+            return 0;
+        }
+        self.next = end;
+        self.take_adjacent()
+    }
+
+    /// Adds a buffer with data at `pos`, which is not before [`Self::next`]. Returns the number of
+    /// copies that the chain has made to join small payloads.
+    pub fn insert(&mut self, pos: u32, buffer: Buffer) -> u64 {
+        let end = pos.wrapping_add(buffer.len() as u32);
+        if buffer.is_empty() || !self.make_way(pos, end) {
+            return 0;
+        }
+        if self.is_in_order(pos) {
+            return u64::from(self.push_ready(buffer)) + self.take_adjacent();
+        }
+        let distance = self.distance(pos);
+        let at = self
+            .ahead
+            .partition_point(|piece| piece.pos.wrapping_sub(self.next) < distance);
+        self.ahead.insert(at, Piece { pos, buffer });
+        0
+    }
+
+    /// Takes the next buffer in order.
+    pub fn take(&mut self) -> Option<Buffer> {
+        self.ready.pop_front()
+    }
+
+    fn distance(&self, pos: u32) -> u32 {
+        pos.wrapping_sub(self.next)
+    }
+
+    /// Removes the bytes from `start` to `end` from the buffers beyond holes. Returns false,
+    /// without any effect, if one buffer has all of these bytes.
+    fn make_way(&mut self, start: u32, end: u32) -> bool {
+        let (start, end) = (self.distance(start), self.distance(end));
+        let mut at = 0;
+        while let Some(piece) = self.ahead.get_mut(at) {
+            let left = piece.pos.wrapping_sub(self.next);
+            let right = piece.end().wrapping_sub(self.next);
+            if left >= end {
+                break;
+            } else if right <= start {
+                at += 1;
+            } else if left <= start && end <= right {
+                return false;
+            } else if start <= left && right <= end {
+                self.ahead.remove(at);
+            } else if left < start {
+                let range = piece.buffer.range();
+                piece
+                    .buffer
+                    .set_payload(range.start..range.start + (start - left));
+                at += 1;
+            } else {
+                piece.buffer.advance(end - left);
+                piece.pos = piece.pos.wrapping_add(end - left);
+                break;
+            }
+        }
+        true
+    }
+
+    /// Moves the buffers that continue the data in order. Returns the number of copies.
+    fn take_adjacent(&mut self) -> u64 {
+        let mut copies = 0;
+        while let Some(piece) = self.ahead.pop_front() {
+            if piece.pos != self.next {
+                self.ahead.push_front(piece);
+                break;
+            }
+            copies += u64::from(self.push_ready(piece.buffer));
+        }
+        copies
+    }
+
+    /// Adds a buffer to the data in order. Returns true if its payload was copied to the buffer
+    /// before it.
+    fn push_ready(&mut self, buffer: Buffer) -> bool {
+        let len = buffer.len() as u32;
+        self.next = self.next.wrapping_add(len);
+        if self.ready.len() >= PROMPT_BUFFERS
+            && let Some(tail) = self.ready.back_mut()
+            && is_small(tail, len)
+            && tail.tail_room() >= len
+        {
+            tail.append(buffer.payload());
+            return true;
+        }
+        self.ready.push_back(buffer);
+        false
+    }
+}
+
+/// Returns true if a payload is small, compared with a buffer.
+fn is_small(buffer: &Buffer, len: u32) -> bool {
+    len < buffer.capacity() / 4
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! The HTTP server of the ring API on the direct back end. Its client is an embedded stack.
+
+use std::{cell::Cell, rc::Rc};
+
+use tidelane_direct::DirectOptions;
+use tidelane_embedded::{Connection, Endpoint, Stack, StackConfig};
+use tidelane_engine::{Duration, Instant, IpAddress};
+use tidelane_rings::{Context, ListenOptions, Wait};
+
+use crate::{
+    kit::{ADDRESSES, End, options, server},
+    nic_unsafe::{Clock, Nic, Quality, Wire, pair},
+    server::Server,
+};
+
+/// Lengths of the pages.
+const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
+
+/// A client on an embedded stack, and a server on a context.
+struct Site {
+    clock: Clock,
+    wire: Rc<std::cell::RefCell<Wire>>,
+    stack: Stack<Nic>,
+    end: End<Nic>,
+    server: Server,
+}
+
+impl Site {
+    fn new(quality: Quality, options: &DirectOptions) -> Self {
+        let clock: Clock = Rc::new(Cell::new(Instant::from_secs(1)));
+        let (near, far, wire) = pair(&clock, quality);
+        let address = IpAddress::from_v4(ADDRESSES[0]);
+        let mut end = End::new(options, far, &clock);
+        let listened = end.context.listen(server(80), &ListenOptions::default());
+        listened.expect("a free port");
+        Self {
+            stack: Stack::new(StackConfig::new(address, [7; 16]), near),
+            clock,
+            wire,
+            end,
+            server: Server::new(),
+        }
+    }
+
+    fn connect(&mut self) -> Connection {
+        let local = Endpoint::new(IpAddress::from_v4(ADDRESSES[0]), 0);
+        let peer = Endpoint::new(IpAddress::from_v4(ADDRESSES[1]), 80);
+        self.stack.connect(local, peer).expect("a free port")
+    }
+
+    fn step(&mut self) {
+        let before = self.wire.borrow().sent;
+        self.stack.poll(self.clock.get());
+        let served = self.server.cycle(&mut self.end.context, Wait::No);
+        served.expect("a port");
+        if self.wire.borrow().sent > before {
+            return;
+        }
+        let timers = [
+            self.stack.next_timeout(),
+            self.end.context.next_timeout(),
+            self.wire.borrow().next_arrival(),
+        ];
+        let least = self.clock.get() + Duration::from_micros(10);
+        let next = timers.into_iter().flatten().min();
+        self.clock.set(next.unwrap_or(least).max(least));
+    }
+
+    /// Requests a page on a connection, and compares it.
+    fn get(&mut self, connection: Connection, len: usize) {
+        let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let mut request = request.as_bytes();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
+        let body = (0..len).map(|at| b'a' + (at % 26) as u8);
+        let expected: Vec<u8> = head.into_bytes().into_iter().chain(body).collect();
+        let mut got = Vec::new();
+        for _ in 0..1_000_000 {
+            let written = self.stack.write(connection, request);
+            request = &request[written..];
+            self.step();
+            let mut part = [0; 4096];
+            let count = self.stack.read(connection, &mut part);
+            got.extend_from_slice(&part[..count]);
+            if got.len() >= expected.len() {
+                return assert!(got == expected, "{len} bytes");
+            }
+        }
+        panic!("{} of {} bytes", got.len(), expected.len());
+    }
+}
+
+#[test]
+fn pages_arrive_unchanged() {
+    for seed in 0..24 {
+        let quality = Quality {
+            seed,
+            loss: seed % 4 * 30,
+            reorder: seed % 3 * 100,
+            is_shared: seed % 2 == 0,
+            ..Quality::default()
+        };
+        let mut site = Site::new(quality, &options(1));
+        let connections: Vec<Connection> = (0..3).map(|_| site.connect()).collect();
+        for len in LENGTHS {
+            for connection in &connections {
+                site.get(*connection, len);
+            }
+        }
+        for connection in connections {
+            site.stack.close(connection);
+        }
+        for _ in 0..100_000 {
+            site.step();
+            if site.end.context.has_no_connections() {
+                break;
+            }
+        }
+        assert!(site.end.context.has_no_connections(), "seed {seed}");
+    }
+}
+
+/// A request of a small page, from the frame of the request to the frame of the answer, is not
+/// copied by the context.
+#[test]
+fn a_small_page_is_not_copied() {
+    let mut site = Site::new(Quality::default(), &options(1));
+    let connection = site.connect();
+    site.get(connection, 64);
+    let before = site.end.context.counters();
+    for _ in 0..100 {
+        site.get(connection, 1024);
+    }
+    let after = site.end.context.counters();
+    assert_eq!((before.rx_copies, before.tx_copies), (0, 0));
+    assert_eq!((after.rx_copies, after.tx_copies), (0, 0));
+    assert_eq!(after.rx_exchanges - before.rx_exchanges, 100);
+    assert_eq!(after.tx_lent - before.tx_lent, 100);
+}

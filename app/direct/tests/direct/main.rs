@@ -1,0 +1,12 @@
+//! Contexts on the direct back end in virtual time.
+
+mod accounts;
+mod behaviour;
+mod http;
+mod kit;
+mod nic_unsafe;
+#[allow(dead_code)]
+#[path = "../../../kernel/examples/ring-http/server.rs"]
+mod server;
+mod swarm;
+mod waits;

@@ -1,0 +1,62 @@
+//! The frames that a port shares with its user.
+
+use std::{ptr::NonNull, sync::Arc};
+
+use tidelane_packet_io::{FrameData, FrameMemory, LinkFull, SharedFrames, TxChecksum};
+
+use crate::{XdpBurst, XdpPort, config::UmemLayout, tx_unsafe::TX_METADATA_LEN, umem_unsafe::Umem};
+
+/// The memory of a port, until its user takes it.
+pub(crate) struct SharedMemory {
+    umem: Arc<Umem>,
+    layout: UmemLayout,
+}
+
+impl SharedMemory {
+    pub(crate) fn new(umem: Arc<Umem>, layout: UmemLayout) -> Self {
+        Self { umem, layout }
+    }
+
+    /// Returns the memory for the user.
+    fn into_frames(self) -> Option<FrameMemory> {
+        Some(FrameMemory {
+            start: NonNull::new(self.umem.start())?,
+            owner: Box::new(self.umem),
+            count: self.layout.frames(),
+            frame_len: self.layout.frame_size,
+            free: self.layout.user_frames(),
+            tx_headroom: TX_METADATA_LEN,
+        })
+    }
+}
+
+// SAFETY: the owner of the memory keeps the UMEM, which is mapped as zeros. The port gives only
+// frames of its receive half to the kernel, and frames of its transmit half and lent frames. The
+// kernel reads a lent frame until its completion, and `request_checksum` writes before the frame is
+// queued.
+unsafe impl SharedFrames<XdpBurst> for XdpPort {
+    fn take_memory(&mut self) -> Option<FrameMemory> {
+        self.shared_memory.take()?.into_frames()
+    }
+
+    unsafe fn rx_exchange(
+        &mut self,
+        burst: &mut XdpBurst,
+        at: usize,
+        free: u32,
+    ) -> Option<FrameData> {
+        self.rx.exchange(burst, at, free)
+    }
+
+    unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull> {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.tx.lend(data, checksum) }
+    }
+
+    fn tx_returned(&mut self) -> Option<u32> {
+        self.tx.returned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The halves of a port whose user has frames, with the test in the place of the kernel.
+
+use std::{collections::BTreeSet, ops::Range};
+
+use tidelane_packet_io::{BURST_MAX, Burst};
+
+use super::*;
+use crate::{
+    config::XdpConfig,
+    ring_unsafe::{Descriptor, Ring},
+    rx_unsafe::RxQueue,
+    tx_unsafe::TxQueue,
+};
+
+/// Frames of each kind.
+const FRAMES: u32 = 4;
+/// Length of a frame in bytes.
+const FRAME_LEN: u64 = 2048;
+/// Room before received data, as in the kernel.
+const HEADROOM: u64 = 256;
+
+/// A port without a socket, and the kernel's sides of its rings.
+struct Bench {
+    umem: Arc<Umem>,
+    rx: RxQueue,
+    tx: TxQueue,
+    /// Frames that belong to the user.
+    user: Vec<u32>,
+    fill: Ring<u64>,
+    received: Ring<Descriptor>,
+    sent: Ring<Descriptor>,
+    completion: Ring<u64>,
+}
+
+impl Bench {
+    fn new(metadata: bool) -> Self {
+        let config = XdpConfig {
+            rx_frames: FRAMES,
+            tx_frames: FRAMES,
+            shared_frames: FRAMES,
+            ..XdpConfig::default()
+        };
+        let layout = UmemLayout::new(&config, 1500);
+        let umem = Arc::new(Umem::new(&layout, false).unwrap());
+        let ((port_fill, fill), (port_rx, received)) = (Ring::pair(FRAMES), Ring::pair(FRAMES));
+        let ((port_tx, sent), (port_done, completion)) = (Ring::pair(FRAMES), Ring::pair(FRAMES));
+        let memory = SharedMemory::new(Arc::clone(&umem), layout)
+            .into_frames()
+            .unwrap();
+        assert_eq!((memory.free.clone(), memory.count), (8..12, 12));
+        assert_eq!(memory.start.as_ptr(), umem.start());
+        Self {
+            rx: RxQueue::new(Arc::clone(&umem), port_fill, port_rx, &layout),
+            tx: TxQueue::new(Arc::clone(&umem), port_tx, port_done, &layout, metadata),
+            user: memory.free.collect(),
+            umem,
+            fill,
+            received,
+            sent,
+            completion,
+        }
+    }
+
+    /// Returns the bytes of a frame.
+    #[allow(clippy::mut_from_ref)] // Each call borrows another frame.
+    fn bytes(&self, number: u32, range: Range<u32>) -> &mut [u8] {
+        let addr = u64::from(number) * FRAME_LEN + u64::from(range.start);
+        // SAFETY: the test accesses a frame in the place of its owner only.
+        unsafe { self.umem.bytes_mut(addr, range.len()) }
+    }
+
+    /// Receives packets in the place of the kernel, as many as there are frames in the FILL ring.
+    /// Returns the frames.
+    fn receive(&mut self, byte: u8, count: u32) -> Vec<u32> {
+        let mut frames = Vec::new();
+        while (frames.len() as u32) < count && self.fill.available(1) > 0 {
+            let number = (self.fill.pop() / FRAME_LEN) as u32;
+            self.fill.release();
+            self.bytes(number, 256..356).fill(byte);
+            self.received.push(Descriptor {
+                addr: u64::from(number) * FRAME_LEN + HEADROOM,
+                len: 100,
+                options: 0,
+            });
+            frames.push(number);
+        }
+        self.received.publish();
+        frames
+    }
+
+    /// Sends all queued frames in the place of the kernel. Returns them. The kernel has them until
+    /// [`Self::complete`].
+    fn transmit(&mut self) -> Vec<Descriptor> {
+        self.tx.publish();
+        let mut frames = Vec::new();
+        while self.sent.available(1) > 0 {
+            frames.push(self.sent.pop());
+        }
+        self.sent.release();
+        frames
+    }
+
+    fn complete(&mut self, frames: &[Descriptor]) {
+        for frame in frames {
+            self.completion.push(frame.addr);
+        }
+        self.completion.publish();
+    }
+
+    fn lend(&mut self, number: u32, range: Range<u32>) -> Result<(), LinkFull> {
+        let data = FrameData { number, range };
+        // SAFETY: the test does not access the frame until it is returned.
+        unsafe { self.tx.lend(data, TxChecksum::Done) }
+    }
+}
+
+/// Frames of all kinds change their owners, and each frame has one owner at each time.
+#[test]
+fn received_frames_are_exchanged_by_number() {
+    let mut bench = Bench::new(false);
+    let mut burst = bench.rx.new_burst();
+    for round in 0..100_u8 {
+        let frames = bench.receive(round, FRAMES);
+        assert_eq!(
+            frames.len() as u32,
+            FRAMES,
+            "round {round}: a frame is lost"
+        );
+        let owned: BTreeSet<u32> = frames.iter().chain(&bench.user).copied().collect();
+        assert_eq!(owned.len() as u32, 2 * FRAMES, "a frame has two owners");
+        assert_eq!(bench.rx.burst(&mut burst, BURST_MAX), FRAMES as usize);
+        for (at, number) in frames.iter().enumerate().skip(usize::from(round % 3)) {
+            let free = bench.user.remove(0);
+            let taken = bench.rx.exchange(&mut burst, at, free);
+            let taken = taken.expect("a packet in one frame");
+            assert_eq!((taken.number, taken.range.clone()), (*number, 256..356));
+            assert_eq!(bench.bytes(taken.number, taken.range), [round; 100]);
+            assert_eq!(burst.frame(at), Some(&[][..]), "the frame is gone");
+            assert!(
+                bench.rx.exchange(&mut burst, at, 0).is_none(),
+                "a second time"
+            );
+            bench.user.push(*number);
+        }
+        assert!(bench.rx.exchange(&mut burst, FRAMES as usize, 0).is_none());
+        bench.rx.release(&mut burst);
+    }
+}
+
+/// Lent frames and frames of the port share the rings, which never overflow. A lent frame returns
+/// once, after its completion.
+#[test]
+fn lent_frames_return_when_they_are_sent() {
+    let mut bench = Bench::new(false);
+    for round in 0..100 {
+        for number in 8..11 {
+            bench.bytes(number, 150..250).fill(round);
+            assert_eq!(bench.lend(number, 150..250), Ok(()));
+        }
+        // A frame of the port between lent frames.
+        bench.tx.frame().expect("a free frame")[..60].fill(99);
+        bench.tx.commit(60, TxChecksum::Done);
+        assert_eq!(bench.lend(11, 150..250), Err(LinkFull), "the ring is full");
+        assert!(bench.tx.frame().is_none());
+        let sent = bench.transmit();
+        let places: Vec<(u64, u32)> = sent.iter().map(|at| (at.addr, at.len)).collect();
+        let lent = [8, 9, 10].map(|number| (number * FRAME_LEN + 150, 100));
+        assert_eq!(places[..3], lent);
+        assert_eq!(places[3].1, 60);
+        assert_eq!(bench.tx.returned(), None, "before the completion");
+        bench.complete(&sent[1..3]);
+        let mut returned = || std::iter::from_fn(|| bench.tx.returned()).collect::<Vec<_>>();
+        assert_eq!(returned(), [9, 10]);
+        bench.complete(&[sent[3], sent[0]]);
+        let mut returned = || std::iter::from_fn(|| bench.tx.returned()).collect::<Vec<_>>();
+        assert_eq!(returned(), [8]);
+    }
+    assert_eq!(bench.tx.free_packets(), FRAMES as usize);
+}
+
+/// An unfinished checksum is declared before the data, or finished in place.
+#[test]
+fn checksums_of_lent_frames() {
+    for metadata in [true, false] {
+        let mut bench = Bench::new(metadata);
+        bench.bytes(8, 100..200).fill(1);
+        bench.bytes(8, 84..100).fill(7);
+        let (number, range) = (8, 100..200);
+        let checksum = TxChecksum::Partial {
+            start: 34,
+            offset: 16,
+        };
+        // SAFETY: the test does not write the frame.
+        let lent = unsafe { bench.tx.lend(FrameData { number, range }, checksum) };
+        assert_eq!(lent, Ok(()));
+        let sent = bench.transmit();
+        assert_eq!(sent[0].options & libc::XDP_TX_METADATA != 0, metadata);
+        let before = bench.bytes(8, 84..100).to_vec();
+        let field = bench.bytes(8, 150..152).to_vec();
+        match metadata {
+            true => {
+                assert_eq!((before[8], before[10]), (34, 16));
+                assert_eq!(field, [1, 1]);
+            }
+            false => {
+                assert_eq!(before, [7; 16]);
+                assert_ne!(field, [1, 1]);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a frame of the transmit half")]
+fn a_frame_of_the_port_is_not_lent() {
+    let mut bench = Bench::new(false);
+    let _ = bench.lend(5, 100..200);
+}

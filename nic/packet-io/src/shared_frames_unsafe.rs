@@ -1,0 +1,72 @@
+//! Ports that share the memory of their frames with their user, so that payload is not copied
+//! (StackMap §4.2, netmap).
+//!
+//! The memory consists of frames of equal length, which have numbers. At each time, a frame belongs
+//! to the port or to the user. A user that keeps a received frame gives a free frame for it, so
+//! that the port never runs out of frames. A frame for transmission is lent, and returns to the
+//! user when the port no longer reads it.
+
+use std::{any::Any, ops::Range, ptr::NonNull};
+
+use crate::{LinkFull, TxChecksum};
+
+/// The memory of a port's frames.
+pub struct FrameMemory {
+    /// Owner of the memory. The memory exists as long as the owner.
+    pub owner: Box<dyn Any>,
+    /// Start of the first frame.
+    pub start: NonNull<u8>,
+    /// Number of frames.
+    pub count: u32,
+    /// Length of a frame in bytes.
+    pub frame_len: u32,
+    /// Numbers of the frames that belong to the user. The others belong to the port.
+    pub free: Range<u32>,
+    /// Bytes before the data of a lent frame that the port may write.
+    pub tx_headroom: u32,
+}
+
+/// Data in a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameData {
+    /// Number of the frame.
+    pub number: u32,
+    /// Range of the data within the frame.
+    pub range: Range<u32>,
+}
+
+/// A port that shares the memory of its frames with its user. `B` is the port's burst.
+///
+/// # Safety
+///
+/// The memory of [`Self::take_memory`] is mapped and initialized as long as its owner exists. The
+/// port accesses a frame only while the frame belongs to the port, or is lent. The port writes to a
+/// lent frame only before [`Self::tx_lend`] returns: the checksum, and the headroom before the
+/// data.
+pub unsafe trait SharedFrames<B> {
+    /// Returns the memory, and gives its free frames to the caller. Returns `None` after the first
+    /// call, and if the port shares no frames.
+    fn take_memory(&mut self) -> Option<FrameMemory>;
+
+    /// Gives the frame of packet `at` of `burst` to the caller, and takes the frame `free` for it.
+    /// The burst then has an empty packet in this place. Returns `None`, without any effect, if the
+    /// packet is not in one frame of the memory.
+    ///
+    /// # Safety
+    ///
+    /// The frame `free` belongs to the caller, and nobody accesses it any more.
+    unsafe fn rx_exchange(&mut self, burst: &mut B, at: usize, free: u32) -> Option<FrameData>;
+
+    /// Queues a frame of the caller for transmission, after all frames committed before. The
+    /// checksum is as in [`tx_commit`](crate::PacketIo::tx_commit). Returns an error, without any
+    /// effect, while the port has no room.
+    ///
+    /// # Safety
+    ///
+    /// The frame belongs to the caller. Until [`Self::tx_returned`] returns its number, nobody
+    /// writes the data, or the headroom before the data.
+    unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull>;
+
+    /// Returns the number of a lent frame that the port no longer reads.
+    fn tx_returned(&mut self) -> Option<u32>;
+}

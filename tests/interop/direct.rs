@@ -1,0 +1,132 @@
+//! The direct back end of the ring API: the engine in an HTTP server, behind a TUN device, on a
+//! port of the service, and on a queue of a NIC (AF_XDP). The clients are on the kernel's stack.
+
+use std::{thread, time::Duration};
+
+use rustix::process::Signal;
+use tidelane_tests::{
+    Outcome, Running, Side, Stop, Wire, WireOptions, ensure,
+    impair::{Impairment, impaired_wire},
+    service::run_dir,
+    tools,
+    wire::{INTERFACE, SERVER},
+};
+
+use crate::{
+    embedded::{ADDRESSES, DEVICE, fetch, load, wire_with_device},
+    support::SHORT,
+};
+
+/// Port of the server.
+const PORT: u16 = 7410;
+/// Lengths of the pages.
+const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
+
+/// Starts `program` with `arguments`, and waits until it listens. `socket` is the socket of the
+/// service, if the server has a port of a service.
+fn start(
+    wire: &Wire,
+    side: Side,
+    program: &str,
+    arguments: &str,
+    socket: Option<&str>,
+) -> Result<Running, Stop> {
+    let path = tools::binary(program)?;
+    let mut server = wire.program(side, &path.to_string_lossy());
+    if let Some(socket) = socket {
+        server = server.env("TIDELANE_SOCKET", socket);
+    }
+    let mut running = server.args(arguments).args("--seconds 110").spawn()?;
+    tools::wait_until(Duration::from_secs(10), "the server", || {
+        running.check_alive()?;
+        Ok(running.written().0.contains("ready"))
+    })?;
+    Ok(running)
+}
+
+/// Starts the server on the queue of the wire's interface.
+fn on_nic(wire: &Wire) -> Result<Running, Stop> {
+    let arguments = format!("--interface {INTERFACE} --veth --listen {SERVER}:{PORT}");
+    start(wire, Side::Server, "ring-http-nic", &arguments, None)
+}
+
+/// Fetches pages of all lengths, and runs wrk with keep-alive and without.
+fn check(wire: &Wire, address: &str) -> Outcome {
+    for len in LENGTHS {
+        fetch(wire, address, len)?;
+    }
+    load(wire, address, "64", "Connection: keep-alive")?;
+    load(wire, address, "64", "Connection: close")?;
+    load(wire, address, "100000", "Connection: keep-alive")
+}
+
+/// The server is behind a TUN device.
+pub fn http_behind_a_device() -> Outcome {
+    let wire = wire_with_device()?;
+    let address = format!("{}:{PORT}", ADDRESSES.1);
+    let arguments = format!("--back-end direct --device {DEVICE} --listen {address}");
+    let mut server = start(&wire, Side::Client, "ring-http", &arguments, None)?;
+    check(&wire, &address)?;
+    server.check_alive()
+}
+
+/// The server has a port of the service.
+pub fn http_on_a_port() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let socket = run_dir(service.name()).join("control.sock");
+    let address = format!("{SERVER}:{PORT}");
+    let arguments = format!("--back-end direct --listen {address}");
+    let socket = socket.to_string_lossy();
+    let mut server = start(&wire, Side::Server, "ring-http", &arguments, Some(&socket))?;
+    check(&wire, &address)?;
+    server.check_alive()
+}
+
+/// The server owns the queue of a NIC.
+pub fn http_on_a_nic_queue() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let mut server = on_nic(&wire)?;
+    check(&wire, &format!("{SERVER}:{PORT}"))?;
+    server.check_alive()
+}
+
+/// One frame in twenty is lost in each direction.
+pub fn http_on_a_nic_queue_with_loss() -> Outcome {
+    tools::require_tools(&["curl"])?;
+    let impairment = Impairment {
+        loss_ppm: 50_000,
+        reorder_ppm: 0,
+    };
+    let (wire, _impair) = impaired_wire(&WireOptions::default(), &impairment, 110)?;
+    let mut server = on_nic(&wire)?;
+    let address = format!("{SERVER}:{PORT}");
+    for len in LENGTHS {
+        fetch(&wire, &address, len)?;
+    }
+    server.check_alive()
+}
+
+/// The server on the queue is killed under load. The kernel resets the connections, because it gets
+/// the packets again. The next server serves.
+pub fn a_killed_owner_of_a_queue() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let first = on_nic(&wire)?;
+    let url = format!("http://{SERVER}:{PORT}/64");
+    let wrk = wire.program(Side::Client, "wrk");
+    let wrk = wrk.args("-t 1 -c 20 -d 4s --timeout 10s").arg(url);
+    let wrk = wrk.spawn()?;
+    thread::sleep(Duration::from_secs(1));
+    first.end(Signal::KILL, SHORT)?;
+    let output = wrk.wait(SHORT)?.success()?.stdout;
+    ensure!(
+        output.contains("Socket errors"),
+        "no connection was reset: {output}"
+    );
+    let mut second = on_nic(&wire)?;
+    check(&wire, &format!("{SERVER}:{PORT}"))?;
+    second.check_alive()
+}
