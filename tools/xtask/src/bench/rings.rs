@@ -11,7 +11,11 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
 use tidelane_tests::{
-    Running, Side, Stop, Wire, machine::median, service::cpu_time_of, tools, wire::SERVER,
+    Running, Service, Side, Stop, Wire,
+    machine::median,
+    service::{cpu_time_of, run_dir},
+    tools,
+    wire::{INTERFACE, SERVER},
 };
 
 use super::{
@@ -54,7 +58,7 @@ pub struct RingsPlan {
     pub targets: Vec<Target>,
 }
 
-/// The interface by which the HTTP server uses the kernel's stack, and its way to wait.
+/// The interface by which the HTTP server uses TCP, and its way to wait.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -66,6 +70,13 @@ pub enum Server {
     IoUring,
     /// The kernel back end of the ring API. The server polls without a sleep.
     IoUringPoll,
+    /// The service back end. The service has the CPU of the server.
+    Service,
+    /// The direct back end on the queue of the interface. The server sleeps when there is nothing
+    /// to do.
+    Direct,
+    /// The direct back end on the queue of the interface. The server polls without a sleep.
+    DirectPoll,
 }
 
 impl Server {
@@ -75,24 +86,31 @@ impl Server {
             Self::EpollPoll => "polling epoll",
             Self::IoUring => "io_uring",
             Self::IoUringPoll => "polling io_uring",
+            Self::Service => "service",
+            Self::Direct => "direct",
+            Self::DirectPoll => "polling direct",
         }
     }
 
-    /// Returns the arguments of the program `ring-http` that select this server.
-    fn arguments(self) -> &'static str {
+    /// Returns the example and its arguments.
+    fn command(self) -> (&'static str, String) {
+        let on_queue = format!("--interface {INTERFACE} --veth");
         match self {
-            Self::Epoll => "--back-end epoll",
-            Self::EpollPoll => "--back-end epoll --poll",
-            Self::IoUring => "--back-end io-uring",
-            Self::IoUringPoll => "--back-end io-uring --poll",
+            Self::Epoll => ("ring-http", "--back-end epoll".to_owned()),
+            Self::EpollPoll => ("ring-http", "--back-end epoll --poll".to_owned()),
+            Self::IoUring => ("ring-http", "--back-end io-uring".to_owned()),
+            Self::IoUringPoll => ("ring-http", "--back-end io-uring --poll".to_owned()),
+            Self::Service => ("ring-http", "--back-end service".to_owned()),
+            Self::Direct => ("ring-http-nic", on_queue),
+            Self::DirectPoll => ("ring-http-nic", on_queue + " --poll"),
         }
     }
 
     /// Returns the baseline: the server with epoll that waits in the same way.
     fn baseline(self) -> Self {
         match self {
-            Self::Epoll | Self::IoUring => Self::Epoll,
-            Self::EpollPoll | Self::IoUringPoll => Self::EpollPoll,
+            Self::Epoll | Self::IoUring | Self::Service | Self::Direct => Self::Epoll,
+            Self::EpollPoll | Self::IoUringPoll | Self::DirectPoll => Self::EpollPoll,
         }
     }
 }
@@ -101,7 +119,7 @@ impl Server {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     wrk: WrkReport,
-    /// CPU time of the server's process in µs per request.
+    /// CPU time of the server's process, and of its service, in µs per request.
     cpu_us: f64,
     /// System calls per request.
     calls: f64,
@@ -187,16 +205,16 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
 /// Measures a server once.
 fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
-    let running = start(plan, &wire, server)?;
+    let programs = start(plan, &wire, server)?;
     let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
     let wrk = wrk.args("-t 1 --timeout 10s --latency");
     let wrk = wrk.arg("-c").arg(connections);
     let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds));
     let wrk = wrk.arg(format!("http://{SERVER}:{PORT}/{length}"));
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
-    let before = cpu_time_of(running.pid())?;
+    let before = programs.cpu_time()?;
     let output = wrk.run(limit)?.success()?.stdout;
-    let used = cpu_time_of(running.pid())? - before;
+    let used = programs.cpu_time()? - before;
     let report = WrkReport::parse(&output)
         .map_err(|reason| Stop::Fail(format!("{}: {reason}", server.name())))?;
     let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
@@ -215,21 +233,47 @@ fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Samp
     })
 }
 
-/// Starts a server.
-fn start(plan: &RingsPlan, wire: &Wire, server: Server) -> Result<Running, Stop> {
-    let path = tools::binary("ring-http")?;
+/// The programs of a measurement.
+struct Programs {
+    server: Running,
+    service: Option<Service>,
+}
+
+impl Programs {
+    /// Returns the CPU time of the server and of the service.
+    fn cpu_time(&self) -> Result<Duration, Stop> {
+        let of_service = self.service.as_ref().map(Service::cpu_time).transpose()?;
+        Ok(cpu_time_of(self.server.pid())? + of_service.unwrap_or_default())
+    }
+}
+
+/// Starts a server, and its service if the server needs one.
+fn start(plan: &RingsPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
+    let (example, arguments) = server.command();
+    let path = tools::binary(example)?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
     let seconds = u64::from(plan.seconds) + LIMIT.as_secs();
     let program = program.cpus(&plan.server_cpus).args(&format!(
-        "--listen {SERVER}:{PORT} --seconds {seconds} {}",
-        server.arguments()
+        "--listen {SERVER}:{PORT} --seconds {seconds} {arguments}"
     ));
+    let (program, service) = match server {
+        Server::Service => {
+            let service = wire.service_on(Side::Server, &plan.server_cpus, &[])?;
+            let socket = run_dir(service.name()).join("control.sock");
+            let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+            (program, Some(service))
+        }
+        _ => (program, None),
+    };
     let mut running = program.spawn()?;
     tools::wait_until(LIMIT, "the server", || {
         running.check_alive()?;
         Ok(running.written().0.contains("ready"))
     })?;
-    Ok(running)
+    Ok(Programs {
+        server: running,
+        service,
+    })
 }
 
 impl Results {
