@@ -64,6 +64,7 @@ pub fn curl_and_wrk_on_the_service() -> Outcome {
     check_pages(&wire)?;
     let address = format!("{SERVER}:{PORT}");
     load(&wire, &address, "64", "Connection: keep-alive")?;
+    load(&wire, &address, "64", "Connection: close")?;
     load(&wire, &address, "100000", "Connection: keep-alive")?;
     let segments = service.counters()?["in_segs"].as_u64();
     ensure!(

@@ -83,13 +83,18 @@ impl Answer {
         let path = request.strip_prefix("GET /").unwrap_or("x");
         let len = path.split([' ', '?']).next().unwrap_or_default();
         let len: Option<usize> = len.parse().ok().filter(|len| *len <= BODY_LEN_MAX);
+        let connection = match is_last(request) {
+            true => "Connection: close\r\n",
+            false => "",
+        };
         let status = match len {
             Some(_) => "200 OK",
             None => "404 Not Found",
         };
         let body_len = len.unwrap_or(0);
         Self {
-            head: format!("HTTP/1.1 {status}\r\nContent-Length: {body_len}\r\n\r\n").into_bytes(),
+            head: format!("HTTP/1.1 {status}\r\nContent-Length: {body_len}\r\n{connection}\r\n")
+                .into_bytes(),
             body_len,
             done: 0,
         }
@@ -225,7 +230,7 @@ impl Client {
     /// Adds the answer to a request. `report` returns the answer to `GET /counters`.
     fn answer(&mut self, request: &[u8], report: impl Fn() -> String) {
         let text = std::str::from_utf8(request).unwrap_or_default();
-        self.closes |= text.contains("Connection: close");
+        self.closes |= is_last(text);
         self.answers
             .push_back(match text.starts_with("GET /counters ") {
                 true => Answer::of_report(&report()),
@@ -256,6 +261,11 @@ impl Client {
         }
         Some(buffer)
     }
+}
+
+/// Returns true if a request asks the server to close the connection after the answer.
+fn is_last(request: &str) -> bool {
+    request.contains("Connection: close")
 }
 
 /// Returns true if `data` is one whole request.
