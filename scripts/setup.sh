@@ -19,7 +19,11 @@ command -v busybox >/dev/null 2>&1 || emulator="$emulator busybox-static"
 case "$group" in
     build) ;;
     demo) packages="$packages iproute2 util-linux nginx wrk curl"; need_root=yes ;;
-    bench) packages="$packages iproute2 util-linux nginx wrk curl valgrind"; need_root=yes ;;
+    bench)
+        packages="$packages iproute2 util-linux nginx wrk curl valgrind"
+        packages="$packages memcached libmemcached-tools"
+        need_root=yes
+        ;;
     test)
         packages="$packages iproute2 util-linux ethtool nginx wrk curl valgrind"
         packages="$packages redis-server redis-tools memcached libmemcached-tools"

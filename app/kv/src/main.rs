@@ -11,6 +11,7 @@ use rustix::{
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MAX, MEMORY_MIN, Server};
 use tidelane_rings::{Context, ListenOptions};
+use tidelane_service_rings::{ServiceContext, ServiceOptions};
 
 /// Longest wait in seconds for an event.
 const WAIT_SECONDS: u64 = 1;
@@ -28,7 +29,8 @@ struct Options {
     /// Limit of connections
     #[arg(long, default_value_t = 1024)]
     connections: u64,
-    /// Back end: `io-uring` (the kernel's TCP through io_uring)
+    /// Back end: `io-uring` (the kernel's TCP through io_uring), or `service` (the Tidelane service
+    /// at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     backend: Backend,
     /// Microseconds for which the io-uring back end polls the NAPI instances in a wait
@@ -44,6 +46,8 @@ struct Options {
 enum Backend {
     /// The kernel's TCP through io_uring.
     IoUring,
+    /// The Tidelane service.
+    Service,
 }
 
 fn main() -> ExitCode {
@@ -57,12 +61,20 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> io::Result<()> {
+    let send_queue_max = Server::send_queue_max(options.buffers, options.connections);
+    let Some(send_queue_max) = send_queue_max else {
+        return Err(invalid("--connections is too large for --buffers".into()));
+    };
     match options.backend {
+        Backend::Service => {
+            let mut context = ServiceContext::open(&ServiceOptions {
+                buffers: options.buffers,
+                send_queue_max,
+                ..ServiceOptions::default()
+            })?;
+            serve(&mut context, options)
+        }
         Backend::IoUring => {
-            let send_queue_max = Server::send_queue_max(options.buffers, options.connections);
-            let Some(send_queue_max) = send_queue_max else {
-                return Err(invalid("--connections is too large for --buffers".into()));
-            };
             let mut context = KernelContext::open(&KernelOptions {
                 buffers: options.buffers,
                 send_queue_max,

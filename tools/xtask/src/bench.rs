@@ -18,6 +18,7 @@ use tidelane_tests::{
 mod bulk;
 mod http;
 mod idle;
+mod kv;
 mod machine;
 mod measure;
 mod mux;
@@ -108,6 +109,14 @@ fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
                 plan.connections.clone_from(&options.connections);
             }
             let results = idle::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
+        }
+        AnyPlan::Kv(mut plan) => {
+            plan.rounds = rounds(plan.rounds);
+            if !options.connections.is_empty() {
+                plan.connections.clone_from(&options.connections);
+            }
+            let results = kv::run(&plan)?;
             (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
         AnyPlan::Rings(mut plan) => {

@@ -5,7 +5,9 @@ use std::{fs, path::Path};
 
 use serde::Deserialize;
 
-use super::{bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, mux::MuxPlan, rings::RingsPlan};
+use super::{
+    bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, kv::KvPlan, mux::MuxPlan, rings::RingsPlan,
+};
 
 /// The plan of a request figure: closed-loop clients that send requests to a server.
 #[derive(Deserialize, Debug, Clone)]
@@ -95,6 +97,8 @@ pub enum AnyPlan {
     Mux(MuxPlan),
     /// A figure of the ring API.
     Rings(RingsPlan),
+    /// A figure of key-value servers.
+    Kv(KvPlan),
 }
 
 impl AnyPlan {
@@ -113,6 +117,7 @@ impl AnyPlan {
             Self::Http(plan) => &plan.title,
             Self::Mux(plan) => &plan.title,
             Self::Rings(plan) => &plan.title,
+            Self::Kv(plan) => &plan.title,
         }
     }
 }

@@ -1,0 +1,43 @@
+//! The key-value server on the ring API (`app/kv`) on the service (`tidelaned`). The clients are
+//! memcached's own, on the kernel's stack.
+
+use tidelane_tests::{Outcome, Side, Wire, ensure, service::run_dir, tools, wire::SERVER};
+
+use crate::{ports, support::SHORT};
+
+/// Port of the server.
+const PORT: u16 = 7420;
+
+/// memccapable finds no fault in the protocol. memcaslap reads the values that it has written.
+pub fn memcached_clients_on_the_service() -> Outcome {
+    tools::require_tools(&["memccapable", "memcaslap"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let path = tools::binary("tidelane-kv")?;
+    let socket = run_dir(service.name()).join("control.sock");
+    let server = wire.program(Side::Server, &path.to_string_lossy());
+    let server = server.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let line = format!("--backend service --listen 0.0.0.0:{PORT} --memory 64");
+    let mut server = ports::start(server.args(&line))?;
+    let before = service.counters()?["in_segs"].as_u64();
+    let capable = wire.program(Side::Client, "memccapable");
+    let line = format!("-h {SERVER} -p {PORT} -a");
+    let finished = capable.args(&line).finish(SHORT)?;
+    let output = finished.stdout + &finished.stderr;
+    ensure!(
+        output.contains("All tests passed") && !output.contains("[FAIL]"),
+        "{output}"
+    );
+    let slap = wire.program(Side::Client, "memcaslap");
+    let line = format!("-s {SERVER}:{PORT} -T 1 -c 16 -x 40000 -v 0.5");
+    let output = slap.args(&line).run(SHORT)?.success()?.stdout;
+    for word in ["cmd_get: 36000", "get_misses: 0", "verify_failed: 0"] {
+        ensure!(output.contains(word), "no {word:?} in {output}");
+    }
+    let segments = service.counters()?["in_segs"].as_u64();
+    ensure!(
+        segments > before.map(|before| before + 1000),
+        "{segments:?} segments through the service"
+    );
+    server.check_alive()
+}

@@ -1,0 +1,304 @@
+//! Figures of key-value servers: the server on the ring API (`app/kv`) on its back ends, and
+//! memcached on the kernel and on the service.
+//!
+//! memcaslap is the client, on the kernel at the other end of a veth. Each measurement uses a new
+//! wire, which is a veth pair between two network namespaces.
+
+use std::{collections::BTreeMap, io::Write, time::Duration};
+
+use serde::Deserialize;
+use tidelane_tests::{
+    Running, Service, Side, Stop, Wire,
+    machine::median,
+    service::{cpu_time_of, run_dir},
+    tools,
+    wire::SERVER,
+};
+
+use super::{
+    plan::{Heading, Target},
+    plot,
+    rows::{Row, pair_row},
+};
+
+/// Port of the server.
+const PORT: u16 = 11211;
+/// Memory of the server for items, in MiB.
+const MEMORY_MIB: u32 = 256;
+/// Time limit of a measurement, besides its own seconds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The plan of a figure of key-value servers.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct KvPlan {
+    /// Title of the table, one line.
+    pub title: String,
+    /// Source in the literature, and its result.
+    pub paper: String,
+    /// Number of rounds; each measures every case with every server.
+    pub rounds: u32,
+    /// Seconds of a measurement.
+    pub seconds: u32,
+    /// Length of the values in bytes.
+    pub value_len: u32,
+    /// Numbers of connections.
+    pub connections: Vec<u32>,
+    /// CPU of the client.
+    pub client_cpus: String,
+    /// CPU of the server, and of the service if there is one.
+    pub server_cpus: String,
+    /// Targets for single rows.
+    #[serde(default, rename = "target")]
+    pub targets: Vec<Target>,
+}
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Server {
+    /// memcached on the kernel.
+    Memcached,
+    /// memcached under `tidelane run`.
+    MemcachedAccelerated,
+    /// The server on the ring API, on the kernel's TCP through io_uring.
+    IoUring,
+    /// The server on the ring API, on the service.
+    Service,
+}
+
+const SERVERS: [Server; 4] = [
+    Server::Memcached,
+    Server::MemcachedAccelerated,
+    Server::IoUring,
+    Server::Service,
+];
+
+impl Server {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memcached => "memcached on the kernel",
+            Self::MemcachedAccelerated => "memcached on the service",
+            Self::IoUring => "ring API on io_uring",
+            Self::Service => "ring API on the service",
+        }
+    }
+
+    /// Returns true if the server needs the service.
+    fn needs_service(self) -> bool {
+        matches!(self, Self::MemcachedAccelerated | Self::Service)
+    }
+}
+
+/// One measurement of a server.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    requests_per_second: f64,
+    /// CPU time of the server's process, and of its service, in µs per request.
+    cpu_us: f64,
+}
+
+/// The results, in the order of the rounds.
+#[derive(Debug, Default)]
+pub struct Results {
+    samples: BTreeMap<(u32, Server), Vec<Sample>>,
+}
+
+impl KvPlan {
+    /// Returns the parts that the plans of all kinds of figures have.
+    pub fn heading(&self) -> Heading {
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement: format!(
+                "memcaslap on CPU {}; server, and with the service the service too, on CPU {}; 10 \
+                 % set, 90 % get, values of {} B",
+                self.client_cpus, self.server_cpus, self.value_len
+            ),
+            targets: self.targets.clone(),
+        }
+    }
+}
+
+/// Runs all rounds of a plan.
+pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
+    tools::require_tools(&["memcached", "memcaslap"])?;
+    plan.heading().print();
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        for connections in &plan.connections {
+            let mut servers = SERVERS;
+            if round % 2 == 1 {
+                servers.reverse();
+            }
+            for server in servers {
+                let sample = measure(plan, server, *connections)?;
+                println!(
+                    "  {connections:>3} connections, {:<25} {:>8.0} requests/s  CPU {:>5.2} us",
+                    server.name(),
+                    sample.requests_per_second,
+                    sample.cpu_us
+                );
+                let _ = std::io::stdout().flush();
+                let samples = results.samples.entry((*connections, server)).or_default();
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// The programs of a measurement.
+struct Programs {
+    server: Running,
+    service: Option<Service>,
+}
+
+impl Programs {
+    /// Starts a server, and its service if the server needs one.
+    fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Self, Stop> {
+        let service = server
+            .needs_service()
+            .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+            .transpose()?;
+        let running = match server {
+            Server::Memcached | Server::MemcachedAccelerated => {
+                let line = format!("-u root -l 0.0.0.0 -p {PORT} -U 0 -t 1 -m {MEMORY_MIB}");
+                let program = wire.program(Side::Server, "memcached").args(&line);
+                let program = program.cpus(&plan.server_cpus);
+                wire.start_server(program, service.as_ref(), PORT)?
+            }
+            Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
+            Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
+        };
+        Ok(Self {
+            server: running,
+            service,
+        })
+    }
+
+    /// Returns the CPU time of the server and of the service.
+    fn cpu_time(&self) -> Result<Duration, Stop> {
+        let of_service = self.service.as_ref().map(Service::cpu_time).transpose()?;
+        Ok(cpu_time_of(self.server.pid())? + of_service.unwrap_or_default())
+    }
+}
+
+/// Starts the server on the ring API.
+fn start_rings(
+    plan: &KvPlan,
+    wire: &Wire,
+    back_end: &str,
+    service: Option<&Service>,
+) -> Result<Running, Stop> {
+    let path = tools::binary("tidelane-kv")?;
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    let program = program.cpus(&plan.server_cpus).args(&format!(
+        "--backend {back_end} --listen 0.0.0.0:{PORT} --memory {MEMORY_MIB}"
+    ));
+    let program = match service {
+        Some(service) => {
+            let socket = run_dir(service.name()).join("control.sock");
+            program.env("TIDELANE_SOCKET", &socket.to_string_lossy())
+        }
+        None => program,
+    };
+    let mut running = program.spawn()?;
+    tools::wait_until(LIMIT, "the server", || {
+        running.check_alive()?;
+        Ok(running.written().0.contains("ready"))
+    })?;
+    Ok(running)
+}
+
+/// Measures a server once.
+fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, Stop> {
+    let wire = Wire::new()?;
+    let programs = Programs::start(plan, &wire, server)?;
+    let slap = wire.program(Side::Client, "memcaslap");
+    let slap = slap.cpus(&plan.client_cpus).args(&format!(
+        "-s {SERVER}:{PORT} -T 1 -c {connections} -t {}s -X {}",
+        plan.seconds, plan.value_len
+    ));
+    let limit = LIMIT + Duration::from_secs(plan.seconds.into());
+    let before = programs.cpu_time()?;
+    let output = slap.run(limit)?.success()?.stdout;
+    let used = programs.cpu_time()? - before;
+    let number = |name: &str| {
+        let mut words = output.split_whitespace();
+        words.find(|word| *word == name)?;
+        words.next()?.parse::<f64>().ok()
+    };
+    let missing = || Stop::Fail(format!("{}: {output}", server.name()));
+    if number("get_misses:") != Some(0.0) {
+        return Err(missing());
+    }
+    Ok(Sample {
+        requests_per_second: number("TPS:").ok_or_else(missing)?,
+        cpu_us: used.as_secs_f64() * 1e6 / number("Ops:").ok_or_else(missing)?.max(1.0),
+    })
+}
+
+impl Results {
+    fn values(
+        &self,
+        connections: u32,
+        server: Server,
+        value: impl Fn(&Sample) -> f64,
+    ) -> Option<Vec<f64>> {
+        let samples = self.samples.get(&(connections, server))?;
+        Some(samples.iter().map(value).collect())
+    }
+
+    /// Returns the rows of the result: each server beside memcached on the kernel.
+    pub fn rows(&self, plan: &KvPlan) -> Vec<Row> {
+        type Metric = (&'static str, bool, fn(&Sample) -> f64);
+        const METRICS: [Metric; 2] = [
+            ("requests_per_second", true, |sample| {
+                sample.requests_per_second
+            }),
+            ("server_cpu_us_per_request", false, |sample| sample.cpu_us),
+        ];
+        let heading = plan.heading();
+        let mut rows = Vec::new();
+        for connections in &plan.connections {
+            for server in &SERVERS[1..] {
+                let case = format!("{connections} connections, {}", server.name());
+                for (name, higher, value) in METRICS {
+                    let base = self.values(*connections, Server::Memcached, value);
+                    let values = self.values(*connections, *server, value);
+                    rows.extend(pair_row(&heading, &case, (name, higher), base, values));
+                }
+            }
+        }
+        rows
+    }
+
+    /// Returns the plot: a group of bars for each number of connections, with one bar for each
+    /// server.
+    pub fn svg(&self, plan: &KvPlan) -> String {
+        let names: Vec<String> = plan
+            .connections
+            .iter()
+            .map(|count| format!("{count} connections"))
+            .collect();
+        let rate = |sample: &Sample| sample.requests_per_second;
+        let of = |count: u32, server| median(&self.values(count, server, rate).unwrap_or_default());
+        let groups: Vec<(&str, Vec<f64>)> = plan
+            .connections
+            .iter()
+            .zip(&names)
+            .map(|(count, name)| {
+                let bars = SERVERS.iter().map(|server| of(*count, *server)).collect();
+                (name.as_str(), bars)
+            })
+            .collect();
+        plot::bars(
+            &plan.title,
+            "requests/s",
+            &SERVERS.map(Server::name),
+            &groups,
+        )
+    }
+}
