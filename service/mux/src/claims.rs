@@ -1,8 +1,11 @@
-//! The 3-tuples that ports have claimed.
+//! The 3-tuples that mux ports have claimed.
+//!
+//! A *mux port* ([`PortId`]) is the port of the mux that a program with a TCP/IP stack of its own
+//! has. A mux port is the owner of its claims. A *local port* is a TCP or UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Number of a port. The number is used again after the port is closed.
+/// Number of a mux port. The number is used again after the mux port is closed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u32);
 
@@ -21,21 +24,21 @@ pub enum ClaimError {
     /// The 3-tuple, or a 3-tuple that overlaps it, is claimed (EADDRINUSE). An unspecified address
     /// overlaps every address.
     InUse,
-    /// The port of the 3-tuple is zero, or the protocol is neither TCP nor UDP.
+    /// The local port is zero, or the protocol is neither TCP nor UDP.
     Invalid,
 }
 
 /// Protocol numbers that can be claimed: TCP and UDP.
 pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 
-/// Number of TCP or UDP ports.
+/// Number of local ports of one protocol.
 const PORTS: usize = 1 << 16;
 /// End of a list of claims.
 const NONE: u32 = u32::MAX;
 /// Owner in a free entry of `Claims::claims`.
-const NO_PORT: PortId = PortId(u32::MAX);
+const NO_OWNER: PortId = PortId(u32::MAX);
 
-/// A claim, and the next claim with the same protocol and port.
+/// A claim, and the next claim with the same protocol and local port.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     tuple: Tuple,
@@ -50,14 +53,15 @@ impl Claim {
     }
 }
 
-/// All claims of a mux. A look-up reads the list of one protocol and port, which has one claim
-/// unless several addresses have claims of that port.
+/// All claims of a mux. A look-up reads the list of one protocol and local port, which has one
+/// claim unless several addresses have claims of that local port.
 ///
 /// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which
 /// the caller holds as long as the claim.
 #[derive(Debug, Default)]
 pub struct Claims {
-    /// Index in `claims` of the first claim of each port: the ports of TCP, then the ports of UDP.
+    /// Index in `claims` of the first claim of each local port: the ports of TCP, then the ports of
+    /// UDP.
     /// Empty before the first claim.
     heads: Box<[u32]>,
     claims: Vec<Claim>,
@@ -66,15 +70,15 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Claims `tuple` for `port`. A repeated claim of the same port changes nothing.
-    pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
+    /// Claims `tuple` for `owner`. A repeated claim of the same owner changes nothing.
+    pub fn claim(&mut self, tuple: Tuple, owner: PortId) -> Result<(), ClaimError> {
         let head = head_of(tuple.protocol, tuple.local.port);
         let Some(head) = head.filter(|_| tuple.local.port != 0) else {
             return Err(ClaimError::Invalid);
         };
         let all = tuple.local.addr.is_unspecified();
         for claim in self.list(head) {
-            if claim.tuple == tuple && claim.owner == port {
+            if claim.tuple == tuple && claim.owner == owner {
                 return Ok(());
             }
             if all || claim.covers(tuple.local.addr) {
@@ -83,7 +87,7 @@ impl Claims {
         }
         let claim = Claim {
             tuple,
-            owner: port,
+            owner,
             next: self.first(head),
         };
         if self.heads.is_empty() {
@@ -102,8 +106,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Ends the claim of `port` to `tuple`. Returns false if `port` has no such claim.
-    pub fn release(&mut self, tuple: Tuple, port: PortId) -> bool {
+    /// Ends the claim of `owner` to `tuple`. Returns false if `owner` has no such claim.
+    pub fn release(&mut self, tuple: Tuple, owner: PortId) -> bool {
         let Some(head) = head_of(tuple.protocol, tuple.local.port) else {
             return false;
         };
@@ -111,12 +115,12 @@ impl Claims {
         let mut at = self.first(head);
         while at != NONE {
             let claim = self.claims[at as usize];
-            if claim.tuple == tuple && claim.owner == port {
+            if claim.tuple == tuple && claim.owner == owner {
                 match before {
                     None => self.heads[head] = claim.next,
                     Some(before) => self.claims[before as usize].next = claim.next,
                 }
-                self.claims[at as usize].owner = NO_PORT;
+                self.claims[at as usize].owner = NO_OWNER;
                 self.free.push(at);
                 return true;
             }
@@ -125,22 +129,24 @@ impl Claims {
         false
     }
 
-    /// Ends all claims of `port`.
-    pub fn release_all(&mut self, port: PortId) {
-        let of_port: Vec<Tuple> = self.tuples(port).collect();
-        for tuple in of_port {
-            self.release(tuple, port);
+    /// Ends all claims of `owner`.
+    pub fn release_all(&mut self, owner: PortId) {
+        let tuples: Vec<Tuple> = self.tuples(owner).collect();
+        for tuple in tuples {
+            self.release(tuple, owner);
         }
     }
 
-    /// Moves all claims from port `from` to port `to` at once: each 3-tuple always has an owner.
+    /// Moves all claims from mux port `from` to mux port `to` at once: each 3-tuple always has an
+    /// owner.
     pub fn hand_over(&mut self, from: PortId, to: PortId) {
         for claim in self.claims.iter_mut().filter(|claim| claim.owner == from) {
             claim.owner = to;
         }
     }
 
-    /// Moves one claim from port `from` to port `to`. Returns false if `from` has no such claim.
+    /// Moves one claim from mux port `from` to mux port `to`. Returns false if `from` has no such
+    /// claim.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
         let Some(head) = head_of(tuple.protocol, tuple.local.port) else {
             return false;
@@ -156,7 +162,7 @@ impl Claims {
         false
     }
 
-    /// Returns the port whose claim covers `protocol` and `local`, the local address and TCP or UDP
+    /// Returns the mux port whose claim covers `protocol` and `local`, the local address and local
     /// port of a packet.
     #[inline]
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortId> {
@@ -165,10 +171,10 @@ impl Claims {
         Some(list.find(|claim| claim.covers(local.addr))?.owner)
     }
 
-    /// Returns the 3-tuples of a port.
-    pub fn tuples(&self, port: PortId) -> impl Iterator<Item = Tuple> {
-        let of_port = self.claims.iter().filter(move |claim| claim.owner == port);
-        of_port.map(|claim| claim.tuple)
+    /// Returns the 3-tuples of a mux port.
+    pub fn tuples(&self, owner: PortId) -> impl Iterator<Item = Tuple> {
+        let owned = self.claims.iter().filter(move |claim| claim.owner == owner);
+        owned.map(|claim| claim.tuple)
     }
 
     /// Returns the number of claims.
@@ -181,13 +187,13 @@ impl Claims {
         self.len() == 0
     }
 
-    /// Returns the index of the first claim of one protocol and port, or [`NONE`].
+    /// Returns the index of the first claim of one protocol and local port, or [`NONE`].
     #[inline]
     fn first(&self, head: usize) -> u32 {
         self.heads.get(head).copied().unwrap_or(NONE)
     }
 
-    /// Returns the claims of one protocol and port.
+    /// Returns the claims of one protocol and local port.
     fn list(&self, head: usize) -> impl Iterator<Item = &Claim> {
         let mut at = self.first(head);
         std::iter::from_fn(move || {
@@ -198,7 +204,7 @@ impl Claims {
     }
 }
 
-/// Returns the index of the list of a protocol and port.
+/// Returns the index of the list of a protocol and local port.
 fn head_of(protocol: u8, port: u16) -> Option<usize> {
     let protocol = PROTOCOLS.iter().position(|known| *known == protocol)?;
     Some(protocol * PORTS + usize::from(port))
