@@ -80,9 +80,9 @@ fn requests_about_a_slot_ring_only_its_core() {
     }
     assert!(service.context.cores_sleep());
     let last = service.cores[2].first_slot + 1;
-    let half = service.region.slot(last).unwrap();
-    half.service().generation.store(1, Ordering::Relaxed);
-    half.service().tx_limit.store(1 << 16, Ordering::Relaxed);
+    let view = service.region.slot(last).unwrap();
+    view.service().generation.store(1, Ordering::Relaxed);
+    view.service().tx_limit.store(1 << 16, Ordering::Relaxed);
     let mut stream = service.program.stream(last, 1, 0).unwrap();
     assert_eq!(stream.write(b"x"), 1);
     service.context.submit(&mut stream);

@@ -108,11 +108,11 @@ impl FakeService {
 
     /// Sets service flags and a cause.
     pub fn set_flags(&mut self, slot: u32, flags: u32, cause: u32) {
-        let half = self.region.slot(slot).unwrap();
+        let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
         connection.flags |= flags;
-        half.service().cause.store(cause, Ordering::Relaxed);
-        half.service()
+        view.service().cause.store(cause, Ordering::Relaxed);
+        view.service()
             .flags
             .store(connection.flags, Ordering::Release);
     }
@@ -186,8 +186,8 @@ impl FakeService {
         let connection = self.connections.get_mut(&slot).unwrap();
         let unacked = connection.tx_head.wrapping_sub(connection.tx_acked);
         connection.tx_acked = connection.tx_acked.wrapping_add(count.min(unacked));
-        let half = self.region.slot(slot).unwrap();
-        half.service()
+        let view = self.region.slot(slot).unwrap();
+        view.service()
             .tx_acked
             .store(connection.tx_acked, Ordering::Release);
     }
@@ -252,8 +252,8 @@ impl FakeService {
     /// Ends the use of a slot, and queues RELEASED, the last event of its connection.
     pub fn release(&mut self, slot: u32) {
         self.connections.remove(&slot);
-        let half = self.region.slot(slot).unwrap();
-        half.service().generation.fetch_add(1, Ordering::Release);
+        let view = self.region.slot(slot).unwrap();
+        view.service().generation.fetch_add(1, Ordering::Release);
         self.data_events
             .push(DataWord::new(data_event::RELEASED, slot).encode())
             .unwrap();

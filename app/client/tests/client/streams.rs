@@ -214,11 +214,11 @@ fn received_bytes_are_peeked_read_and_discarded() {
     assert_eq!(&rest[..5], b"world");
     assert_eq!(s.stream.discard(100), 0);
     let region = s.service.region.clone();
-    let half = region.slot(SLOT).unwrap();
-    assert_eq!(half.program().rx_read.load(Ordering::Relaxed), 11);
+    let view = region.slot(SLOT).unwrap();
+    assert_eq!(view.program().rx_read.load(Ordering::Relaxed), 11);
     s.service.idle(SLOT);
     assert_eq!(s.stream.readable(), 0);
-    assert_eq!(half.program().rx_buffer_seen.load(Ordering::Relaxed), 0);
+    assert_eq!(view.program().rx_buffer_seen.load(Ordering::Relaxed), 0);
     assert!(s.service.receive(SLOT, b"again"));
     assert_eq!(s.stream.read(&mut rest), 5);
     assert_eq!(&rest[..5], b"again");
@@ -265,9 +265,10 @@ fn the_end_of_the_stream_is_after_its_last_byte() {
 #[test]
 fn changed_flags_are_submitted() {
     let mut s = setup(10_000);
-    let half = s.service.region.clone();
+    let region = s.service.region.clone();
     let shared = || {
-        half.slot(SLOT)
+        region
+            .slot(SLOT)
             .unwrap()
             .program()
             .flags
@@ -302,11 +303,11 @@ fn a_closed_stream_s_bytes_stay_until_the_slot_is_released() {
     s.exchange();
     assert_eq!(s.stream.write(&bytes(1, 3000, 3000)), 3000);
     s.stream.close(false, Some(5));
-    let half = s.service.region.clone();
-    let half = half.slot(SLOT).unwrap();
-    assert_eq!(half.program().linger.load(Ordering::Relaxed), 6);
+    let region = s.service.region.clone();
+    let view = region.slot(SLOT).unwrap();
+    assert_eq!(view.program().linger.load(Ordering::Relaxed), 6);
     assert_eq!(
-        half.program().flags.load(Ordering::Relaxed),
+        view.program().flags.load(Ordering::Relaxed),
         program_flags::CLOSE
     );
     s.exchange();
@@ -324,10 +325,10 @@ fn a_dropped_stream_is_aborted_and_a_lost_release_leaks_nothing() {
     let mut s = setup(1 << 20);
     assert_eq!(s.stream.write(&[1; 3000]), 3000);
     drop(s.stream);
-    let half = s.service.region.clone();
-    let half = half.slot(SLOT).unwrap();
+    let region = s.service.region.clone();
+    let view = region.slot(SLOT).unwrap();
     let abort = program_flags::CLOSE | program_flags::ABORT;
-    assert_eq!(half.program().flags.load(Ordering::Relaxed), abort);
+    assert_eq!(view.program().flags.load(Ordering::Relaxed), abort);
     // The slot is reused without a release event.
     let generation = s.service.begin(SLOT, 1 << 16, 1 << 16);
     let mut stream = s.program.stream(SLOT, generation, 0).unwrap();
