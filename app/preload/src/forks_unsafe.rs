@@ -2,8 +2,9 @@
 //! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
 //!
 //! This library (`libtidelane.so`) has fork handlers in `tidelane_sockets::process`. In these
-//! calls, this module runs the handlers itself if the child gets a copy of the parent's memory (no
-//! CLONE_VM).
+//! calls, this module runs the handlers itself. The handlers run only if the child gets a copy of
+//! the parent's memory (no CLONE_VM). The handlers do not run for a `clone` or `clone3` through
+//! `syscall(2)` with a new stack. A `vfork` through `syscall(2)` becomes a `fork`.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -29,7 +30,7 @@ fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
 ///
 /// # Safety
 ///
-/// The arguments must be valid as in C.
+/// The child may call only async-signal-safe functions.
 #[allow(non_snake_case)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> c_int {

@@ -1,8 +1,11 @@
 //! The HTTP server of the StackMap paper (§5.1) on the ring API.
 //!
 //! The server reads a request, and answers with a body of the length in the path. `GET /counters`
-//! returns the counts of the server. The same source
-//! runs on every back end of the ring API, and on the kernel's sockets with epoll for comparison.
+//! returns the counts of the server.
+//!
+//! The same source runs on every back end of the ring API. The option `--back-end` selects the back
+//! end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process), or `service`
+//! (the Tidelane service). For comparison, `epoll` selects the kernel's sockets with epoll.
 
 use std::{io, net::SocketAddr, process::ExitCode, thread, time::Duration};
 

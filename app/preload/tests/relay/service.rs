@@ -1,5 +1,6 @@
 //! The relay: a fake service for these tests, which handles the registrations, contexts, listeners
-//! and active opens of programs.
+//! and active opens of programs. The relay carries each connection of a program over a TCP socket
+//! of the kernel.
 
 use std::{
     collections::HashMap,
@@ -43,10 +44,12 @@ static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 /// processes that share a kernel socket share the relay's listener, too.
 static LISTENERS: Mutex<Vec<(u64, Arc<SharedListener>)>> = Mutex::new(Vec::new());
 
-/// The relay's kernel listener for a listener of a program.
+/// The listening TCP socket of the kernel at which the relay accepts the connections of a program's
+/// listener.
 struct SharedListener {
     listener: TcpListener,
-    /// The port at which the program itself listens. The program sees this local port.
+    /// The port to which the program has bound its own socket. The relay gives this port to the
+    /// program as the local port of each accepted connection.
     port: u16,
 }
 
