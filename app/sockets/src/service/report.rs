@@ -16,7 +16,7 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
         not_accelerated::LOCAL_ADDRESS => "its address is not on an accelerated interface",
         not_accelerated::KERNEL_PEER => "the connection came over the kernel",
         not_accelerated::OPTION => "an option that is not implemented is set",
-        not_accelerated::LIMIT => "the service refused it: a limit is reached",
+        not_accelerated::LIMIT => "the service refused the socket: a limit is reached",
         not_accelerated::FORKED => "the connection is the parent process's",
         not_accelerated::SERVICE_GONE => "the service is not running",
         not_accelerated::CHOSEN => "an option of tidelane run leaves it to the kernel",

@@ -8,8 +8,11 @@ use super::{Inner, Socket, state::State};
 use crate::sys::Errno;
 
 impl Inner {
-    /// Returns the urgent byte, and consumes it unless `peeks` is true. Returns `Ok(None)` if the
-    /// peer announced the byte, and the connection ended before the byte arrived.
+    /// Returns the urgent byte, and consumes the byte unless `peeks` is true.
+    ///
+    /// Returns `Ok(None)` if the announced byte has not arrived, and the peer's FIN has arrived or
+    /// the program has shut down reading. Returns ENOTCONN if the connection ended without a FIN of
+    /// the peer.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -33,7 +36,7 @@ impl Inner {
                 }
                 Ok(Some(byte))
             }
-            None if over || finished || shut => Ok(None),
+            None if finished || shut => Ok(None),
             None => Err(Errno(libc::EAGAIN)),
         }
     }
