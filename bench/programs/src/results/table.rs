@@ -113,7 +113,7 @@ pub fn load_columns(load: Option<&LoadRow>) -> [String; 5] {
     };
     let p99 = match load.p99_us {
         [Some(kernel), Some(ours)] => both([kernel, ours], 0),
-        _ => "not told".to_owned(),
+        _ => "not printed".to_owned(),
     };
     let [ratio, least, most] = load.ratio;
     let stack = if load.accelerated { "" } else { " (kernel)" };
