@@ -213,7 +213,10 @@ impl Setup<'_> {
     /// Describes all threads in both namespaces, and the service, for the report of a case that
     /// hangs.
     fn situation(&self, stacks: Stacks<'_>) -> String {
-        let mut text = format!("no end in {} s; at that time:\n", CASE_MAX.as_secs());
+        let mut text = format!(
+            "did not end within {} s; at that time:\n",
+            CASE_MAX.as_secs()
+        );
         for side in [Side::Server, Side::Client] {
             text += &tasks::of_namespace(&self.wire.namespace(side));
         }

@@ -300,7 +300,9 @@ impl Running {
                 let _ = self.child.kill();
                 let status = self.child.wait()?;
                 let finished = self.finished(status);
-                return Err(Stop::Fail(format!("no end in {limit:?}: {finished}")));
+                return Err(Stop::Fail(format!(
+                    "did not end within {limit:?}: {finished}"
+                )));
             }
             thread::sleep(Duration::from_millis(5));
         }

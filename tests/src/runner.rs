@@ -157,7 +157,7 @@ impl Tally {
                 match status {
                     Some(status) => println!("FAILED ({seconds:.1} s, {status})"),
                     None => println!(
-                        "FAILED (no end in {} s)",
+                        "FAILED (did not end within {} s)",
                         case.seconds * u64::from(tools::patience())
                     ),
                 }

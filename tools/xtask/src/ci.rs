@@ -173,7 +173,7 @@ fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
         .map_err(|error| format!("setpriv: {error}"))?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(TIMED_OUT) => Err(format!("no end in {limit} s")),
+        Some(TIMED_OUT) => Err(format!("did not end within {limit} s")),
         _ => Err(status.to_string()),
     }
 }

@@ -298,7 +298,7 @@ impl KernelRun<'_> {
                 return Ok(());
             } else if let (Some((number, nic)), Some((test, cell))) = (place, reader.line(&line)) {
                 let known = self.tests.iter().find(|known| **known == test);
-                let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
+                let known = known.ok_or_else(|| format!("unexpected test {test}"))?;
                 if self.left().is_zero() {
                     // The time limit of the run may have caused this result, so drop it.
                     return Err("no time was left".to_owned());

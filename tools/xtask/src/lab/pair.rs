@@ -189,7 +189,7 @@ impl Pair<'_> {
                     continue;
                 };
                 let known = self.tests.iter().find(|known| **known == test);
-                let known = known.ok_or_else(|| format!("nobody asked for {test}"))?;
+                let known = known.ok_or_else(|| format!("unexpected test {test}"))?;
                 if let Some(cell) = partial.take(known, *role, cell) {
                     cell.print(&self.name, self.nic.name, known);
                     cells.insert(known, cell);
