@@ -140,7 +140,7 @@ struct User {
 }
 
 /// Returns the number of descriptors that a message of this kind must have.
-pub fn called_for(kind: u32) -> usize {
+pub fn descriptors_required(kind: u32) -> usize {
     match kind {
         message::CONTEXT
         | message::LISTEN
@@ -294,14 +294,16 @@ fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
     let mut descriptors = std::mem::take(&mut sent.descriptors).into_iter();
     let first = descriptors.next();
     let found = match first {
-        Some(first) if count == called_for(sent.message.kind) => match sent.message.kind {
-            message::CONTEXT | message::OPEN_PORT => {
-                Doorbell::from_untrusted(first).ok().map(Found::Doorbell)
+        Some(first) if count == descriptors_required(sent.message.kind) => {
+            match sent.message.kind {
+                message::CONTEXT | message::OPEN_PORT => {
+                    Doorbell::from_untrusted(first).ok().map(Found::Doorbell)
+                }
+                message::CLAIM_TUPLE => bound(&first, entitlement, &sent),
+                message::LISTEN => listener(&first, entitlement, &sent),
+                _ => reserved(&first, entitlement),
             }
-            message::CLAIM_TUPLE => bound(&first, entitlement, &sent),
-            message::LISTEN => listener(&first, entitlement, &sent),
-            _ => reserved(&first, entitlement),
-        },
+        }
         _ => Some(Found::WrongCount),
     };
     found.unwrap_or(Found::Unfit)

@@ -143,7 +143,7 @@ fn version_of(release: &str) -> (u32, u32) {
 
 /// Returns a warning for a veth. Its frames may have VLAN tags that the demux, the service's XDP
 /// program, cannot see.
-pub fn shortcoming(link: &LinkRecord) -> Option<String> {
+pub fn veth_tag_warning(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {
         format!(

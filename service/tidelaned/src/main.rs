@@ -360,7 +360,7 @@ fn describe_packets(
         ports.len()
     );
     let mut missing_features = kernel::missing_features(name, demux, ports);
-    missing_features.extend(misplaced.into_iter().chain(links::shortcoming(link)));
+    missing_features.extend(misplaced.into_iter().chain(links::veth_tag_warning(link)));
     for text in &missing_features {
         eprintln!("tidelaned: {text}");
     }

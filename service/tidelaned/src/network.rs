@@ -16,7 +16,7 @@ const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
 /// addresses. A connect to these destinations stays with the kernel. The exception is 127.0.0.0/8.
 /// If the host has this network, the route table for programs marks it for connections within the
 /// host.
-const NOBODYS: [(IpAddress, u8); 6] = [
+const NEVER_CARRIED: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
     LOCALNET,
     (IpAddress::from_v4([224, 0, 0, 0]), 96 + 4),
@@ -262,10 +262,10 @@ impl Network {
         let mut page: Vec<tidelane_ring::PublishedRoute> = own
             .map(|(prefix, len)| entry(prefix, len, ROUTE_WITHIN_HOST))
             .collect();
-        let nobodys = NOBODYS
+        let never_carried = NEVER_CARRIED
             .iter()
-            .filter(|nobody| !within.localnet || **nobody != LOCALNET);
-        page.extend(nobodys.map(|(prefix, len)| entry(*prefix, *len, ROUTE_KERNEL)));
+            .filter(|prefix| !within.localnet || **prefix != LOCALNET);
+        page.extend(never_carried.map(|(prefix, len)| entry(*prefix, *len, ROUTE_KERNEL)));
         for (addr, prefix_len, info) in self.kernel_tables.routes() {
             let known = page
                 .iter()

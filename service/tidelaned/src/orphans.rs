@@ -45,7 +45,8 @@ const BURST: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of the longest segment, including a link header that is not sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// The window of the segments, which peers ignore in a segment that they have already received.
+/// The window of the segments. Any value will do: peers ignore the window of a segment that they
+/// have already received.
 const WINDOW: u16 = u16::MAX;
 
 /// The connections of a killed service, and the raw sockets that reach their peers.
@@ -85,7 +86,7 @@ impl Orphans {
         })
     }
 
-    /// Returns the descriptors that must stay open.
+    /// Returns the descriptors of the raw sockets, which the restorer must keep open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let sockets = self.v4.iter().chain(&self.v6);
         sockets.map(|socket| socket.as_fd())

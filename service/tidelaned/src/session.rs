@@ -268,7 +268,7 @@ impl Session {
         shared
             .accounts
             .pay(self.user(), self.charges.cost(message.kind));
-        if !descriptors.is_empty() || descriptors::called_for(message.kind) > 0 {
+        if !descriptors.is_empty() || descriptors::descriptors_required(message.kind) > 0 {
             self.check_descriptors(shared, message, descriptors);
             return Next::Wait;
         }

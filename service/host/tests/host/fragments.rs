@@ -100,7 +100,7 @@ fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time()
 }
 
 #[test]
-fn senders_do_not_hear_often() {
+fn time_exceeded_errors_are_rate_limited() {
     let mut core = Core::new();
     for id in 0..20 {
         core.receives(&fragments(OURS, 4000, id)[0]);

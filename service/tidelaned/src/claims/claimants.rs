@@ -44,9 +44,12 @@ impl Claimants {
         }
     }
 
-    /// Returns the scope of the claim in the demux, or `None` without owners. The kernel keeps the
-    /// segments of its connections while one owner wants [`Scope::BesideConnections`]. The service
-    /// gets the SYNs if at least one owner wants a scope with SYNs.
+    /// Returns the scope of the claim in the demux, or `None` without owners.
+    ///
+    /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: the kernel keeps the
+    /// segments of its connections while one owner wants so. [`Scope::Whole`] takes precedence over
+    /// [`Scope::BesideKernel`]. Only [`Scope::BesideKernel`] leaves the SYNs for a listener of the
+    /// kernel to the kernel, so the service gets these SYNs if one owner wants another scope.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {
