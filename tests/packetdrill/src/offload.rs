@@ -1,9 +1,13 @@
 //! Segmentation offload (TSO): joins segments into the large packets that Linux would send.
 //!
 //! Scripts written for Linux expect the packets that Linux passes to a device with TSO. The engine
-//! sends single segments. This module joins the segments of one batch by Linux' rules. A packet has
-//! the segments that take one millisecond at the pacing rate, but at least two, and at most half
-//! the congestion window. A packet never crosses the end of an earlier packet or of a send buffer.
+//! sends single segments. This module joins the segments of one batch by Linux' rules.
+//! [`Sizing::segments`] limits the segments of a packet. The limit is the number of full segments
+//! that take about one millisecond at the pacing rate. `tcp_tso_rtt_log` adds bytes for flows with a
+//! short RTT. `tcp_min_tso_segs` is the least limit, but half the congestion window has precedence.
+//!
+//! [`TsoPacket::join`] knows the segments only. Its caller, `Wire::finish_batch`, appends no segment
+//! to a packet that ends where an earlier packet or a send buffer ended.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
@@ -117,11 +121,12 @@ impl TsoPacket {
         first
     }
 
-    /// Appends `next` if the two have equal headers, `next` continues the payload, and the packet
-    /// then has at most `most` segments. Returns true if `next` was appended.
+    /// Appends `next` if the two have equal headers, `next` continues the payload, all segments of
+    /// the packet have the length of the first segment, `next` is not longer, and the packet then
+    /// has at most `most` segments. Returns true if `next` was appended.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
-        let each = self.payload.len() / self.segments as usize;
+        let each = a.payload_len as usize;
         let full = self.payload.len() == each * self.segments as usize;
         let same = (a.origin, a.ack, a.wnd, a.options, a.ecn)
             == (b.origin, b.ack, b.wnd, b.options, b.ecn);
@@ -188,8 +193,26 @@ mod tests {
         );
     }
 
+    /// The length of the packet is a multiple of the number of its segments, although the last
+    /// segment is short.
     #[test]
-    fn what_the_device_does_not_cut_has_push_on_the_last_only() {
+    fn a_segment_after_a_short_segment_is_not_joined() {
+        for (short, next) in [(10, 500), (500, 500), (998, 998)] {
+            let mut all = segment(1, 1000, TcpFlags::ACK);
+            assert!(all.join(&segment(1001, short, TcpFlags::ACK), 9));
+            let seq = 1001 + short as u32;
+            assert!(
+                !all.join(&segment(seq, next, TcpFlags::ACK), 9),
+                "{next} bytes behind {short}"
+            );
+            let (first, last) = (all.cut_first(), all);
+            assert_eq!((first.payload.len(), last.payload.len()), (1000, short));
+            assert!(last.is_single());
+        }
+    }
+
+    #[test]
+    fn cut_segments_have_push_on_the_last_only() {
         let mut all = segment(1, 1000, TcpFlags::ACK);
         assert!(all.join(&segment(1001, 1000, TcpFlags::ACK), 3));
         assert!(all.join(&segment(2001, 10, TcpFlags::ACK | TcpFlags::PSH), 3));
