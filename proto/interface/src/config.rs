@@ -222,7 +222,7 @@ impl EngineConfig {
 }
 
 /// Value of [`SocketOptions::pacing_rate_max`] for a socket without a limit.
-pub const NO_PACING: u64 = u64::MAX;
+pub const PACING_RATE_UNLIMITED: u64 = u64::MAX;
 
 /// Options of one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,7 +248,7 @@ pub struct SocketOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,
-    /// SO_MAX_PACING_RATE in bytes per second; [`NO_PACING`] if the application set no limit.
+    /// SO_MAX_PACING_RATE in bytes per second; [`PACING_RATE_UNLIMITED`] if the application set no limit.
     pub pacing_rate_max: u64,
     /// IPV6_V6ONLY: a listener at `::` does not accept connections over IPv4.
     pub v6_only: bool,
@@ -279,7 +279,7 @@ impl Default for SocketOptions {
             user_timeout: Duration::ZERO,
             mss_max: 0,
             congestion: None,
-            pacing_rate_max: NO_PACING,
+            pacing_rate_max: PACING_RATE_UNLIMITED,
             v6_only: false,
             ip: IpOptions::default(),
             syn_retries: 0,

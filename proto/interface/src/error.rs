@@ -30,7 +30,7 @@ refusal! {
         /// The largest number of listeners is reached.
         Full => "too many listeners",
         /// The port is zero, or the address is multicast or broadcast.
-        BadEndpoint => "not an end that can be listened on",
+        BadEndpoint => "not an endpoint to listen on",
     }
 }
 
@@ -38,12 +38,12 @@ refusal! {
     /// Reason why an active open was not started.
     OpenError {
         /// A flow has this 4-tuple, or the 4-tuple is in TIME-WAIT and may not be reused yet.
-        InUse => "a connection with these ends exists",
+        InUse => "a connection with this 4-tuple exists",
         /// The largest number of flows is reached.
         Full => "too many flows",
         /// A port is zero, an address is unspecified, multicast or broadcast, or the MTU is too
         /// small.
-        BadEndpoint => "not ends that can be connected",
+        BadEndpoint => "not endpoints that can be connected",
     }
 }
 

@@ -37,7 +37,7 @@ pub struct FlowInfo {
     /// Pacing rate in bytes per second, also for a flow that is not paced (Linux:
     /// `tcpi_pacing_rate`).
     pub pacing_rate: u64,
-    /// SO_MAX_PACING_RATE; [`NO_PACING`](crate::NO_PACING) if not set.
+    /// SO_MAX_PACING_RATE; [`PACING_RATE_UNLIMITED`](crate::PACING_RATE_UNLIMITED) if not set.
     pub pacing_rate_max: u64,
     /// Slow start threshold in bytes; `u32::MAX` before the first loss.
     pub ssthresh: u32,

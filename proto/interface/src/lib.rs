@@ -24,7 +24,9 @@ pub use tidelane_wire::{IcmpError, IcmpErrorKind, IpFields};
 
 pub use crate::{
     clock::{Clock, Millis},
-    config::{ConfigError, EcnPolicy, EngineConfig, MtuProbing, NO_PACING, SocketOptions},
+    config::{
+        ConfigError, EcnPolicy, EngineConfig, MtuProbing, PACING_RATE_UNLIMITED, SocketOptions,
+    },
     counters::Counters,
     driver::{
         Admission, Arrival, Driver, FlowRoute, IpChange, NewFlow, Origin, SegmentOut, TxFull,

@@ -223,10 +223,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the loss of `lost` bytes, which may include the probe. Returns true if nothing but
-    /// the probe was lost. The data of the probe is then retransmitted in smaller segments, and the
-    /// window stays (RFC 4821 §7.6.2).
-    pub(crate) fn is_lost_probe(&mut self, lost: u32) -> bool {
+    /// Handles the loss of `lost` bytes, which may include the probe. A lost probe ends, and lowers
+    /// the upper bound of the search. Returns true if nothing but the probe was lost. The data of
+    /// the probe is then retransmitted in smaller segments, and the window stays (RFC 4821 §7.6.2).
+    pub(crate) fn on_probe_loss(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {
             return false;

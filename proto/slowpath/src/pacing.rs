@@ -5,7 +5,7 @@
 //! of a paced flow, so flows without pacing have no cost.
 
 use tidelane_cc::CongestionControl;
-use tidelane_flow::{Clock, Driver, FlowState, Millis, NO_PACING, flags};
+use tidelane_flow::{Clock, Driver, FlowState, Millis, PACING_RATE_UNLIMITED, flags};
 use tidelane_time::{Duration, Instant};
 
 use crate::{Connection, SlowPath, delivery_rate::Sampler};
@@ -85,7 +85,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Returns true if the flow is paced.
     #[inline]
     pub(crate) fn is_paced(&self) -> bool {
-        self.cold.options.pacing_rate_max != NO_PACING
+        self.cold.options.pacing_rate_max != PACING_RATE_UNLIMITED
             || self.cold.controller.pacing_rate().is_some()
     }
 

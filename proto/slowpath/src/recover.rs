@@ -296,7 +296,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Starts recovery after `lost` bytes were marked lost, unless the sender is already in
     /// Recovery or Loss. The loss of an MTU probe alone does not reduce cwnd.
     fn begin_recovery(&mut self, lost: u32) {
-        let probe = self.is_lost_probe(lost);
+        let probe = self.on_probe_loss(lost);
         if self.is_recovering() {
             return;
         }

@@ -234,12 +234,12 @@ impl<T: Copy> TimerWheel<T> {
     /// Moves all entries that have expired at `now` to the due list.
     #[inline(never)]
     fn advance(&mut self, now: Instant) {
-        self.turn(now);
+        self.advance_cursor(now);
         self.note_wake();
     }
 
     /// Moves the cursor to `now`.
-    fn turn(&mut self, now: Instant) {
+    fn advance_cursor(&mut self, now: Instant) {
         let target = (now.0 >> TICK_LOG2).max(self.cursor);
         while let Some((level, slot, start)) = self.earliest_slot() {
             if start > target {

@@ -80,8 +80,6 @@ drop_reasons! {
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
-    /// No program has claimed the packet's protocol, local address and local port.
-    NotClaimed => "not_claimed",
     /// The 4-tuple has no flow, and the segment does not open a flow.
     NoFlow => "no_flow",
     /// The segment is a SYN for a port without a listener.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidelane_engine::{
-    Algorithm, Duration, FinWait2, FlowId, IpFields, NO_PACING, SocketOptions, State,
+    Algorithm, Duration, FinWait2, FlowId, IpFields, PACING_RATE_UNLIMITED, SocketOptions, State,
 };
 
 use crate::{
@@ -346,7 +346,7 @@ fn rate(value: &[u8]) -> CallResult<u64> {
     }
     let rate = int(value)? as u32;
     Ok(if rate == u32::MAX {
-        NO_PACING
+        PACING_RATE_UNLIMITED
     } else {
         rate.into()
     })

@@ -18,7 +18,8 @@ impl Engine {
             .insert(now + TS_RECENT_CHECK_INTERVAL, TS_RECENT_CHECK);
     }
 
-    /// Records for each flow if a segment has arrived since the last check.
+    /// Updates the record of the age of TS.Recent of each flow, and restarts the timer if there are
+    /// flows.
     #[inline(never)]
     pub(super) fn check_ts_recent_ages(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {
