@@ -248,7 +248,8 @@ pub struct SocketOptions {
     pub mss_max: u16,
     /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,
-    /// SO_MAX_PACING_RATE in bytes per second; [`PACING_RATE_UNLIMITED`] if the application set no limit.
+    /// SO_MAX_PACING_RATE in bytes per second; [`PACING_RATE_UNLIMITED`] if the application set no
+    /// limit.
     pub pacing_rate_max: u64,
     /// IPV6_V6ONLY: a listener at `::` does not accept connections over IPv4.
     pub v6_only: bool,

@@ -3,11 +3,12 @@
 //! Scripts written for Linux expect the packets that Linux passes to a device with TSO. The engine
 //! sends single segments. This module joins the segments of one batch by Linux' rules.
 //! [`Sizing::segments`] limits the segments of a packet. The limit is the number of full segments
-//! that take about one millisecond at the pacing rate. `tcp_tso_rtt_log` adds bytes for flows with a
-//! short RTT. `tcp_min_tso_segs` is the least limit, but half the congestion window has precedence.
+//! that take about one millisecond at the pacing rate. `tcp_tso_rtt_log` adds bytes for flows with
+//! a short RTT. `tcp_min_tso_segs` is the least limit, but half the congestion window has
+//! precedence.
 //!
-//! [`TsoPacket::join`] knows the segments only. Its caller, `Wire::finish_batch`, appends no segment
-//! to a packet that ends where an earlier packet or a send buffer ended.
+//! [`TsoPacket::join`] knows the segments only. Its caller, `Wire::finish_batch`, appends no
+//! segment to a packet that ends where an earlier packet or a send buffer ended.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 

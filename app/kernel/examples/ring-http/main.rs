@@ -4,8 +4,9 @@
 //! returns the counts of the server.
 //!
 //! The same source runs on every back end of the ring API. The option `--back-end` selects the back
-//! end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process), or `service`
-//! (the Tidelane service). For comparison, `epoll` selects the kernel's sockets with epoll.
+//! end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process), or
+//! `service` (the Tidelane service). For comparison, `epoll` selects the kernel's sockets with
+//! epoll.
 
 use std::{io, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
