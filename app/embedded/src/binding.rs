@@ -44,9 +44,6 @@ pub struct Binding {
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed: bool,
-    /// Payload bytes of a full segment, as the engine passed it with the last segment. Zero before
-    /// the first segment.
-    pub segment_size: u16,
 }
 
 impl Binding {
@@ -68,7 +65,6 @@ impl Binding {
             readable_reported: false,
             wants_room: false,
             closed: false,
-            segment_size: 0,
         }
     }
 

@@ -290,7 +290,6 @@ impl<P: PacketIo> Io<P> {
         let Some(mut binding) = place.and_then(Option::take) else {
             return Ok(());
         };
-        binding.segment_size = out.segment_size;
         let sent = if out.payload_len > u32::from(out.segment_size) {
             self.write_gso_frame(out, &mut binding.template, &binding.tx)
         } else {
@@ -411,13 +410,11 @@ impl<P: PacketIo> Driver for Io<P> {
         self.bindings[flow.index()] = Some(binding);
     }
 
-    /// Returns the payload limit of a GSO frame in bytes, or 0 if the connection cannot use GSO. A
-    /// program's TCP options would be the same in all segments of a GSO frame, so a stack with an
-    /// option handler sends no GSO frames.
-    fn burst_len(&self, flow: FlowId) -> u32 {
-        let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
-        let segment_size = binding.map_or(0, |binding| binding.segment_size);
-        if segment_size < GSO_SEGMENT_MIN || self.options.is_some() {
+    /// Returns the payload limit of a GSO frame in bytes, or 0 if the segments are too short for
+    /// GSO. A program's TCP options would be the same in all segments of a GSO frame, so a stack
+    /// with an option handler sends no GSO frames.
+    fn burst_len(&self, _flow: FlowId, segment_size: u32) -> u32 {
+        if segment_size < u32::from(GSO_SEGMENT_MIN) || self.options.is_some() {
             return 0;
         }
         let len_max = self.port.capabilities().tx_gso_len_max;

@@ -61,7 +61,7 @@ impl Driver for Side {
         Ok(())
     }
 
-    fn burst_len(&self, _: FlowId) -> u32 {
+    fn burst_len(&self, _: FlowId, _: u32) -> u32 {
         self.burst_len
     }
 

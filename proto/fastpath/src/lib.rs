@@ -325,7 +325,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
     /// with two bursts in flight one of the ACKs may be lost.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
-        let most = usable.min(self.driver.burst_len(self.id));
+        let most = usable.min(self.driver.burst_len(self.id, mss));
         let most = most.min(self.flow.cwnd / 2);
         (most / mss).max(1) * mss
     }

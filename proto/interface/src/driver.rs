@@ -188,10 +188,10 @@ pub trait Driver {
     fn set_ip(&mut self, flow: FlowId, change: IpChange);
 
     /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
-    /// link splits the payload into segments (GSO). Returns zero if the link does not split the
-    /// payload.
-    fn burst_len(&self, flow: FlowId) -> u32 {
-        let _ = flow;
+    /// link splits the payload into segments of `segment_size` bytes (GSO). Returns zero if the
+    /// link does not split the payload.
+    fn burst_len(&self, flow: FlowId, segment_size: u32) -> u32 {
+        let _ = (flow, segment_size);
         0
     }
 

@@ -214,12 +214,12 @@ impl<E: Driver> Driver for WithSackBlocks<'_, E> {
         self.driver.event(flow, event);
     }
 
-    fn burst_len(&self, flow: FlowId) -> u32 {
+    fn burst_len(&self, flow: FlowId, segment_size: u32) -> u32 {
         // Segmentation offload cannot split a segment with URG, because the pointer is relative to
         // each segment.
         match self.snd_up {
             Some(_) => 0,
-            None => self.driver.burst_len(flow),
+            None => self.driver.burst_len(flow, segment_size),
         }
     }
 

@@ -276,7 +276,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
         }
     }
 
-    fn burst_len(&self, flow: FlowId) -> u32 {
+    fn burst_len(&self, flow: FlowId, _segment_size: u32) -> u32 {
         match self.bindings.get(flow.index()) {
             Some(Some(Binding {
                 path: Path::Port { .. } | Path::Waiting { .. },

@@ -26,9 +26,31 @@ const LEN: usize = 2_000_000;
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
 type Send = Box<dyn FnMut(&[u8]) -> bool>;
 
-/// Makes the port of the peer at the other end of the NIC. Every `loss`-th packet to the peer is
-/// lost. Zero means no loss. The port accepts no packet longer than the MTU.
-fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
+/// The link between the NIC and the peer.
+#[derive(Clone, Copy)]
+struct Link {
+    /// MTU in bytes.
+    mtu: u32,
+    /// Each `loss`-th packet to the peer is lost; zero means no loss.
+    loss: u32,
+    /// True if the peer sends as much data as the server, with the same loss.
+    both_ways: bool,
+}
+
+impl Link {
+    const fn with_loss(loss: u32) -> Self {
+        Self {
+            mtu: 1500,
+            loss,
+            both_ways: false,
+        }
+    }
+}
+
+/// Makes the port of the peer at the other end of the NIC. The port accepts no packet longer than
+/// the MTU.
+fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
+    let loss = link.loss;
     let wire = Rc::new(RefCell::new(wire));
     let (rx, mut count) = (Rc::clone(&wire), 0_u32);
     let receive = move |packet: &mut [u8]| {
@@ -40,7 +62,7 @@ fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
             port.rx_release(&mut burst);
             let frame = frame?;
             assert!(
-                frame.len() <= 1514,
+                frame.len() <= link.mtu as usize + 14,
                 "a frame is longer than the link allows"
             );
             count += 1;
@@ -50,7 +72,12 @@ fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
             }
         }
     };
+    let mut sent = 0_u32;
     let send = move |packet: &[u8]| {
+        sent += 1;
+        if link.both_ways && loss > 0 && sent.is_multiple_of(loss) {
+            return true;
+        }
         let port = &mut *wire.borrow_mut();
         let Some(frame) = port.tx_frame() else {
             return false;
@@ -63,16 +90,16 @@ fn peer_port(wire: MemPort, loss: u32) -> FnPort<Receive, Send> {
         port.tx_flush();
         true
     };
-    FnPort::new(1500, Box::new(receive), Box::new(send))
+    FnPort::new(link.mtu, Box::new(receive), Box::new(send))
 }
 
 /// Sends [`LEN`] bytes from the server to the peer, and compares the received bytes with the sent
 /// bytes. Returns the counters of the server's port.
-fn transfer(loss: u32) -> PortCounters {
+fn transfer(link: Link) -> PortCounters {
     let config = MemConfig {
         partial_checksums: false,
+        frame_len_max: link.mtu + 14,
         frames: 1024,
-        ..MemConfig::default()
     };
     let (wire, nic) = MemPort::pair(config);
     let (_host, to_host) = MemPort::pair(config);
@@ -89,31 +116,39 @@ fn transfer(loss: u32) -> PortCounters {
         gateway: PEER_MAC,
         ..StackConfig::new(LOCAL, [1; 16])
     };
-    let mut stack = Stack::new(config, ProgramEnd::new(&program, 1514, false));
+    let mut stack = Stack::new(config, ProgramEnd::new(&program, link.mtu + 14, false));
     let listener = stack.listen(SERVER, 8).unwrap();
-    let mut peer = Stack::new(StackConfig::new(PEER, [9; 16]), peer_port(wire, loss));
+    let mut peer = Stack::new(StackConfig::new(PEER, [9; 16]), peer_port(wire, link));
     let mut now = Instant::from_secs(1);
     peer.poll(now);
     let client = peer.connect(Endpoint::new(PEER, 0), SERVER).unwrap();
     let data: Vec<u8> = (0..LEN).map(|n| (n * 31 % 251) as u8).collect();
     let (mut server, mut sent, mut got) = (None::<Connection>, 0, Vec::new());
+    let (mut peer_sent, mut server_got) = (0, Vec::new());
     for _ in 0..1_000_000 {
         now += Duration::from_micros(100);
         peer.poll(now);
         let received = peer.received(client).concat();
         peer.consume(client, received.len());
         got.extend(received);
+        if link.both_ways {
+            peer_sent += peer.write(client, &data[peer_sent..]);
+        }
         peer.flush();
         mux.step();
         stack.poll(now);
         server = server.or_else(|| stack.accept(listener));
         if let Some(server) = server {
             sent += stack.write(server, &data[sent..]);
+            let received = stack.received(server).concat();
+            stack.consume(server, received.len());
+            server_got.extend(received);
             stack.flush();
         }
         mux.step();
-        if got.len() == LEN {
+        if got.len() == LEN && server_got.len() == peer_sent {
             assert!(got == data, "the bytes differ");
+            assert!(server_got == data[..peer_sent], "the bytes differ");
             return mux.ports().port_counters(id).unwrap().clone();
         }
     }
@@ -122,7 +157,7 @@ fn transfer(loss: u32) -> PortCounters {
 
 #[test]
 fn bulk_data_leaves_a_port_as_gso_frames() {
-    let counters = transfer(0);
+    let counters = transfer(Link::with_loss(0));
     assert!(counters.refused.is_empty(), "{counters:?}");
     assert_eq!(counters.lost, 0);
     // Most segments are in GSO frames of many segments.
@@ -133,9 +168,24 @@ fn bulk_data_leaves_a_port_as_gso_frames() {
 #[test]
 fn lost_segments_of_gso_frames_are_sent_again() {
     for loss in [20, 50] {
-        let counters = transfer(loss);
+        let counters = transfer(Link::with_loss(loss));
         assert!(counters.refused.is_empty(), "{counters:?}");
         assert!(counters.gso_frames > 10, "{counters:?}");
         assert!(counters.sent > LEN as u64 / 1448, "{counters:?}");
+    }
+}
+
+/// Segments of 524 bytes are long enough for GSO. With SACK blocks, they are too short. The stack
+/// then sends them one by one, because the mux would refuse a GSO frame.
+#[test]
+fn sack_blocks_may_make_segments_too_short_for_gso() {
+    for loss in [7, 10] {
+        let counters = transfer(Link {
+            mtu: 576,
+            loss,
+            both_ways: true,
+        });
+        assert!(counters.refused.is_empty(), "{counters:?}");
+        assert!(counters.gso_frames > 10, "{counters:?}");
     }
 }

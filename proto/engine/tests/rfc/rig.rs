@@ -181,7 +181,7 @@ impl Driver for Side {
         }
     }
 
-    fn burst_len(&self, _: FlowId) -> u32 {
+    fn burst_len(&self, _: FlowId, _: u32) -> u32 {
         self.burst_len
     }
 }
