@@ -241,6 +241,24 @@ fn only_genuine_packets_leave_a_changing_memory() {
     }
 }
 
+/// A program corrupts its port and dies before the caller asks for corrupt ports. The next program
+/// gets the same number, and its port stays open.
+#[test]
+fn a_new_port_is_not_corrupt_because_the_old_one_was() {
+    let mut net = Net::new(1);
+    net.harm(Harm::Indices, 1);
+    net.settle();
+    assert!(net.mux.ports().has_corrupt());
+    let old = net.programs[0].id;
+    assert!(net.mux.ports_mut().close(old).is_some());
+    assert!(!net.mux.ports().has_corrupt());
+    net.programs[0] = open(&mut net.mux);
+    assert_eq!(net.programs[0].id, old);
+    assert_eq!(net.mux.ports_mut().claim(tuple(FIRST), old), Ok(()));
+    assert!(net.mux.ports_mut().take_corrupt().is_empty());
+    net.check_traffic(0..1);
+}
+
 /// Each of 2,000 idle ports is found within one round over all ports, and active ports wait at most
 /// one turn of each other port.
 #[test]
