@@ -141,7 +141,6 @@ impl<P: PortEnd> Ports<P> {
         if let Some(due) = closed.waits_until {
             self.waiting.remove(due, port);
         }
-        // The next port may have the same number.
         self.corrupt.retain(|corrupt| *corrupt != port);
         Some(closed.io)
     }
