@@ -120,14 +120,14 @@ const FIGURES: &[Figure] = &[
         ("mux-receive", 1),
         MUX,
         None,
-        332,
+        340,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        380,
+        390,
     ),
 ];
 

@@ -70,6 +70,7 @@ impl Directory {
     ///
     /// A packet of the wire with an address of this host as its source is forged. No port gets such
     /// a packet; the host counts and drops it.
+    #[inline]
     pub fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
         let packet = parse_frame(frame).ok()?;
         let is_forged = from_wire && self.addresses.contains(&packet.src);
