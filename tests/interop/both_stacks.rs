@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, ensure,
-    service::run_dir,
     tools::{self, env_number, wait_until},
     wire::SERVER,
 };
@@ -298,7 +297,7 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     let mut reopens = wire.start_server(reopens, Some(&service), REOPENED)?;
     let nginx = nginx(&wire, &service)?;
     let library = tools::binary("libtidelane.so")?;
-    let socket = run_dir(service.name()).join("control.sock");
+    let socket = service.control_socket();
     for _ in 0..3 {
         service.kill()?;
         wait_until(SHORT, "the end of the service", || Ok(!service.alive()))?;

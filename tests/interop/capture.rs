@@ -8,7 +8,7 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use crate::{
     commands::{check_refusal, tidelane},
     embedded::fetch,
-    ports::{HTTP, http, start},
+    ports::{HTTP, http},
     support::{SHORT, echo_client, echo_server},
 };
 
@@ -47,7 +47,7 @@ pub fn tcpdump_reads_the_packets() -> Outcome {
     tools::require_tools(&["tcpdump", "curl"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let _server = start(http(&wire, &service, HTTP)?)?;
+    let _server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let _echo = echo_server(&wire, Some(&service), ECHO)?;
     let of_echo = format!("--protocol tcp --port {ECHO} --seconds 3");
     let at_nic = capture(&wire, &service, "nic.pcapng", &of_echo)?;

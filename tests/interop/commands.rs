@@ -145,7 +145,7 @@ pub fn a_program_of_another_version() -> Outcome {
     let service = wire.service()?;
     let flags = SocketFlags::CLOEXEC;
     let program = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let path = run_dir(service.name()).join("control.sock");
+    let path = service.control_socket();
     connect(&program, &SocketAddrUnix::new(path)?)?;
     // A REGISTER message. Only the header (magic number, version and kind) is the same in all
     // versions.

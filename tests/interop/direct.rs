@@ -5,9 +5,8 @@ use std::{thread, time::Duration};
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Running, Side, Stop, Wire, WireOptions, ensure,
+    Outcome, Program, Running, Side, Stop, Wire, WireOptions, ensure,
     impair::{Impairment, impaired_wire},
-    service::run_dir,
     tools,
     wire::{INTERFACE, SERVER},
 };
@@ -19,35 +18,22 @@ use crate::{
 
 /// Port of the server.
 const PORT: u16 = 7410;
+/// Time limit for the start of the server.
+const START_MAX: Duration = Duration::from_secs(10);
 /// Lengths of the pages.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
-/// Starts `program` with `arguments`, and waits until it listens. `socket` is the socket of the
-/// service, if the server has a port of a service.
-fn start(
-    wire: &Wire,
-    side: Side,
-    program: &str,
-    arguments: &str,
-    socket: Option<&str>,
-) -> Result<Running, Stop> {
-    let path = tools::binary(program)?;
-    let mut server = wire.program(side, &path.to_string_lossy());
-    if let Some(socket) = socket {
-        server = server.env("TIDELANE_SOCKET", socket);
-    }
-    let mut running = server.args(arguments).args("--seconds 110").spawn()?;
-    tools::wait_until(Duration::from_secs(10), "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
-    Ok(running)
+/// Returns the example `name` with `arguments`.
+fn example(wire: &Wire, side: Side, name: &str, arguments: &str) -> Result<Program, Stop> {
+    let path = tools::binary(name)?;
+    let program = wire.program(side, &path.to_string_lossy());
+    Ok(program.args(arguments).args("--seconds 110"))
 }
 
 /// Starts the server on the queue of the wire's interface.
 fn on_nic(wire: &Wire) -> Result<Running, Stop> {
     let arguments = format!("--interface {INTERFACE} --veth --listen {SERVER}:{PORT}");
-    start(wire, Side::Server, "ring-http-nic", &arguments, None)
+    example(wire, Side::Server, "ring-http-nic", &arguments)?.spawn_ready(START_MAX)
 }
 
 /// Fetches pages of all lengths, and runs wrk with keep-alive and without.
@@ -65,7 +51,8 @@ pub fn http_behind_a_device() -> Outcome {
     let wire = wire_with_device()?;
     let address = format!("{}:{PORT}", ADDRESSES.1);
     let arguments = format!("--back-end direct --device {DEVICE} --listen {address}");
-    let mut server = start(&wire, Side::Client, "ring-http", &arguments, None)?;
+    let server = example(&wire, Side::Client, "ring-http", &arguments)?;
+    let mut server = server.spawn_ready(START_MAX)?;
     check(&wire, &address)?;
     server.check_alive()
 }
@@ -75,11 +62,10 @@ pub fn http_on_a_port() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let socket = run_dir(service.name()).join("control.sock");
     let address = format!("{SERVER}:{PORT}");
     let arguments = format!("--back-end direct --listen {address}");
-    let socket = socket.to_string_lossy();
-    let mut server = start(&wire, Side::Server, "ring-http", &arguments, Some(&socket))?;
+    let server = example(&wire, Side::Server, "ring-http", &arguments)?;
+    let mut server = server.registering_at(&service).spawn_ready(START_MAX)?;
     check(&wire, &address)?;
     server.check_alive()
 }

@@ -37,12 +37,7 @@ fn server(wire: &Wire, lose: u32) -> Result<Running, Stop> {
     let program = client(wire, &path.to_string_lossy());
     let program = program.args(&format!("--device {DEVICE} --address {}", ADDRESSES.1));
     let program = program.arg("--lose").arg(lose).args("--seconds 50");
-    let mut running = program.spawn()?;
-    tools::wait_until(Duration::from_secs(10), "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
-    Ok(running)
+    program.spawn_ready(Duration::from_secs(10))
 }
 
 /// Fetches `len` bytes by curl from the HTTP server at `server`, and compares them with the
@@ -97,12 +92,8 @@ pub fn the_same_source_on_kernel_sockets() -> Outcome {
     let path = tools::binary("tidelane-http")?;
     let kernel = client(&wire, &path.to_string_lossy());
     let kernel = kernel.args("--kernel --address 127.0.0.1 --port 8080 --seconds 20");
-    let mut kernel = kernel.spawn()?;
+    let mut kernel = kernel.spawn_ready(SHORT)?;
     let mut embedded = server(&wire, 0)?;
-    tools::wait_until(SHORT, "the server", || {
-        kernel.check_alive()?;
-        Ok(kernel.written().0.contains("ready"))
-    })?;
     for place in ["127.0.0.1/8080", &format!("{}/80", ADDRESSES.1)] {
         let line = format!(
             "exec 3<>/dev/tcp/{place}; \
@@ -147,11 +138,7 @@ pub fn a_c_program_in_a_libuv_loop() -> Outcome {
     let server = client(&wire, &program.to_string_lossy());
     let mut server = server
         .args(&format!("{DEVICE} {} 7000 40", ADDRESSES.1))
-        .spawn()?;
-    tools::wait_until(Duration::from_secs(10), "the server", || {
-        server.check_alive()?;
-        Ok(server.written().0.contains("ready"))
-    })?;
+        .spawn_ready(Duration::from_secs(10))?;
     let load = wire.load_tool(Side::Client, "echo-client")?;
     let load = load.arg("--connect").arg(format!("{}:7000", ADDRESSES.1));
     let load = load.args("--connections 32 --seconds 2").run(SHORT)?;

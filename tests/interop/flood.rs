@@ -190,12 +190,7 @@ fn start_flood(
         .arg(hosts);
     let seconds = env_number("TIDELANE_FLOOD_SECONDS", 2);
     let flood = flood.arg("--rate").arg(rate);
-    let mut flood = flood.arg("--count").arg(rate * seconds).spawn()?;
-    tools::wait_until(SHORT, "the flood", || {
-        flood.check_alive()?;
-        Ok(flood.written().0.contains("ready"))
-    })?;
-    Ok(flood)
+    flood.arg("--count").arg(rate * seconds).spawn_ready(SHORT)
 }
 
 /// Opens `count` connections over IPv4, then over IPv6, to the flooded listener. Fails unless all

@@ -155,12 +155,7 @@ fn cutter(wire: &Wire) -> Result<Running, Stop> {
     offload.args("tx off tso off gso off").run(SHORT)?;
     let cutter = wire.program(Side::Middle, &binary.to_string_lossy());
     let cutter = cutter.arg(MIDDLE.0).arg(MIDDLE.1).arg(LENGTH);
-    let mut cutter = cutter.spawn()?;
-    wait_until(SHORT, "the cutter", || {
-        cutter.check_alive()?;
-        Ok(cutter.written().0.contains("ready"))
-    })?;
-    Ok(cutter)
+    cutter.spawn_ready(SHORT)
 }
 
 /// Fragments of IPv4 and IPv6 packets arrive in order, in reverse order and duplicated, and some

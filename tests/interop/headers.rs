@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tidelane_tests::{
-    Outcome, Service, Side, Stop, Wire, ensure,
-    tools::{self, wait_until},
+    Outcome, Service, Side, Stop, Wire, ensure, tools,
     wire::{CLIENT, CLIENT_V6, SERVER, SERVER_V6},
 };
 
@@ -23,13 +22,9 @@ fn seen(
 ) -> Result<String, Stop> {
     let binary = wire.scratch().join("headers-program");
     let program = |side| wire.program(side, &binary.to_string_lossy());
-    let mut other = program(Side::Client)
+    let other = program(Side::Client)
         .args(&format!("peer {own} {peer} {port}"))
-        .spawn()?;
-    wait_until(LONG, "the peer", || {
-        other.check_alive()?;
-        Ok(other.written().0.contains("ready"))
-    })?;
+        .spawn_ready(LONG)?;
     let program = program(Side::Server)
         .args(&format!("own {peer} {own} {port}"))
         .on(service);

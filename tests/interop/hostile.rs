@@ -117,7 +117,7 @@ pub fn nonsense_at_the_registration_socket() -> Outcome {
 
 /// Returns a new connection to the service's registration socket.
 fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
-    let path = run_dir(service.name()).join("control.sock");
+    let path = service.control_socket();
     // Programs that the case starts must not inherit the socket.
     let flags = SocketFlags::CLOEXEC;
     let talker = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -1,9 +1,9 @@
 //! The key-value server on the ring API (`app/kv`) on the service (`tidelaned`). The clients are
 //! memcached's own, on the kernel's stack.
 
-use tidelane_tests::{Outcome, Side, Wire, ensure, service::run_dir, tools, wire::SERVER};
+use tidelane_tests::{Outcome, Side, Wire, ensure, tools, wire::SERVER};
 
-use crate::{ports, support::SHORT};
+use crate::support::SHORT;
 
 /// Port of the server.
 const PORT: u16 = 7420;
@@ -14,11 +14,10 @@ pub fn memcached_clients_on_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let path = tools::binary("tidelane-kv")?;
-    let socket = run_dir(service.name()).join("control.sock");
     let server = wire.program(Side::Server, &path.to_string_lossy());
-    let server = server.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let server = server.registering_at(&service);
     let line = format!("--backend service --listen 0.0.0.0:{PORT} --memory 64");
-    let mut server = ports::start(server.args(&line))?;
+    let mut server = server.args(&line).spawn_ready(SHORT)?;
     let before = service.counters()?["in_segs"].as_u64();
     let capable = wire.program(Side::Client, "memccapable");
     let line = format!("-h {SERVER} -p {PORT} -a");

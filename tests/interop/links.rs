@@ -107,12 +107,8 @@ fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result
     let source = tools::source_root().join("tests/interop/other_xdp.c");
     tools::compile(&binary, &[source])?;
     let other = wire.program(Side::Server, &binary.to_string_lossy());
-    let mut other = other.arg(interface).arg(mode).arg(name).spawn()?;
-    wait_until(SHORT, "the other program", || {
-        other.check_alive()?;
-        Ok(other.written().0.contains("ready"))
-    })?;
-    Ok(other)
+    let other = other.arg(interface).arg(mode).arg(name);
+    other.spawn_ready(SHORT)
 }
 
 /// `tidelane up` refuses an interface that already has an XDP program. The error has the mode and

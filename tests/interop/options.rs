@@ -47,20 +47,14 @@ impl Ends {
     fn connect(&self, service: Option<&Service>, arguments: &str) -> Result<Running, Stop> {
         let go = self.go_file();
         let _ = fs::remove_file(&go);
-        let mut running = self
-            .wire
+        self.wire
             .program(Side::Server, &self.binary.to_string_lossy())
             .arg(CLIENT)
             .arg(PORT)
             .arg(go.display())
             .args(arguments)
             .on(service)
-            .spawn()?;
-        wait_until(LONG, "the connection", || {
-            running.check_alive()?;
-            Ok(running.written().0.contains("ready"))
-        })?;
-        Ok(running)
+            .spawn_ready(LONG)
     }
 
     /// Returns the path of the file for which the program waits.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, fail, tools, wire::SERVER};
 
 use crate::{
-    ports::{HTTP, http, ports, start},
+    ports::{HTTP, http, ports},
     support::SHORT,
 };
 
@@ -24,15 +24,14 @@ fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     Ok(started.elapsed())
 }
 
-/// A port with a rate sends no faster and loses nothing. A
-/// reload ends the limit of the open port.
+/// A port with a rate sends no faster and loses nothing. A reload ends the limit of the open port.
 pub fn a_port_sends_at_its_rate() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
     let limited =
         format!("[access]\nusers = ['*']\n[limits.user.root]\nport_bytes_per_second = {RATE}\n");
     let service = wire.configured_service(&limited, &[])?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let took = fetch(&wire)?.as_millis() as u64;
     let expected = PAGE * 1000 / RATE;
     ensure!(

@@ -2,38 +2,19 @@
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Running, Service, Side, Stop, Wire, ensure, fail,
-    service::run_dir,
-    tools,
+    Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
     wire::{CLIENT, INTERFACE, SERVER},
 };
 
 use crate::{
-    ports::{HTTP, http, ports, start},
+    ports::{HTTP, http, ports},
+    security::rules::{config, curl_status, reload},
     support::SHORT,
 };
 
-/// Returns a configuration with these rules that admits all users.
-fn config(rules: &str) -> String {
-    format!("{rules}\n[access]\nusers = ['*']\n")
-}
-
-/// Reloads the service with these rules. Fails if the service rejects them.
-fn reload(service: &Service, rules: &str) -> Outcome {
-    match service.reload(&config(rules))? {
-        Ok(()) => Ok(()),
-        Err(error) => fail!("{rules}: {error}"),
-    }
-}
-
-/// Gets a page of the server with curl. Returns curl's exit status: 0 for success, 7 if the
-/// connection is refused, 28 if there is no answer for a second.
+/// Gets a page of the server with curl. Returns curl's exit status.
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
-    let url = format!("http://{SERVER}:{HTTP}/3000");
-    let curl = wire
-        .program(Side::Client, "curl")
-        .args("-sS --max-time 1 -o /dev/null");
-    Ok(curl.arg(url).finish(SHORT)?.status.code())
+    curl_status(wire, &format!("http://{SERVER}:{HTTP}/3000"))
 }
 
 /// Returns a counter of the only port.
@@ -80,7 +61,7 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     let wire = Wire::new()?;
     let no_opens = "[[rule]]\naction = 'refuse'\ndirection = 'out'\n";
     let service = wire.configured_service(&config(no_opens), &[])?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     ensure!(curl(&wire)? == Some(0), "the port may answer");
     for (rules, expected) in [
         ("default = 'accept'".to_owned(), 0),
@@ -113,8 +94,7 @@ fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
     let gateway = address.success()?.stdout;
     let path = tools::binary("tidelane-http-client")?;
     let client = wire.program(Side::Server, &path.to_string_lossy());
-    let socket = run_dir(service.name()).join("control.sock");
-    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let client = client.registering_at(service);
     let client = client.args(&format!("--address {SERVER} --connect {CLIENT}:{HTTP}"));
     let client = client.arg("--gateway").arg(gateway.trim());
     client
@@ -133,7 +113,7 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let server = server.args(&format!(
         "--kernel --address {CLIENT} --port {HTTP} --seconds 100"
     ));
-    let mut server = start(server)?;
+    let mut server = server.spawn_ready(SHORT)?;
     let client = client_on_a_port(&wire, &service)?;
     tools::wait_until(SHORT, "a refused SYN", || Ok(refused(&service)? > 0))?;
     ensure!(
@@ -158,7 +138,7 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(RATE), &[])?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let curl = wire
         .program(Side::Client, "curl")
         .args("-sS --max-time 5 -o /dev/null -w %{size_download}");
@@ -181,7 +161,7 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
 pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     // Ten requests per second on one connection, until a write fails.
     let script = format!(
         "exec 3<>/dev/tcp/{SERVER}/{HTTP} || exit 3; \

@@ -7,9 +7,7 @@ use std::{fs, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
-    service::run_dir,
-    tools,
+    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure, tools,
     wire::{INTERFACE, SERVER},
 };
 
@@ -36,9 +34,7 @@ pub fn http(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> 
 
 /// Adds the arguments and the environment of [`http`].
 fn with_arguments(program: Program, service: &Service, port: u16) -> Program {
-    let socket = run_dir(service.name()).join("control.sock");
-    let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
-    program.args(&format!(
+    program.registering_at(service).args(&format!(
         "--service --address {SERVER} --port {port} --seconds 80"
     ))
 }
@@ -51,16 +47,6 @@ fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Progr
     let line = format!("--reuid {OTHER_USER} --clear-groups {}", copy.display());
     let program = wire.program(Side::Server, "setpriv").args(&line);
     Ok(with_arguments(program, service, port))
-}
-
-/// Starts a server and waits until it is ready.
-pub fn start(server: Program) -> Result<Running, Stop> {
-    let mut running = server.spawn()?;
-    tools::wait_until(SHORT, "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
-    Ok(running)
 }
 
 /// Returns the ports that `tidelane port list` shows, as the service's JSON.
@@ -91,7 +77,7 @@ pub fn three_stacks_share_an_address() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let _on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
     let _on_kernel = echo_server(&wire, None, ON_KERNEL)?;
     check_http(&wire)?;
@@ -144,8 +130,7 @@ fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
     for load in loads {
         let before = sent_packets(wire)?;
         let client = wire.program(Side::Server, &path.to_string_lossy());
-        let socket = run_dir(service.name()).join("control.sock");
-        let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+        let client = client.registering_at(service);
         let client = client.args(&format!("--address {SERVER} --connect {SERVER}:{HTTP}"));
         let finished = client
             .args("--connections 20 --seconds 2")
@@ -164,7 +149,7 @@ fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
 pub fn two_ports_exchange_packets_in_memory() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let loads = ["--bytes 64", "--bytes 100000", "--bytes 64 --close"];
     load_in_memory(&wire, &service, &loads)?;
     server.check_alive()
@@ -179,7 +164,7 @@ pub fn a_port_reaches_a_server_on_the_service() -> Outcome {
     let server = server.args(&format!(
         "--kernel --address {SERVER} --port {HTTP} --seconds 80"
     ));
-    let mut server = start(server.accelerated(&service))?;
+    let mut server = server.accelerated(&service).spawn_ready(SHORT)?;
     tools::wait_until(SHORT, "the listener", || service.has_listener(HTTP))?;
     // With --close, this client would close first, and its ports would rest in TIME-WAIT.
     load_in_memory(&wire, &service, &["--bytes 64", "--bytes 100000"])?;
@@ -192,7 +177,7 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let server = start(http(&wire, &service, HTTP)?)?;
+    let server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let before = sent_packets(&wire)?;
     let fetched = || {
         let curl = wire
@@ -220,7 +205,7 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let server = start(http(&wire, &service, HTTP)?)?;
+    let server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
     let _on_kernel = echo_server(&wire, None, ON_KERNEL)?;
     let url = format!("http://{SERVER}:{HTTP}/64");
@@ -239,7 +224,7 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
     tools::wait_until(SHORT, "the end of the port", || {
         Ok(ports(&service)?.is_empty())
     })?;
-    let mut server = start(http(&wire, &service, HTTP)?)?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     check_http(&wire)?;
     on_service.end(Signal::KILL, SHORT)?;
     check_http(&wire)?;
@@ -255,7 +240,7 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
 pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let server = start(http(&wire, &service, HTTP)?)?;
+    let server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     let second = http(&wire, &service, HTTP)?.finish(SHORT)?;
     check_refusal(&second, "in use")?;
     for on in [None, Some(&service)] {
@@ -292,7 +277,8 @@ pub fn other_users_have_their_own_rights() -> Outcome {
     let service = wire.service()?;
     let finished = http_of_other_user(&wire, &service, 80)?.finish(SHORT)?;
     check_refusal(&finished, "ermission denied")?;
-    let mut other = start(http_of_other_user(&wire, &service, HTTP)?)?;
+    let other = http_of_other_user(&wire, &service, HTTP)?;
+    let mut other = other.spawn_ready(SHORT)?;
     check_refusal(&http(&wire, &service, HTTP)?.finish(SHORT)?, "in use")?;
     let listed = ports(&service)?;
     let uids: Vec<String> = listed.iter().map(|port| port["uid"].to_string()).collect();
@@ -305,7 +291,7 @@ pub fn other_users_have_their_own_rights() -> Outcome {
 pub fn a_dead_service_ends_the_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
-    let server = start(http(&wire, &service, HTTP)?)?;
+    let server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     service.kill()?;
     let finished = server.wait(SHORT)?;
     check_refusal(&finished, "the service has ended")

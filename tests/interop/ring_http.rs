@@ -6,7 +6,6 @@ use std::fs;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, WireOptions, ensure,
     impair::{Impairment, impaired_wire},
-    service::run_dir,
     tools,
     wire::SERVER,
 };
@@ -14,7 +13,6 @@ use tidelane_tests::{
 use crate::{
     commands::check_refusal,
     embedded::{fetch, load},
-    ports,
     support::SHORT,
 };
 
@@ -34,15 +32,13 @@ fn server(wire: &Wire, service: &Service, listen: &str) -> Result<Program, Stop>
 
 /// Adds the arguments and the environment of [`server`].
 fn with_arguments(program: Program, service: &Service, listen: &str) -> Program {
-    let socket = run_dir(service.name()).join("control.sock");
-    let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
     let arguments = format!("--back-end service --listen {listen} --seconds 110");
-    program.args(&arguments)
+    program.registering_at(service).args(&arguments)
 }
 
 /// Starts the server at all addresses.
 fn start(wire: &Wire, service: &Service) -> Result<Running, Stop> {
-    ports::start(server(wire, service, &format!("0.0.0.0:{PORT}"))?)
+    server(wire, service, &format!("0.0.0.0:{PORT}"))?.spawn_ready(SHORT)
 }
 
 /// Fetches pages of all lengths.
@@ -94,7 +90,7 @@ pub fn without_privileges() -> Outcome {
     let line = format!("--reuid {OTHER_USER} --clear-groups {}", copy.display());
     let program = wire.program(Side::Server, "setpriv").args(&line);
     let listen = format!("{SERVER}:{PORT}");
-    let mut server = ports::start(with_arguments(program, &service, &listen))?;
+    let mut server = with_arguments(program, &service, &listen).spawn_ready(SHORT)?;
     ensure!(service.has_listener(PORT)?, "the service has no listener");
     check_pages(&wire)?;
     server.check_alive()

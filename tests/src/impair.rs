@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    Running, Side, Stop, Wire, WireOptions, ensure,
+    Running, Side, Stop, Wire, WireOptions,
     tools::{self, require_tools},
     wire::{BOTTLENECK, INTERFACE, MIDDLE},
 };
@@ -40,15 +40,8 @@ pub fn impaired_wire(
     let impair = impair.arg("--in").arg(near).arg("--out").arg(MIDDLE.1);
     let impair = impair.arg("--loss").arg(impairment.loss_ppm);
     let impair = impair.arg("--reorder").arg(impairment.reorder_ppm);
-    let mut impair = impair.arg("--seconds").arg(seconds).spawn()?;
-    tools::wait_until(Duration::from_secs(10), "the lossy wire", || {
-        ensure!(
-            impair.alive(),
-            "tidelane-impair ended: {:?}",
-            impair.written()
-        );
-        Ok(impair.written().0.contains("ready"))
-    })?;
+    let impair = impair.arg("--seconds").arg(seconds);
+    let impair = impair.spawn_ready(Duration::from_secs(10))?;
     // A veth interface delivers redirected frames only if its peer uses NAPI, which GRO enables.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));

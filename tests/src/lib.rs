@@ -18,6 +18,7 @@ pub mod tasks;
 pub mod tools;
 pub mod two_machines;
 pub mod wire;
+pub mod wrk;
 
 use std::process::{Command, Stdio};
 

@@ -113,6 +113,13 @@ impl Program {
         self
     }
 
+    /// Makes the program register at `service` by itself, without `tidelane run`
+    /// (TIDELANE_SOCKET).
+    pub fn registering_at(self, service: &Service) -> Self {
+        let socket = service.control_socket();
+        self.env("TIDELANE_SOCKET", &socket.to_string_lossy())
+    }
+
     /// Runs the program under `tidelane run` on `service`.
     pub fn accelerated(mut self, service: &Service) -> Self {
         self.service = Some(service.name().to_owned());
@@ -158,6 +165,18 @@ impl Program {
         }
         line.extend(self.arguments.iter().cloned());
         Ok(line)
+    }
+
+    /// Starts the program, and waits until its output has the word "ready". Fails if the program
+    /// ends, or is not ready after `limit` times [`patience`](tools::patience).
+    pub fn spawn_ready(self, limit: Duration) -> Result<Running, Stop> {
+        let what = format!("{} to be ready", self.arguments[0]);
+        let mut running = self.spawn()?;
+        tools::wait_until(limit, &what, || {
+            running.check_alive()?;
+            Ok(running.written().0.contains("ready"))
+        })?;
+        Ok(running)
     }
 
     /// Starts the program. [`Running::pid`] is the process id of the program itself, because each

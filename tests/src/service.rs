@@ -143,6 +143,11 @@ impl Service {
         &self.name
     }
 
+    /// Returns the path of the socket at which programs register.
+    pub fn control_socket(&self) -> PathBuf {
+        run_dir(&self.name).join("control.sock")
+    }
+
     /// Replaces the configuration file and runs `tidelane reload`. Returns the command's standard
     /// error if it fails.
     pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {

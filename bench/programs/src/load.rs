@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidelane_programs::last_lines;
-use tidelane_tests::{Side, Stop};
+use tidelane_tests::{Side, Stop, wrk::WrkReport};
 
 use crate::{
     catalog::{Load, OutputFormat},
@@ -76,22 +76,15 @@ fn read(output_format: OutputFormat, text: &str) -> Result<Read, String> {
 }
 
 fn read_wrk(text: &str) -> Result<Read, String> {
-    if let Some(line) = text
-        .lines()
-        .find(|l| l.contains("Socket errors") || l.contains("Non-2xx"))
-    {
-        return Err(line.trim().to_owned());
+    let report = WrkReport::parse(text)?;
+    if report.requests.is_none() {
+        return Err(format!("no figures in: {}", last_lines(text)));
     }
-    let read = || {
-        let rate = after(text, "Requests/sec:")?.parse().ok()?;
-        let requests = text.lines().find(|line| line.contains(" requests in "))?;
-        Some(Read {
-            rate,
-            p99_us: after(text, "99%").and_then(micros),
-            requests: requests.split_whitespace().next()?.parse().ok(),
-        })
-    };
-    read().ok_or_else(|| format!("no figures in: {}", last_lines(text)))
+    Ok(Read {
+        rate: report.requests_per_second,
+        p99_us: report.p99_us,
+        requests: report.requests,
+    })
 }
 
 /// Returns the first word after `label` in the line that starts with `label`.
@@ -103,16 +96,6 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
         .strip_prefix(label)?
         .split_whitespace()
         .next()
-}
-
-/// Parses a time with its unit, as wrk prints it. Returns microseconds.
-fn micros(text: &str) -> Option<f64> {
-    let (number, factor) = match text {
-        text if text.ends_with("us") => (text.strip_suffix("us")?, 1.0),
-        text if text.ends_with("ms") => (text.strip_suffix("ms")?, 1e3),
-        text => (text.strip_suffix('s')?, 1e6),
-    };
-    number.parse::<f64>().ok().map(|number| number * factor)
 }
 
 /// Parses the last line of redis-benchmark: `"GET","rps","avg","min","p50","p95","p99","max"`.

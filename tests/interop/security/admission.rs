@@ -5,8 +5,7 @@ use std::{fs, path::PathBuf};
 
 use rustix::fs::stat;
 use tidelane_tests::{
-    Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure, fail, nginx::NginxOptions,
-    service::run_dir, tools,
+    Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure, fail, nginx::NginxOptions, tools,
 };
 
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
@@ -20,7 +19,7 @@ fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop>
 
 /// Returns the permission bits of the registration socket.
 fn mode(service: &Service) -> Result<u32, Stop> {
-    let socket = run_dir(service.name()).join("control.sock");
+    let socket = service.control_socket();
     Ok(stat(socket)?.st_mode & 0o777)
 }
 
@@ -76,7 +75,7 @@ pub fn members_of_the_group_are_admitted() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with_groups(&format!("root:x:0:\ntidelane:x:{ATTACKER_ID}:\n"))?;
     ensure!(mode(&service)? == 0o660, "mode is {:o}", mode(&service)?);
-    let group = stat(run_dir(service.name()).join("control.sock"))?.st_gid;
+    let group = stat(service.control_socket())?.st_gid;
     ensure!(group.to_string() == ATTACKER_ID, "the group is {group}");
     let found = probe(&wire, &service, Origin::User)?;
     ensure!(found.contains("obtained"), "a member: {found}");

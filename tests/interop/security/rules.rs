@@ -14,26 +14,30 @@ use tidelane_tests::{
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 /// Returns a configuration with these rules that admits all users.
-fn config(rules: &str) -> String {
+pub fn config(rules: &str) -> String {
     format!("{rules}\n[access]\nusers = ['*']\n")
 }
 
 /// Reloads the service with these rules. Fails if the service rejects them.
-fn reload(service: &Service, rules: &str) -> Outcome {
+pub fn reload(service: &Service, rules: &str) -> Outcome {
     match service.reload(&config(rules))? {
         Ok(()) => Ok(()),
         Err(error) => fail!("{rules}: {error}"),
     }
 }
 
-/// Gets a file of nginx with curl. Returns curl's exit status: 0 for success, 7 if the connection
-/// is refused, 28 if there is no answer for a second.
-fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
-    let url = format!("http://{SERVER}/64");
+/// Gets `url` with curl. Returns curl's exit status: 0 for success, 7 if the connection is refused,
+/// 28 if there is no answer for a second.
+pub fn curl_status(wire: &Wire, url: &str) -> Result<Option<i32>, Stop> {
     let curl = wire
         .program(Side::Client, "curl")
         .args("-sS --max-time 1 -o /dev/null");
     Ok(curl.arg(url).finish(SHORT)?.status.code())
+}
+
+/// Gets a file of nginx with curl, as [`curl_status`].
+fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
+    curl_status(wire, &format!("http://{SERVER}/64"))
 }
 
 /// Returns the number of connections that each rule has matched.

@@ -24,10 +24,10 @@ mod measure;
 mod mux;
 mod plan;
 mod plot;
+mod programs;
 mod result;
 mod rings;
 mod rows;
-mod wrk;
 
 pub use machine::CpuClock;
 

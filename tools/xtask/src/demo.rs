@@ -10,6 +10,7 @@ use tidelane_tests::{
     nginx::{FILES, NginxOptions},
     tools::{require_root, require_tools},
     wire::SERVER,
+    wrk::WrkReport,
 };
 
 use crate::bench::{CpuClock, reason_of};
@@ -216,15 +217,16 @@ impl Stack {
         let finished = running
             .wait(Duration::from_secs(u64::from(seconds) + 20))?
             .success()?;
-        let text = &finished.stdout;
-        let failed = text.contains("Socket errors") || text.contains("Non-2xx");
-        ensure!(!failed, "{}: wrk saw failures: {finished}", self.name);
+        let report = WrkReport::parse(&finished.stdout)
+            .map_err(|reason| Stop::Fail(format!("{}: {reason}: {finished}", self.name)))?;
+        let missing = || Stop::Fail(format!("no latency in wrk's output: {finished}"));
         let cpus = [CLIENT_CPU, SERVER_CPU].map(|cpu| cpu.parse().unwrap_or(0));
-        let sample = parse_wrk(
-            text,
-            cpus.iter().map(|cpu| after.busy_since(&before, *cpu)).sum(),
-        );
-        let sample = sample.ok_or_else(|| Stop::Fail(format!("wrk's output: {finished}")))?;
+        let sample = Sample {
+            requests_per_second: report.requests_per_second,
+            p50_us: report.p50_us.ok_or_else(missing)?,
+            p99_us: report.p99_us.ok_or_else(missing)?,
+            cores: cpus.iter().map(|cpu| after.busy_since(&before, *cpu)).sum(),
+        };
         let mode = if close { "close" } else { "keep-alive" };
         println!(
             "{:<9} {file:>3} {mode:<10} {:>9.0} requests/s",
@@ -232,36 +234,6 @@ impl Stack {
         );
         Ok(sample)
     }
-}
-
-/// Parses the output of wrk. `cores` is the mean number of busy CPUs.
-fn parse_wrk(text: &str, cores: f64) -> Option<Sample> {
-    let after = |name: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix(name))?;
-        Some(line.trim().to_owned())
-    };
-    Some(Sample {
-        requests_per_second: after("Requests/sec:")?.parse().ok()?,
-        p50_us: micros(&after("50%")?)?,
-        p99_us: micros(&after("99%")?)?,
-        cores,
-    })
-}
-
-/// Parses a duration such as `1.23ms`. Returns microseconds.
-fn micros(text: &str) -> Option<f64> {
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
-    let number: f64 = text[..unit_at].parse().ok()?;
-    let scale = match &text[unit_at..] {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        "m" => 6e7,
-        _ => return None,
-    };
-    Some(number * scale)
 }
 
 /// Reads one metric of a sample.
@@ -301,20 +273,4 @@ fn print_table(table: &[(String, Vec<[Sample; 2]>)]) {
         }
     }
     println!("\nreq/s per core counts all cores: those of wrk, nginx and the service\n");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wrks_output_is_read() {
-        let text = "Running 2s test @ http://10.77.0.1/64\n  Latency Distribution\n     50%  \
-                    412.00us\n     75%    1.00ms\n     99%    1.23ms\nRequests/sec:  12345.67\n";
-        let sample = parse_wrk(text, 2.0).expect("a sample");
-        assert_eq!(sample.requests_per_second, 12345.67);
-        assert_eq!((sample.p50_us, sample.p99_us), (412.0, 1230.0));
-        assert_eq!(micros("1.50s"), Some(1.5e6));
-        assert_eq!(micros("fast"), None);
-    }
 }

@@ -10,17 +10,19 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
 use tidelane_tests::{
-    Running, Service, Side, Stop, Wire,
+    Side, Stop, Wire,
     machine::median,
     nginx::{Nginx, NginxOptions},
-    service::{cpu_time_of, run_dir},
+    service::cpu_time_of,
     tools,
     wire::{SERVER, write_random_file},
+    wrk::WrkReport,
 };
 
 use super::{
     plan::{Heading, Target},
     plot,
+    programs::Programs,
     rows::{Row, pair_row, value_row},
 };
 
@@ -160,12 +162,6 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// The programs of a measurement.
-struct Programs {
-    server: Running,
-    service: Option<Service>,
-}
-
 /// Measures the embedded server with a client on another port of the same service. The service has
 /// the CPU of the servers, and both programs share the CPU of the clients.
 fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
@@ -180,8 +176,7 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
     };
     let path = tools::binary("tidelane-http-client")?;
     let client = wire.program(Side::Server, &path.to_string_lossy());
-    let socket = run_dir(service.name()).join("control.sock");
-    let client = client.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+    let client = client.registering_at(service);
     let client = client.cpus(&plan.client_cpus).args(&format!(
         "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {length}",
         plan.connections
@@ -222,14 +217,9 @@ fn measure(plan: &HttpPlan, server: Server, length: u64) -> Result<f64, Stop> {
     let wrk = wrk.arg(format!("http://{SERVER}:{PORT}/{length}"));
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
     let output = wrk.run(limit)?.success()?.stdout;
-    if output.contains("Socket errors") || output.contains("Non-2xx") {
-        return Err(Stop::Fail(format!("{}: {output}", server.name())));
-    }
-    let rate = output.lines().find_map(|line| {
-        let rate = line.trim().strip_prefix("Requests/sec:")?;
-        rate.trim().parse().ok()
-    });
-    rate.ok_or_else(|| Stop::Fail(format!("no rate in {output}")))
+    let report = WrkReport::parse(&output)
+        .map_err(|reason| Stop::Fail(format!("{}: {reason}", server.name())))?;
+    Ok(report.requests_per_second)
 }
 
 /// The CPUs of a service and of a server.
@@ -269,19 +259,13 @@ fn start(
     ));
     let (program, service) = if server == Server::Embedded {
         let service = wire.service_on(Side::Server, placed.service, &[])?;
-        let socket = run_dir(service.name()).join("control.sock");
-        let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
+        let program = program.registering_at(&service);
         (program.arg("--service"), Some(service))
     } else {
         (program.arg("--kernel"), None)
     };
-    let mut running = program.spawn()?;
-    tools::wait_until(LIMIT, "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
     Ok(Programs {
-        server: running,
+        server: program.spawn_ready(LIMIT)?,
         service,
     })
 }

@@ -7,17 +7,12 @@
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
-use tidelane_tests::{
-    Running, Service, Side, Stop, Wire,
-    machine::median,
-    service::{cpu_time_of, run_dir},
-    tools,
-    wire::SERVER,
-};
+use tidelane_tests::{Running, Service, Side, Stop, Wire, machine::median, tools, wire::SERVER};
 
 use super::{
     plan::{Heading, Target},
     plot,
+    programs::Programs,
     rows::{Row, pair_row},
 };
 
@@ -149,40 +144,26 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// The programs of a measurement.
-struct Programs {
-    server: Running,
-    service: Option<Service>,
-}
-
-impl Programs {
-    /// Starts a server, and its service if the server needs one.
-    fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Self, Stop> {
-        let service = server
-            .needs_service()
-            .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
-            .transpose()?;
-        let running = match server {
-            Server::Memcached | Server::MemcachedAccelerated => {
-                let line = format!("-u root -l 0.0.0.0 -p {PORT} -U 0 -t 1 -m {MEMORY_MIB}");
-                let program = wire.program(Side::Server, "memcached").args(&line);
-                let program = program.cpus(&plan.server_cpus);
-                wire.start_server(program, service.as_ref(), PORT)?
-            }
-            Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
-            Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
-        };
-        Ok(Self {
-            server: running,
-            service,
-        })
-    }
-
-    /// Returns the CPU time of the server and of the service.
-    fn cpu_time(&self) -> Result<Duration, Stop> {
-        let of_service = self.service.as_ref().map(Service::cpu_time).transpose()?;
-        Ok(cpu_time_of(self.server.pid())? + of_service.unwrap_or_default())
-    }
+/// Starts a server, and its service if the server needs one.
+fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
+    let service = server
+        .needs_service()
+        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+        .transpose()?;
+    let running = match server {
+        Server::Memcached | Server::MemcachedAccelerated => {
+            let line = format!("-u root -l 0.0.0.0 -p {PORT} -U 0 -t 1 -m {MEMORY_MIB}");
+            let program = wire.program(Side::Server, "memcached").args(&line);
+            let program = program.cpus(&plan.server_cpus);
+            wire.start_server(program, service.as_ref(), PORT)?
+        }
+        Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
+        Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
+    };
+    Ok(Programs {
+        server: running,
+        service,
+    })
 }
 
 /// Starts the server on the ring API.
@@ -198,24 +179,16 @@ fn start_rings(
         "--backend {back_end} --listen 0.0.0.0:{PORT} --memory {MEMORY_MIB}"
     ));
     let program = match service {
-        Some(service) => {
-            let socket = run_dir(service.name()).join("control.sock");
-            program.env("TIDELANE_SOCKET", &socket.to_string_lossy())
-        }
+        Some(service) => program.registering_at(service),
         None => program,
     };
-    let mut running = program.spawn()?;
-    tools::wait_until(LIMIT, "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
-    Ok(running)
+    program.spawn_ready(LIMIT)
 }
 
 /// Measures a server once.
 fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
-    let programs = Programs::start(plan, &wire, server)?;
+    let programs = start(plan, &wire, server)?;
     let slap = wire.program(Side::Client, "memcaslap");
     let slap = slap.cpus(&plan.client_cpus).args(&format!(
         "-s {SERVER}:{PORT} -T 1 -c {connections} -t {}s -X {}",

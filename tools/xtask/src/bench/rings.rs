@@ -11,18 +11,18 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
 use tidelane_tests::{
-    Running, Service, Side, Stop, Wire,
+    Side, Stop, Wire,
     machine::median,
-    service::{cpu_time_of, run_dir},
     tools,
     wire::{INTERFACE, SERVER},
+    wrk::WrkReport,
 };
 
 use super::{
     plan::{Heading, Target},
     plot,
+    programs::Programs,
     rows::{Row, pair_row, value_row},
-    wrk::WrkReport,
 };
 
 /// Port of the server.
@@ -118,7 +118,10 @@ impl Server {
 /// One measurement of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    wrk: WrkReport,
+    requests_per_second: f64,
+    /// Mean and 99th percentile of the latency in µs.
+    mean_us: f64,
+    p99_us: f64,
     /// CPU time of the server's process, and of its service, in µs per request.
     cpu_us: f64,
     /// System calls per request.
@@ -192,9 +195,9 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
         "  {length:>5} B, {connections:>3} connections, {:<17} {:>8.0} requests/s  mean {:>7.1} \
          us  p99 {:>8.1} us  CPU {:>5.2} us  {:>5.3} calls  {:>5.1} ready",
         server.name(),
-        sample.wrk.requests_per_second,
-        sample.wrk.mean_us,
-        sample.wrk.p99_us,
+        sample.requests_per_second,
+        sample.mean_us,
+        sample.p99_us,
         sample.cpu_us,
         sample.calls,
         sample.ready.0,
@@ -217,6 +220,7 @@ fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Samp
     let used = programs.cpu_time()? - before;
     let report = WrkReport::parse(&output)
         .map_err(|reason| Stop::Fail(format!("{}: {reason}", server.name())))?;
+    let missing = || Stop::Fail(format!("{}: no latency in {output}", server.name()));
     let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
     let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
     let counts = curl.run(LIMIT)?.success()?.json()?;
@@ -226,25 +230,13 @@ fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Samp
     };
     let requests = number("requests")?.max(1.0);
     Ok(Sample {
-        wrk: report,
+        requests_per_second: report.requests_per_second,
+        mean_us: report.mean_us.ok_or_else(missing)?,
+        p99_us: report.p99_us.ok_or_else(missing)?,
         cpu_us: used.as_secs_f64() * 1e6 / requests,
         calls: number("system_calls")? / requests,
         ready: (number("ready_mean")?, number("ready_deviation")?),
     })
-}
-
-/// The programs of a measurement.
-struct Programs {
-    server: Running,
-    service: Option<Service>,
-}
-
-impl Programs {
-    /// Returns the CPU time of the server and of the service.
-    fn cpu_time(&self) -> Result<Duration, Stop> {
-        let of_service = self.service.as_ref().map(Service::cpu_time).transpose()?;
-        Ok(cpu_time_of(self.server.pid())? + of_service.unwrap_or_default())
-    }
 }
 
 /// Starts a server, and its service if the server needs one.
@@ -259,19 +251,12 @@ fn start(plan: &RingsPlan, wire: &Wire, server: Server) -> Result<Programs, Stop
     let (program, service) = match server {
         Server::Service => {
             let service = wire.service_on(Side::Server, &plan.server_cpus, &[])?;
-            let socket = run_dir(service.name()).join("control.sock");
-            let program = program.env("TIDELANE_SOCKET", &socket.to_string_lossy());
-            (program, Some(service))
+            (program.registering_at(&service), Some(service))
         }
         _ => (program, None),
     };
-    let mut running = program.spawn()?;
-    tools::wait_until(LIMIT, "the server", || {
-        running.check_alive()?;
-        Ok(running.written().0.contains("ready"))
-    })?;
     Ok(Programs {
-        server: running,
+        server: program.spawn_ready(LIMIT)?,
         service,
     })
 }
@@ -287,10 +272,10 @@ impl Results {
         type Metric = (&'static str, bool, fn(&Sample) -> f64);
         const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {
-                sample.wrk.requests_per_second
+                sample.requests_per_second
             }),
-            ("latency_mean_us", false, |sample| sample.wrk.mean_us),
-            ("latency_p99_us", false, |sample| sample.wrk.p99_us),
+            ("latency_mean_us", false, |sample| sample.mean_us),
+            ("latency_p99_us", false, |sample| sample.p99_us),
             ("server_cpu_us_per_request", false, |sample| sample.cpu_us),
         ];
         let heading = plan.heading();
@@ -348,7 +333,7 @@ impl Results {
             .iter()
             .map(|(length, count)| format!("{length} B, {count}"))
             .collect();
-        let rate = |sample: &Sample| sample.wrk.requests_per_second;
+        let rate = |sample: &Sample| sample.requests_per_second;
         let groups: Vec<(&str, Vec<f64>)> = cases
             .iter()
             .zip(&names)
