@@ -66,7 +66,7 @@ pub struct Nginx {
 
 impl Nginx {
     /// Starts nginx on the server's side, on `service` if given or else on the kernel. Waits until
-    /// nginx listens.
+    /// the workers of nginx run.
     pub fn start(
         wire: &Wire,
         service: Option<&Service>,
@@ -79,14 +79,10 @@ impl Nginx {
             options.port,
         );
         let master = master.map_err(|stop| explain(stop, &home))?;
-        Ok(Self {
-            master,
-            root: home.join("html"),
-            port: options.port,
-        })
+        Self::with_workers(master, &home, options)
     }
 
-    /// Starts nginx on the client's side, on the kernel. Waits until nginx listens.
+    /// Starts nginx on the client's side, on the kernel. Waits until nginx serves.
     pub fn start_behind(wire: &Wire, options: &NginxOptions) -> Result<Self, Stop> {
         let (program, home) = Self::prepare(wire, Side::Client, options)?;
         let mut master = program.spawn()?;
@@ -95,11 +91,22 @@ impl Nginx {
             wire.listens(Side::Client, options.port)
         })
         .map_err(|stop| explain(stop, &home))?;
-        Ok(Self {
+        Self::with_workers(master, &home, options)
+    }
+
+    /// Waits until the master, which listens before it forks, has all its workers.
+    fn with_workers(master: Running, home: &Path, options: &NginxOptions) -> Result<Self, Stop> {
+        let mut nginx = Self {
             master,
             root: home.join("html"),
             port: options.port,
+        };
+        wait_until(START_MAX, "the workers of nginx", || {
+            nginx.master.check_alive()?;
+            Ok(nginx.workers()?.len() == options.workers as usize)
         })
+        .map_err(|stop| explain(stop, home))?;
+        Ok(nginx)
     }
 
     /// Writes the served files and the configuration. Returns the program to start, and the
