@@ -1,7 +1,7 @@
 //! The HTTP server of the MultiStack paper: the response to a GET of `/N` has N bytes. The server
 //! runs on the trait [`Sockets`], which the embedded stack and the kernel's sockets implement.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash, io::Write};
 
 /// Longest request in bytes. A longer request ends its connection.
 const REQUEST_LEN_MAX: usize = 8192;
@@ -57,6 +57,8 @@ pub struct Server<S: Sockets> {
     /// The connections, and the listener.
     pub sockets: S,
     clients: HashMap<S::Connection, Client>,
+    /// Memory of one read.
+    read_buffer: Box<[u8]>,
     /// Number of responses.
     pub responses: u64,
 }
@@ -67,6 +69,7 @@ impl<S: Sockets> Server<S> {
         Self {
             sockets,
             clients: HashMap::new(),
+            read_buffer: vec![0; READ_LEN].into_boxed_slice(),
             responses: 0,
         }
     }
@@ -91,10 +94,9 @@ impl<S: Sockets> Server<S> {
         let Some(client) = self.clients.get_mut(&connection) else {
             return;
         };
-        let mut buffer = [0; READ_LEN];
         loop {
-            let count = self.sockets.read(connection, &mut buffer);
-            client.request.extend_from_slice(&buffer[..count]);
+            let count = self.sockets.read(connection, &mut self.read_buffer);
+            client.request.extend_from_slice(&self.read_buffer[..count]);
             if count == 0 || client.request.len() > REQUEST_LEN_MAX {
                 break;
             }
@@ -124,29 +126,42 @@ impl Client {
         let Some(end) = end else {
             return false;
         };
-        let head: Vec<u8> = self.request.drain(..end + 4).collect();
-        let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
-        let path = head
-            .strip_prefix("get /")
-            .and_then(|rest| rest.split(' ').next());
-        let len = path.and_then(|path| path.parse().ok());
-        let len: Option<usize> = len.filter(|len| *len <= BODY_LEN_MAX);
-        self.closes = head.contains("\r\nconnection: close\r\n") || len.is_none();
+        let head = &self.request[..end + 4];
+        let len = requested_len(head);
+        self.closes = len.is_none() || asks_to_close(head);
+        self.request.drain(..end + 4);
         let status = if len.is_some() {
             "200 OK"
         } else {
             "400 Bad Request"
         };
-        let (len, mode) = (
-            len.unwrap_or(0),
-            if self.closes { "close" } else { "keep-alive" },
+        let len = len.unwrap_or(0);
+        let mode = if self.closes { "close" } else { "keep-alive" };
+        // Writing to a vector does not fail.
+        let _ = write!(
+            self.response,
+            "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: {mode}\r\n\r\n"
         );
-        let header =
-            format!("HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: {mode}\r\n\r\n");
-        self.response.extend_from_slice(header.as_bytes());
         append_body(&mut self.response, len);
         true
     }
+}
+
+/// Returns the length of the requested body in bytes. Returns `None` if the request is not a GET of
+/// a length up to [`BODY_LEN_MAX`].
+fn requested_len(head: &[u8]) -> Option<usize> {
+    let path = head
+        .strip_prefix(b"GET /")?
+        .split(|byte| *byte == b' ')
+        .next()?;
+    let len = std::str::from_utf8(path).ok()?.parse().ok()?;
+    (len <= BODY_LEN_MAX).then_some(len)
+}
+
+/// Returns true if the request has the field `Connection: close`.
+fn asks_to_close(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b'\n')
+        .any(|line| line.eq_ignore_ascii_case(b"connection: close\r"))
 }
 
 /// Appends a body of `len` bytes: the alphabet again and again.
