@@ -82,9 +82,9 @@ pub enum Action {
 /// A system call and its expected result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallSpec {
-    /// Expected time of return of a blocking call, in microseconds. It counts from the same moment
-    /// as the time of the event: the start of the script or the previous event. `None` if the call
-    /// must not block.
+    /// Expected time of return of a blocking call, in microseconds. The time counts from the start
+    /// of the script if the event has an absolute time, and otherwise from the previous event.
+    /// `None` if the call must not block.
     pub until: Option<u64>,
     /// Name of the call.
     pub name: String,
@@ -142,11 +142,11 @@ pub struct TcpSpec {
     pub ports: Option<(u16, u16)>,
     /// The eight control bits as on the wire.
     pub flags: u8,
-    /// Sequence number. That of an expected segment is relative to the stack's ISS.
+    /// Sequence number. In an expected segment, the number is relative to the stack's ISS.
     pub seq: u32,
     /// Length of the payload in bytes.
     pub len: u32,
-    /// Acknowledgment number. That of an injected segment is relative to the stack's ISS.
+    /// Acknowledgment number. In an injected segment, the number is relative to the stack's ISS.
     pub ack: Option<u32>,
     /// Window field. `None` accepts any window.
     pub win: Option<u16>,

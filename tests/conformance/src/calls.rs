@@ -1,7 +1,8 @@
 //! The system calls that scripts can make, and the comparison of their results.
 //!
-//! [`resolve`] converts a call of the script to a [`Call`], in which constants are numbers and
-//! descriptors are those of the stack. [`check`] compares the result with the script.
+//! [`resolve`] converts a call of the script to a [`Call`]: numbers replace the names of constants,
+//! and descriptors of the stack replace the script's descriptors. [`check`] compares the result
+//! with the script.
 
 use std::collections::HashMap;
 
@@ -180,8 +181,8 @@ impl Descriptors {
     /// Returns the stack's descriptor for the descriptor `expr` of the script.
     fn live(&self, expr: &Expr) -> Result<Fd, String> {
         let scripted = number(expr)?;
-        // The script may use a descriptor that it never opened, to test the error. The stack has no
-        // descriptor from 900 on.
+        // The script may use a descriptor that it never opened, to test the error. The stack never
+        // opens a descriptor with a number of 900 or more.
         Ok(self
             .0
             .get(&scripted)
@@ -268,7 +269,7 @@ fn field<'a>(entry: &'a Expr, name: &str) -> Result<&'a Expr, String> {
         .ok_or(format!("there is no {name}="))
 }
 
-/// Resolves a call of the script. `domain` is the socket domain if the script has `...` for it.
+/// Resolves a call of the script. `domain` is the socket domain if the script has `...` instead.
 /// `pattern(fd, len)` returns the next `len` bytes that the program writes to `fd`.
 pub fn resolve(
     spec: &CallSpec,

@@ -1,9 +1,9 @@
 //! The embedded stack (`app/embedded`) as a stack under test, in virtual time.
 //!
-//! The scripts make socket calls, and the stack has an interface of its own, with events and
-//! without descriptors. [`EmbeddedSockets`] is a program on this interface: it has the calls and
-//! errors of Linux, and uses nothing of the stack but its public functions. Packets go through the
-//! stack's port, and `Stack::poll` receives them.
+//! The scripts make socket calls, but the stack has no descriptors: its public functions act on
+//! handles, and it reports events. [`EmbeddedSockets`] therefore implements the socket calls and
+//! errors of Linux with the public functions of the stack. Packets pass through two queues, which
+//! the stack uses as its network device. `Stack::poll` receives the packets.
 //!
 //! ```text
 //!   script ── calls ──> EmbeddedSockets ── Socket ──> Stack ── FnPort ──> queues of packets
@@ -43,7 +43,8 @@ impl EmbeddedSockets {
         self.sockets.get(&fd).ok_or(Errno::BADF)
     }
 
-    /// Makes a call on the socket `fd`. The stack then sends, and the sockets handle its events.
+    /// Makes a call on the socket `fd`. Then lets the stack send, and lets the sockets handle the
+    /// events of the stack.
     fn call<R>(
         &mut self,
         fd: Fd,
@@ -157,7 +158,7 @@ impl Sockets for EmbeddedSockets {
     }
 
     fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()> {
-        // The stack does not send here, so that corked bytes leave together with the next write.
+        // Do not let the stack send here, so that corked bytes leave together with the next write.
         let socket = self.sockets.get_mut(&fd).ok_or(Errno::BADF)?;
         socket.more_to_come(&mut self.host, more);
         Ok(())
@@ -174,7 +175,8 @@ impl Sockets for EmbeddedSockets {
         to: Option<Endpoint>,
         _waits: bool,
     ) -> CallResult<Option<usize>> {
-        // The stack writes ahead of the handshake, so that it needs no hint about later bytes.
+        // The stack accepts further bytes before the handshake is complete. The parameter `_waits`,
+        // which announces further bytes, is therefore not needed.
         self.call(fd, |socket, host| socket.send_with_syn(host, bytes, to))
     }
 

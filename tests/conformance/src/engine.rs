@@ -17,7 +17,8 @@ use crate::{calls::Fd, ip::Version, sockets::Sockets, virtual_time::VirtualTime}
 /// The engine as a stack under test.
 pub type Engine = VirtualTime<Driver>;
 
-/// The methods call the driver's own methods, which have precedence over those of the trait.
+/// Most methods call the inherent method of `Driver` with the same name. Rust prefers an inherent
+/// method to a trait method, so that the call does not recurse.
 impl Sockets for Driver {
     fn new(settings: Settings, _version: Version) -> Self {
         let mut driver = Self::new(settings, Reading::default());

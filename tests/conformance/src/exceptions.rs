@@ -25,8 +25,8 @@ struct Exception {
 pub struct Exceptions(Vec<Exception>);
 
 impl Exceptions {
-    /// Parses the text of the table. Fails with a message for an entry without a reason, and for an
-    /// entry that is not alone.
+    /// Parses the text of the table. Fails with a message if an entry has no reason, or if a script
+    /// has two entries.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all: Vec<Exception> = Vec::new();
         for line in text.lines() {
@@ -60,8 +60,8 @@ impl Exceptions {
         Ok(Self(all))
     }
 
-    /// Adds each entry to its script as a remark, so that a passing run fails. Returns the names
-    /// that no script in `sources` has.
+    /// Adds each entry to its script as a remark. Because of the remark, a run that passes counts
+    /// as a failure. Returns the names of entries without a script in `sources`.
     pub fn add_to(&self, sources: &mut [Source]) -> Vec<&str> {
         let mut unknown = Vec::new();
         for Exception { name, reason } in &self.0 {

@@ -1,10 +1,10 @@
-//! The connections of a run, and the translation between the script's numbers and those on the
-//! wire.
+//! The connections of a run, and the translation between the numbers in the script and the numbers
+//! in packets.
 //!
 //! The script chooses the sequence numbers of the remote host, but cannot know the stack's ISS and
-//! timestamps. The script therefore counts the stack's sequence numbers from the ISS, and names the
-//! stack's timestamps by numbers of its own. Only these numbers are translated. The payload of a
-//! stream is a function of the stream position, so that every byte of both directions is checked.
+//! timestamps. The script therefore counts the stack's sequence numbers from the ISS, and has its
+//! own number for each of the stack's timestamps. Only these numbers are translated. The payload of
+//! a stream is a function of the stream position, so that every byte of both directions is checked.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const PATTERN_LEN: u32 = 251;
 /// One connection of the script.
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    /// Initial sequence number of the stack. `None` before the stack's SYN.
+    /// Initial send sequence number of the stack. `None` before the stack's SYN.
     iss: Option<u32>,
     /// Initial sequence number of the remote host. `None` before the remote host's SYN.
     irs: Option<u32>,

@@ -44,7 +44,7 @@ const READER_POLL_MS: i32 = 20;
 /// Lateness in microseconds that is not the stack's fault: a tick of the kernel's timers (at most
 /// 10 ms), and scheduling.
 const LATENESS_ALLOWED: Micros = 12_000;
-/// Sysctls of every run. The engine has the same defaults.
+/// Sysctls of every run. The other stacks under test have these values as defaults.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -64,7 +64,8 @@ const SETTINGS: [(&str, &str); 12] = [
 /// these kernels.
 const SETTINGS_LACKING: [(&str, &str); 1] = [("tcp_syn_linear_timeouts", "0")];
 
-/// Name of the sysctl for the congestion control. Runs set it on each socket as a socket option.
+/// Name of the sysctl for the congestion control. [`Kernel`] does not set the sysctl, but applies
+/// its value to each new socket as the option TCP_CONGESTION.
 const CONGESTION: &str = "tcp_congestion_control";
 /// Default congestion control.
 const CONGESTION_DEFAULT: &str = "cubic";
@@ -72,7 +73,7 @@ const CONGESTION_DEFAULT: &str = "cubic";
 /// The open sockets of the program, which the end of the run closes.
 type OpenSockets = Arc<Mutex<HashSet<Fd>>>;
 
-/// The kernel as a stack under test. Dropping it ends the threads and closes the sockets.
+/// The kernel as a stack under test. Dropping the value ends the threads and closes the sockets.
 #[derive(Debug)]
 pub struct Kernel {
     version: Version,
@@ -292,8 +293,8 @@ impl Stack for Kernel {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == CONGESTION {
-            // A network namespace may select only an algorithm of the host's list of allowed ones
-            // as its default. Root may select any algorithm as a socket option.
+            // The default of a network namespace must be one of the host's allowed algorithms. Root
+            // may select any algorithm as a socket option.
             let mut congestion = self
                 .congestion
                 .lock()

@@ -170,7 +170,7 @@ impl<'a, S: Stack> Run<'a, S> {
         Ok(())
     }
 
-    /// Starts a call. Waits for its end unless the script says that it blocks.
+    /// Starts a call. Waits until the call returns, unless the script says that the call blocks.
     fn call(
         &mut self,
         event: &'a Event,

@@ -9,7 +9,7 @@ use crate::{calls::Fd, ip::Version};
 /// call that would block fails with EAGAIN, also without O_NONBLOCK. The caller chooses the
 /// descriptors of new sockets.
 pub trait Sockets {
-    /// Returns a stack without sockets, whose device has IP packets of `version`.
+    /// Returns a stack without sockets, whose device carries IP packets of `version`.
     fn new(settings: Settings, version: Version) -> Self;
 
     /// Returns the present time.
@@ -54,7 +54,7 @@ pub trait Sockets {
     /// `recv(2)`. Returns at most `len` bytes.
     fn receive(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Vec<u8>>;
 
-    /// `send(2)`. Returns the number of bytes that had room.
+    /// `send(2)`. Returns the number of bytes that the send buffer had room for.
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize>;
 
     /// Notes whether the next write has MSG_MORE.
@@ -65,7 +65,8 @@ pub trait Sockets {
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
     /// Returns `None` if the connection is already open. `to` is the peer, unless a `connect` has
-    /// named it. `waits` is true if the program blocks to write the other bytes.
+    /// named it. `waits` is true if the program's call blocks until the bytes after the SYN are
+    /// written, too.
     fn send_with_syn(
         &mut self,
         fd: Fd,

@@ -26,7 +26,7 @@ const KERNEL_ONLY: [&str; 3] = [
 ];
 
 /// Settings of every run. `offload=0` switches segmentation offload off. `service=1` selects the
-/// timing of ACKs and probes of the service (`tidelaned`) instead of that of Linux.
+/// timing of ACKs and probes of the service (`tidelaned`) instead of the timing of Linux.
 /// `tcp_fastopen=1` permits Fast Open for clients only.
 const RUN: &str = "offload=0,service=1,tcp_fastopen=1";
 

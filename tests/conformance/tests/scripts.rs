@@ -14,7 +14,8 @@ use tidelane_conformance::{
     suite::{KERNEL_RUNS, Outcome, Source, StackName, Verdict, run_all},
 };
 
-/// The table of scripts that do not run on the embedded stack, beside the manifest.
+/// Name of the file that lists the scripts that the embedded stack cannot pass. The file is beside
+/// `Cargo.toml`.
 const EXCEPTIONS: &str = "embedded-lacks.txt";
 
 /// Numbers of results so far.

@@ -1,4 +1,5 @@
-//! Linux' options of Fast Open (RFC 7413) over the interface of the embedded stack.
+//! Linux's socket options for Fast Open (RFC 7413), implemented with the functions of the embedded
+//! stack.
 
 use tidelane_embedded::{Endpoint, Listener};
 use tidelane_packetdrill::errno::{CallResult, Errno};
@@ -22,8 +23,8 @@ pub struct FastOpen {
 }
 
 impl FastOpen {
-    /// `setsockopt` of the TCP option `name`. Returns `None` if this is no Fast Open option. `idle`
-    /// is true if the socket is in CLOSED or LISTEN.
+    /// Handles `setsockopt` of the TCP option `name`. Returns `None` if `name` is not an option of
+    /// Fast Open. `idle` is true if the socket is in CLOSED or LISTEN.
     pub fn set(
         &mut self,
         host: &Host,

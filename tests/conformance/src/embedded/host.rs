@@ -12,7 +12,8 @@ use tidelane_packetdrill::{
 
 use crate::ip::Version;
 
-/// Key of the stack. The key is constant, so that runs are reproducible.
+/// Secret of the stack, which determines initial sequence numbers and ephemeral ports. The secret
+/// is constant, so that runs are reproducible.
 const SECRET: [u8; 16] = *b"conformance runs";
 
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
@@ -40,7 +41,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Returns a host without sockets, whose device has IP packets of `version`.
+    /// Returns a host without sockets, whose device carries IP packets of `version`.
     pub fn new(settings: Settings, version: Version) -> Self {
         let device = Rc::new(RefCell::new(Device {
             now: clock::START,

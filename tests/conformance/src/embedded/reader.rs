@@ -48,7 +48,8 @@ impl Reader {
         Ok(received[start..start + count].to_vec())
     }
 
-    /// Returns true if the stack can deliver no further bytes, or the program wants none.
+    /// Returns true if the stack can deliver no further bytes, or if the program has shut down
+    /// reading.
     pub fn is_input_over(&self, status: &Status) -> bool {
         self.shut || status.peer_closed || status.cause.is_some()
     }

@@ -1,4 +1,5 @@
-//! A socket with the errors of Linux, on the public interface of the embedded stack.
+//! A TCP socket with the calls and errors of Linux, implemented with the public functions of the
+//! embedded stack.
 
 use tidelane_embedded::{
     CloseCause, Connection, Endpoint, Event, ListenError, Listener, State, Status,
@@ -18,7 +19,7 @@ use super::{
     writer::Writer,
 };
 
-/// The object of the stack that a socket stands for.
+/// The object of the embedded stack that a socket uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     /// No object: the socket is neither listening nor connected.
@@ -34,7 +35,7 @@ enum Role {
 pub struct Socket {
     role: Role,
     nonblocking: bool,
-    /// Endpoint of `bind`.
+    /// Local endpoint that `bind` has set.
     local: Option<Endpoint>,
     options: Options,
     /// The pending error, which the next call or SO_ERROR returns once.
@@ -113,7 +114,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the local end of a socket that listens or connects.
+    /// Returns the local endpoint for `listen` or `connect`: the endpoint of `bind`, or the host's
+    /// address with port 0.
     fn local(&self, host: &Host) -> Endpoint {
         self.local.unwrap_or(Endpoint::new(host.address, 0))
     }
@@ -339,7 +341,8 @@ impl Socket {
         }
     }
 
-    /// Prepares for a packet.
+    /// Prepares for the arrival of a packet: the reader notes the position of the urgent byte, and
+    /// the writer removes the cork of MSG_MORE.
     pub fn before_packet(&mut self, host: &mut Host) {
         let Some(connection) = self.connection() else {
             return;
@@ -351,7 +354,7 @@ impl Socket {
             .before_packet(host, connection, self.options.engine);
     }
 
-    /// Ends the preparation for a packet.
+    /// Restores the cork of MSG_MORE after the arrival of a packet.
     pub fn after_packet(&mut self, host: &mut Host) {
         if let Some(connection) = self.connection() {
             self.writer

@@ -1,8 +1,8 @@
-//! Linux' urgent byte over the stream of the embedded stack, in which the urgent byte is an
-//! ordinary byte.
+//! Reading of urgent data as in Linux, from a stream of the embedded stack.
 //!
-//! A `recv` stops before the urgent byte, and the next `recv` skips the byte, unless SO_OOBINLINE
-//! is set. `recv` with MSG_OOB returns the byte.
+//! In the embedded stack, the urgent byte is an ordinary byte of the stream. In Linux, `recv` stops
+//! before the urgent byte, and the next `recv` skips the byte, unless SO_OOBINLINE is set. `recv`
+//! with MSG_OOB returns the byte.
 
 use tidelane_embedded::{Status, Urgent};
 use tidelane_packetdrill::errno::{CallResult, Errno};
@@ -23,7 +23,7 @@ pub struct UrgentReader {
 pub struct Part {
     /// Number of bytes to skip: 1 for an urgent byte.
     pub skip: u32,
-    /// Number of bytes to return after these, at most.
+    /// Largest number of bytes to return after the skipped bytes.
     pub len: u32,
 }
 
@@ -33,8 +33,8 @@ impl UrgentReader {
         self.was_next = Self::is_next(status);
     }
 
-    /// Handles the announcement of an urgent byte. Returns true if the next byte to read is the
-    /// urgent byte before, which Linux skips, too.
+    /// Handles the announcement of a new urgent byte. Returns true if the next byte to read is the
+    /// previous urgent byte, which Linux also skips.
     pub fn on_announced(&mut self, status: &Status) -> bool {
         self.taken = false;
         self.was_next && status.readable > 0 && !self.inline
@@ -65,8 +65,8 @@ impl UrgentReader {
         }
     }
 
-    /// Returns true if `poll` reports data to read. An urgent byte that is next is no such data,
-    /// unless SO_OOBINLINE is set.
+    /// Returns true if `poll` reports data to read. If the next byte is the urgent byte, it does
+    /// not count as data to read, unless SO_OOBINLINE is set.
     pub fn is_readable(&self, status: &Status) -> bool {
         let hidden = Self::is_next(status) && !self.inline;
         status.readable > hidden.into()

@@ -1,5 +1,5 @@
-//! A check of the stack's events: a program that waits for an event instead of trying again must
-//! not wait forever.
+//! Checks that the embedded stack reports an event when a call can succeed that had to wait before.
+//! Without the event, a program that waits for events instead of trying again would wait forever.
 
 use tidelane_embedded::Event;
 

@@ -42,8 +42,8 @@ impl Writer {
         }
     }
 
-    /// Notes whether the next write has MSG_MORE, which corks the connection. `options` are those
-    /// that the program set.
+    /// Notes whether the next write has MSG_MORE, which corks the connection. `options` are the
+    /// socket options that the program has set.
     pub fn more_to_come(
         &mut self,
         host: &mut Host,
