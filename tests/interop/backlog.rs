@@ -1,5 +1,8 @@
 //! More concurrent clients than a server's accept queue has room for, on the kernel's stack and on
 //! Tidelane. The queue overflows, and every client is served nevertheless.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service is the process `tidelaned`.
 
 use std::{fs, time::Duration};
 
@@ -15,7 +18,7 @@ const CLIENTS: u64 = 100;
 const BACKLOG: u32 = 9;
 /// Total number of connections. Each has one request.
 const TOTAL: u64 = 600;
-/// Time limit for all clients. A client whose SYN is dropped several times needs most of it.
+/// Time limit for all clients. A client whose SYN is dropped several times needs most of this time.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// An echo server that forks a child for each connection.

@@ -1,5 +1,8 @@
 //! A server whose listener is in the kernel and in the service (`tidelaned`). Each connection stays
 //! on the stack that accepted it, while the service starts, dies and restarts.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +30,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(1);
 struct ClientResults {
     /// Clients that received every byte.
     served: u64,
-    /// Refused attempts to connect. A client tries again after each.
+    /// Refused attempts to connect. A client tries again after each refusal.
     refused: u64,
     /// Clients whose connection was reset.
     reset: u64,
@@ -80,8 +83,8 @@ impl EchoClients {
     }
 }
 
-/// Clients connect while a server starts, and none is reset. The kernel has the connections that
-/// arrive before the listener is in the service, and keeps them.
+/// Clients connect while a server starts, and none is reset. The kernel accepts the connections
+/// that arrive before the service has the listener, and keeps these connections.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

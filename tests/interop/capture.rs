@@ -1,4 +1,7 @@
-//! `tidelane capture`: copies of packets that tcpdump reads.
+//! The command `tidelane capture`, which writes copies of packets to a file that tcpdump can read.
+//!
+//! The service (`tidelaned`) has a packet multiplexer ("mux"): its ports connect programs that have
+//! a TCP stack of their own to the NIC. A capture copies packets at the NIC or at one of the ports.
 
 use std::fs;
 
@@ -33,7 +36,7 @@ fn capture(wire: &Wire, service: &Service, name: &str, options: &str) -> Result<
     Ok(running)
 }
 
-/// Returns the lines of tcpdump for a capture file.
+/// Returns the lines that tcpdump prints for a capture file.
 fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
     let file = wire.scratch().join(name);
     let tcpdump = wire.program(Side::Server, "tcpdump").args("-nn -r");
@@ -41,8 +44,8 @@ fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
     Ok(output.lines().map(str::to_owned).collect())
 }
 
-/// A capture at the NIC has the whole connection of a program on the service, and no other packet.
-/// A capture at a port of the mux has the packets of its program.
+/// A capture at the NIC, filtered by a TCP port, has all packets of a connection to that port and
+/// no other packet. A capture at a port of the mux has the packets of the port's program only.
 pub fn tcpdump_reads_the_packets() -> Outcome {
     tools::require_tools(&["tcpdump", "curl"])?;
     let wire = Wire::new()?;
@@ -88,7 +91,8 @@ pub fn tcpdump_reads_the_packets() -> Outcome {
     Ok(())
 }
 
-/// Wrong requests fail with one line. The captures of killed commands end by themselves.
+/// The command fails with one line if the port of the mux or the service does not exist. If the
+/// command is killed, the service ends the capture.
 pub fn a_killed_capture_ends() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

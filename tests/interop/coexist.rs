@@ -1,4 +1,6 @@
 //! The kernel's stack continues to work on the served interface and its addresses.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{thread, time::Duration};
 

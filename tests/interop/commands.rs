@@ -1,4 +1,6 @@
 //! The `tidelane` command: messages and exit statuses.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{
     os::unix::fs::PermissionsExt,

@@ -110,7 +110,8 @@ static size_t headers(uint8_t *out, const uint8_t *packet, int is_v6, uint32_t i
 	return LINK + V4;
 }
 
-/* Sends the packet of a frame in fragments of at most `length` bytes, without the link header. */
+/* Sends the packet of a frame in fragments. A fragment has at most `length` bytes, not counting the
+ * link header. */
 static void cut(int to, const uint8_t *frame, size_t len, size_t length, int is_v6)
 {
 	static uint8_t out[sizeof(struct virtio_net_hdr) + FRAME_MAX];

@@ -1,4 +1,6 @@
 //! Programs and services (`tidelaned`) are killed with SIGKILL, and their resources are freed.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::Duration;
 
@@ -52,7 +54,7 @@ fn active_connections(service: &Service, pid: u32) -> Result<usize, Stop> {
 struct Size {
     /// Resident memory in KiB.
     resident_kib: u64,
-    /// Number of descriptors, except for those that reserve ports.
+    /// Number of open descriptors, except for the sockets that reserve ports.
     descriptors: usize,
 }
 

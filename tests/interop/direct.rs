@@ -1,5 +1,9 @@
-//! The direct back end of the ring API: the engine in an HTTP server, behind a TUN device, on a
-//! port of the service, and on a queue of a NIC (AF_XDP). The clients are on the kernel's stack.
+//! An HTTP server with the ring API and its direct back end, which runs Tidelane's TCP engine
+//! within the program. The server's packets pass through a TUN device, through a packet port of the
+//! service (`tidelaned`), or through a queue of a NIC (AF_XDP). The clients are on the kernel's
+//! stack.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{thread, time::Duration};
 
@@ -57,7 +61,7 @@ pub fn http_behind_a_device() -> Outcome {
     server.check_alive()
 }
 
-/// The server has a port of the service.
+/// The server sends and receives its packets through a packet port of the service.
 pub fn http_on_a_port() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;

@@ -1,6 +1,8 @@
 //! Sockets that stay with the kernel although the program runs under `tidelane run`: because the
 //! user chose so, because the program hands its connections to other programs, or because the
 //! program forks for each connection.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{fs, time::Duration};
 

@@ -1,5 +1,7 @@
 //! TCP Fast Open (RFC 7413) between the service (`tidelaned`) and the kernel: nginx is the server,
 //! and curl is the client.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use rustix::process::Signal;
 use tidelane_tests::{
@@ -40,7 +42,7 @@ fn nginx(wire: &Wire, service: Option<&Service>) -> Result<Nginx, Stop> {
 }
 
 /// Gets four files with `curl --tcp-fastopen`, each over a new connection. The first connection
-/// requests a cookie if the client has none. `on` sets the stack of curl.
+/// requests a cookie if the client has none. `on` decides if curl uses the service or the kernel.
 fn get(wire: &Wire, nginx: &Nginx, on: impl Fn(Program) -> Program) -> Outcome {
     for name in ["64", "1m", "64", "1k"] {
         let got = wire.scratch().join("got");

@@ -1,4 +1,6 @@
 //! Servers whose children inherit connections by fork and use them.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{thread, time::Duration};
 

@@ -1,4 +1,7 @@
 //! TCP segments in fragmented IP packets, from a kernel client to an accelerated program.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -89,8 +92,8 @@ fn route(wire: &Wire) -> Outcome {
     wire.sysctl(Side::Client, "net.ipv4.ip_no_pmtu_disc", "1")
 }
 
-/// RFC 1122 §3.3.2: the service reassembles packets to an accelerated program that a router has
-/// fragmented. The kernel reassembles the fragments of ICMP echo requests and of its own TCP
+/// RFC 1122 §3.3.2: a router fragments packets. The service reassembles the packets of accelerated
+/// connections. The kernel reassembles ICMP echo requests and the packets of its own TCP
 /// connections.
 pub fn a_router_cuts_segments() -> Outcome {
     let wire = wire()?;

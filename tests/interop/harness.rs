@@ -1,5 +1,6 @@
-//! Tests of the harness itself. They use no service, so that a failure shows a fault of the harness
-//! or of the machine.
+//! Tests of the test harness (crate `tidelane-tests`), which makes network namespaces and starts
+//! programs. These tests do not start the service (`tidelaned`), so that a failure shows a fault of
+//! the harness or of the machine.
 
 use std::{
     process::{Command, Stdio},
@@ -35,8 +36,8 @@ pub fn kernel_echo_over_the_wire() -> Outcome {
     Ok(())
 }
 
-/// If the process that made a wire is killed, the guardian removes the wire's namespaces and
-/// directory.
+/// If the process that made a wire is killed, the namespaces and the directory of the wire are
+/// removed. The guardian, a separate process of the harness, removes them.
 pub fn a_killed_owner_leaves_nothing() -> Outcome {
     if std::env::var_os(OWNER_VARIABLE).is_some() {
         return own_until_killed();

@@ -1,13 +1,14 @@
 /*
- * The DiffServ field and the TTL of TCP segments, as the peer receives them.
+ * Two programs that show the DiffServ field and the TTL of TCP segments, as the peer receives them.
  *
- *   headers peer ADDRESS OWN_ADDRESS PORT    captures and prints the fields; started first
+ *   headers peer ADDRESS OWN_ADDRESS PORT    captures and prints the fields; must start first
  *   headers own  ADDRESS OWN_ADDRESS PORT    sets the fields of its sockets
  *
- * ADDRESS is the address of the other program. The own program connects with chosen values, and
- * changes the values on the established connection. It accepts a connection on a listener with
- * chosen values, and opens a connection with the default values. The peer prints the fields of each
- * SYN, SYN,ACK and data segment, in the order in which they first occur.
+ * OWN_ADDRESS is the address of the program itself, and ADDRESS the address of the second program.
+ * `headers own` connects with chosen values, and changes the values on the established connection.
+ * It then accepts a connection on a listener with chosen values, and opens a connection with the
+ * default values. `headers peer` prints the fields of each SYN, SYN,ACK and data segment, in the
+ * order in which they first occur.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -86,7 +87,7 @@ static char recv_byte(int fd)
 	return byte;
 }
 
-/* The own program. */
+/* Runs `headers own`. */
 static void be_own(const char *peer, const char *own, int port)
 {
 	int fd = socket(family, SOCK_STREAM, 0);
@@ -157,7 +158,7 @@ static void print_headers(int packets, const char *own)
 	}
 }
 
-/* The peer. */
+/* Runs `headers peer`. */
 static void be_peer(const char *own, const char *peer, int port)
 {
 	int kind = family == AF_INET ? ETH_P_IP : ETH_P_IPV6;

@@ -1,4 +1,6 @@
 //! The DiffServ field and the TTL of an accelerated program's packets, as the peer receives them.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::Duration;
 
@@ -12,8 +14,8 @@ const PORT: u16 = 7200;
 /// Time limit of a step, which suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs `headers.c` at both ends, the own program on `service` if given or else on the kernel.
-/// Returns the output of the peer: the header fields that it received.
+/// Runs `headers.c` at both ends: `headers own` on `service` if given or else on the kernel, and
+/// `headers peer` on the kernel. Returns the header fields that the peer received.
 fn seen(
     wire: &Wire,
     service: Option<&Service>,

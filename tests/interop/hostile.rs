@@ -1,5 +1,5 @@
-//! Hostile programs of a service (`tidelaned`). The service and the other programs continue to
-//! work.
+//! Programs that use a service (`tidelaned`) and attack it. The service continues to work, and the
+//! connections of its other programs do, too.
 
 use std::{os::fd::OwnedFd, time::Duration};
 

@@ -1,4 +1,6 @@
 //! The memory that idle connections occupy.
+//!
+//! The service is the process `tidelaned`.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The interface of a service (`tidelaned`) goes down, changes or disappears while connections are
 //! open.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 

@@ -1,4 +1,6 @@
 //! Programs over IPv6, partly with IPv4 at the same time.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::Duration;
 

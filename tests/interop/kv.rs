@@ -1,5 +1,6 @@
-//! The key-value server on the ring API (`app/kv`) on the service (`tidelaned`). The clients are
-//! memcached's own, on the kernel's stack.
+//! The key-value server of Tidelane (`app/kv`), whose connections are in the service (`tidelaned`).
+//! The server uses the ring API of the service instead of sockets. The clients are test programs of
+//! memcached, on the kernel's stack.
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools, wire::SERVER};
 

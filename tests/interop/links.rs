@@ -1,4 +1,8 @@
-//! Kinds of interfaces: the service (`tidelaned`) refuses some kinds, and serves some VLANs.
+//! Kinds of interfaces. The service (`tidelaned`) refuses some kinds, such as bridges, and serves a
+//! VLAN interface of a NIC.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{fs, time::Duration};
 
@@ -175,7 +179,7 @@ fn mac_address(wire: &Wire, side: Side) -> Result<String, Stop> {
 }
 
 /// Frames with a VLAN tag do not reach an accelerated listener, because they belong to another
-/// network. Frames with a priority tag (VLAN 0) and frames without a tag do.
+/// network. Frames with a priority tag (VLAN 0) and frames without a tag reach the listener.
 pub fn tagged_frames_reach_no_connection() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

@@ -1,5 +1,5 @@
-/* Connections within the host. This program has both ends. Its output must be the same on the
- * kernel and on Tidelane.
+/* Connections within the host. The program opens both ends of each connection. Its output must be
+ * the same on the kernel and on Tidelane.
  *
  *     loopback table OWN OTHER    connects to listeners at every kind of address; OWN is an address
  *                                 of the served interface, OTHER of another interface

@@ -1,5 +1,8 @@
 //! `tidelane run --loopback`: connections over loopback addresses, and over other addresses of the
 //! host, are accelerated if both programs have the option.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -110,7 +113,7 @@ pub fn nginx_and_curl() -> Outcome {
 }
 
 /// Connections between every pair of kinds of addresses have the same results as on the kernel, and
-/// the same addresses by getsockname and getpeername. The expected number of them is accelerated.
+/// the same addresses by getsockname and getpeername. [`CARRIED`] connections are accelerated.
 pub fn all_addresses_as_on_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let space = wire.namespace(Side::Server);

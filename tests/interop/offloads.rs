@@ -1,6 +1,8 @@
 //! Offloads of the NIC that hide packets from the demux, the XDP program that selects packets for
 //! the service (`tidelaned`). The service switches these offloads off, and restores them at its
 //! end.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::fs;
 

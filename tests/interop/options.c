@@ -6,7 +6,7 @@
  *                                congestion [NAME]
  *
  * The peer is an echo server. The program connects, sets options, prints "ready", and waits until
- * GO_FILE exists. Then it acts, by the word in its fourth argument, and prints the result:
+ * GO_FILE exists. Then it takes the action that its fourth argument names, and prints the result:
  *   keepalive                         sends nothing and waits for the end of the connection
  *   user_timeout, silent              sends data and waits for the end of the connection
  *   syn_count                         opens a second connection with TCP_SYNCNT 1
@@ -80,8 +80,8 @@ static void got_nothing(int fd)
 	printf("read %zd %s\n", got, strerrorname_np(errno));
 }
 
-/* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the error
- * of the route, and of the next one, which sends. Returns the number of bytes sent. */
+/* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the ICMP
+ * error, and of the next sendfile, which sends. Returns the number of bytes sent. */
 static ssize_t check_sendfile(int fd, size_t len)
 {
 	int file = memfd_create("data", 0);

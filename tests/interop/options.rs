@@ -1,5 +1,7 @@
-//! Socket options, and options of the service (`tidelaned`), that the test checks with a peer on
-//! the kernel: timeouts, congestion control, ECN and ICMP errors.
+//! Socket options of a program, and options of the service (`tidelaned`): timeouts, congestion
+//! control, ECN and ICMP errors. The peer is on the kernel.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{fs, path::PathBuf, time::Duration};
 

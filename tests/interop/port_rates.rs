@@ -1,4 +1,5 @@
-//! The rates of ports that the configuration sets.
+//! Rate limits of packet ports. A program with a TCP stack of its own sends and receives packets
+//! through a packet port of the service (`tidelaned`). The service's configuration limits the rate.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,11 @@ use crate::{
     support::SHORT,
 };
 
-/// Length of the page in bytes, and the rate of each port in bytes per second.
+/// Length of the page in bytes, and the rate limit of each packet port in bytes per second.
 const PAGE: u64 = 8_000_000;
 const RATE: u64 = 2_000_000;
 
-/// Gets a page of the server of a port. Returns the time that this takes.
+/// Gets a page from the HTTP server on the packet port. Returns the duration.
 fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     let url = format!("http://{SERVER}:{HTTP}/{PAGE}");
     let curl = wire
@@ -24,7 +25,8 @@ fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     Ok(started.elapsed())
 }
 
-/// A port with a rate sends no faster and loses nothing. A reload ends the limit of the open port.
+/// A packet port sends no faster than its rate limit, and loses no packet. A reload of the
+/// configuration without the limit removes the limit of the open port.
 pub fn a_port_sends_at_its_rate() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;

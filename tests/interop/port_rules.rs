@@ -1,4 +1,5 @@
-//! The rules of the service's configuration, for programs with a stack of their own.
+//! The rules in the configuration of the service (`tidelaned`), applied to packet ports. A program
+//! with a TCP stack of its own sends and receives packets through a packet port ("port" below).
 
 use rustix::process::Signal;
 use tidelane_tests::{
@@ -17,7 +18,7 @@ fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}:{HTTP}/3000"))
 }
 
-/// Returns a counter of the only port.
+/// Returns the counter `name` of the only port.
 fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port[name].as_u64());
@@ -26,7 +27,7 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
         .ok_or_else(|| Stop::Fail(format!("no port with the counter {name}")))
 }
 
-/// Returns the number of packets that the rules did not let port 0 send.
+/// Returns the number of packets of the only port that the rules refused to send.
 fn refused(service: &Service) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port["refused"]["rule"].as_u64());
@@ -39,7 +40,7 @@ fn passed(service: &Service) -> Result<[u64; 2], Stop> {
 }
 
 /// Reloads the service with rules that refuse the connections of the only port. Checks that no
-/// packet passes afterwards, although the port goes on to send.
+/// packet passes afterwards, although the port's program continues to send.
 fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     reload(service, rules)?;
     let (before, refused_before) = (passed(service)?, refused(service)?);
@@ -54,8 +55,8 @@ fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     Ok(())
 }
 
-/// A rule with direction `in` accepts, refuses or drops the clients of a port, while the port may
-/// open no connections. A service with rules opens ports, and new rules apply to an open port.
+/// Rules accept, refuse or drop the clients of a port. A rule with direction `out` does not affect
+/// the clients. New rules apply to a port that is already open.
 pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
@@ -102,8 +103,8 @@ fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
         .spawn()
 }
 
-/// A client on a port gets no answer of a server that the rules refuse. Its packets are counted.
-/// Without the rule it gets answers, and none after the rule is back.
+/// A client on a port gets no answer from a server that a rule refuses. The service counts the
+/// refused packets. The client gets answers after the rule is removed, and none after it is back.
 pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let wire = Wire::new()?;
     let rules = format!("[[rule]]\naction = 'refuse'\ndirection = 'out'\npeer_port = {HTTP}");
@@ -130,10 +131,10 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     server.check_alive()
 }
 
-/// Rules that change stop an open download from a port at once.
+/// A reloaded rule that refuses a connection stops an open download from a port at once.
 pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     const LEN: u64 = 60_000_000;
-    // The rate keeps the download from its end, and the client is always ready for more bytes.
+    // The rate limit makes the download last for a minute, so that the rules change before its end.
     const RATE: &str = "[limits]\nport_bytes_per_second = 1000000";
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
@@ -157,7 +158,8 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     server.check_alive()
 }
 
-/// Rules that change end an open connection of a port: the next segment of its client gets a RST.
+/// A reloaded rule that refuses an open connection of a port ends the connection: the service
+/// answers the next segment of the client with a RST.
 pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service(&config(""), &[])?;

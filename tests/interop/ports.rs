@@ -19,13 +19,13 @@ use crate::{
 
 /// Port of the HTTP server.
 pub const HTTP: u16 = 8080;
-/// Ports of the echo server on the service, and of that on the kernel.
+/// Port of the echo server on the service, and port of the echo server on the kernel.
 const ON_SERVICE: u16 = 7000;
 const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
 
-/// Returns the HTTP server on a port of `service`, for TCP port `port`.
+/// Returns the HTTP server on a packet port of `service`. The server listens on TCP port `port`.
 pub fn http(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
@@ -49,7 +49,7 @@ fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Progr
     Ok(with_arguments(program, service, port))
 }
 
-/// Returns the ports that `tidelane port list` shows, as the service's JSON.
+/// Returns the packet ports that `tidelane port list` shows, as the service's JSON.
 pub fn ports(service: &Service) -> Result<Vec<Value>, Stop> {
     let answer = service.ask("ports")?;
     Ok(answer["ports"].as_array().cloned().unwrap_or_default())
@@ -124,7 +124,8 @@ fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     Ok(text.trim().parse()?)
 }
 
-/// Runs an HTTP client on a port against a server of the same host. No packet leaves the interface.
+/// Runs an HTTP client on a packet port against a server of the same host. No packet leaves the
+/// interface.
 fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
     let path = tools::binary("tidelane-http-client")?;
     for load in loads {
@@ -166,7 +167,7 @@ pub fn a_port_reaches_a_server_on_the_service() -> Outcome {
     ));
     let mut server = server.accelerated(&service).spawn_ready(SHORT)?;
     tools::wait_until(SHORT, "the listener", || service.has_listener(HTTP))?;
-    // With --close, this client would close first, and its ports would rest in TIME-WAIT.
+    // With --close, this client would close first, and its TCP ports would stay in TIME-WAIT.
     load_in_memory(&wire, &service, &["--bytes 64", "--bytes 100000"])?;
     server.check_alive()
 }
@@ -199,8 +200,8 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     check_refusal(&fetched()?, "Failed to connect")
 }
 
-/// The program of a port is killed under load, and then the program on the service. The others go
-/// on each time, and the next programs get the same ports.
+/// The program on the packet port is killed under load, and then the program on the service. The
+/// remaining programs continue to serve, and new programs get the TCP ports of the killed programs.
 pub fn a_dead_program_leaves_the_others() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;

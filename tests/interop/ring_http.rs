@@ -1,5 +1,6 @@
-//! The HTTP server of the ring API (`app/kernel/examples/ring-http`) on the service (`tidelaned`),
-//! without the preloaded library. Its clients are on the kernel's stack.
+//! An HTTP server (`app/kernel/examples/ring-http`) whose connections are in the service
+//! (`tidelaned`). The server uses the ring API instead of sockets, and therefore does not need the
+//! preload library. Its clients are on the kernel's stack.
 
 use std::fs;
 

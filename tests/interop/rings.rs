@@ -1,4 +1,6 @@
 //! Programs that use io_uring for their sockets.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Unmodified servers on Tidelane, with clients on the kernel's stack.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{fs, time::Duration};
 

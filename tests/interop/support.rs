@@ -1,4 +1,6 @@
 //! Functions that several modules of the interop tests use.
+//!
+//! The service is the process `tidelaned`.
 
 use std::{fs, path::Path, time::Duration};
 

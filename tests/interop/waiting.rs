@@ -1,6 +1,9 @@
 //! A service (`tidelaned`) dies while clients wait for data and send none. Each client gets a RST
 //! at once. Without the RST, the client would wait forever, because it has no segment to
 //! retransmit.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{
     fmt::Display,

@@ -1,4 +1,7 @@
 //! The premises of the other attacks: what an attacker can and cannot reach without an attack.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service is the process `tidelaned`.
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 
@@ -30,7 +33,8 @@ pub fn what_the_attacker_can_do() -> Outcome {
     Ok(())
 }
 
-/// The service answers the PROBE of another user in its namespace.
+/// The service answers the PROBE message of another user in its namespace. By this message a
+/// program asks if the service would admit the program.
 pub fn another_user_is_answered() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,5 +1,7 @@
 //! Admission: the service (`tidelaned`) admits a program by its network namespace, user, group and
 //! cgroup.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +13,8 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Returns the answer to an attacker's PROBE, as text.
+/// Returns the service's answer to a PROBE message of an attacker, as text. The service refuses the
+/// message if it would not admit the sender.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())

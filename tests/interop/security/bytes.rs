@@ -1,5 +1,7 @@
 //! The memory that programs share with the service (`tidelaned`): no user gets the bytes of another
 //! user, and no user can block the service by punching holes into the memory.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use serde_json::Value;
 use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
@@ -12,8 +14,9 @@ const SECRET: &str = "TIDELANE-SECRET";
 /// Number of clients of root's server.
 const CLIENTS: u64 = 100;
 
-/// The service buffers the data of connections in an accept queue. When the attacker accepts
-/// connections from its own accept queue, its memory contains no data of root's connections.
+/// The service buffers the data of connections that wait in an accept queue. When the attacker
+/// accepts connections from its own accept queue, the attacker's shared memory contains no data of
+/// root's connections.
 pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -44,8 +47,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     Ok(())
 }
 
-/// The kernel refuses all calls by which the attacker tries to free pages of its region. Requests
-/// of other users are answered meanwhile.
+/// The kernel refuses all calls by which the attacker tries to free pages of its shared memory.
+/// Requests of other users are answered meanwhile.
 pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

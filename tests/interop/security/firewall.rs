@@ -1,5 +1,7 @@
 //! Firewall rules of the kernel, which accelerated connections would bypass. By default the service
 //! (`tidelaned`) does not start on an interface to which a firewall rule applies.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
 

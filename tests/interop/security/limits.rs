@@ -1,5 +1,7 @@
 //! Limits: one user requests as many resources of the service (`tidelaned`) as possible. Other
 //! users are served meanwhile.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{thread, time::Duration};
 

@@ -1,5 +1,8 @@
 //! A host on the link forges IP addresses and MAC addresses. The service (`tidelaned`) drops each
 //! packet that the kernel would drop.
+//!
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use serde_json::Value;
 use tidelane_tests::{

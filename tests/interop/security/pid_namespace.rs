@@ -1,4 +1,6 @@
 //! A service (`tidelaned`) in a PID namespace serves programs outside of this namespace.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::fs;
 

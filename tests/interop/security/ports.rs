@@ -1,6 +1,8 @@
 //! Claims of ports. A program that claims a port makes the service (`tidelaned`) take the packets
 //! of this port. A claim needs a socket to which the kernel has given the port, and must not harm
 //! other users.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::time::{Duration, Instant};
 
@@ -115,9 +117,10 @@ pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     check_server_of_root(&wire, 7000)
 }
 
-/// The attacker repeats bind, RESERVE and close. The attacker gets no more ports than its limit,
-/// the service's admin socket answers in time, and the kernel still has ephemeral ports for other
-/// connections. All claims end with the attacker.
+/// The attacker repeatedly binds a socket, reserves its port in the service by a RESERVE message,
+/// and closes the socket. The attacker gets no more ports than its limit, the service's admin
+/// socket answers in time, and the kernel still has ephemeral ports for other connections. All
+/// claims end with the attacker.
 pub fn a_loop_of_reservations_ends_at_the_users_share() -> Outcome {
     let wire = Wire::new()?;
     let everybody = "[access]\nnamespaces = ['*']\nusers = ['*']\n";

@@ -1,5 +1,7 @@
 //! While the service (`tidelaned`) cannot run, the demux passes packets to the kernel. The demux is
 //! the XDP program that otherwise passes the packets of accelerated ports to the service.
+//!
+//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{
     thread,
@@ -56,7 +58,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
         counters["demux_no_heartbeat"].as_u64() > Some(0),
         "no frame was left to the kernel: {counters}"
     );
-    // The watchdog was stopped, too, and must not take the pause for a hang of a core.
+    // The watchdog, a thread of the service that detects a hanging core, was stopped, too. It
+    // must not mistake the pause for a hang.
     let again = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 2");
     let again = again.spawn()?;
     tools::wait_until(SHORT, "accelerated connections again", || {
