@@ -274,8 +274,8 @@ void several_asleep(void)
 	say("all woken");
 }
 
-/* A listener with EPOLLONESHOT has connections of the kernel and of Tidelane. epoll reports it
- * once, and once again after EPOLL_CTL_MOD. */
+/* A listener with EPOLLONESHOT has connections of the kernel and of Tidelane. epoll reports the
+ * listener once, and once again after EPOLL_CTL_MOD. */
 void one_shot_listener(void)
 {
 	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);

@@ -50,7 +50,8 @@ static const struct {
 	{IPPROTO_TCP, TCP_TX_DELAY, 0},
 };
 
-/* Returns true if setting an option is left out, or reading it if `is_get` is 1. */
+/* Returns true if the comparison does not read the option (`is_get` is 1), or does not set the
+ * option (`is_get` is 0). */
 static int is_left_out(int level, int name, int is_get)
 {
 	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++) {
@@ -99,7 +100,8 @@ void every_option(void)
 	}
 }
 
-/* IP_BIND_ADDRESS_NO_PORT: bind chooses the address, and connect the port, as in proxies. */
+/* IP_BIND_ADDRESS_NO_PORT, which proxies use: bind sets the local address, and connect chooses the
+ * local port. */
 void bound_without_port(void)
 {
 	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);

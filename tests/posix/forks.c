@@ -26,8 +26,8 @@ static void signal_byte(int fd)
 	must(write(fd, "x", 1) == 1);
 }
 
-/* Listens on `port`, or on an ephemeral port if it is 0. Writes the port, or the negative error, to
- * the pipe `port_pipe`. Then waits to be killed. */
+/* Listens on `port`, or on an ephemeral port if `port` is 0. Writes the port, or the negative
+ * error, to the pipe `port_pipe`. Then waits to be killed. */
 static void listen_until_killed(int port, int port_pipe)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};

@@ -68,7 +68,8 @@
 		}                                                                      \
 	} while (0)
 
-/* The peer's answer to a command: true for "ok", and its numbers, or 0 for a missing one. */
+/* The peer's answer to a command. `ok` is true if the answer begins with "ok". `first` and `second`
+ * are the numbers in the answer. A missing number is 0. */
 struct answer {
 	int ok;
 	long first, second;
