@@ -1,4 +1,5 @@
-//! A hostile program for the interop tests, which attacks the service and the host's network.
+//! A hostile program for the interop tests, which attacks the service (`tidelaned`) and the host's
+//! network.
 //!
 //! The program does not use the preload library, which would refuse many of the attempts. It
 //! implements the registration protocol itself: it can send any message with any descriptor, and

@@ -1,5 +1,5 @@
-//! The registration protocol, without the checks that the preload library makes before it sends a
-//! message.
+//! The registration protocol, which programs speak with the service (`tidelaned`) over a unix
+//! socket. The code omits the checks that the preload library makes before it sends a message.
 
 use std::{
     fmt, io,

@@ -1,4 +1,5 @@
-//! A registered program, and the memory that it shares with the service.
+//! A program that is registered with the service (`tidelaned`), and its region: the memory that it
+//! shares with the service.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -25,7 +26,7 @@ pub struct Program {
     pub region: Arc<ProgramRegion>,
     /// The page that the service shares with all programs.
     pub page: ServicePageMap,
-    /// Doorbells of the service's cores.
+    /// Doorbells of the service's cores: eventfds that wake the service's polling threads.
     bells: Vec<Doorbell>,
     /// Descriptors of all memory files that the service sent.
     memories: Vec<OwnedFd>,

@@ -1,8 +1,9 @@
 //! The rings of a context, and the use of connections over them without the preload library.
 //!
-//! A context is a set of rings between a program and the service. A slot is the part of the shared
-//! memory that has the state of one connection. The program writes one half of the slot, and the
-//! service writes the other half.
+//! A context is a set of rings between a program and the service (`tidelaned`). A core is a polling
+//! thread of the service, and a doorbell is an eventfd that wakes a sleeping core or program. A
+//! slot is the part of the shared memory that has the state of one connection. The program writes
+//! one half of the slot, and the service writes the other half.
 
 use std::{
     os::fd::BorrowedFd,
@@ -86,7 +87,7 @@ impl Rings {
         })
     }
 
-    /// Keeps the doorbell that CONTEXT has passed to the service.
+    /// Keeps the doorbell that the message CONTEXT has passed to the service.
     pub fn with_bell(mut self, bell: Doorbell) -> Rings {
         self.bell = Some(bell);
         self

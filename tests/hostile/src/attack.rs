@@ -1,5 +1,5 @@
-//! A campaign: forged packets against one engine, the victim. Meanwhile verified flows, whose
-//! programs check every byte, use the same engine.
+//! A campaign: forged packets against one instance of Tidelane's TCP engine, the victim. Meanwhile
+//! verified flows, whose programs check every byte, use the same engine.
 
 use std::collections::BTreeSet;
 

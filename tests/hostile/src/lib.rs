@@ -1,4 +1,5 @@
-//! Tests of an engine with hostile input: forged packets that no honest peer would send.
+//! Tests of Tidelane's TCP engine with hostile input: forged packets that no honest peer would
+//! send.
 //!
 //! ```text
 //!   friend (an engine) <==== verified flows: every byte is checked ====> victim (an engine)

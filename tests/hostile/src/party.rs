@@ -1,4 +1,5 @@
-//! An engine together with a driver that checks what the engine sends and where it places payload.
+//! An instance of Tidelane's TCP engine, with a driver that checks the bytes that the engine sends
+//! and the positions at which the engine places payload.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The attack `barrage`: six attacks at once, until a deadline. Each attack runs on its own thread
-//! and repeats with its own registrations.
+//! The attack `barrage`: six attacks on the service (`tidelaned`) at once, until a deadline. Each
+//! attack runs on its own thread and uses its own registrations. A registration is a session of a
+//! program with the service. Words in capitals, such as LISTEN, are messages of a registration.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! The attack `grow`: makes the service allocate more and more objects for one user.
+//! The attack `grow`: makes the service (`tidelaned`) allocate more and more objects for one user.
+//! Words in capitals, such as INHERIT, are messages of a program to the service.
 
 use std::{
     os::fd::AsFd,

@@ -1,5 +1,6 @@
-//! The attack `idle-registrations`: makes as many registrations as the service admits, and keeps
-//! them without using them.
+//! The attack `idle-registrations`: makes as many registrations as the service (`tidelaned`)
+//! admits, and keeps them without using them. A registration is a session of a program with the
+//! service.
 
 use std::{thread, time::Duration};
 

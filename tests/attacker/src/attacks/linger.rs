@@ -1,5 +1,6 @@
-//! The attack `linger`: sends the service descriptors whose `close` blocks. They are TCP sockets
-//! with SO_LINGER and unsent data.
+//! The attack `linger`: sends the service (`tidelaned`) descriptors whose `close` blocks. The
+//! descriptors are TCP sockets with SO_LINGER and unsent data. Words in capitals, such as RESERVE,
+//! are messages of a program to the service.
 
 use std::{
     io::{self, Write},
@@ -52,8 +53,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
             1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
             2 => service.send_bytes(b"no message", &[socket.as_fd()]),
             // CONTEXT without a descriptor ends the session. The service closes the connection
-            // without reading REPORT_NOT_ACCELERATED. The kernel then closes
-            // REPORT_NOT_ACCELERATED's descriptor within that `close`.
+            // without reading REPORT_NOT_ACCELERATED. Within this `close`, the kernel closes the
+            // descriptor of REPORT_NOT_ACCELERATED.
             _ => service
                 .send(&new_message(message::CONTEXT), &[])
                 .and_then(|()| {

@@ -1,4 +1,6 @@
 //! The attack `listen`: claims a port with a listening socket that may not be entitled to the port.
+//! The message LISTEN passes the socket to the service (`tidelaned`), which then takes the port's
+//! packets from the kernel.
 
 use std::os::fd::AsFd;
 

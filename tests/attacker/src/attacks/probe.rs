@@ -1,4 +1,5 @@
-//! The attack `probe`: asks whether the service admits this user in this network namespace.
+//! The attack `probe`: asks the service (`tidelaned`), by the message PROBE, whether it admits this
+//! user in this network namespace.
 
 use serde_json::json;
 

@@ -1,5 +1,7 @@
-//! The attack `punch`: punches holes into the attacker's own region. A page fault in a hole that is
-//! being punched waits until the call ends, so a core that reads the region could stall.
+//! The attack `punch`: punches holes into the attacker's own region, the memory that it shares with
+//! the service (`tidelaned`). A page fault in a hole that is being punched waits until the call
+//! ends. A core, which is a polling thread of the service, could therefore stall when it reads the
+//! region.
 
 use std::{
     os::fd::OwnedFd,
@@ -46,7 +48,7 @@ struct Tally {
 /// Punches holes into all memory from the service, with several threads at once.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "punch")?;
-    // A core reads the rings of a context in each of its steps.
+    // A core reads the rings of each context in each iteration of its loop.
     let _rings = program.context(0)?;
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let tally = Mutex::new(Tally::default());

@@ -1,4 +1,5 @@
 //! The attack `reserve`: reserves the port of a bound socket that may not be entitled to the port.
+//! The message RESERVE passes the socket to the service (`tidelaned`).
 
 use std::{os::fd::AsFd, thread, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The attack `scan`: searches the memory that the service shares with this program for bytes of
-//! other programs.
+//! The attack `scan`: searches the memory that the service (`tidelaned`) shares with this program
+//! for bytes of other programs.
 
 use std::net::SocketAddrV4;
 

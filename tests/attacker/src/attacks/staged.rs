@@ -1,5 +1,6 @@
-//! The attack `staged`: leaves connections in the accept queue, where the service keeps their data.
-//! After accepting them, searches their buffers for bytes of other connections.
+//! The attack `staged`: leaves connections in the accept queue, where the service (`tidelaned`)
+//! keeps their data. Then accepts the connections, and searches their buffers for bytes of other
+//! connections.
 
 use std::{os::fd::AsFd, thread, time::Duration};
 

@@ -1,5 +1,6 @@
-//! Attacks through the memory that a program shares with the service. The program meanwhile uses
-//! connections, so that the service reads and writes the memory.
+//! Attacks through a region, the memory that a registered program shares with the service
+//! (`tidelaned`). The program meanwhile uses connections, so that the service reads and writes the
+//! region.
 
 use std::{thread, time::Instant};
 
@@ -52,7 +53,8 @@ pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts 
             let offset = (state >> 8) % (PART_LEN / 64) * 4;
             program.region.copy_in(part + offset, &state.to_le_bytes());
         }
-        // The writes have probably spoilt the ring indices. Only a new registration has valid ones.
+        // The writes have probably spoilt the ring indices. Only a new registration has valid
+        // indices.
         let spoilt = turn > 200 && rings.events().is_empty();
         if spoilt { Err(Failure::HungUp) } else { Ok(()) }
     })
