@@ -11,7 +11,7 @@ use crate::{
 pub const MSS_DEFAULT: u32 = 536;
 /// Size of `struct tcp_info` that the newest scripts expect, in bytes.
 const TCP_INFO_LEN: usize = 280;
-/// `tcpi_snd_ssthresh` before the first loss (Linux' TCP_INFINITE_SSTHRESH).
+/// `tcpi_snd_ssthresh` before the first loss (Linux's TCP_INFINITE_SSTHRESH).
 const SSTHRESH_INFINITE: u32 = 0x7fff_ffff;
 /// Length of the IPv4 and TCP headers without options, in bytes.
 const HEADERS_LEN: u32 = 20 + 20;
@@ -67,7 +67,8 @@ impl Fields {
     }
 }
 
-/// Values of `tcp_info` that a driver such as [`Stack`] has, because the engine does not have them.
+/// Values of `tcp_info` that the engine does not have. The engine's driver, such as [`Stack`],
+/// provides them.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverInfo {
     /// The present time, in the units of the engine's time stamps.

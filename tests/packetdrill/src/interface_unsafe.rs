@@ -304,9 +304,9 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
 }
 
 /// `ioctl` request that writes 1 if the next byte to read is the urgent byte, and otherwise 0
-/// (Linux' `sockios.h`).
+/// (Linux's `sockios.h`).
 const SIOCATMARK: c_ulong = 0x8905;
-/// `ioctl` request for the number of written bytes that are not sent yet (Linux' `sockios.h`).
+/// `ioctl` request for the number of written bytes that are not sent yet (Linux's `sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;
 
 unsafe extern "C" fn getsockopt(

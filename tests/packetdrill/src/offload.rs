@@ -1,20 +1,21 @@
 //! Segmentation offload (TSO): joins segments into the large packets that Linux would send.
 //!
 //! Scripts written for Linux expect the packets that Linux passes to a device with TSO. The engine
-//! sends single segments. This module joins the segments of one batch by Linux' rules.
+//! sends single segments. This module joins the segments of one batch by Linux's rules.
 //! [`Sizing::segments`] limits the segments of a packet. The limit is the number of full segments
 //! that take about one millisecond at the pacing rate. `tcp_tso_rtt_log` adds bytes for flows with
 //! a short RTT. `tcp_min_tso_segs` is the least limit, but half the congestion window has
 //! precedence.
 //!
-//! [`TsoPacket::join`] knows the segments only. Its caller, `Wire::finish_batch`, appends no
-//! segment to a packet that ends where an earlier packet or a send buffer ended.
+//! [`TsoPacket::join`] checks only headers and lengths. Its caller, `Wire::finish_batch`, also
+//! checks the position: it appends no segment to a packet that ends where an earlier packet or a
+//! send buffer ended.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
 /// Largest packet that Linux passes to the device, in bytes (GSO_MAX_SIZE).
 const GSO_MAX: u64 = 65_536;
-/// Linux' `sk_pacing_shift`: the pacing rate shifted right by this number gives the bytes of one
+/// Linux's `sk_pacing_shift`: the pacing rate shifted right by this number gives the bytes of one
 /// packet. A shift by 10 is about one millisecond.
 const PACING_SHIFT: u32 = 10;
 
@@ -34,7 +35,7 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Returns the largest number of segments in a packet of the flow `info`: Linux'
+    /// Returns the largest number of segments in a packet of the flow `info`: Linux's
     /// `tcp_tso_autosize`, limited to half the congestion window.
     pub fn segments(&self, info: &FlowInfo) -> u32 {
         if !self.offload {
@@ -55,7 +56,7 @@ impl Sizing {
     }
 }
 
-/// Returns the pacing rate in bytes per second (Linux' `tcp_update_pacing_rate`).
+/// Returns the pacing rate in bytes per second (Linux's `tcp_update_pacing_rate`).
 fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     let srtt_us = info.srtt.0 / 1000;
     if srtt_us == 0 {
@@ -122,9 +123,9 @@ impl TsoPacket {
         first
     }
 
-    /// Appends `next` if the two have equal headers, `next` continues the payload, all segments of
-    /// the packet have the length of the first segment, `next` is not longer, and the packet then
-    /// has at most `most` segments. Returns true if `next` was appended.
+    /// Returns true if `next` was appended to the packet. The conditions are: the headers are
+    /// equal, and `next` continues the payload. All segments of the packet have the length of the
+    /// first segment, and `next` is not longer. The packet then has at most `most` segments.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = a.payload_len as usize;

@@ -1,4 +1,4 @@
-//! A model of Linux' send queue, which consists of skbs ("buffers" here) of several segments.
+//! A model of Linux's send queue, which consists of skbs ("buffers" here) of several segments.
 //!
 //! The engine's send queue is a stream of bytes without buffers. Linux ends a packet also where a
 //! buffer ends. Linux sets PSH on a packet of one segment only at the end of a write, and half a
@@ -126,7 +126,7 @@ impl Stack {
         Ok(goal)
     }
 
-    /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux'
+    /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux's
     /// `tcp_sndbuf_expand` does. Does nothing if the program set SO_SNDBUF.
     pub(crate) fn expand_buffer(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();

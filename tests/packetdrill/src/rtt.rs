@@ -1,8 +1,8 @@
 //! The smoothed round-trip time as Linux computes it, with a sample from each ACK.
 //!
-//! The engine times only one segment per flight, so its smoothed RTT differs from Linux'. Linux
-//! derives the pacing rate from its smoothed RTT, and the size of packets from the pacing rate
-//! ([`crate::offload`]).
+//! The engine times only one segment per flight, so that its smoothed RTT differs from the smoothed
+//! RTT of Linux. Linux derives the pacing rate from its smoothed RTT, and the size of packets from
+//! the pacing rate ([`crate::offload`]).
 
 use std::collections::VecDeque;
 

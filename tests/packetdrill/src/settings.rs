@@ -1,8 +1,8 @@
 //! The settings of a stack under test: sysctls, and the flags of packetdrill's `--so_flags`.
 //!
-//! The defaults are the sysctls that the preambles of Linux' packetdrill scripts set. A script sets
-//! a sysctl in the kernel. The stack reads the kernel's sysctls before and after, and applies the
-//! differences.
+//! The defaults are the sysctls that the preambles of Linux's packetdrill scripts set. A script
+//! sets a sysctl in the kernel. The stack reads the kernel's sysctls before and after, and applies
+//! the differences.
 
 use std::{
     collections::BTreeMap,

@@ -16,7 +16,7 @@ use crate::{
     stack::{Fd, Flow, Object, Stack},
 };
 
-/// The object of the engine that a socket stands for.
+/// The object of the engine that a socket refers to.
 #[derive(Debug)]
 pub enum Role {
     /// No object: the socket is new or disconnected, neither listening nor connected.
@@ -37,7 +37,7 @@ pub enum Role {
 /// A TCP socket. The stack owns it while the program's descriptor is open.
 #[derive(Debug)]
 pub struct Socket {
-    /// The object of the engine that the socket stands for.
+    /// The object of the engine that the socket refers to.
     pub role: Role,
     /// `AF_INET` or `AF_INET6`.
     pub domain: i32,
@@ -83,7 +83,7 @@ impl Socket {
     }
 }
 
-/// Returns the error with which Linux' `connect` fails if the engine cannot send a SYN.
+/// Returns the error with which Linux's `connect` fails if the engine cannot send a SYN.
 pub const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,

@@ -1,4 +1,4 @@
-//! Urgent data with the semantics of Linux' sockets.
+//! Urgent data with the semantics of Linux's sockets.
 //!
 //! The byte before the urgent pointer is the urgent byte. A `recv` stops before the urgent byte.
 //! The next `recv` skips the urgent byte, unless SO_OOBINLINE is set. `recv` with MSG_OOB returns
@@ -75,8 +75,8 @@ impl Stack {
     }
 
     /// Returns two numbers for a `recv` at the stream position `read` with `unread` bytes in the
-    /// buffer: the bytes to skip, which is 1 for an urgent byte, and the bytes to return after
-    /// these.
+    /// buffer: the number of bytes to skip, which is 1 for an urgent byte, and the number of bytes
+    /// to return after the skipped bytes.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -145,8 +145,8 @@ impl Stack {
         }
     }
 
-    /// Returns the number of readable bytes that `poll` considers. An urgent byte that is next does
-    /// not count, unless SO_OOBINLINE is set.
+    /// Returns the number of readable bytes that `poll` considers. If the next byte to read is the
+    /// urgent byte, it does not count, unless SO_OOBINLINE is set.
     pub(crate) fn pollable(&self, fd: Fd) -> u32 {
         let flow = self.flow_of(fd).ok().flatten().and_then(|id| self.flow(id));
         let unread = flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read()));

@@ -26,7 +26,7 @@ pub struct Wire {
     pub now: Instant,
     /// MTU of the device in bytes.
     pub mtu: u32,
-    /// True if PSH follows Linux' rules for segmentation offload (TSO or GSO).
+    /// True if PSH follows Linux's rules for segmentation offload (TSO or GSO).
     pub offload: bool,
     /// True if large packets leave unsegmented (TSO), false if they are segmented first (GSO).
     pub tso: bool,
@@ -139,7 +139,7 @@ impl Wire {
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
-    /// Records the packet's end, sets PSH by Linux' rules, and emits the packet.
+    /// Records the packet's end, sets PSH by Linux's rules, and emits the packet.
     fn send(&mut self, mut packet: TsoPacket) {
         if let Some(flow) = packet.out.flow()
             && !packet.payload.is_empty()
