@@ -2,7 +2,7 @@
 //!
 //! A [`Wire`] is a pair of network namespaces joined by a veth pair. A [`Service`] is `tidelaned`
 //! on an interface of the wire. A [`Program`] runs in a namespace of the wire, on the kernel's
-//! stack or on Tidelane. The end of the [`Wire`] ends the services and programs, too. The
+//! stack or on Tidelane. When the [`Wire`] is dropped, its services and programs end. The
 //! [`guardian`] cleans up if the test process is killed.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! An nginx server for tests: Debian's nginx with a generated configuration. All files lie in the
-//! wire's directory.
+//! An nginx server for tests: Debian's nginx with a generated configuration. The server runs in a
+//! network namespace of a wire ([`crate::wire`]). All files lie in the wire's directory.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Wires over two NICs of this machine instead of a veth pair.
+//! Wires over two NICs of this machine. A wire is a test network of two network namespaces, which
+//! by default are joined by a veth pair.
 //!
 //! The environment variable TIDELANE_WIRE_NICS names two connected NICs by their MAC addresses:
 //! `52:54:00:00:00:01,52:54:00:00:00:02`. A wire moves the NICs into its namespaces. At the end of

@@ -1,4 +1,5 @@
-//! Programs that tests run in the namespaces of a wire.
+//! Programs that tests run in the network namespaces of a wire ([`crate::wire`]), on the kernel's
+//! stack or on a service (`tidelaned`).
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,5 @@
-//! Services that tests run: started by `tidelane up`, and queried over their admin sockets.
+//! Services (processes of `tidelaned`) that tests start by `tidelane up` and query over their admin
+//! sockets. A service runs on an interface of a wire ([`crate::wire`]).
 
 use std::{
     fs,
