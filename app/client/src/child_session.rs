@@ -21,8 +21,8 @@ use crate::{
     session::ClientSession,
 };
 
-/// Most attempts to take a connection while another process reads or writes the connection's bytes.
-/// That process may be stopped for a while.
+/// Largest number of attempts to take a connection while another process reads or writes the
+/// connection's bytes. That process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);

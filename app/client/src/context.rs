@@ -259,7 +259,8 @@ impl Context {
         self.queue(slot, word);
     }
 
-    /// Makes the service report events of `slot` to this context, beginning with its present state.
+    /// Makes the service report events of `slot` to this context. The first event reports the
+    /// present state of the slot.
     pub fn assign(&mut self, slot: u32) {
         self.assign_to(slot, self.id);
     }
@@ -307,7 +308,8 @@ impl Context {
         }
     }
 
-    /// Does the work of `submit` for a slot that was never submitted, or not since its last trim.
+    /// Does the work of `submit` for a slot that was not submitted since its send buffer was last
+    /// trimmed.
     #[inline(never)]
     fn submit_first(&mut self, slot: u32) {
         if self.submitted.len() <= slot as usize {

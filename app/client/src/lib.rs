@@ -1,5 +1,6 @@
 //! The program's side of the memory that a program shares with the service. The service (the
-//! process `tidelaned`) runs TCP for the program. This crate knows neither TCP nor errno.
+//! process `tidelaned`) runs TCP for the program. This crate implements neither TCP nor the socket
+//! calls and their error numbers.
 //!
 //! The crate `tidelane-sockets` implements the socket calls of unmodified programs on this crate.
 //!
@@ -15,7 +16,7 @@
 //!
 //! This crate trusts the service with the payload. A bug of the service must not corrupt the memory
 //! of the program, so this crate validates the service's values that decide which memory is
-//! accessed. An invalid value has the effect of the death of the service.
+//! accessed. This crate handles an invalid value as it handles the death of the service.
 #![forbid(unsafe_code)]
 
 mod child_session;

@@ -42,7 +42,7 @@ pub struct ListenerHandle(pub u32);
 pub struct Listen {
     /// Identifies the listener in events.
     pub cookie: u64,
-    /// Most connections in the accept queue.
+    /// Largest number of connections in the accept queue.
     pub backlog: u32,
     /// Options that new connections start with.
     pub options: OpenOptions,

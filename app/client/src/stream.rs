@@ -55,9 +55,9 @@ pub struct StreamOptions {
 /// The limits that a program sets for its own writes. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendLimits {
-    /// SO_SNDBUF: most bytes that may be written and not acknowledged.
+    /// SO_SNDBUF: largest number of bytes that may be written and not acknowledged.
     pub unacked_max: u32,
-    /// TCP_NOTSENT_LOWAT: most bytes that may be written and not sent.
+    /// TCP_NOTSENT_LOWAT: largest number of bytes that may be written and not sent.
     pub unsent_max: u32,
 }
 
@@ -103,7 +103,8 @@ pub struct Stream {
     tx_head: u32,
     /// Position up to which the peer has acknowledged: the last valid value that was loaded.
     tx_acked: u32,
-    /// Most unacknowledged bytes, as computed when the stream last loaded the service's values.
+    /// Largest number of unacknowledged bytes, computed when the stream last loaded the service's
+    /// values.
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,

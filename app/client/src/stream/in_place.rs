@@ -1,10 +1,11 @@
 //! Access to the bytes of a stream in place, for programs that neither read nor write by copies.
+//! The bytes are in memory that the program shares with the service (the process `tidelaned`).
 //!
 //! The caller lends parts of both stream buffers to its program. While a part is lent:
 //!
 //! * **received bytes** stay unread, so that the service neither overwrites nor frees them. The
-//!   service frees a replaced receive buffer when the program has confirmed the new buffer, so a
-//!   stream in place confirms only on [`Stream::confirm_rx_buffer`].
+//!   service frees a replaced receive buffer when the program has confirmed the new buffer. A
+//!   stream in place therefore confirms only when the caller calls [`Stream::confirm_rx_buffer`].
 //! * **room to send** is not freed: see [`Stream::set_room_lent`]. The service reads no byte that
 //!   is not published.
 //!
@@ -41,8 +42,8 @@ impl Stream {
         self.rx_read
     }
 
-    /// Returns the received bytes from position `from` on, up to the wrap of the buffer. `None` if
-    /// there are none, or if `from` is not a position of unread bytes.
+    /// Returns the received bytes from position `from` on, up to the wrap of the buffer. Returns
+    /// `None` if `from` is not the position of an unread byte.
     pub fn received_run(&mut self, from: u32) -> Option<Run> {
         self.refresh_rx();
         let skip = from.wrapping_sub(self.rx_read);
@@ -79,14 +80,14 @@ impl Stream {
         self.tx_head
     }
 
-    /// Returns the word of the send buffer to which [`Self::reserve`] refers. A word stays the name
-    /// of one buffer while a part of the buffer is lent.
+    /// Returns the word of the send buffer to which [`Self::reserve`] refers. While a part of the
+    /// buffer is lent, no other buffer has this word.
     pub fn tx_word(&self) -> BufferWord {
         self.tx_buffer.map_or(0, StreamBuffer::to_word)
     }
 
     /// Returns up to `wanted` bytes of room, `after` bytes beyond the next byte to write, up to the
-    /// wrap of the buffer. `None` if there are fewer than `least` bytes before the limit of
+    /// wrap of the buffer. Returns `None` if there are fewer than `least` bytes before the limit of
     /// unacknowledged bytes, if there is no memory, or if the stream cannot send.
     pub fn reserve(&mut self, after: u32, wanted: u32, least: u32) -> Option<Run> {
         let shut = self.flags & (program_flags::SHUT_WRITE | program_flags::CLOSE) != 0;
@@ -110,8 +111,8 @@ impl Stream {
         self.run(buffer, self.tx_head.wrapping_add(after), room)
     }
 
-    /// Moves the unacknowledged bytes to another send buffer, so that lent parts of the present
-    /// buffer are in nobody's way. Returns false if there is no memory.
+    /// Moves the unacknowledged bytes to another send buffer, whose room has no lent parts. The
+    /// present buffer is kept while its parts are lent. Returns false if there is no memory.
     pub fn replace_send_buffer(&mut self) -> bool {
         let before = self.tx_word();
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
@@ -152,8 +153,8 @@ impl Stream {
         self.set_flag(program_flags::ABORT);
     }
 
-    /// Returns the part of `buffer` from position `from` on with up to `len` bytes. `None` for an
-    /// empty part.
+    /// Returns the part of `buffer` from position `from` on with up to `len` bytes. Returns `None`
+    /// for an empty part.
     fn run(&self, buffer: StreamBuffer, from: u32, len: u32) -> Option<Run> {
         let (offset, len) = buffer.part(from, len)?;
         let start = self.shared.region().address(offset, len as usize)?;

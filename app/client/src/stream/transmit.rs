@@ -16,8 +16,8 @@ use super::{SendLimits, Stream};
 
 /// Size of the smallest send buffer as a power of two: one page.
 const TX_LOG2_FIRST: u8 = 12;
-/// Most unacknowledged bytes of a stream, even if the service's limit is higher: the size of the
-/// largest buffer.
+/// Largest number of unacknowledged bytes of a stream, even if the service's limit is higher: the
+/// size of the largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
 /// Number of bytes that a write may always take while the unsent bytes are below TCP_NOTSENT_LOWAT.

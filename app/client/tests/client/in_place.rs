@@ -8,7 +8,7 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 3;
 
-/// A stream in place, and the fake service that carries it.
+/// Returns a stream whose buffers are used in place, and the fake service of its connection.
 fn setup() -> (FakeService, Context, Stream) {
     let mut service = FakeService::new();
     let program = service.program();
