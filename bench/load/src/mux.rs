@@ -1,4 +1,4 @@
-//! Sends packets through the mux as fast as it forwards them (MultiStack, Figure 4).
+//! Sends packets through the mux as fast as the mux forwards packets (MultiStack, Figure 4).
 //!
 //! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
 //! Each program has a port of the mux, with packet rings in shared memory.

@@ -1,5 +1,5 @@
-//! Loads of 64-byte requests and replies, through the Tidelane service's host and the client
-//! library.
+//! Loads of 64-byte requests and replies between two programs. The programs use the client library
+//! and one or two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane service.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};

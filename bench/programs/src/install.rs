@@ -1,5 +1,6 @@
-//! Installs the packages of an entry. Debian's packages are installed by `scripts/setup.sh
-//! programs`, and packages of PyPI and npm into a folder below the target directory.
+//! Installs the packages of a catalogue entry, which describes one program. `scripts/setup.sh
+//! programs` installs the packages of Debian. Packages of PyPI and npm go to a folder below the
+//! target directory.
 
 use std::fs;
 

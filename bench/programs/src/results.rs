@@ -130,7 +130,8 @@ const ALL_SIDES: [Sides; 4] = [
 const CONDITIONS: [Condition; 3] = [Condition::Plain, Condition::Loss, Condition::Outage];
 
 impl Sides {
-    /// Returns the variant. `server` and `client` are true for an end on Tidelane.
+    /// Returns the ends that run on Tidelane. `server` is true if the server does, and `client` is
+    /// true if the client does.
     pub fn of(server: bool, client: bool) -> Self {
         match (server, client) {
             (false, false) => Self::Kernel,
