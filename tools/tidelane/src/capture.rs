@@ -1,5 +1,5 @@
-//! `tidelane capture`: writes frames of the service to a capture file (pcapng), which tcpdump and
-//! Wireshark read.
+//! `tidelane capture`: writes the frames that the service (`tidelaned`) captures to a file in the
+//! format pcapng, which tcpdump and Wireshark read.
 
 use std::{
     fs::File,
@@ -133,8 +133,8 @@ pub fn capture(options: &Options) -> Result<(), Failure> {
     closed.map(drop)
 }
 
-/// Copies frames to `out` while `is_read` is true. Returns the numbers of copied frames and of lost
-/// frames.
+/// Copies captured frames from the service to `out`. `is_read` is false if `out` has no reader;
+/// then nothing is copied. Returns the numbers of copied frames and of lost frames.
 fn copy_frames(
     options: &Options,
     number: u64,
@@ -161,7 +161,7 @@ fn copy_frames(
     Ok((frames, lost))
 }
 
-/// Writes bytes at once. Returns false if the output is a pipe without a reader.
+/// Writes the bytes and flushes `out`. Returns false if `out` is a pipe without a reader.
 fn write_to(out: &mut dyn Write, bytes: &[u8]) -> Result<bool, Failure> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

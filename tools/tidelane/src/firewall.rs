@@ -1,5 +1,5 @@
-//! The warning about firewall rules of the host that do not apply to accelerated connections, which
-//! the Tidelane service carries.
+//! The warning about firewall rules of the host that do not apply to accelerated connections. The
+//! Tidelane service handles these connections instead of the kernel.
 
 use serde::Deserialize;
 

@@ -72,7 +72,7 @@ struct Port {
     overruns: u64,
     /// Packets of the port that were lost because the NIC had no room.
     lost: u64,
-    /// Number of times that packets waited for the port's rate.
+    /// Number of times that packets of the port waited because of its rate limit.
     delays: u64,
     /// Packets of the port that were not sent, by reason.
     refused: BTreeMap<String, u64>,

@@ -33,8 +33,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 
-/// Dependencies that `FOLDERS` allows, but that an invariant forbids: the dependent crate, the
-/// other crate, and the invariant.
+/// Dependencies that `FOLDERS` allows, but that an invariant forbids. An entry has the dependent
+/// crate, the crate on which it must not depend, and the invariant.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
     (
         "proto/fastpath",

@@ -1,4 +1,5 @@
-//! `tidelane stat --users`: prints the service's resources that each user holds, and the limits.
+//! `tidelane stat --users`: prints the resources of the service (`tidelaned`) that each user holds,
+//! and their limits.
 
 use std::{collections::BTreeMap, fs};
 
