@@ -1,10 +1,10 @@
-//! Access control: the programs that may use a service.
+//! Access control: the programs that may use a Tidelane service (`tidelaned`).
 //!
 //! By default, programs of root and of members of the group `tidelane` in the service's own network
-//! namespace may use the service. The table `[access]` of the configuration admits more programs. A
-//! program that is not admitted stays with the kernel. A program also stays with the kernel if its
-//! cgroup has BPF programs that filter or count connections, because the program's packets would
-//! bypass these BPF programs.
+//! namespace may use the service. The table `[access]` of the configuration admits more programs.
+//! The connections of a program that is not admitted stay with the kernel's TCP. The service also
+//! admits no program whose cgroup has BPF programs that filter or count connections, because the
+//! program's packets would bypass these BPF programs.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -192,7 +192,8 @@ impl AccessControl {
         Ok(self)
     }
 
-    /// Returns the root of the cgroups, which must stay readable.
+    /// Returns the root directory of the cgroups, which the service must still be able to read
+    /// after it has given up its rights.
     pub fn cgroups(&self) -> Option<BorrowedFd<'_>> {
         self.cgroups.as_ref().map(CgroupTree::directory)
     }
@@ -220,8 +221,8 @@ impl AccessControl {
         self.judge_cgroup(peer)
     }
 
-    /// Returns the namespace that a program's children must be in: the program's namespace when it
-    /// connects to the service.
+    /// Returns the network namespace that the children of `peer` must be in: the namespace of
+    /// `peer` when it connects to the service.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace

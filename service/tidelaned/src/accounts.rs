@@ -34,7 +34,8 @@ const PORTS_MAX: u64 = 65_536;
 const RING_BYTES_MAX: u64 = 2 << 30;
 /// Number of descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// Number of known users from which on each new user causes the removal of users without resources.
+/// If this many users are known, the service removes the users without resources before it adds a
+/// user.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -126,7 +127,8 @@ impl Accounts {
         self.buckets.entry(user.id()).or_default().pay(cost);
     }
 
-    /// Removes users without resources, since a user namespace can have many users.
+    /// Removes the users without resources if [`USERS_KEPT`] users are known. A user namespace can
+    /// have very many users.
     fn forget_idle(&mut self) {
         if self.users.len() >= USERS_KEPT {
             self.users.retain(|_, user| Arc::strong_count(user) > 1);

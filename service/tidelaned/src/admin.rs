@@ -39,7 +39,7 @@ pub enum Asked {
     Down,
     /// The service has to read its configuration again; [`answer`] sends the result.
     Reload,
-    /// The operator wants frames: the request, which
+    /// A request about captures of frames, which
     /// [`Captures::handle`](crate::captures::Captures::handle) handles.
     Capture(Value),
     /// The caller has nothing to do: the request is answered.
@@ -223,7 +223,7 @@ fn accelerated(report: &SocketReport) -> Value {
     })
 }
 
-/// Returns the program's sockets that the kernel carries and that still exist.
+/// Returns the program's sockets that are not accelerated and that still exist in the kernel.
 ///
 /// The program reports each of these sockets by a note, with the socket's inode and the reason. The
 /// program sends no note for a connection that a kernel listener has accepted. The list shows this

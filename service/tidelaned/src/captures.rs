@@ -1,8 +1,9 @@
 //! Captures of frames for the operator (`tidelane capture`).
 //!
-//! The operator opens a capture, takes the copied frames several times a second, and closes the
-//! capture. The cores copy frames to bounded buffers meanwhile. A capture whose frames are not
-//! taken for [`IDLE_MAX`] is closed, because the operator's command has probably ended.
+//! The operator's command opens a capture, takes the copied frames several times a second, and
+//! closes the capture. The cores (polling threads of the service) copy frames to bounded buffers
+//! meanwhile. A capture whose frames are not taken for [`IDLE_MAX`] is closed, because the
+//! operator's command has probably ended.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,9 +20,10 @@ use crate::{core::Port, cores::Cores};
 const CAPTURES_MAX: usize = 8;
 /// Time after which a capture is closed if its frames are not taken.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// Bytes of frames that wait for the operator, for each NIC queue or each core of a port.
+/// Capacity in bytes of a buffer of copied frames. A capture of the NIC has a buffer for each queue
+/// of the NIC. A capture of a mux port has a buffer for each core.
 const BUFFER_LEN: usize = 4 << 20;
-/// Largest number of bytes that are copied of a frame: the longest frame.
+/// Largest number of bytes that a capture copies of a frame: the length of the longest frame.
 const SNAP_LEN_MAX: u32 = 1 << 18;
 
 /// A request of the operator.
@@ -30,13 +32,14 @@ const SNAP_LEN_MAX: u32 = 1 << 18;
 enum Request {
     /// Start a capture.
     Open {
-        /// Number of a port of the mux. Without a number, the capture copies the NIC's frames.
+        /// Number of a mux port, through which a program with a TCP/IP stack of its own sends and
+        /// receives frames. `None` captures the NIC's frames.
         mux_port: Option<u32>,
-        /// Protocol number of IP.
+        /// IP protocol number that a packet must have.
         protocol: Option<u8>,
-        /// Address of a packet.
+        /// Source or destination address that a packet must have.
         address: Option<std::net::IpAddr>,
-        /// TCP or UDP port of a packet.
+        /// Source or destination port (TCP or UDP) that a packet must have.
         port: Option<u16>,
         /// Bytes to copy of each frame.
         snap_len: Option<u32>,

@@ -419,8 +419,8 @@ impl Claims {
         }
     }
 
-    /// Lets other sockets with SO_REUSEADDR bind the reserved port, or forbids it. Always forbids
-    /// it if the claim's terms do not allow sharing.
+    /// Lets other sockets with SO_REUSEADDR bind the reserved port if `shared` is true and the
+    /// claim's terms allow sharing. Otherwise keeps other sockets from the port.
     fn set_shared(&self, key: ClaimKey, shared: bool) {
         let Some(record) = self.records.get(&key) else {
             return;

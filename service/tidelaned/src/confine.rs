@@ -103,8 +103,8 @@ pub fn enter(
     })
 }
 
-/// Gives up every right that the restorer does not need. The restorer, a process of its own, calls
-/// this function.
+/// Gives up every right that the restorer does not need. The caller is the restorer, a process that
+/// restores settings of the NIC after the service was killed.
 pub fn enter_restorer() -> Result<(), ConfineError> {
     read_auxiliary_vector();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -135,7 +135,7 @@ impl Confinement {
         })
     }
 
-    /// Returns a log line for each missing part.
+    /// Returns a log line for each part of the confinement that this process could not apply.
     pub fn missing_features(&self) -> Vec<&'static str> {
         let missing = [
             (

@@ -11,7 +11,7 @@ use crate::{peer::Peer, sysctl::Sysctl};
 
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// The setting of a network namespace.
+/// The setting `tcp_allowed_congestion_control` of a network namespace.
 #[derive(Debug)]
 pub struct Congestion(Sysctl);
 

@@ -131,7 +131,7 @@ pub struct Parts<P: Port> {
     pub access: AccessControl,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// True if the service carries the loopback connections of programs that were started with
+    /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
     /// The operator's rules for connections.

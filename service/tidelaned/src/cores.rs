@@ -1,5 +1,5 @@
-//! All cores (polling threads) of the Tidelane service. The control thread sends them work through
-//! this module.
+//! All cores (polling threads) of the Tidelane service. The control thread sends work to the cores
+//! through this module.
 
 use std::{
     os::fd::BorrowedFd,
@@ -133,7 +133,7 @@ impl<R: Send + 'static> Answer<R> {
     }
 }
 
-/// Wakes a sleeping core for another core.
+/// The bell of a core, by which another core wakes the core if it sleeps.
 pub struct CoreBell {
     /// The page on which the core announces its sleep.
     pub page: Arc<ServicePageMap>,

@@ -3,7 +3,7 @@
 //! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
 //! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
 //! another call holds while it waits for memory of a user's file system. Neither a core (a polling
-//! thread that carries packets) nor the control thread makes these calls. Each user has a thread
+//! thread that handles packets) nor the control thread makes these calls. Each user has a thread
 //! that checks and closes all descriptors of the user's programs, one message after the other. The
 //! service reads a program's next message after the check of the previous message, so the number of
 //! sessions (connected programs) bounds the number of waiting messages.

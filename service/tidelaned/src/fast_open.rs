@@ -28,7 +28,7 @@ impl FastOpen {
         }
     }
 
-    /// Returns the namespace's policy and keys. The policy is Linux' default if the setting cannot
+    /// Returns the namespace's policy and keys. The policy is Linux's default if the setting cannot
     /// be read. The keys are `None` until the kernel makes them for its first listener that needs
     /// keys.
     pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {

@@ -1,5 +1,6 @@
-//! The check of the host's firewall. The service does not start beside rules that its packets would
-//! bypass, unless the operator has configured that Tidelane's own rules replace these rules.
+//! The check of the host's firewall. The Tidelane service does not start if the host has rules that
+//! packets of the service would bypass. The operator can configure that Tidelane's own rules
+//! replace these rules; then the service starts.
 
 use std::{
     fmt::Write,

@@ -6,7 +6,8 @@ use std::{collections::HashSet, io};
 use tidelane_steering::Lookup;
 use tidelane_wire::FlowKey;
 
-/// Queries the kernel for its TCP connections (sock_diag), as far as the kernel can be queried.
+/// Queries the kernel for its TCP connections (sock_diag). A value of
+/// [`unknown`](Self::unknown) makes no queries.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
     /// The served interface.
@@ -14,8 +15,8 @@ pub struct KernelConnections {
 }
 
 impl KernelConnections {
-    /// Returns a look-up that does not query the kernel, so that every port may have kernel
-    /// connections.
+    /// Returns a look-up that does not query the kernel. The caller must then assume that every
+    /// port may have kernel connections.
     pub fn unknown() -> Self {
         Self {
             lookup: None,

@@ -19,8 +19,8 @@ const VLAN: &str = "vlan";
 /// service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
-/// The driver with which some kernels ignore transmit metadata, and the first version of Linux,
-/// major and minor, that applies the metadata.
+/// A driver that ignores AF_XDP's transmit metadata on older kernels, and the first version of
+/// Linux (major, minor) on which it applies the metadata.
 const VIRTIO_NET: &str = "virtio_net";
 const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 

@@ -22,7 +22,7 @@ pub struct MemoryConfig {
     high: Option<u64>,
 }
 
-/// The error for thresholds in the wrong order: `low`, `pressure` and `high` must not fall.
+/// The error for thresholds in the wrong order: `low` <= `pressure` <= `high` must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryError(MemoryLimits);
 

@@ -58,8 +58,8 @@ const VLAN_SERVICE: Offload = Offload {
 
 /// Offloads of a served interface. The kernel's own GRO may stay on, because it comes after XDP.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
-/// Offloads of the NIC below a served VLAN device. The kernel's GRO must be off, because the NIC's
-/// packets are joined before the kernel removes the tag.
+/// Offloads of the NIC below a served VLAN device. The kernel's GRO must be off, because GRO joins
+/// the NIC's packets before the kernel removes their VLAN tags.
 const OF_CARRIER: [Offload; 3] = [LRO, GRO_HW, GRO];
 
 /// A feature of one interface that the service keeps off.

@@ -2,12 +2,12 @@
 //! (`tidelaned`) is killed.
 //!
 //! A killed service restores no setting of the NIC and resets no connection, so another process
-//! waits for its end. This process, the restorer, is forked before the service opens anything. It
-//! gives up all rights except the right to change network settings, and sleeps. The service
-//! announces each change to the restorer in advance, and writes its connections to memory that both
-//! processes share ([`Orphans`]). After the service's end the restorer restores changed settings,
-//! notifies the peers of the remaining connections, and ends. A service that ends by itself leaves
-//! no connections.
+//! waits for the end of the service. This process, the restorer, is forked before the service opens
+//! anything. It gives up all rights except the right to change network settings, and sleeps. The
+//! service announces each change to the restorer in advance, and writes its connections to memory
+//! that both processes share ([`Orphans`]). After the service's end the restorer restores changed
+//! settings, notifies the peers of the remaining connections, and ends. A service that ends by
+//! itself leaves no connections.
 
 use std::{
     io,

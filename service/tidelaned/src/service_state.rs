@@ -1,7 +1,7 @@
-//! The state of the service's control plane that all sessions use. A session is a program's
-//! connection to the registration socket. A core is a polling thread that drives one TCP/IP host.
-//! The demux is the XDP program that redirects the packets of claims (3-tuples of address, protocol
-//! and port) to the cores.
+//! The state of the Tidelane service's control plane that all sessions use. A session is a
+//! program's connection to the registration socket. A core is a polling thread that drives one
+//! TCP/IP host. The demux is the XDP program that redirects the packets of claims (3-tuples of
+//! address, protocol and port) to the cores.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -76,7 +76,7 @@ pub struct ServiceState<P: Port> {
     pub missing_features: Vec<String>,
     /// Addresses of the host that do not belong to the served interface.
     pub within: AddressesWithin,
-    /// True if the service carries the loopback connections of programs that were started with
+    /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
     /// Mux ports that programs have opened. A mux port connects a program with a TCP/IP stack of

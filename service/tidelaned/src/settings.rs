@@ -30,7 +30,7 @@ pub struct Settings {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryLimits,
-    /// True if the service carries the loopback connections of programs that were started with
+    /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
 }

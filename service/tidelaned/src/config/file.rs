@@ -33,7 +33,7 @@ pub struct FileConfig {
     pub limits: LimitsConfig,
     /// Memory for received data of all users, which applies at the start only.
     pub memory: MemoryConfig,
-    /// True if the service carries the loopback connections of programs that were started with
+    /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
     /// The verdict on connections that match no rule.

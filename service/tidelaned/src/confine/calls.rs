@@ -102,8 +102,8 @@ const PROCESS_OPTIONS: &[u32] = &[
     libc::PR_SET_VMA as u32,
     0x4155_5856, // PR_GET_AUXV
 ];
-/// Group argument of `fchown` that changes no group. The service changes only the owner of a
-/// reservation.
+/// Group argument of `fchown` that changes no group. The service changes only the owner of a socket
+/// that reserves a port.
 const KEEP_GROUP: &[u32] = &[u32::MAX];
 /// Commands of `fcntl`.
 const DESCRIPTOR_COMMANDS: &[u32] = &[

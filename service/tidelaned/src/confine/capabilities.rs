@@ -12,8 +12,8 @@ use rustix::{
 
 use super::{ConfineError, sys};
 
-/// The capabilities of the service while it serves. A new entry names the call that needs it, and
-/// the reason for which the call cannot be made during set-up.
+/// The capabilities of the service while it serves. Each entry has the capability and the actions
+/// that need it. The service does these actions while it serves, not only during set-up.
 pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     (
         CapabilitySet::NET_ADMIN,

@@ -14,7 +14,7 @@ use super::*;
 /// Variable that names the part of a test which a child process runs.
 pub(crate) const PART: &str = "TIDELANED_TEST_PART";
 
-/// Runs a test in a process of its own, which it may confine.
+/// Runs the test of this name in a child process. The test can confine this process.
 pub(crate) fn child(test: &str, part: &str) -> Output {
     let own = std::env::current_exe().expect("this program");
     Command::new(own)

@@ -22,8 +22,8 @@ use crate::{
 const REFUSED_MAX: usize = 128;
 
 impl<P: Port> Control<P> {
-    /// Judges the program of a new session, and watches the session. A program that is not admitted
-    /// may only send the reasons for which its sockets stay with the kernel.
+    /// Decides whether the program of a new session is admitted, and watches the session. A program
+    /// that is not admitted may only send the reasons for which its sockets stay with the kernel.
     pub(super) fn let_in(&mut self, mut session: Session) {
         pace::rest();
         session.admission = Admission {

@@ -54,7 +54,8 @@ impl Registered {
         known.any(|known| known.cookie == cookie)
     }
 
-    /// Returns the reason if the connections of a listener stay with the kernel.
+    /// Returns a constant of [`refusal`] if the service does not accelerate the listener, so that
+    /// its connections stay with the kernel.
     fn refusal_of<P: Port>(
         &self,
         shared: &ServiceState<P>,
