@@ -219,7 +219,7 @@ mod tests {
         Ring::over(mapping, LEN, offsets)
     }
 
-    /// Stores an index in the place of the kernel.
+    /// Stores the index that the kernel would store in a ring.
     fn store(ring: &Ring<u64>, offset: u64, index: u32) {
         ring.word(offset).store(index, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The frames that a port shares with its user.
+//! The frames that a port shares with its user, the TCP/IP stack that opened the port.
 
 use std::{ptr::NonNull, sync::Arc};
 

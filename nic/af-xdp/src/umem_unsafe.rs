@@ -17,7 +17,8 @@ pub enum UmemMemory {
     PagesForLackOfHugePages,
 }
 
-/// A mapping with the receive frames, followed by the transmit frames.
+/// A mapping with the receive frames, followed by the transmit frames and the frames of the port's
+/// user.
 pub(crate) struct Umem {
     mapping: Mapping,
     memory: UmemMemory,

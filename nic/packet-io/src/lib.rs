@@ -26,8 +26,9 @@ pub use tap::{Captured, Tap, TapOptions, Tapped};
 pub const BURST_MAX: usize = 64;
 
 /// Received frames that a port has lent out, oldest first, from [`PacketIo::rx_burst`] to
-/// [`PacketIo::rx_release`]. A burst is a value apart from the port, so that its frames can be read
-/// while the port sends. The port loses the frames of a burst that is dropped without a release.
+/// [`PacketIo::rx_release`]. A burst is not a part of the port, so that the caller can read its
+/// frames while the port sends. The port loses the frames of a burst that is dropped without a
+/// release.
 pub trait Burst {
     /// Returns the number of frames.
     fn len(&self) -> usize;

@@ -1,5 +1,5 @@
 //! Ports that share the memory of their frames with their user, so that payload is not copied
-//! (StackMap §4.2, netmap).
+//! (StackMap §4.2, netmap). The user of a port is the TCP/IP stack that opened the port.
 //!
 //! The memory consists of frames of equal length, which have numbers. At each time, a frame belongs
 //! to the port or to the user. A user that keeps a received frame gives a free frame for it, so

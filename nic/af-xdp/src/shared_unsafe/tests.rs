@@ -1,4 +1,5 @@
-//! The halves of a port whose user has frames, with the test in the place of the kernel.
+//! Tests of the receive half and the transmit half of a port whose user has frames. The tests act
+//! as the kernel, which has the other sides of the rings.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -65,12 +66,12 @@ impl Bench {
     #[allow(clippy::mut_from_ref)] // Each call borrows another frame.
     fn bytes(&self, number: u32, range: Range<u32>) -> &mut [u8] {
         let addr = u64::from(number) * FRAME_LEN + u64::from(range.start);
-        // SAFETY: the test accesses a frame in the place of its owner only.
+        // SAFETY: the test accesses a frame only while it acts as the frame's owner.
         unsafe { self.umem.bytes_mut(addr, range.len()) }
     }
 
-    /// Receives packets in the place of the kernel, as many as there are frames in the FILL ring.
-    /// Returns the frames.
+    /// Acts as the kernel, which receives up to `count` packets into frames of the FILL ring.
+    /// Returns the numbers of the frames.
     fn receive(&mut self, byte: u8, count: u32) -> Vec<u32> {
         let mut frames = Vec::new();
         while (frames.len() as u32) < count && self.fill.available(1) > 0 {
@@ -88,8 +89,8 @@ impl Bench {
         frames
     }
 
-    /// Sends all queued frames in the place of the kernel. Returns them. The kernel has them until
-    /// [`Self::complete`].
+    /// Acts as the kernel, which takes all queued frames from the TX ring. Returns the frames. The
+    /// kernel has the frames until [`Self::complete`].
     fn transmit(&mut self) -> Vec<Descriptor> {
         self.tx.publish();
         let mut frames = Vec::new();

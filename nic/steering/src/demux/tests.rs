@@ -118,7 +118,8 @@ impl Bench {
         Some(bench)
     }
 
-    /// Returns the counters that one frame increments. Without sockets every frame passes.
+    /// Returns the counters that one frame increments. No queue has an AF_XDP socket, so the
+    /// program passes every frame to the kernel.
     fn seen(&mut self, frame: &[u8]) -> DemuxCounters {
         let before = self.counters.sum().unwrap();
         assert_eq!(self.object.run(frame), XDP_PASS);
