@@ -294,7 +294,7 @@ pub mod program_flags {
     pub const SHUT_READ: u32 = 1 << 1;
     /// The program closed the socket and does not read this slot again.
     pub const CLOSE: u32 = 1 << 2;
-    /// Send RST. Without CLOSE, the slot and its buffers stay the program's until CLOSE.
+    /// Send RST. Without CLOSE, the program keeps the slot and its buffers until CLOSE is set.
     pub const ABORT: u32 = 1 << 3;
     /// TCP_NODELAY.
     pub const NODELAY: u32 = 1 << 4;
