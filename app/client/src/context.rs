@@ -73,7 +73,8 @@ pub enum ClientEvent {
         /// One of [`tidelane_abi::close_cause`].
         cause: u32,
     },
-    /// The service does not carry this connection. The program has to connect through the kernel.
+    /// The service does not run TCP for this connection. The program has to connect through the
+    /// kernel.
     ConnectKernel {
         /// Cookie of the connect request.
         cookie: u64,

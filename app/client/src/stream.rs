@@ -1,4 +1,4 @@
-//! The bytes and flags of one connection that the service (the process `tidelaned`) carries.
+//! The bytes and flags of one connection whose TCP runs in the service (the process `tidelaned`).
 //!
 //! ```text
 //!            tx_acked          tx_head               rx_read           rx_head

@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Time limit for an answer of the admin socket on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Waits for the end of an attack. Returns the value of `key` in its first line.
+/// Waits for the end of an attack. Returns the value of `key` in the first line of its output.
 fn said(attack: Running, key: &str) -> Result<Value, Stop> {
     let finished = attack.wait(SHORT)?.success()?;
     let first = lines(&finished)?.into_iter().next().unwrap_or_default();
@@ -236,8 +236,8 @@ pub fn a_group_of_listeners_belongs_to_its_user() -> Outcome {
     tools::wait_until(SHORT, "the port", || Ok(join()?.status.success()))
 }
 
-/// The attacker sends descriptors whose `close` blocks for a minute. Other users are served
-/// meanwhile.
+/// The attacker sends the service descriptors whose `close` blocks for a minute. Meanwhile, the
+/// service serves other users.
 pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -4,8 +4,9 @@
 //! The caller lends parts of both stream buffers to its program. While a part is lent:
 //!
 //! * **received bytes** stay unread, so that the service neither overwrites nor frees them. The
-//!   service frees a replaced receive buffer when the program has confirmed the new buffer. A
-//!   stream in place therefore confirms only when the caller calls [`Stream::confirm_rx_buffer`].
+//!   service frees a replaced receive buffer when the program has confirmed the new buffer. After
+//!   [`Stream::begin_in_place`], the stream therefore confirms a new buffer only when the caller
+//!   calls [`Stream::confirm_rx_buffer`].
 //! * **room to send** is not freed: see [`Stream::set_room_lent`]. The service reads no byte that
 //!   is not published.
 //!

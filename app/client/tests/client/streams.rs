@@ -13,7 +13,7 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 5;
 
-/// A stream of a program, and the fake service that carries it.
+/// A stream of a program, and the fake service at the other end of the shared memory.
 struct Setup {
     service: FakeService,
     program: Program,

@@ -28,7 +28,7 @@ const RX_FRAMES: u32 = 256;
 /// Frames for transmitting.
 const TX_FRAMES: u32 = 256;
 
-/// Frames of the user, if the NIC shares its memory.
+/// Frames of the NIC's user (the stack under test), if the NIC shares its memory.
 const USER_FRAMES: u32 = 8192;
 /// Room before the data of a lent frame that the NIC writes, as a NIC with transmit metadata does.
 const TX_HEADROOM: u32 = 16;
@@ -39,7 +39,7 @@ pub type Clock = Rc<Cell<Instant>>;
 /// Behaviour of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Seed of the chances.
+    /// Seed of the random numbers, which decide what happens to each packet.
     pub seed: u64,
     /// Chance of loss in permille.
     pub loss: u64,
@@ -117,7 +117,7 @@ impl Wire {
         (self.state >> 11) % below
     }
 
-    /// Returns the arrival of the next packet.
+    /// Returns the time at which the next packet arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         let fronts = self.queues.iter().filter_map(|queue| queue.front());
         fronts.map(|packet| packet.at).min()
