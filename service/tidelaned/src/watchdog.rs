@@ -1,6 +1,6 @@
-//! The parts of watchdogs, which are threads that watch another thread of the Tidelane service. The
-//! watchdog of a core (a polling thread) is in [`crate::core`]; the watchdog of the control thread
-//! is here.
+//! Watchdogs: threads that each watch another thread of the Tidelane service. The watchdog of the
+//! control thread is here. The watchdog of a core (a polling thread) is in [`crate::core`], and
+//! uses the types and functions of this module.
 //!
 //! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
 //! a call does not return. No other thread can do the work of the hanging thread, so the service
@@ -24,8 +24,8 @@ use crate::{core, sys};
 
 /// Time without a step after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
-/// Time without progress after which the control thread counts as hanging. The control thread may
-/// wait for the cores and the kernel.
+/// Time without progress after which the control thread counts as hanging. The time is long,
+/// because the control thread may wait for the cores and the kernel.
 const CONTROL_HUNG: Duration = Duration::from_millis(30_000);
 /// Interval of checks of the control thread.
 const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
@@ -76,11 +76,12 @@ pub struct Suspicion {
     thread: i32,
     /// The time without progress in which the thread did not wait for a CPU.
     silent: Duration,
+    /// CPU time of the thread at the last check, in nanoseconds.
     ran_ns: u64,
 }
 
 impl Suspicion {
-    /// Returns a suspicion of zero time against `thread`.
+    /// Begins to watch `thread`, with a `silent` time of zero.
     pub fn of(thread: i32) -> Self {
         Self {
             thread,
@@ -110,6 +111,7 @@ impl Suspicion {
 /// The scheduler's data about a thread of this process.
 #[derive(Debug)]
 struct ThreadTime {
+    /// CPU time of the thread in nanoseconds.
     ran_ns: u64,
     /// True if the thread runs, or waits for a CPU.
     is_runnable: bool,
