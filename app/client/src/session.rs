@@ -132,7 +132,8 @@ impl ClientSession {
 
     pub(crate) fn ring_service(&self, core: usize) {
         match &self.doorbell {
-            // A broken doorbell is not reported: the control socket hangs up when the service dies.
+            // A broken doorbell is not reported, because the registration socket hangs up when the
+            // service dies.
             ServiceDoorbells::PerCore(doorbells) => {
                 doorbells.get(core).map(Doorbell::ring);
             }
