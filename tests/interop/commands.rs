@@ -203,7 +203,7 @@ impl OtherVersion {
         Ok(other)
     }
 
-    /// Returns the path of the service's control socket.
+    /// Returns the path of the service's registration socket.
     fn socket(&self) -> PathBuf {
         self.directory.join("control.sock")
     }

@@ -13,7 +13,7 @@ pub const DEVICE: &str = "tlemb0";
 /// Address of the kernel's end, and of the server.
 pub const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
 
-/// Makes the device in the client's namespace.
+/// Returns a wire (two network namespaces) with the TUN device in the client's namespace.
 pub fn wire_with_device() -> Result<Wire, Stop> {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -113,7 +113,7 @@ pub fn the_same_source_on_kernel_sockets() -> Outcome {
     embedded.check_alive()
 }
 
-/// One packet in twenty is lost in each direction.
+/// curl fetches pages while one packet in twenty is lost in each direction.
 pub fn http_with_loss() -> Outcome {
     let wire = wire_with_device()?;
     let mut server = server(&wire, 20)?;

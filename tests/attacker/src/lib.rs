@@ -30,17 +30,17 @@ pub mod rings;
 pub mod sockets;
 mod sys;
 
-/// The path of the attacked service's control socket.
+/// The path of the attacked service's registration socket.
 #[derive(Clone, Debug)]
 pub struct Target(pub PathBuf);
 
 impl Target {
-    /// Returns the control socket of the service called `name`.
+    /// Returns the path of the registration socket of the service called `name`.
     pub fn of_name(name: &str) -> Target {
         Target(PathBuf::from(format!("/run/tidelane/{name}/control.sock")))
     }
 
-    /// Opens a new connection to the control socket.
+    /// Opens a new connection to the registration socket.
     pub fn connect(&self) -> Result<Service, Failure> {
         Service::connect(&self.0)
     }

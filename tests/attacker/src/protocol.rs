@@ -45,7 +45,7 @@ pub struct Answer {
 /// Reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Connecting to the control socket failed: it does not exist, or access was denied.
+    /// Connecting to the registration socket failed: it does not exist, or access was denied.
     Unreachable(io::Error),
     /// The service refused the request, with one of [`refusal`] as the reason.
     Refused(u32),
@@ -56,7 +56,7 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Connects to the control socket at `path`.
+    /// Connects to the registration socket at `path`.
     pub fn connect(path: &Path) -> Result<Service, Failure> {
         let kind = SocketType::SEQPACKET;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;

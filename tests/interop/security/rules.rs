@@ -35,7 +35,7 @@ pub fn curl_status(wire: &Wire, url: &str) -> Result<Option<i32>, Stop> {
     Ok(curl.arg(url).finish(SHORT)?.status.code())
 }
 
-/// Gets a file of nginx with curl, as [`curl_status`].
+/// Gets a file of nginx with curl. Returns the same as [`curl_status`].
 fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}/64"))
 }

@@ -65,7 +65,8 @@ impl Wire {
         self.streams.entry(flow).or_default()
     }
 
-    /// Returns true if the flow has a record that is not sent completely.
+    /// Returns true if the flow has a record that is not sent completely. A record is the data up
+    /// to the end of a write with MSG_EOR.
     pub fn has_records(&self, flow: FlowId) -> bool {
         self.streams
             .get(&flow)

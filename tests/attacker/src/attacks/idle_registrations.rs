@@ -49,7 +49,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connects to the control socket, and registers unless `silent` is true. Closes the received
+/// Connects to the registration socket, and registers unless `silent` is true. Closes the received
 /// descriptors of memory and doorbells at once, because RLIMIT_NOFILE limits this process. The
 /// service keeps its own descriptors of the same memory and doorbells.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
