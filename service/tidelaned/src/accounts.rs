@@ -43,6 +43,7 @@ pub struct Accounts {
     limits: LimitsConfig,
     ledger: Ledger,
     users: BTreeMap<UserId, Arc<User>>,
+    /// Token buckets, which limit the users' message rates.
     buckets: BTreeMap<UserId, Bucket>,
 }
 
