@@ -82,8 +82,8 @@ fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Adds the other cells with the server on Tidelane: with the client on Tidelane, and with killed
-/// services.
+/// Adds the remaining cells whose server is on Tidelane: the undisturbed cell with both ends on
+/// Tidelane, and the cells with killed services.
 fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
