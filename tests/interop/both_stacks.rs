@@ -83,8 +83,8 @@ impl EchoClients {
     }
 }
 
-/// Clients connect while a server starts, and none is reset. The kernel accepts the connections
-/// that arrive before the service has the listener, and keeps these connections.
+/// Clients connect while a server starts, and no connection is reset. The kernel accepts the
+/// connections that arrive before the service has the listener, and keeps these connections.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
