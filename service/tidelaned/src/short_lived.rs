@@ -9,8 +9,8 @@ use tidelane_time::{Duration, Instant};
 
 /// Lifetime below which a child counts as short-lived, from its first connection on.
 const SHORT: Duration = Duration::from_secs(1);
-/// Time in which the bucket forgets one short-lived child. A listener with fewer short-lived
-/// children stays with the service.
+/// Time in which the leaky bucket [`ShortLived`] forgets one short-lived child. A listener with
+/// fewer short-lived children stays with the service.
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
 /// Number of short-lived children, minus the forgotten children, at which the kernel gets the
 /// listener's connections.

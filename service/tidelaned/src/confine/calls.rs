@@ -74,7 +74,8 @@ const SIGNALS: &[u32] = &[
     33,
 ];
 /// Requests of `ioctl`: interfaces by name and number; pending bytes of a socket; O_NONBLOCK; a
-/// socket's namespace; offloads of the NIC, which the service switches off again.
+/// socket's namespace; offloads of the NIC, which the service switches off if an operator has
+/// switched them on.
 const REQUESTS: &[u32] = &[
     libc::SIOCGIFINDEX as u32,
     libc::SIOCGIFNAME as u32,
