@@ -97,7 +97,7 @@ pub fn without_privileges() -> Outcome {
     server.check_alive()
 }
 
-/// One frame in twenty is lost in each direction.
+/// curl fetches the pages while one frame in twenty is lost in each direction.
 pub fn curl_with_loss() -> Outcome {
     tools::require_tools(&["curl"])?;
     let impairment = Impairment {

@@ -39,6 +39,7 @@ pub struct Program {
     service: Option<String>,
     /// Options of `tidelane run`.
     run_options: Vec<String>,
+    /// True if the program runs in the scheduling class SCHED_IDLE.
     yielding: bool,
 }
 
@@ -358,7 +359,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The guardian later kills the program's children in the namespace.
+        // The cleanup process (`crate::guardian`) later kills the program's children in the
+        // namespace.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
