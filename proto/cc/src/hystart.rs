@@ -33,7 +33,9 @@ const NEVER: u32 = u32::MAX;
 /// State of HyStart for one connection. Times are in us. Times of the clock are modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
+    /// Time of the start of the round.
     round_start: u32,
+    /// Time of the last ACK of the ACK train.
     last_ack: u32,
     /// SND.NXT at the start of the round. The round ends when a later number is acknowledged.
     round_end: u32,

@@ -12,6 +12,7 @@ const CHUNK: usize = 128;
 struct Chunk {
     /// States by the low part of the flow id; empty if no state is in use.
     states: Vec<Option<Connection>>,
+    /// Number of states in use.
     count: usize,
 }
 

@@ -21,6 +21,7 @@ const BUCKET_NUMBER: u64 = 1 << 63;
 struct Bucket {
     /// Low bits of the second.
     second: u32,
+    /// Number of RSTs sent in this second.
     sent: u32,
 }
 

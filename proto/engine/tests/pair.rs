@@ -107,6 +107,7 @@ struct Scenario {
     /// Number of bytes that each side sends.
     bytes: [usize; 2],
     seed: u64,
+    /// Index of the side that closes first.
     first_to_close: usize,
 }
 
@@ -115,11 +116,16 @@ struct World {
     now: Instant,
     engines: [Engine; 2],
     sides: [Side; 2],
+    /// The segments on the link, in the order of arrival: time of arrival, serial number, and index
+    /// of the receiving side.
     wire: BinaryHeap<std::cmp::Reverse<(u64, u64, usize)>>,
+    /// The segments on the link and their payloads, by serial number.
     frames: HashMap<u64, (SegmentOut, Vec<u8>)>,
+    /// The last serial number.
     serial: u64,
     rng: Rng,
     scenario: Scenario,
+    /// Time at which the last side closed.
     closed_at: Instant,
 }
 

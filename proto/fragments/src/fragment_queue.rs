@@ -52,6 +52,7 @@ struct FirstFragment {
 #[derive(Debug)]
 pub struct FragmentQueue {
     id: PacketId,
+    /// Time at which the packet times out.
     deadline: Instant,
     /// Number of later packets from the same source. A packet is later if its first fragment
     /// arrived after the queue of this packet was created (compare `ipfrag_max_dist` in Linux).

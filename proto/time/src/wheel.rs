@@ -70,10 +70,15 @@ impl TimerHandle {
 /// An entry of the wheel. Each used entry is in one doubly linked list: a slot or the due list.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
+    /// Deadline of the entry.
     at: Instant,
+    /// Index of the next entry of the list, or `NIL`.
     next: u32,
+    /// Index of the previous entry of the list, or `NIL`.
     prev: u32,
+    /// Number of times that the entry was freed. A handle with another number is stale.
     generation: u32,
+    /// Index of the list in `lists`, or `FREE`.
     list: u16,
     value: T,
 }
@@ -95,7 +100,9 @@ const EMPTY: List = List {
 #[derive(Debug)]
 pub struct TimerWheel<T: Copy> {
     entries: Vec<Entry<T>>,
+    /// Index of the first free entry, or `NIL`. The free entries are linked by `Entry::next`.
     free: u32,
+    /// Number of used entries.
     len: u32,
     /// Tick up to which all slots were processed.
     cursor: u64,

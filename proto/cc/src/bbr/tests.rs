@@ -31,6 +31,7 @@ struct Sent {
 struct Path {
     bbr: Bbr,
     now: Instant,
+    /// Rate of the bottleneck in bytes per second.
     rate: u64,
     rtt: Duration,
     flight: VecDeque<Sent>,

@@ -36,6 +36,7 @@ struct Server {
     tried: TriedForms,
     /// Consecutive losses of SYNs with data.
     losses: u32,
+    /// Time of the last of these losses.
     lost_at: Instant,
     /// Value of `uses` when the entry was last used.
     used: u64,

@@ -34,6 +34,7 @@ struct Side {
     frames: u32,
     /// True if there is no memory for received data.
     full: bool,
+    /// Largest payload of one `transmit` in bytes; zero if the link does not split bursts.
     burst_len: u32,
 }
 

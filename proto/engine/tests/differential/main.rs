@@ -63,12 +63,15 @@ struct Run {
     rng: Rng,
     engines: EnginePair,
     peer: Peer,
+    /// Number of bytes that the application has written.
     written: u32,
     /// True while the path has no loss and no reordering.
     clean_path: bool,
     /// True while the engines' drivers have few transmit frames or no memory for received data.
     resources_limited: bool,
+    /// True after the engines' application has closed its sending direction.
     shut: bool,
+    /// True after the peer has sent its FIN.
     finished: bool,
 }
 

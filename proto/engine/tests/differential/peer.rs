@@ -29,12 +29,16 @@ pub struct Peer {
     edge: SeqNumber,
     /// Window shift of the engine.
     shift: u8,
+    /// The peer's window field.
     wnd: u16,
+    /// True if both ends permit SACK.
     sack: bool,
     /// TSval of the peer's last segment, and of the engine's last segment.
     timestamps: Option<(u32, u32)>,
+    /// True if both ends agree on ECN.
     ecn: bool,
     mss: u32,
+    /// True after the peer has sent its FIN.
     fin: bool,
 }
 

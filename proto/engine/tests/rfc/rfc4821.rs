@@ -21,6 +21,7 @@ fn established(mtu_probing: MtuProbing, sack_permitted: bool) -> Rig {
 /// A peer behind a path that silently drops segments of more than `limit` bytes.
 struct Peer {
     limit: u32,
+    /// RCV.NXT, relative to the engine's ISS.
     next: u32,
     /// Ranges received out of order.
     held: Vec<(u32, u32)>,

@@ -18,7 +18,8 @@ const IRS: SeqNumber = SeqNumber(0xffff_f000);
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
 
-/// A segment of the peer.
+/// A segment of the peer. `seq` is relative to the peer's initial sequence number, and `ack` to the
+/// engine's.
 #[derive(Clone, Copy, Debug)]
 pub struct In {
     pub seq: u32,
@@ -32,7 +33,8 @@ pub struct In {
     pub urgent: u16,
 }
 
-/// A segment of the engine.
+/// A segment of the engine. `seq` is relative to the engine's initial sequence number, and `ack` to
+/// the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Out {
     pub seq: u32,
