@@ -80,16 +80,21 @@ pub struct XdpPort {
     pub(crate) tx: TxQueue,
     /// The memory that the user has not taken.
     pub(crate) shared_memory: Option<SharedMemory>,
+    /// True if the user of the port may lend frames to the port.
     shares_frames: bool,
+    /// The socket that sends GSO frames. `None` if the port cannot send GSO frames.
     gso: Option<GsoSocket>,
     memory: UmemMemory,
     mode: XdpMode,
+    /// True if one `sendto` can send the whole TX ring in copy mode.
     long_batches: bool,
+    /// True if the configuration has busy polling: a receive call then polls the NIC.
     busy_poll: bool,
     rx_checksum_may_be_partial: bool,
     ifindex: u32,
     queue: u32,
     counters: XdpCounters,
+    /// The last transmit error: see [`take_tx_error`](Self::take_tx_error).
     tx_error: Option<io::Error>,
     socket: XskSocket,
 }

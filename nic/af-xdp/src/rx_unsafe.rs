@@ -63,7 +63,9 @@ pub(crate) struct RxQueue {
     lent: Box<[bool]>,
     /// Bytes received so far of a packet whose last frame has not arrived.
     incomplete: Vec<u8>,
+    /// Number of packets received since the port was opened.
     received: u64,
+    /// Number of packets dropped because they were longer than an IP packet can be.
     too_long: u64,
 }
 

@@ -43,7 +43,9 @@ pub(crate) struct TxQueue {
     /// For each packet that the kernel has, the number of its frames that the kernel has not
     /// completed, minus one.
     extra_frames: Box<[u8]>,
+    /// True if the port declares unfinished checksums to the kernel in transmit metadata.
     metadata: bool,
+    /// Number of packets queued since the port was opened.
     committed: u64,
 }
 

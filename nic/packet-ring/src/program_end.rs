@@ -50,6 +50,7 @@ pub struct ProgramEnd {
     /// Number of the program's last sleep. Each sleep has its own number, so that the service rings
     /// the program's doorbell (an eventfd) once for each sleep.
     sleep: u32,
+    /// True after the shared memory has had an impossible index or length.
     closed: bool,
 }
 

@@ -56,6 +56,8 @@ pub struct ServiceEnd {
     doorbell: Option<Arc<Doorbell>>,
     /// Number of the program's last sleep for which the service has rung.
     rung: u32,
+    /// True after the program has written an impossible index or length, or has broken its
+    /// doorbell.
     corrupt: bool,
 }
 

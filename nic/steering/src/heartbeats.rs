@@ -63,6 +63,7 @@ impl Heartbeats {
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     all: Arc<Heartbeats>,
+    /// Index of the queue's word in `all`.
     word: usize,
 }
 

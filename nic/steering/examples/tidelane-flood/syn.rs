@@ -12,12 +12,15 @@ const PORT_FIRST: u16 = 1024;
 
 /// Generator of the SYNs of a flood.
 pub struct SynSource {
+    /// Link addresses of the source and of the destination.
     macs: (MacAddress, MacAddress),
     to: Endpoint,
+    /// The first of `hosts` consecutive source addresses.
     first: IpAddress,
     hosts: u32,
     /// State of the random number generator.
     state: u64,
+    /// Number of SYNs so far.
     count: u32,
 }
 

@@ -86,11 +86,13 @@ fn request(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
 
 /// The answers to one dump request, up to its end.
 pub(super) struct Dump {
+    /// Sequence number of the request. Messages with another number are ignored.
     sequence: u32,
     /// Bodies of the messages received.
     pub(super) messages: Vec<Vec<u8>>,
     /// True while no change has interrupted the dump.
     consistent: bool,
+    /// True after the last message of the dump.
     done: bool,
 }
 
