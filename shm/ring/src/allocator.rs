@@ -23,6 +23,7 @@ use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN};
 use crate::StreamBuffer;
 
 const MIN: u8 = STREAM_BUFFER_LOG2_MIN;
+/// Number of buffer sizes. A buffer of order `n` has `2^n` units.
 const ORDERS: usize = (STREAM_BUFFER_LOG2_MAX - STREAM_BUFFER_LOG2_MIN + 1) as usize;
 const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
@@ -89,9 +90,11 @@ struct QuickList {
 pub struct BufferAllocator {
     area: Range<u64>,
     chunks: Vec<Chunk>,
+    /// Number of chunks that the area can have.
     chunks_max: usize,
     /// First unit of the first block on the buddy list of each order, or `NONE`.
     free: [u32; ORDERS],
+    /// The quick list of each order.
     quick: Box<[QuickList; ORDERS]>,
     /// Allocated bytes.
     allocated: u64,

@@ -95,6 +95,7 @@ struct Room {
 #[derive(Debug)]
 pub struct PacketProducer {
     cursor: ProducerCursor,
+    /// Length of the ring in units.
     units: u32,
     /// Room that the caller has for its next frame.
     room: Option<Room>,
@@ -224,7 +225,7 @@ impl PacketProducer {
     }
 }
 
-/// A frame in a ring: its position, and its validated length in bytes.
+/// A frame in a ring: its position in units, and its validated length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketPlace {
     at: u32,
@@ -255,6 +256,7 @@ impl PacketPlace {
 #[derive(Debug)]
 pub struct PacketConsumer {
     cursor: ConsumerCursor,
+    /// Length of the ring in units.
     units: u32,
     pointers: RingPointers,
 }
