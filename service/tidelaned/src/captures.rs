@@ -62,6 +62,7 @@ struct OpenCapture {
 /// The open captures of a service.
 #[derive(Debug, Default)]
 pub struct Captures {
+    /// Number of the capture that was opened last.
     last: u64,
     open: Vec<OpenCapture>,
 }

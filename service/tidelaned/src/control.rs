@@ -88,8 +88,10 @@ pub struct Control<P: Port> {
     config: PathBuf,
     /// Group and mode of the registration socket.
     socket: runtime::SocketPermissions,
+    /// The epoll instance in which the control thread sleeps.
     waits: OwnedFd,
     sessions: HashMap<u64, Session>,
+    /// Deadlines of sessions that are paused or not registered yet.
     agenda: Agenda,
     captures: Captures,
     stopping: bool,

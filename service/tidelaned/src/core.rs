@@ -300,8 +300,11 @@ struct Core<P: Port> {
     config: CoreConfig,
     calls: mpsc::Receiver<Call<P>>,
     shared: Arc<CoreState>,
+    /// The epoll instance in which the core sleeps.
     waits: Arc<OwnedFd>,
+    /// The value of `CoreState::boosts` that this thread last read.
     boosts_seen: u32,
+    /// Time at which this thread returns to the idle class. Zero while it is in the idle class.
     boosted_until: Instant,
     pulse: Pulse,
 }
