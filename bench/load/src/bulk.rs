@@ -92,6 +92,7 @@ struct Sink {
 /// Prints the number of received bytes at regular intervals.
 struct Progress {
     start: Instant,
+    /// Time of the next line.
     next: Instant,
     interval: Duration,
 }

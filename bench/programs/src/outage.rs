@@ -126,7 +126,9 @@ fn up_again(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
 /// A shell on the client's service that runs the check on request.
 struct CheckShell {
     shell: Running,
+    /// Folder of the files by which this process and the shell communicate.
     home: PathBuf,
+    /// Number of checks that were started. The names of the files end with this number.
     round: u32,
 }
 
