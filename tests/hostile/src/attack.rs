@@ -77,6 +77,7 @@ pub struct Campaign {
     victim: Party,
     friend: Party,
     verified: Vec<Verified>,
+    /// Number of verified flows that were opened so far.
     opened: u32,
     targets: BTreeSet<FlowId>,
     packet: Vec<u8>,
