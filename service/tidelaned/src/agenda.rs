@@ -9,7 +9,7 @@ use tidelane_time::{Duration, Instant};
 /// Time limit for a program to register after it has connected.
 const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Sessions by their deadlines.
+/// Sessions by their deadlines. An entry has the deadline and the session's number.
 #[derive(Debug, Default)]
 pub struct Agenda {
     paused: BTreeSet<(Instant, u64)>,
