@@ -111,7 +111,7 @@ impl Cell {
 /// Parser for the output of a test program.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// The failed test whose output the next lines are: name, seconds, and output so far.
+    /// The failed test to which the next lines of output belong: name, seconds, and output so far.
     failed: Option<(String, f32, String)>,
 }
 

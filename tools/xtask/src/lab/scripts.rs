@@ -129,7 +129,7 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
 #[derive(Debug, Default)]
 struct Reader {
     results: Results,
-    /// The failed script whose description the next lines are.
+    /// The failed script that the next lines describe.
     failed: Option<String>,
 }
 
