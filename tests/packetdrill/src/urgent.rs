@@ -145,8 +145,8 @@ impl Stack {
         }
     }
 
-    /// Returns the number of readable bytes that `poll` considers. If the next byte to read is the
-    /// urgent byte, it does not count, unless SO_OOBINLINE is set.
+    /// Returns the number of readable bytes that `poll` considers. Without SO_OOBINLINE, an urgent
+    /// byte at the read position does not count.
     pub(crate) fn pollable(&self, fd: Fd) -> u32 {
         let flow = self.flow_of(fd).ok().flatten().and_then(|id| self.flow(id));
         let unread = flow.map_or(0, |flow| flow.rx_head().wrapping_sub(flow.rx_read()));
