@@ -280,7 +280,7 @@ fn check_service(wire: &Wire, service: &Service, resident_before: u64) -> Outcom
     let neighbours = command(&["ip", "-n", &space, "neigh", "show", "dev", INTERFACE])?;
     ensure!(
         neighbours.lines().count() <= 8,
-        "the kernel was asked about who is not there:\n{neighbours}"
+        "the neighbour table has addresses that no host has:\n{neighbours}"
     );
     Ok(())
 }

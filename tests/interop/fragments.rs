@@ -16,7 +16,7 @@ use tidelane_tests::{
 use crate::support::{SHORT, check_load};
 
 /// MTU of the path to the server, in bytes.
-const LENGTH: &str = "600";
+const PATH_MTU: &str = "600";
 /// Port of the accelerated server.
 const ACCELERATED_PORT: u16 = 7000;
 /// Port of the server on the kernel.
@@ -70,12 +70,12 @@ fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
 }
 
 /// Makes the middle namespace a router between client and server. The router's route to the server
-/// has an MTU of [`LENGTH`]. The client sends packets without DF (RFC 791 §3.1), which the router
+/// has an MTU of [`PATH_MTU`]. The client sends packets without DF (RFC 791 §3.1), which the router
 /// may fragment.
 fn route(wire: &Wire) -> Outcome {
     let space = wire.namespace(Side::Middle);
     wire.sysctl(Side::Middle, "net.ipv4.ip_forward", "1")?;
-    for (interface, end, mtu) in [(MIDDLE.0, SERVER, Some(LENGTH)), (MIDDLE.1, CLIENT, None)] {
+    for (interface, end, mtu) in [(MIDDLE.0, SERVER, Some(PATH_MTU)), (MIDDLE.1, CLIENT, None)] {
         wire.sysctl(
             Side::Middle,
             &format!("net.ipv4.conf.{interface}.proxy_arp"),
@@ -144,28 +144,28 @@ fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Starts `cutter.c` in the middle namespace, which forwards frames and fragments packets to the
+/// Starts `fragmenter.c` in the middle namespace, which forwards frames and fragments packets to the
 /// server. Switches segmentation offload off at the client, so that frames are single packets.
-fn cutter(wire: &Wire) -> Result<Running, Stop> {
+fn fragmenter(wire: &Wire) -> Result<Running, Stop> {
     require_tools(&["cc", "ethtool"])?;
-    let binary = wire.scratch().join("cutter");
-    let source = tools::source_root().join("tests/interop/cutter.c");
+    let binary = wire.scratch().join("fragmenter");
+    let source = tools::source_root().join("tests/interop/fragmenter.c");
     tools::compile(&binary, &[source])?;
     let offload = wire
         .program(Side::Client, "ethtool")
         .arg("-K")
         .arg(INTERFACE);
     offload.args("tx off tso off gso off").run(SHORT)?;
-    let cutter = wire.program(Side::Middle, &binary.to_string_lossy());
-    let cutter = cutter.arg(MIDDLE.0).arg(MIDDLE.1).arg(LENGTH);
-    cutter.spawn_ready(SHORT)
+    let fragmenter = wire.program(Side::Middle, &binary.to_string_lossy());
+    let fragmenter = fragmenter.arg(MIDDLE.0).arg(MIDDLE.1).arg(PATH_MTU);
+    fragmenter.spawn_ready(SHORT)
 }
 
 /// Fragments of IPv4 and IPv6 packets arrive in order, in reverse order and duplicated, and some
 /// are lost. Accelerated connections and connections of the kernel transfer all bytes.
 pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
     let wire = wire()?;
-    let cutter = cutter(&wire)?;
+    let fragmenter = fragmenter(&wire)?;
     let service = wire.service()?;
     let _accelerated = server(&wire, Some(&service), ACCELERATED_PORT)?;
     let _kernel = server(&wire, None, KERNEL_PORT)?;
@@ -187,7 +187,7 @@ pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
         let kernels = of_kernel(&wire, file, name)? - before;
         ensure!(kernels > 3000, "{address}: the kernel made {kernels} whole");
     }
-    let finished = cutter.end(Signal::TERM, SHORT)?.success()?;
+    let finished = fragmenter.end(Signal::TERM, SHORT)?.success()?;
     ensure!(
         !finished.stdout.contains("v4=0") && !finished.stdout.contains("v6=0"),
         "{finished}"

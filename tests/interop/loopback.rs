@@ -212,7 +212,10 @@ pub fn another_namespace_does_not_meet() -> Outcome {
     // The client's namespace is another one. The service admits its programs.
     let line = ask(Side::Client)?.finish(SHORT)?;
     ensure!(line.stdout.contains("refused"), "the other side: {line}");
-    ensure!(opens(&service)? == here, "they met");
+    ensure!(
+        opens(&service)? == here,
+        "programs of two namespaces connected"
+    );
     // A listener in the client's namespace is not reachable from the server's namespace.
     let tool = wire.load_tool(Side::Client, "echo-server")?;
     let tool = tool.args("--port 7001 --address 127.0.0.1");

@@ -146,7 +146,7 @@ const CASES: &[Case] = cases![
     links::vlans_beside_the_service 60,
     links::a_vlan_is_served 120,
     offloads::settings_are_as_before 120,
-    offloads::an_operator_changes_them 60,
+    offloads::the_operator_changes_an_offload 60,
     offloads::the_waiting_process_has_one_right 30,
     offloads::uploads_with_all_offloads 180,
     ipv6::nginx_on_both_versions 60,

@@ -157,7 +157,7 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
 /// An offload that was off before the start of the service is off after its end. If the operator
 /// switches an offload on while the service runs, the service switches the offload off again and
 /// logs this. At its end, the service switches the offload on.
-pub fn an_operator_changes_them() -> Outcome {
+pub fn the_operator_changes_an_offload() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
     if !features(&wire, "eth1")?.contains("\nrx-vlan-offload: on\n") {

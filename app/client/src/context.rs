@@ -45,7 +45,7 @@ pub struct Context {
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
     /// Number of doorbells that this context has rung, each by one system call.
-    rings_rung: u64,
+    doorbells_rung: u64,
     /// Slots whose bit `UNTRIMMED` is set in `submitted`: the slot was submitted since `trim` last
     /// freed its send buffer.
     untrimmed: Vec<u32>,
@@ -155,7 +155,7 @@ impl Context {
             opens: session.first_core(id),
             submitted: Vec::new(),
             flush_count: 1,
-            rings_rung: 0,
+            doorbells_rung: 0,
             untrimmed: Vec::new(),
             session,
         })
@@ -341,7 +341,7 @@ impl Context {
         self.flush_count += 1;
         for (core, rings) in self.cores.iter_mut().enumerate() {
             if rings.flush(&self.session) && self.session.core_sleeps_after_publish(core) {
-                self.rings_rung += 1;
+                self.doorbells_rung += 1;
                 self.session.ring_service(core);
             }
         }
@@ -349,8 +349,8 @@ impl Context {
 
     /// Returns the number of doorbells of sleeping cores that `flush` has rung, each by one system
     /// call.
-    pub fn rings_rung(&self) -> u64 {
-        self.rings_rung
+    pub fn doorbells_rung(&self) -> u64 {
+        self.doorbells_rung
     }
 
     /// Calls `on_event` with all pending events, core by core. Reports a core's control events

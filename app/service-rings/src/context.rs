@@ -351,7 +351,7 @@ impl Context for ServiceContext {
     }
 
     fn system_calls(&self) -> u64 {
-        self.sleeper.calls() + self.rings.rings_rung()
+        self.sleeper.calls() + self.rings.doorbells_rung()
     }
 }
 

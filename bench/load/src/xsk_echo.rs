@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is() {
+    fn other_segments_get_no_answer() {
         assert!(answer_to(&frame(ACK, 1, 1, b"")).is_none());
         assert!(answer_to(&frame(RST, 1, 1, b"")).is_none());
         let whole = frame(ACK | PSH, 1, 1, b"hello");

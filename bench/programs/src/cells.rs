@@ -7,7 +7,7 @@ use tidelane_tests::{Service, Side, Stop};
 
 use crate::{
     catalog::{Entry, Load},
-    check::{self, Checked, How},
+    check::{self, CheckSetup, Checked},
     load::{self, Sample},
     outage,
     results::{Cell, Condition, LoadRow, Mark, Row, Sides},
@@ -118,7 +118,7 @@ fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(testbed.service.is_some(), client.is_some());
     let result = check::run(
         testbed,
-        How {
+        CheckSetup {
             client,
             lossy: false,
         },
@@ -141,7 +141,7 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     };
     let result = check::run(
         &testbed,
-        How {
+        CheckSetup {
             client: None,
             lossy: true,
         },
@@ -151,7 +151,7 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
         Ok(service) => {
             let result = check::run(
                 &testbed,
-                How {
+                CheckSetup {
                     client: Some(&service),
                     lossy: true,
                 },

@@ -12,7 +12,7 @@ use crate::{
 
 /// The circumstances of a check.
 #[derive(Clone, Copy, Debug)]
-pub struct How<'a> {
+pub struct CheckSetup<'a> {
     /// The service that the client runs on. `None` for the kernel.
     pub client: Option<&'a Service>,
     /// True if packets are lost between the two ends.
@@ -31,7 +31,7 @@ pub struct Checked {
 
 /// Runs the client once, compares its output, and determines the stack that carried its
 /// connections.
-pub fn run(testbed: &Testbed<'_>, how: How<'_>) -> Result<Checked, Stop> {
+pub fn run(testbed: &Testbed<'_>, how: CheckSetup<'_>) -> Result<Checked, Stop> {
     let output = testbed.output();
     let detector = StackDetector::new(testbed, how.client)?;
     let message = transfer(testbed, &output, Some(how))?;
@@ -46,7 +46,7 @@ pub fn run(testbed: &Testbed<'_>, how: How<'_>) -> Result<Checked, Stop> {
 pub fn transfer(
     testbed: &Testbed<'_>,
     output: &Path,
-    how: Option<How<'_>>,
+    how: Option<CheckSetup<'_>>,
 ) -> Result<Option<String>, Stop> {
     let check = &testbed.entry.check;
     let text = into_file(&testbed.fill(&check.client), output);

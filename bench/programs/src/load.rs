@@ -28,7 +28,7 @@ pub struct Sample {
 
 /// The parsed output of a load client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Read {
+struct ParsedLoad {
     /// Requests per second.
     rate: f64,
     /// 99th percentile of the latency in microseconds, if the client prints it.
@@ -63,7 +63,7 @@ pub fn run(testbed: &Testbed<'_>, load: &Load) -> Result<(Sample, CarriedBy), St
 }
 
 /// Parses the output of a load client.
-fn read(output_format: OutputFormat, text: &str) -> Result<Read, String> {
+fn read(output_format: OutputFormat, text: &str) -> Result<ParsedLoad, String> {
     let missing = || format!("no figures in: {}", last_lines(text));
     match output_format {
         OutputFormat::Wrk => read_wrk(text),
@@ -75,12 +75,12 @@ fn read(output_format: OutputFormat, text: &str) -> Result<Read, String> {
     }
 }
 
-fn read_wrk(text: &str) -> Result<Read, String> {
+fn read_wrk(text: &str) -> Result<ParsedLoad, String> {
     let report = WrkReport::parse(text)?;
     if report.requests.is_none() {
         return Err(format!("no figures in: {}", last_lines(text)));
     }
-    Ok(Read {
+    Ok(ParsedLoad {
         rate: report.requests_per_second,
         p99_us: report.p99_us,
         requests: report.requests,
@@ -100,7 +100,7 @@ fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
 
 /// Parses the last line of redis-benchmark: `"GET","rps","avg","min","p50","p95","p99","max"`.
 /// Latencies are in milliseconds.
-fn read_redis(text: &str) -> Option<Read> {
+fn read_redis(text: &str) -> Option<ParsedLoad> {
     let line = text
         .lines()
         .rfind(|line| line.starts_with('"') && !line.contains("p99"))?;
@@ -109,28 +109,28 @@ fn read_redis(text: &str) -> Option<Read> {
         .skip(1)
         .filter_map(|field| field.trim_matches('"').parse().ok())
         .collect();
-    Some(Read {
+    Some(ParsedLoad {
         rate: *fields.first()?,
         p99_us: fields.get(5).map(|ms| ms * 1e3),
         requests: None,
     })
 }
 
-fn read_ab(text: &str) -> Result<Read, String> {
+fn read_ab(text: &str) -> Result<ParsedLoad, String> {
     let failed = after(text, "Failed requests:").unwrap_or("0");
     if failed != "0" {
         return Err(format!("{failed} requests failed"));
     }
     let number = |label: &str| after(text, label).and_then(|word| word.parse::<f64>().ok());
     let rate = number("Requests per second:").ok_or("no figures")?;
-    Ok(Read {
+    Ok(ParsedLoad {
         rate,
         p99_us: number("99%").map(|ms| ms * 1e3),
         requests: number("Complete requests:"),
     })
 }
 
-fn read_sysbench(text: &str) -> Option<Read> {
+fn read_sysbench(text: &str) -> Option<ParsedLoad> {
     let line = text
         .lines()
         .find(|line| line.trim_start().starts_with("queries:"))?;
@@ -138,14 +138,14 @@ fn read_sysbench(text: &str) -> Option<Read> {
     let requests = words.next()?.parse().ok();
     let rate = words.next()?.trim_start_matches('(').parse().ok()?;
     let p99 = after(text, "99th percentile:").and_then(|word| word.parse::<f64>().ok());
-    Some(Read {
+    Some(ParsedLoad {
         rate,
         p99_us: p99.map(|ms| ms * 1e3),
         requests,
     })
 }
 
-fn read_json(text: &str) -> Result<Read, String> {
+fn read_json(text: &str) -> Result<ParsedLoad, String> {
     let line = text
         .lines()
         .rfind(|line| line.starts_with('{'))
@@ -154,7 +154,7 @@ fn read_json(text: &str) -> Result<Read, String> {
     if value["errors"].as_u64().unwrap_or(0) > 0 {
         return Err(format!("errors: {line}"));
     }
-    Ok(Read {
+    Ok(ParsedLoad {
         rate: value["rps"].as_f64().ok_or("no rps")?,
         p99_us: value["latency_us"]["p99"].as_f64(),
         requests: value["requests"].as_f64(),
@@ -163,7 +163,7 @@ fn read_json(text: &str) -> Result<Read, String> {
 
 /// Parses lines with the duration of each request in microseconds. The requests are sequential, so
 /// that the sum of the durations is the duration of the load.
-fn read_microseconds(text: &str) -> Option<Read> {
+fn read_microseconds(text: &str) -> Option<ParsedLoad> {
     let mut times: Vec<f64> = text
         .lines()
         .filter_map(|line| line.trim().parse().ok())
@@ -172,7 +172,7 @@ fn read_microseconds(text: &str) -> Option<Read> {
     let total: f64 = times.iter().sum();
     let index = (times.len() * 99).div_ceil(100).checked_sub(1)?;
     let requests = times.len() as f64;
-    Some(Read {
+    Some(ParsedLoad {
         rate: requests * 1e6 / total.max(1.0),
         p99_us: times.get(index).copied(),
         requests: Some(requests),
@@ -187,7 +187,7 @@ mod tests {
     fn outputs_are_read() {
         let wrk = "  Latency Distribution\n     99%    1.50ms\n  500 requests in 2.00s, 1MB read\n\
             Requests/sec:    250.00\n";
-        let want = Read {
+        let want = ParsedLoad {
             rate: 250.0,
             p99_us: Some(1500.0),
             requests: Some(500.0),
@@ -196,7 +196,7 @@ mod tests {
         assert!(read(OutputFormat::Wrk, "  Socket errors: connect 0, read 3\n").is_err());
         let redis = "\"test\",\"rps\",\"avg\",\"min\",\"p50\",\"p95\",\"p99\",\"max\"\n\
             \"GET\",\"5000.0\",\"1\",\"2\",\"3\",\"4\",\"0.5\",\"6\"\n";
-        let want = Read {
+        let want = ParsedLoad {
             rate: 5000.0,
             p99_us: Some(500.0),
             requests: None,
@@ -204,20 +204,20 @@ mod tests {
         assert_eq!(read(OutputFormat::RedisBenchmark, redis), Ok(want));
         let sysbench = "    queries:                             840    (419.21 per sec.)\n\
             99th percentile:                        9.50\n";
-        let want = Read {
+        let want = ParsedLoad {
             rate: 419.21,
             p99_us: Some(9500.0),
             requests: Some(840.0),
         };
         assert_eq!(read(OutputFormat::Sysbench, sysbench), Ok(want));
         let json = "{\"rps\":10.0,\"errors\":0,\"requests\":20,\"latency_us\":{\"p99\":7}}\n";
-        let want = Read {
+        let want = ParsedLoad {
             rate: 10.0,
             p99_us: Some(7.0),
             requests: Some(20.0),
         };
         assert_eq!(read(OutputFormat::Json, json), Ok(want));
-        let want = Read {
+        let want = ParsedLoad {
             rate: 4e4,
             p99_us: Some(40.0),
             requests: Some(2.0),

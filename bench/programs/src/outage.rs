@@ -10,7 +10,7 @@ use std::{fs, path::PathBuf, thread, time::Duration};
 use tidelane_tests::{Running, Service, Side, Stop, ensure, fail, tools::wait_until};
 
 use crate::{
-    check::{self, Checked, How},
+    check::{self, CheckSetup, Checked},
     stack_detector::StackDetector,
     testbed::Testbed,
 };
@@ -38,7 +38,7 @@ pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
     let during = check::transfer(testbed, &testbed.output(), None);
     during.map_err(|stop| named("without a service", stop))?;
     up_again(testbed)?;
-    let how = How {
+    let how = CheckSetup {
         client: None,
         lossy: false,
     };

@@ -43,10 +43,10 @@ pub struct Suite {
     pub repeat: Option<Repeat>,
     /// Cases that may pass on only one stack, with the reasons.
     #[serde(default)]
-    pub differs: Vec<Differs>,
+    pub differs: Vec<ReasonedCases>,
     /// Cases that the command omits, with the reasons.
     #[serde(default)]
-    pub left_out: Vec<Differs>,
+    pub left_out: Vec<ReasonedCases>,
 }
 
 /// The origin of a suite's source.
@@ -75,7 +75,7 @@ pub struct Repeat {
 /// A pattern of cases, and the reason why they are treated differently.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Differs {
+pub struct ReasonedCases {
     /// Pattern of the names of the cases, in which `*` matches any text.
     pub case: String,
     /// Reason, as the table shows it.

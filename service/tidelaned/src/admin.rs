@@ -34,7 +34,7 @@ const REQUEST_MAX: u64 = 4096;
 
 /// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum AdminRequest {
     /// The service has to end.
     Down,
     /// The service has to read its configuration again; [`answer`] sends the result.
@@ -53,31 +53,31 @@ pub fn serve<P: Port>(
     shared: &ServiceState<P>,
     sessions: &[&Session],
     firewall: Value,
-) -> io::Result<Asked> {
+) -> io::Result<AdminRequest> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(CLIENT_MAX))?;
     stream.set_write_timeout(Some(CLIENT_MAX))?;
     let mut line = String::new();
     if BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)? == 0 {
-        return Ok(Asked::Other);
+        return Ok(AdminRequest::Other);
     }
     let request: Value = serde_json::from_str(&line).unwrap_or_default();
     let (asked, mut shown) = match request["op"].as_str() {
-        Some("status") => (Asked::Other, status(shared, sessions)),
-        Some("ss") => (Asked::Other, sockets(shared, sessions)),
-        Some("stat") => (Asked::Other, counters(shared)),
-        Some("ports") => (Asked::Other, ports::list(shared, sessions)),
-        Some("users") => (Asked::Other, users(shared)),
+        Some("status") => (AdminRequest::Other, status(shared, sessions)),
+        Some("ss") => (AdminRequest::Other, sockets(shared, sessions)),
+        Some("stat") => (AdminRequest::Other, counters(shared)),
+        Some("ports") => (AdminRequest::Other, ports::list(shared, sessions)),
+        Some("users") => (AdminRequest::Other, users(shared)),
         Some("rules") => {
             let rules = rules::hits(&shared.cores, &shared.rules);
-            (Asked::Other, json!({ "rules": rules }))
+            (AdminRequest::Other, json!({ "rules": rules }))
         }
-        Some("capture") => return Ok(Asked::Capture(request)),
-        Some("reload") => return Ok(Asked::Reload),
-        Some("down") => (Asked::Down, json!({"ok": true})),
-        _ => (Asked::Other, json!({"error": "unknown request"})),
+        Some("capture") => return Ok(AdminRequest::Capture(request)),
+        Some("reload") => return Ok(AdminRequest::Reload),
+        Some("down") => (AdminRequest::Down, json!({"ok": true})),
+        _ => (AdminRequest::Other, json!({"error": "unknown request"})),
     };
-    if asked == Asked::Other && shown.get("error").is_none() {
+    if asked == AdminRequest::Other && shown.get("error").is_none() {
         shown["firewall"] = firewall;
     }
     answer(stream, &shown)?;

@@ -460,10 +460,10 @@ impl<P: Port> Control<P> {
             let sessions: Vec<&Session> = self.sessions.values().collect();
             let firewall = self.guard.to_json();
             match admin::serve(&stream, &self.shared, &sessions, firewall) {
-                Ok(admin::Asked::Down) => self.stopping = true,
-                Ok(admin::Asked::Reload) => self.answer_reload(&stream),
-                Ok(admin::Asked::Capture(request)) => self.answer_capture(&stream, &request),
-                Ok(admin::Asked::Other) => {}
+                Ok(admin::AdminRequest::Down) => self.stopping = true,
+                Ok(admin::AdminRequest::Reload) => self.answer_reload(&stream),
+                Ok(admin::AdminRequest::Capture(request)) => self.answer_capture(&stream, &request),
+                Ok(admin::AdminRequest::Other) => {}
                 Err(error) => eprintln!("tidelaned: admin: {error}"),
             }
         }

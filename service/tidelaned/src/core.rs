@@ -33,7 +33,7 @@ use tidelane_time::{Duration, Instant};
 use crate::{
     cores::ring,
     sys::{self, Class},
-    watchdog::{self, Pulse, Suspicion},
+    watchdog::{self, Pulse, StallClock},
 };
 
 /// Time for which a starved core stays in the normal class.
@@ -244,7 +244,7 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
     let mut last_check = now();
-    let mut suspicion: Option<Suspicion> = None;
+    let mut stall: Option<StallClock> = None;
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
@@ -263,14 +263,12 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
         let spent = watchdog::answerable(std::mem::replace(&mut last_check, now), now, interval);
         let tid = shared.tid.load(Ordering::Relaxed);
         if stalls == 0 || tid == 0 {
-            suspicion = None;
+            stall = None;
             continue;
         }
         if stalls > STALLS_STARVED {
             sys::interrupt(tid);
-            let silent = suspicion
-                .get_or_insert_with(|| Suspicion::of(tid))
-                .grow(spent);
+            let silent = stall.get_or_insert_with(|| StallClock::of(tid)).grow(spent);
             if watchdog::is_hung(silent) {
                 watchdog::give_up(&guard.all, &guard.name, silent);
             }

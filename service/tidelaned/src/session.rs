@@ -61,7 +61,7 @@ pub struct Registered {
     ids: Vec<ProgramId>,
     /// An eventfd (doorbell) for each core, by which the program wakes the core.
     doorbells: Vec<Doorbell>,
-    listeners: Vec<listeners::Held>,
+    listeners: Vec<listeners::HeldListener>,
     charges: ProgramCharges,
     /// The files of the region, the memory that program and service share. `None` once the program
     /// has mapped and sealed the files.

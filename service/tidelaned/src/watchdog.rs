@@ -71,7 +71,7 @@ impl Pulse {
 }
 
 /// The time during which a thread has made no progress although it did not wait for a CPU.
-pub struct Suspicion {
+pub struct StallClock {
     /// Id of the thread. Zero before the thread has started.
     thread: i32,
     /// The time without progress in which the thread did not wait for a CPU.
@@ -80,7 +80,7 @@ pub struct Suspicion {
     ran_ns: u64,
 }
 
-impl Suspicion {
+impl StallClock {
     /// Begins to watch `thread`, with a `silent` time of zero.
     pub fn of(thread: i32) -> Self {
         Self {
@@ -187,7 +187,7 @@ impl Progress {
 /// Starts the watchdog of the control thread.
 pub fn watch_control(progress: Arc<Progress>, heartbeats: Arc<Heartbeats>) -> io::Result<()> {
     let watch = move || {
-        let mut suspicion: Option<(u64, Suspicion)> = None;
+        let mut stall: Option<(u64, StallClock)> = None;
         let mut last_check = core::now();
         loop {
             std::thread::sleep(CONTROL_INTERVAL);
@@ -195,12 +195,12 @@ pub fn watch_control(progress: Arc<Progress>, heartbeats: Arc<Heartbeats>) -> io
             let interval = answerable(last_check, now, CONTROL_INTERVAL);
             last_check = now;
             let since = progress.busy_since.load(Ordering::Acquire);
-            suspicion = suspicion.filter(|(known, _)| *known == since);
+            stall = stall.filter(|(known, _)| *known == since);
             if since == 0 {
                 continue;
             }
             let thread = progress.thread.load(Ordering::Relaxed);
-            let (_, known) = suspicion.get_or_insert_with(|| (since, Suspicion::of(thread)));
+            let (_, known) = stall.get_or_insert_with(|| (since, StallClock::of(thread)));
             let silent = known.grow(interval);
             if silent >= CONTROL_HUNG {
                 give_up(&heartbeats, "the control thread", silent);
@@ -253,13 +253,13 @@ mod tests {
             std::thread::sleep(StdDuration::from_secs(3600));
         });
         let waiting = receiver.recv().expect("a thread");
-        let mut waiting = Suspicion::of(waiting);
+        let mut waiting = StallClock::of(waiting);
         std::thread::sleep(interval);
         for checks in 1..=3 {
             assert_eq!(waiting.grow(spent), Duration(spent.0 * checks));
         }
         // However busy this machine is, the thread runs at some time.
-        let mut circling = Suspicion::of(circling);
+        let mut circling = StallClock::of(circling);
         let mut silent = Duration(0);
         for _ in 0..1000 {
             std::thread::sleep(interval);

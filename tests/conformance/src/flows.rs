@@ -204,7 +204,9 @@ impl Flows {
         }
         let flag_mask = if self.push_ignored { !PUSH } else { !0 };
         if let Some(what) = difference(spec, &relative, flag_mask) {
-            return Err(format!("the {what} should be another: > {relative}"));
+            return Err(format!(
+                "the {what} differs from the script; the stack sent > {relative}"
+            ));
         }
         if let Some(iss) = flow.iss {
             let from = packet.seq.wrapping_sub(iss).wrapping_sub(1);

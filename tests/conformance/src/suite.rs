@@ -190,7 +190,10 @@ impl Source {
     pub fn run(&self, platform: Platform) -> Outcome {
         let begun = Instant::now();
         let (verdict, may_repeat) = match self.script(platform.version) {
-            None => (Verdict::Failed("not for this".to_owned()), false),
+            None => (
+                Verdict::Failed("the script does not support this IP version".to_owned()),
+                false,
+            ),
             Some(Err(why)) => (Verdict::Failed(why.clone()), false),
             Some(Ok(script)) => match self.run_script(platform, script) {
                 Ok(()) => (self.verdict_of(platform, script, Ok(())), false),

@@ -26,9 +26,9 @@ const FORGERS: [u8; 2] = [10, 9];
 /// Port of the friend's listener, for connections from the victim.
 const FRIEND_PORT: u16 = 7000;
 /// Port of the victim's listener for connections from the friend.
-const FOR_FRIENDS: u16 = 7001;
+const FRIEND_LISTEN_PORT: u16 = 7001;
 /// Port of the victim's listener for connections from the forgers.
-const FOR_ALL: u16 = 80;
+const FORGER_LISTEN_PORT: u16 = 80;
 /// Number of concurrent verified flows.
 const VERIFIED: usize = 6;
 /// Length of the stream in each direction of a verified flow, in bytes.
@@ -118,8 +118,8 @@ impl Campaign {
                 .listen(Endpoint::v4(addr, port), backlog, options)
                 .expect("the port is free")
         };
-        listen(&mut victim, VICTIM, FOR_ALL, 64);
-        listen(&mut victim, VICTIM, FOR_FRIENDS, 64);
+        listen(&mut victim, VICTIM, FORGER_LISTEN_PORT, 64);
+        listen(&mut victim, VICTIM, FRIEND_LISTEN_PORT, 64);
         listen(&mut friend, FRIEND, FRIEND_PORT, 64);
         Self {
             rng,
@@ -238,13 +238,19 @@ impl Campaign {
             let _ = self.victim.open(self.now, local, forger, [None, None]);
             return;
         }
-        let key = FlowKey::new(Endpoint::v4(VICTIM, FOR_ALL), forger);
+        let key = FlowKey::new(Endpoint::v4(VICTIM, FORGER_LISTEN_PORT), forger);
         let edges = Edges {
             seqs: [SeqNumber(self.rng.next_u32()); 4],
             ..Edges::default()
         };
         let (mut header, rng) = (Vec::new(), &mut self.rng);
-        forge(rng, &edges, (forger.port, FOR_ALL), false, &mut header);
+        forge(
+            rng,
+            &edges,
+            (forger.port, FORGER_LISTEN_PORT),
+            false,
+            &mut header,
+        );
         // Make most segments a SYN, because only a SYN creates a flow to attack.
         if rng.chance_ppm(900_000) {
             header[13] = TcpFlags::SYN.0;
@@ -269,7 +275,7 @@ impl Campaign {
     /// Sends a forged segment from a random forger, most often to no flow of the victim.
     fn forge_stranger(&mut self) {
         let forger = self.forger();
-        let port = [FOR_ALL, 0, 20_000, 9][self.rng.below(4) as usize];
+        let port = [FORGER_LISTEN_PORT, 0, 20_000, 9][self.rng.below(4) as usize];
         let key = FlowKey::new(Endpoint::v4(VICTIM, port), forger);
         let edges = Edges {
             seqs: [SeqNumber(self.rng.next_u32()); 4],
@@ -419,7 +425,7 @@ impl Campaign {
             ends
         } else {
             let ends = (
-                Endpoint::v4(VICTIM, FOR_FRIENDS),
+                Endpoint::v4(VICTIM, FRIEND_LISTEN_PORT),
                 Endpoint::v4(FRIEND, port),
             );
             let contents = [Some(theirs), Some(ours)];

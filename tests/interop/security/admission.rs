@@ -164,7 +164,7 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
         "the admitted namespace: {there}"
     );
     let found = probe(&wire, &service, Origin::Container)?;
-    ensure!(found.contains("refused"), "another one: {found}");
+    ensure!(found.contains("refused"), "another answer: {found}");
     Ok(())
 }
 

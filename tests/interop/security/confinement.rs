@@ -162,7 +162,7 @@ pub fn links_are_not_followed() -> Outcome {
 
     ensure!(
         fs::read_to_string(&victim)? == "precious",
-        "it was written to"
+        "the target of the link has new contents"
     );
     ensure!(
         fs::read_dir(&elsewhere)?.next().is_none(),

@@ -38,7 +38,7 @@ pub struct Options {
 
 /// The wire and programs of one stack. A wire is a veth pair between two network namespaces. The
 /// order of the fields makes the programs drop before the wire.
-struct Stack {
+struct StackSetup {
     name: &'static str,
     nginx: Nginx,
     _service: Option<Service>,
@@ -72,8 +72,8 @@ fn demo(options: &Options) -> Result<(), Stop> {
         options.connections
     );
     let stacks = [
-        Stack::start("kernel", false)?,
-        Stack::start("tidelane", true)?,
+        StackSetup::start("kernel", false)?,
+        StackSetup::start("tidelane", true)?,
     ];
     for stack in &stacks {
         stack.verify()?;
@@ -109,7 +109,7 @@ fn demo(options: &Options) -> Result<(), Stop> {
 /// round before. Returns the samples of kernel and Tidelane for each round.
 fn measure_case(
     options: &Options,
-    stacks: &[Stack; 2],
+    stacks: &[StackSetup; 2],
     file: &str,
     close: bool,
 ) -> Result<Vec<[Sample; 2]>, Stop> {
@@ -127,7 +127,7 @@ fn measure_case(
     Ok(pairs)
 }
 
-impl Stack {
+impl StackSetup {
     fn start(name: &'static str, accelerated: bool) -> Result<Self, Stop> {
         let congestion = Some(CONGESTION.to_owned());
         let wire = Wire::with(&WireOptions {

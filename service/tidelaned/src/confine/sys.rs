@@ -43,7 +43,9 @@ pub(super) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     };
     match check(result)? {
         0 => Ok(()),
-        thread => Err(io::Error::other(format!("thread {thread} has another one"))),
+        thread => Err(io::Error::other(format!(
+            "thread {thread} has a filter that the service has not installed"
+        ))),
     }
 }
 

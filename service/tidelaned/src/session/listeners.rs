@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A listener that a program holds.
-pub(super) struct Held {
+pub(super) struct HeldListener {
     /// Number by which programs know the listener.
     number: u32,
     /// The listener's id on each core.
@@ -87,7 +87,7 @@ impl Registered {
     /// listener. Returns true if the listener is new.
     fn hold(&mut self, listen: &Listen, ids: Vec<ListenerId>, charge: Option<Charge>) -> bool {
         let fresh = charge.is_some();
-        self.listeners.extend(charge.map(|charge| Held {
+        self.listeners.extend(charge.map(|charge| HeldListener {
             number: listen.number,
             ids,
             cookie: listen.key,
@@ -227,7 +227,7 @@ impl Session {
         let Some(at) = held.position(|held| held.number == number) else {
             return;
         };
-        let Held { ids, cookie, .. } = registered.listeners.swap_remove(at);
+        let HeldListener { ids, cookie, .. } = registered.listeners.swap_remove(at);
         shared.cores.call_each(|core| {
             let (id, listener) = (registered.ids[core], ids[core]);
             move |host, now| host.unlisten(now, id, listener)

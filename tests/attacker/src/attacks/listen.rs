@@ -29,7 +29,7 @@ pub struct Options {
     close: bool,
     /// Leaves connections in the accept queue
     #[arg(long)]
-    deaf: bool,
+    no_accept: bool,
     /// Seconds to serve clients
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
@@ -57,7 +57,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
 
 /// Sends the banner to all clients that connect within [`Options::seconds`]. Returns their number.
 fn serve(program: &Program, rings: &mut Rings, listener: u32, options: &Options) -> u64 {
-    if !options.deaf {
+    if !options.no_accept {
         rings.join(listener);
     }
     let mut clients = 0;

@@ -1,7 +1,7 @@
 /*
  * A bridge that fragments IPv4 and IPv6 packets with TCP segments.
  *
- *   cutter LEFT RIGHT LENGTH
+ *   fragmenter LEFT RIGHT LENGTH
  *
  * The program forwards frames between the interfaces LEFT and RIGHT. A TCP packet from RIGHT with
  * more than LENGTH bytes leaves by LEFT in fragments. The fragments of eight packets leave in
